@@ -1,0 +1,168 @@
+"""A program becomes tasks: streams, labels, links, delays."""
+
+from dataclasses import replace
+
+import pytest
+
+from tpusim.costs import Task, TaskLoop, cost_program, matmul_seconds, work_seconds
+from tpusim.errors import PlanError
+from tpusim.hardware import Placement, Slice, Span
+from tpusim.phase import Phase
+from tpusim.program import (
+    Alloc,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Loop,
+    Matmul,
+    Mode,
+    Op,
+    Program,
+    Transfer,
+    TransferKind,
+    Vector,
+)
+
+POD = Slice("v5e", "16x16", num_slices=2)
+PLACED = Placement(
+    (("fsdp", (Span(0, 16),)), ("tensor", (Span(1, 16),)), ("one", ()), ("dcn_data", ()))
+)
+AXES = (("fsdp", 16), ("tensor", 16), ("one", 1), ("dcn_data", 2))
+MATMUL = Matmul(1, 4096, 4096, 4096, "bf16", 6e7, 3e7, 1e6)
+HELD = Alloc("w", 8.0, "weights")
+
+
+def tasks(*ops: Op) -> tuple[Task | TaskLoop, ...]:
+    return cost_program(Program(name="step", axes=AXES, body=ops), POD, PLACED).body
+
+
+def task(op: Op) -> Task:
+    (found,) = tasks(op)
+    assert isinstance(found, Task)
+    return found
+
+
+def gather(**changes: object) -> Collective:
+    base = Collective(
+        name="gather",
+        phase=Phase.FORWARD,
+        kind=CollectiveKind.ALL_GATHER,
+        axes=("fsdp",),
+        bytes=1.6e9,
+        dtype="bf16",
+        deps=(Dep("before", 1),),
+        allocs=(HELD,),
+        frees=("v",),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_a_computation_draws_its_bytes_over_its_seconds() -> None:
+    found = task(Compute(name="wi", phase=Phase.BACKWARD, work=MATMUL, frees=("x",)))
+    device = POD.chip.device
+    assert (found.label, found.stream, found.phase) == ("matmul", "core", Phase.BACKWARD)
+    assert found.work_s == matmul_seconds(MATMUL, device)
+    assert (found.bytes, found.uses, found.frees) == (9e7, (("hbm", 1),), ("x",))
+    assert found.bytes / found.work_s <= device.hbm_bandwidth
+
+
+def test_a_collective_waits_then_fills_both_directions() -> None:
+    found = task(gather())
+    costs = POD.chip.costs
+    assert (found.label, found.stream) == ("fsdp", "core")
+    assert found.delay_s == pytest.approx(costs.collective_launch + 8 * costs.hop_latency)
+    assert found.bytes == pytest.approx(1.6e9 * 15 / 16 / 2)
+    assert found.uses == (("ici:x+", 1), ("ici:x-", 1), ("hbm", 4))
+    assert (found.deps, found.allocs, found.frees) == ((Dep("before", 1),), (HELD,), ("v",))
+
+
+def test_asynchronous_collectives_have_a_stream_for_their_axes() -> None:
+    found = task(gather(axes=("fsdp", "tensor"), mode=Mode.ASYNC))
+    assert (found.stream, found.label) == ("ici:fsdp,tensor", "fsdp+tensor")
+    assert task(gather(mode=Mode.RING)).stream == "ici:fsdp"
+
+
+def test_a_group_of_one_takes_no_time_and_keeps_its_memory() -> None:
+    found = task(gather(axes=("one",)))
+    assert (found.delay_s, found.work_s, found.bytes, found.uses) == (0, 0, 0, ())
+    assert (found.allocs, found.frees) == ((HELD,), ("v",))
+
+
+def test_across_slices_runs_on_dcn() -> None:
+    found = task(gather(axes=("dcn_data",), kind=CollectiveKind.ALL_REDUCE, mode=Mode.ASYNC))
+    assert (found.stream, found.uses[0]) == ("dcn", ("dcn", 1))
+    assert found.bytes == 1.6e9
+
+
+def test_a_reduction_over_both_shrinks_before_it_crosses() -> None:
+    op = gather(axes=("fsdp", "dcn_data"), kind=CollectiveKind.ALL_REDUCE)
+    within, across = tasks(op)
+    assert isinstance(within, Task)
+    assert isinstance(across, Task)
+    assert (within.name, across.name) == ("gather/fsdp", "gather")
+    assert within.bytes == pytest.approx(1.6e9 * 15 / 16)
+    assert across.bytes == 1.6e9 / 16
+    assert (within.deps, across.deps) == (op.deps, (Dep("gather/fsdp"),))
+    assert (within.allocs, across.frees) == ((HELD,), ("v",))
+    assert (within.frees, across.allocs) == ((), ())
+
+
+def test_a_gather_over_both_crosses_first() -> None:
+    across, within = tasks(gather(axes=("dcn_data", "fsdp")))
+    assert isinstance(across, Task)
+    assert isinstance(within, Task)
+    assert (across.label, within.label) == ("dcn_data", "fsdp")
+    assert across.bytes == 1.6e9 / 16 / 2
+
+
+def test_offload_runs_on_the_hosts_stream() -> None:
+    op = Transfer(name="t", phase=Phase.FORWARD, kind=TransferKind.TO_HOST, bytes=5.0)
+    found = task(op)
+    assert (found.stream, found.label, found.bytes) == ("host", "host", 5.0)
+    assert found.uses == (("pcie", 1), ("hbm", 1))
+
+
+def test_loops_stay_loops() -> None:
+    (loop,) = tasks(Loop(name="layers", trips=64, body=(gather(),)))
+    assert isinstance(loop, TaskLoop)
+    assert (loop.trips, len(loop.body)) == (64, 1)
+
+
+def test_every_link_that_is_used_has_a_capacity() -> None:
+    ops = (gather(), gather(name="d", axes=("dcn_data",)))
+    program = cost_program(Program(name="step", axes=AXES, body=ops), POD, PLACED)
+    capacities = dict(program.links)
+    used = {link for each in program.body if isinstance(each, Task) for link, _ in each.uses}
+    assert used <= set(capacities)
+    assert capacities["ici:x+"] == 45e9
+    assert capacities["hbm"] == POD.chip.hbm_bandwidth
+
+
+def test_two_devices_of_a_chip_have_half_a_link_each() -> None:
+    pod = Slice("7x", "4x4x4")
+    program = Program(name="step", axes=(("fsdp", 4),), body=())
+    placed = Placement((("fsdp", (Span(0, 4),)),))
+    capacities = dict(cost_program(program, pod, placed).links)
+    assert capacities["ici:z-"] == pytest.approx(45e9)
+    assert capacities["hbm"] == pod.chip.hbm_bandwidth / 2
+    assert capacities["die+"] == pod.chip.die_to_die_bandwidth
+
+
+def test_a_dtype_without_a_rate_is_refused_with_those_that_have_one() -> None:
+    with pytest.raises(PlanError, match=r"dtype 'fp4': v5e has no matrix rate for it; .*bf16"):
+        work_seconds(replace(MATMUL, dtype="fp4"), POD.chip.device)
+
+
+def test_an_axis_without_a_place_is_refused() -> None:
+    with pytest.raises(PlanError, match="no axis 'expert'"):
+        tasks(gather(axes=("expert",)))
+
+
+def test_a_group_takes_the_slower_of_bytes_and_operations() -> None:
+    device = POD.chip.device
+    launch = device.costs.op_launch
+    bytes_bound = work_seconds(Vector(1e9, 1e9, 1), device) - launch
+    flops_bound = work_seconds(Vector(1, 1, 1e12), device) - launch
+    assert bytes_bound == pytest.approx(2e9 / (device.hbm_bandwidth * device.costs.hbm_efficiency))
+    assert flops_bound == pytest.approx(1e12 / device.vpu_flops / device.costs.vector_efficiency)

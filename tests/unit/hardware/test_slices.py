@@ -1,0 +1,94 @@
+"""Slices: what they count, their names, and the names that are none."""
+
+import pickle
+
+import pytest
+
+from tpusim.errors import HardwareError
+from tpusim.hardware import Slice, load_chip, parse_slice
+
+
+def test_the_flagship_slice() -> None:
+    pod = Slice("v4", "8x16x16")
+    assert pod.chips == pod.devices == 2048
+    assert pod.name == "v4-4096"
+    assert pod.topology.wrap == (True, True, True)
+    assert str(pod) == "v4:8x16x16"
+
+
+def test_slices_joined_by_dcn_count_together() -> None:
+    pods = Slice("7x", "4x8x8", num_slices=3)
+    assert pods.chips == 768
+    assert pods.devices == 1536
+    assert pods.name == "tpu7x-512"
+    assert str(pods) == "7x:4x8x8 x 3 slices"
+
+
+def test_a_what_if_chip_keeps_the_generations_rules() -> None:
+    mine = load_chip("v5e").replace(name="mine", hbm_bandwidth="1 TB/s")
+    pod = Slice(mine, "8x16")
+    assert pod.topology.wrap == (False, True)
+    assert str(pod) == "mine:8x16"
+    assert Slice("v4", (4, 8, 8), twisted=True).topology.twisted
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("v4-4096", "v4:8x16x16"),
+        ("v4-8", "v4:2x2x1"),
+        ("v5litepod-256", "v5e:16x16"),
+        ("v5e-8", "v5e:2x4"),
+        ("v5p-128", "v5p:4x4x4"),
+        ("v5p-1024", "v5p:8x8x8"),
+        ("v5p-512", "v5p:4x8x8"),
+        ("v6e-256", "v6e:16x16"),
+        ("tpu7x-128", "7x:4x4x4"),
+        ("tpu7x-4x4x4", "7x:4x4x4"),
+        ("v3-8", "v3:2x2"),
+        ("v3-2048", "v3:32x32"),
+        ("v2-512", "v2:16x16"),
+        ("v4:16x8x16", "v4:16x8x16"),
+        ("7x:1x1x1", "7x:1x1x1"),
+    ],
+)
+def test_a_name_stands_for_its_default_shape(name: str, written: str) -> None:
+    assert str(parse_slice(name)) == written
+
+
+@pytest.mark.parametrize("name", ["v2-512", "v3-2048", "v4-4096", "v5e-256", "v5p-17920"])
+def test_a_name_leads_to_a_slice_of_that_name(name: str) -> None:
+    assert Slice.from_name(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("v4", "'v4' is not the name of a slice; write for example 'v4-4096' or 'v4:8x16x16'"),
+        ("v5lite-256", "no generation is called 'v5lite'; did you mean 'v5litepod'"),
+        ("v4-4095", "counts TensorCores, 2 a chip; write an even number, as in 'v4-4094'"),
+        ("v4-100", "v4 has no slice of 50 chips; nearest are 2x4x4"),
+        ("v4-99999999", "is not the name of a slice"),
+        ("v6e-0", "no slice of 0 chips"),
+        ("v5e:8x32", "v5e has no slice 8x32"),
+        ("v44:4x4x4", "no chip 'v44' in the catalogue; did you mean 'v4'"),
+        ("v4:", "'' is not a topology"),
+        ("tpu7x-4x4x", "'4x4x' is not a topology"),
+    ],
+)
+def test_what_names_no_slice_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(HardwareError, match=sentence):
+        parse_slice(text)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.0, True, "2"])
+def test_slices_are_counted_from_one(count: object) -> None:
+    with pytest.raises(HardwareError, match=r"num_slices is .*; write a whole number from 1 up"):
+        Slice("v4", "4x4x4", num_slices=count)  # type: ignore[arg-type]
+
+
+def test_a_slice_is_a_value() -> None:
+    pod = Slice("v4", "4x4x8", num_slices=2, twisted=True)
+    assert pickle.loads(pickle.dumps(pod)) == pod
+    assert hash(pod) == hash(Slice("v4", "4x4x8", 2, True))
+    assert pod != Slice("v4", "4x4x8", 2)

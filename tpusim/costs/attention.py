@@ -1,0 +1,82 @@
+"""Seconds of a fused attention kernel."""
+
+from tpusim.costs.numeric import largest, round_up, smallest
+from tpusim.costs.rates import hbm_seconds, matrix_rate
+from tpusim.hardware import Device
+from tpusim.program import Attention, Number
+
+BLOCK = 512
+"""Queries, and keys, of a block: what a tuned splash kernel visits at once (marin PR #6330)."""
+
+HEAD_DIM = 128
+"""The head_dim at which the chips' attention efficiencies hold."""
+
+STEP_WORK = 670.0**2
+"""Fixed cost of a kernel step, in scores of one head at full rate.
+
+v5e reaches 3.7 % of peak with blocks of 128 (jax issue #24633), v5p 38-41 % with blocks of 512
+(marin PR #6330): a time per block of (edge^2 + STEP_WORK) passes through both.
+"""
+
+BACKWARD_FLOPS = 2.5
+"""Backward kernel over forward kernel: five products instead of two (flash-attention, #1525)."""
+
+
+def visited_keys(work: Attention) -> Number:
+    """Keys that the kernel visits for one query, on average, in whole blocks.
+
+    All of them: `kv`. Causal: `(kv + block) / 2`, since half a block of the diagonal is masked
+    away. A causal window of w: `w - w^2 / (2 kv) + block`. Else a window: `w + block`. Never more
+    than without a window. Shards of a causal sequence are taken as balanced.
+    """
+    block = smallest(work.kv_len, BLOCK)
+    full = (work.kv_len + block) / 2 if work.causal else work.kv_len
+    if not work.window:
+        return full
+    window = smallest(work.kv_len, work.window)
+    seen = window - window * window / (2 * work.kv_len) if work.causal else window
+    return smallest(full, seen + block)
+
+
+def array_width(head_dim: Number, side: int) -> Number:
+    """The head_dim that the array is busy with: rounded up to its side, 128 counting as 128.
+
+    Scores contract over head_dim and the weighted sum has it as columns, so 128 and 256 take equal
+    time on an array of 256 (MaxText, model guide). The efficiencies are measured at 128: what 128
+    itself wastes of a wide array is in them.
+    """
+    return round_up(head_dim, side) * HEAD_DIM / round_up(HEAD_DIM, side)
+
+
+def kernel_flops(work: Attention, side: int) -> Number:
+    """FLOPs that the array spends: `4 b h q keys width`, backward 2.5 times that."""
+    scores = work.batch * work.heads * work.q_len * visited_keys(work)
+    forward = 4 * scores * array_width(work.head_dim, side)
+    return forward * (BACKWARD_FLOPS if work.backward else 1)
+
+
+def short_blocks(work: Attention) -> Number:
+    """How much longer a score takes where the sequence is shorter than a block, at least 1.
+
+    A step costs `area + STEP_WORK`, so a score costs `1 + STEP_WORK / area`, over that of a whole
+    block.
+    """
+    area = largest(smallest(work.q_len, BLOCK) * smallest(work.kv_len, BLOCK), 1)
+    return (1 + STEP_WORK / area) / (1 + STEP_WORK / BLOCK**2)
+
+
+def attention_seconds(work: Attention, device: Device) -> Number:
+    """Seconds of the kernel: `max(flops x short / (peak e), bytes / HBM) + launch`.
+
+    e is the chip's measured efficiency, forward or backward, on the blocks that are visited.
+    Raises PlanError where the chip has no matrix rate for the dtype.
+    """
+    costs = device.costs
+    reached = (
+        costs.attention_efficiency_backward
+        if work.backward
+        else (costs.attention_efficiency_forward)
+    )
+    rate = matrix_rate(device, work.dtype) * reached
+    array = kernel_flops(work, device.mxu_side) * short_blocks(work) / rate
+    return largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device)) + costs.op_launch

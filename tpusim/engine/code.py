@@ -1,0 +1,95 @@
+"""The instructions that the core of a lane walks through: integers and indices only."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tpusim.costs.tasks import Task
+from tpusim.program import Alloc
+
+ON_CORE = -1
+
+
+class Change(NamedTuple):
+    """Bytes taken (or freed: negative), and by how many instances of each tensor, by index."""
+
+    bytes: int
+    tensors: tuple[tuple[int, int], ...]
+
+
+class Need(NamedTuple):
+    """All but the last `lag` issued instances of a step must be complete.
+
+    Nothing is needed while `loop` has made fewer than `distance` trips.
+    """
+
+    step: int
+    lag: int
+    loop: int
+    distance: int
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One task in integer units; compared by identity, and never changed once compiled.
+
+    stream: index of its transfer stream, or `ON_CORE`.
+    volume: nanobytes of its flow; 0 when it has no flow and lasts `alone_ps`.
+    cap: the rate that it draws alone, which is the most that it draws, in nB/ps.
+    alone_ps: how long it takes alone, delay included.
+    """
+
+    task: Task
+    index: int
+    stream: int
+    delay_ps: int
+    work_ps: int
+    volume: int
+    cap: int
+    uses: tuple[tuple[int, int], ...]
+    alone_ps: int
+    needs: tuple[Need, ...] = ()
+    takes: Change | None = None
+    frees: Change | None = None
+
+
+@dataclass(slots=True, eq=False)
+class LoopStart:
+    """Enter a loop: go to its end, which counts the first trip."""
+
+    loop: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class LoopEnd:
+    """Go back to `body` while trips are left; `reach` is the longest distance of a dependency."""
+
+    loop: int
+    name: str
+    trips: int
+    body: int
+    reach: int
+
+
+Instruction: TypeAlias = Step | LoopStart | LoopEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """One lane.
+
+    loops: how many loops it has; trips: how many trips they make in all.
+    links: name and rate (nB/ps) of each link; the steps number them from `first_link`.
+    tensors: the first allocation of each tensor that the tasks take, by index.
+    """
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    steps: tuple[Step, ...]
+    loops: int
+    trips: int
+    streams: tuple[str, ...]
+    links: tuple[tuple[str, int], ...]
+    first_link: int
+    tensors: tuple[Alloc, ...]
+    resident: tuple[Alloc, ...]

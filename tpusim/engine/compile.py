@@ -1,0 +1,212 @@
+"""From the tasks of one lane to flat integer instructions.
+
+The tree of loops becomes one list of instructions, names become indices, and seconds and bytes
+become integers. Each dependency becomes one comparison. Let L be the innermost loop that holds both
+the consumer and `op` (the program itself counts as a loop of one trip), and let `op` have n
+instances a trip of L (other than 1 when it is inside further loops). In trip t of L, the consumer
+needs all instances of the trips up to t - distance. When the core comes to the consumer, it has
+issued those of trip t too if `op` stands before the consumer, and those up to trip t - 1 otherwise.
+So the last n x distance, or n x (distance - 1), of the issued instances need not be complete, and
+all others must. A trip before the first asks for nothing.
+
+Instances of one task complete in the order of their issue (they are alike, and start in order), so
+completions are counted, not listed. Dependencies on tasks of the core are dropped: the core is in
+order, so they are complete when the consumer is issued.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
+from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds, whole_bytes
+from tpusim.engine.code import ON_CORE, Change, Code, Instruction, LoopEnd, LoopStart, Need, Step
+from tpusim.program import Alloc, Dep
+
+
+def compile_lane(program: CostedProgram, first_link: int = 0) -> Code:
+    """The code of `program`, with its links numbered from `first_link`.
+
+    Raises ValueError for a program that contradicts itself: a name used twice, an unknown
+    dependency or link, a dependency on a later task of the same trip, a tensor of two sizes or one
+    that is freed and never taken, a number below zero.
+    """
+    links = tuple((name, nanobytes_per_ps(float(rate))) for name, rate in program.links)
+    layout = _Layout(_Links(links, first_link))
+    layout.add_body(program.body, (), 1)
+    for place in layout.places.values():
+        _resolve(place, layout)
+    return Code(
+        name=program.name,
+        instructions=tuple(layout.instructions),
+        steps=tuple(place.step for place in layout.places.values()),
+        loops=len(layout.loops),
+        trips=layout.trips,
+        streams=tuple(layout.streams),
+        links=links,
+        first_link=first_link,
+        tensors=tuple(alloc for _, _, alloc in layout.tensors.values()),
+        resident=program.resident,
+    )
+
+
+class _Place(NamedTuple):
+    step: Step
+    loops: tuple[int, ...]
+
+
+class _Uses(NamedTuple):
+    """Number and weight of each link that is used, and the rate that a task alone reaches."""
+
+    links: tuple[tuple[int, int], ...]
+    rate: int
+
+
+class _Links:
+    """The links of one lane, and their numbers in the network."""
+
+    __slots__ = ("_known", "rates")
+
+    def __init__(self, links: tuple[tuple[str, int], ...], first: int) -> None:
+        self.rates = {name: (first + at, rate) for at, (name, rate) in enumerate(links)}
+        self._known: dict[tuple[tuple[str, int], ...], _Uses] = {}
+        if len(self.rates) < len(links):
+            raise ValueError("a link is named twice in one program")
+
+    def uses(self, task: Task) -> _Uses:
+        """What `task` puts on its links; most tasks use the same few sets of links."""
+        known = self._known.get(task.uses)
+        if known is None:
+            known = self._known[task.uses] = self._new_uses(task)
+        return known
+
+    def _new_uses(self, task: Task) -> _Uses:
+        weights: dict[int, int] = {}
+        slowest = 0
+        for name, weight in task.uses:
+            if name not in self.rates:
+                raise ValueError(f"task {task.name!r} uses the link {name!r}, which has no rate")
+            if weight < 0 or weight != int(weight):
+                raise ValueError(f"task {task.name!r} uses {name!r} with the weight {weight!r}")
+            if weight:
+                number, rate = self.rates[name]
+                weights[number] = weights.get(number, 0) + int(weight)
+                alone = max(1, rate // weights[number])
+                slowest = min(slowest or alone, alone)
+        return _Uses(tuple(weights.items()), slowest)
+
+
+@dataclass(slots=True)
+class _Layout:
+    """The instructions laid out; dependencies and frees come after, as they may point forwards."""
+
+    links: _Links
+    instructions: list[Instruction] = field(default_factory=list)
+    places: dict[str, _Place] = field(default_factory=dict)
+    loops: dict[str, LoopEnd] = field(default_factory=dict)
+    streams: dict[str, int] = field(default_factory=dict)
+    tensors: dict[str, tuple[int, int, Alloc]] = field(default_factory=dict)
+    trips: int = 0
+
+    def add_body(self, body: Sequence[TaskOp], loops: tuple[int, ...], runs: int) -> None:
+        for op in body:
+            if op.name in self.places or op.name in self.loops:
+                raise ValueError(f"the name {op.name!r} is used twice in one program")
+            if isinstance(op, TaskLoop):
+                self._add_loop(op, loops, runs)
+            else:
+                step = self._step(op)
+                self.places[op.name] = _Place(step, loops)
+                self.instructions.append(step)
+
+    def _add_loop(self, loop: TaskLoop, loops: tuple[int, ...], runs: int) -> None:
+        if loop.trips < 0:
+            raise ValueError(f"loop {loop.name!r} cannot run {loop.trips} times")
+        start = LoopStart(len(self.loops), 0)
+        self.instructions.append(start)
+        end = LoopEnd(start.loop, loop.name, loop.trips, len(self.instructions), 0)
+        self.loops[loop.name] = end
+        self.trips += runs * loop.trips
+        self.add_body(loop.body, (*loops, start.loop), runs * loop.trips)
+        start.end = len(self.instructions)
+        self.instructions.append(end)
+
+    def _step(self, task: Task) -> Step:
+        delay, work = picoseconds(task.delay_s), picoseconds(task.work_s)
+        uses, cap = self.links.uses(task)
+        volume = nanobytes(task.bytes) if uses else 0
+        if volume and work:
+            cap = min(cap, -(-volume // work))
+        stream = ON_CORE
+        if task.stream != CORE:
+            stream = self.streams.setdefault(task.stream, len(self.streams))
+        return Step(
+            task=task,
+            index=len(self.places),
+            stream=stream,
+            delay_ps=delay,
+            work_ps=work,
+            volume=volume,
+            cap=cap,
+            uses=uses,
+            alone_ps=delay + max(work, -(-volume // cap) if volume else 0),
+            takes=self._take(task.allocs) if task.allocs else None,
+        )
+
+    def _take(self, allocs: tuple[Alloc, ...]) -> Change:
+        for alloc in allocs:
+            size = whole_bytes(float(alloc.bytes))
+            first = self.tensors.setdefault(alloc.tensor, (len(self.tensors), size, alloc))
+            if first[1] != size:
+                raise ValueError(f"tensor {alloc.tensor!r} has {first[1]} and {size} bytes")
+        return self.change([alloc.tensor for alloc in allocs], 1)
+
+    def change(self, tensors: Sequence[str], sign: int) -> Change:
+        """One instance of each of `tensors` taken (1) or freed (-1)."""
+        known = [self.tensors[tensor] for tensor in tensors]
+        size = sign * sum(size for _, size, _ in known)
+        return Change(size, tuple((index, sign) for index, _, _ in known))
+
+
+def _resolve(place: _Place, layout: _Layout) -> None:
+    step = place.step
+    if step.task.deps:
+        needs = (_need(place, dep, layout) for dep in step.task.deps)
+        step.needs = tuple(need for need in needs if need is not None)
+    if step.task.frees:
+        for tensor in step.task.frees:
+            if tensor not in layout.tensors:
+                raise ValueError(f"task {step.task.name!r} frees {tensor!r}, which no task takes")
+        step.frees = layout.change(step.task.frees, -1)
+
+
+def _need(consumer: _Place, dep: Dep, layout: _Layout) -> Need | None:
+    name = consumer.step.task.name
+    if dep.op not in layout.places:
+        raise ValueError(f"task {name!r} depends on {dep.op!r}, which is no task of the program")
+    step, loops = layout.places[dep.op]
+    before = step.index < consumer.step.index
+    if dep.distance < 0 or not (before or dep.distance):
+        raise ValueError(
+            f"task {name!r} depends on {dep.op!r} of {dep.distance} trips before, "
+            "which is not issued until later"
+        )
+    if step.stream == ON_CORE:
+        return None
+    shared = _shared(loops, consumer.loops)
+    if not shared:
+        return Need(step.index, 0, 0, 0) if dep.distance == 0 else None
+    ends = tuple(layout.loops.values())
+    common = ends[loops[shared - 1]]
+    common.reach = max(common.reach, dep.distance)
+    instances = prod(ends[loop].trips for loop in loops[shared:])
+    lag = instances * (dep.distance if before else dep.distance - 1)
+    return Need(step.index, lag, common.loop, dep.distance)
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many of the outermost loops are the same: a loop has one place, so none after differs."""
+    if one == other:
+        return len(one)
+    return sum(a == b for a, b in zip(one, other, strict=False))

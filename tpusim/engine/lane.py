@@ -1,0 +1,241 @@
+"""One lane: an in-order core and the transfer streams beside it.
+
+The core walks its instructions in order. A task of its own waits for its dependencies and then
+occupies the core: the delay, then the flow. A task of another stream is issued in no time, and the
+core goes on; the stream starts its tasks in the order of their issue, each when its dependencies
+are done. At most 16 issued tasks of a stream are incomplete (hardware semaphores bound them); the
+core waits before it issues one more. At the end the core waits for the streams to drain, so its
+tasks and its waits together cover the lane's time.
+
+All state is plain data: a cursor and trip counts, counts of issued and completed instances, a queue
+a stream, timers and flows. The process keeps nothing but its loop.
+"""
+
+from collections import deque
+from collections.abc import Generator, Hashable
+from typing import Any, TypeAlias, cast
+
+from simpy import Environment, Event
+from simpy.events import Timeout
+
+from tpusim.engine.code import ON_CORE, Change, Code, LoopEnd, LoopStart, Need, Step
+from tpusim.engine.fold import Folder
+from tpusim.engine.journal import Entry, Journal, Span
+from tpusim.engine.network import Flow, Network, after
+
+OPEN_TRANSFERS = 16
+
+Pause: TypeAlias = Generator[Event, Any, None]
+# An issued task that has not started, and the completions (step, how many) that it waits for.
+Queued: TypeAlias = tuple[Step, tuple[tuple[int, int], ...]]
+
+
+class Lane:
+    """The state of one lane; `run` is its process."""
+
+    __slots__ = (
+        "_awaited",
+        "_cursor",
+        "_done",
+        "_env",
+        "_folding",
+        "_incomplete",
+        "_issued",
+        "_network",
+        "_signal",
+        "_streams",
+        "_timers",
+        "_trip",
+        "code",
+        "end_ps",
+        "finished",
+        "folder",
+        "journal",
+        "trips",
+    )
+
+    def __init__(self, env: Environment, network: Network, code: Code, folding: bool) -> None:
+        self.code = code
+        self.journal = Journal()
+        self.folder = Folder(self.journal, code.loops, folding)
+        self.end_ps = 0
+        self.finished = False
+        self.trips = 0
+        self._env = env
+        self._network = network
+        self._folding = folding
+        self._cursor = 0
+        self._trip = [0] * code.loops
+        self._issued = [0] * len(code.steps)
+        self._done = [0] * len(code.steps)
+        self._streams: list[deque[Queued]] = [deque() for _ in code.streams]
+        self._incomplete = [0] * len(code.streams)
+        self._timers: dict[int, tuple[Step, int]] = {}
+        # While the core waits on `_signal`: for how many completions of which step, or for any
+        # completion in a stream, whose index is then inverted (~).
+        self._awaited = (0, 0)
+        self._signal: Event | None = None
+
+    def run(self) -> Pause:
+        """Walk through the code, then wait for the streams to drain."""
+        instructions = self.code.instructions
+        while self._cursor < len(instructions):
+            op = instructions[self._cursor]
+            if isinstance(op, LoopEnd):
+                self._cursor = op.body if self._next_trip(op) else self._cursor + 1
+                continue
+            if isinstance(op, LoopStart):
+                self._enter(op)
+                continue
+            if op.stream == ON_CORE:
+                for need in op.needs:
+                    yield from self._wait_for(need)
+                yield from self._execute(op)
+            else:
+                yield from self._wait_for_room(op.stream, OPEN_TRANSFERS)
+                self._issue(op)
+            self._cursor += 1
+        for stream in range(len(self._streams)):
+            yield from self._wait_for_room(stream, 1)
+        self.end_ps = int(self._env.now) + self.journal.booked_ps
+        self.finished = True
+
+    def where(self) -> str:
+        """What the lane is at, for the message when it has stalled."""
+        held = self._incomplete
+        counts = [f"{n} of {name}" for name, n in zip(self.code.streams, held, strict=True) if n]
+        open_ = ", ".join(counts) or "no transfer"
+        return f"lane {self.code.name!r} is at instruction {self._cursor} with {open_} incomplete"
+
+    def _enter(self, start: LoopStart) -> None:
+        self._trip[start.loop] = -1
+        self.folder.enter(start.loop, self._folding)
+        self._cursor = start.end
+
+    def _next_trip(self, loop: LoopEnd) -> bool:
+        """Count one trip, and the periods that are left out; whether any trip is left to make."""
+        trip = self._trip[loop.loop] + 1
+        if trip < loop.trips and self.folder.wanted[loop.loop]:
+            state = self._state(min(trip, loop.reach))
+            trip += self.folder.skip(loop, trip, state, int(self._env.now))
+        self._trip[loop.loop] = trip
+        self.trips += trip < loop.trips
+        return trip < loop.trips
+
+    def _state(self, reached: int) -> Hashable:
+        """All that the future depends on, relative to now (the core is between two tasks)."""
+        if not any(self._incomplete):
+            return reached
+        now, done = int(self._env.now), self._done
+        queues = tuple(
+            tuple(
+                (step, tuple((other, max(0, target - done[other])) for other, target in needs))
+                for step, needs in queue
+            )
+            for queue in self._streams
+        )
+        timers = tuple((step, now - started) for step, started in self._timers.values())
+        flows = tuple((f.step, now - f.started, f.left(now)) for f in self._network.flows)
+        earlier = sum(number < self._network.wake for number in self._timers)
+        return (reached, queues, timers, flows, earlier)
+
+    def _execute(self, step: Step) -> Pause:
+        start = int(self._env.now)
+        if step.takes is not None:
+            self._log(step.takes)
+        if not step.volume or not any(self._incomplete):
+            # No link is shared: nothing is in flight, and nothing starts until the core goes on.
+            if step.alone_ps:
+                yield Timeout(self._env, step.alone_ps)
+        else:
+            if step.delay_ps:
+                yield Timeout(self._env, step.delay_ps)
+            ended = Event(self._env)
+            now = int(self._env.now)
+            self._network.start(Flow(step, start, now, lambda _: ended.succeed()))
+            yield ended
+        self._end(step, start)
+
+    def _issue(self, step: Step) -> None:
+        """Hand `step` to its stream, which starts it now if nothing is in the way."""
+        needs = [(need.step, self._target(need)) for need in step.needs]
+        unmet = tuple((other, target) for other, target in needs if self._done[other] < target)
+        self._issued[step.index] += 1
+        self._incomplete[step.stream] += 1
+        queue = self._streams[step.stream]
+        if queue or unmet:
+            queue.append((step, unmet))
+        else:
+            self._start(step)
+
+    def _target(self, need: Need) -> int:
+        """How many instances of `need.step` must be complete."""
+        if need.distance and self._trip[need.loop] < need.distance:
+            return 0
+        return self._issued[need.step] - need.lag
+
+    def _start(self, step: Step) -> None:
+        now = int(self._env.now)
+        if step.takes is not None:
+            self._log(step.takes)
+        if step.volume and not step.delay_ps:
+            self._network.start(Flow(step, now, now, self._flow_ended))
+            return
+        number = next(self._network.numbers)
+        self._timers[number] = (step, now)
+        after(self._env, step.delay_ps if step.volume else step.alone_ps, number, self._timer_ended)
+
+    def _timer_ended(self, event: Event) -> None:
+        step, started = self._timers.pop(cast(int, event.value))
+        if step.volume:
+            flow = Flow(step, started, int(self._env.now), self._flow_ended)
+            self._network.start(flow)
+        else:
+            self._complete(step, started)
+
+    def _flow_ended(self, flow: Flow) -> None:
+        self._complete(flow.step, flow.started)
+
+    def _complete(self, step: Step, started: int) -> None:
+        """End a transfer, start those that waited for it, and wake the core if it did."""
+        self._end(step, started)
+        self._done[step.index] += 1
+        self._incomplete[step.stream] -= 1
+        for queue in self._streams:
+            while queue and all(self._done[other] >= target for other, target in queue[0][1]):
+                self._start(queue.popleft()[0])
+        if self._signal is not None:
+            awaited, target = self._awaited
+            if awaited == ~step.stream or (awaited == step.index and self._done[awaited] >= target):
+                signal, self._signal = self._signal, None
+                signal.succeed(step)
+
+    def _wait_for(self, need: Need) -> Pause:
+        """Hold the core until `need` is met."""
+        target = self._target(need)
+        if self._done[need.step] < target:
+            yield from self._wait(need.step, target)
+
+    def _wait_for_room(self, stream: int, limit: int) -> Pause:
+        """Hold the core until fewer than `limit` tasks of `stream` are incomplete."""
+        while self._incomplete[stream] >= limit:
+            yield from self._wait(~stream, 0)
+
+    def _wait(self, awaited: int, target: int) -> Pause:
+        start = int(self._env.now)
+        self._awaited = (awaited, target)
+        self._signal = Event(self._env)
+        step = yield self._signal
+        self._note(self.journal.waits, step, start)
+
+    def _end(self, step: Step, started: int) -> None:
+        if step.frees is not None:
+            self._log(step.frees)
+        self._note(self.journal.tasks, step, started)
+
+    def _note(self, spans: list[Entry[Span]], step: Step, started: int) -> None:
+        booked = self.journal.booked_ps
+        spans.append((step, started + booked, int(self._env.now) + booked))
+
+    def _log(self, change: Change) -> None:
+        self.journal.changes.append((int(self._env.now) + self.journal.booked_ps, change))

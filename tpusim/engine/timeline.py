@@ -1,0 +1,93 @@
+"""What a run of the engine returns: plain data, exact, with repeated parts kept once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
+
+from tpusim.engine.fold import Fold
+from tpusim.engine.journal import Repeat, times
+from tpusim.engine.memory import Memory
+from tpusim.program import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A task that ran, or one that the core waited for: its first time, and its repetitions.
+
+    lane: index of the lane. phase, label, stream: those of the task.
+    start_ps, end_ps: when the first repetition started and ended.
+    repeats: levels of repetition, the outermost first; () for what happened once.
+    """
+
+    lane: int
+    name: str
+    label: str
+    phase: Phase
+    stream: str
+    start_ps: int
+    end_ps: int
+    repeats: tuple[Repeat, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many times it happened."""
+        return times(self.repeats)
+
+    @property
+    def duration_ps(self) -> int:
+        """How long it took each time."""
+        return self.end_ps - self.start_ps
+
+    @property
+    def total_ps(self) -> int:
+        """How long it took in all, each repetition counted."""
+        return self.count * self.duration_ps
+
+    def starts(self) -> Iterator[int]:
+        """When each repetition started, in picoseconds, in order of time."""
+        for turns in product(*(range(level.repeats) for level in self.repeats)):
+            shifts = zip(turns, self.repeats, strict=True)
+            yield self.start_ps + sum(turn * level.period_ps for turn, level in shifts)
+
+
+class LinkUse(NamedTuple):
+    """What one link of one lane carried: nanobytes (each task's bytes x weight), and its rate."""
+
+    lane: int
+    link: str
+    volume_nb: int
+    rate_nb_per_ps: int
+
+    @property
+    def busy_ps(self) -> float:
+        """How long the link at its full rate needs for what it carried."""
+        return self.volume_nb / self.rate_nb_per_ps
+
+
+class Stats(NamedTuple):
+    """What the run cost: events, trips of loops made and asked for, folds, seconds."""
+
+    events: int
+    trips_simulated: int
+    trips: int
+    folds: tuple[Fold, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One step, to the picosecond.
+
+    lanes: name and end (ps) of each lane; total_ps is the last end.
+    tasks: what ran, in the order in which it ended. waits: when the core stood still, and for what.
+    A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end.
+    """
+
+    total_ps: int
+    lanes: tuple[tuple[str, int], ...]
+    tasks: tuple[Record, ...]
+    waits: tuple[Record, ...]
+    links: tuple[LinkUse, ...]
+    memory: tuple[Memory, ...]
+    stats: Stats = field(compare=False)

@@ -1,0 +1,47 @@
+"""Models as operations over named dimensions, their backward pass, and rematerialisation."""
+
+from tpusim.graph.backward import training_step
+from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
+from tpusim.graph.ops import (
+    Attention,
+    Convolution,
+    Einsum,
+    Gather,
+    Op,
+    Pointwise,
+    Route,
+    Scan,
+    Scatter,
+    Sizes,
+    Window,
+)
+from tpusim.graph.remat import POLICIES, Remat
+from tpusim.graph.tensor import COMPUTE, Role, Tensor, union_dims
+from tpusim.graph.text import text
+
+__all__ = [
+    "COMPUTE",
+    "POLICIES",
+    "Attention",
+    "Convolution",
+    "Einsum",
+    "Gather",
+    "Graph",
+    "Op",
+    "Parameter",
+    "Pointwise",
+    "Remat",
+    "Role",
+    "Route",
+    "Scan",
+    "Scatter",
+    "Sizes",
+    "Tensor",
+    "Window",
+    "executed_flops",
+    "model_flops",
+    "text",
+    "training_step",
+    "union_dims",
+    "walk",
+]

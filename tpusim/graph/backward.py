@@ -1,0 +1,141 @@
+"""Reverse-mode differentiation of a graph: the training step from the forward pass.
+
+The sweep goes through the operations backwards, asks each for its transposes, and adds up the
+shares that a tensor's gradient has when it was read more than once. A scan becomes a second scan
+over its transposed body, with what is recomputed in front.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from tpusim.graph.graph import Graph
+from tpusim.graph.ops import Op, Pointwise, Scan
+from tpusim.graph.remat import Remat, check_saved_names, recompute
+from tpusim.graph.tensor import Role, Tensor
+from tpusim.phase import Phase
+
+
+def training_step(graph: Graph, remat: Remat) -> Graph:
+    """The forward and backward pass of `graph`, with the gradient of every parameter."""
+    bodies = [op.body for op in graph.ops if isinstance(op, Scan)]
+    if remat.save:
+        check_saved_names(
+            remat.save, [t for body in bodies for op in body for t in (*op.inputs, *op.outputs)]
+        )
+    seed = {graph.loss.name: replace(graph.loss, name=f"d({graph.loss.name})", role=Role.INPUT)}
+    forward, tape = _differentiate(graph.ops, seed, remat)
+    return replace(
+        graph, ops=forward + tuple(tape.ops), gradients=tuple(tape.parameter_gradients.items())
+    )
+
+
+@dataclass(slots=True)
+class _Tape:
+    """What the sweep has made so far."""
+
+    uses: Counter[str]
+    ops: list[Op] = field(default_factory=list)
+    shares: dict[str, list[Tensor]] = field(default_factory=dict)
+    parameter_gradients: dict[str, Tensor] = field(default_factory=dict)
+
+    def share(self, of: Tensor, by: str) -> Tensor:
+        """A new tensor for the part of `of`'s gradient that operation `by` makes."""
+        name = f"d({of.name})" if self.uses[of.name] == 1 else f"d({of.name})~{_short(by)}"
+        made = replace(of, name=name, role=Role.GRADIENT, primal=of.name)
+        self.shares.setdefault(of.name, []).append(made)
+        return made
+
+    def total(self, tensor: Tensor) -> Tensor | None:
+        """The whole gradient of `tensor`, adding up its shares; None when it has none."""
+        shares = [share.view(tensor.dims) for share in self.shares.get(tensor.name, ())]
+        if len(shares) < 2:
+            return shares[0] if shares else None
+        made = replace(tensor, name=f"d({tensor.name})", role=Role.GRADIENT, primal=tensor.name)
+        self.ops.append(
+            Pointwise(
+                f"{tensor.name}/dsum",
+                tuple(shares),
+                (made,),
+                len(shares) - 1,
+                linear=True,
+                keeps="",
+                phase=Phase.BACKWARD,
+            )
+        )
+        self.shares[tensor.name] = [made]
+        return made
+
+
+def _differentiate(
+    ops: tuple[Op, ...], seed: dict[str, Tensor], remat: Remat
+) -> tuple[tuple[Op, ...], _Tape]:
+    """The forward operations (scans now saving what is needed) and the tape of the backward."""
+    reads = (t.name for op in ops for t in {t.name: t for t in op.inputs}.values())
+    tape = _Tape(Counter(reads), shares={name: [tensor] for name, tensor in seed.items()})
+    forward = list(ops)
+    for place, op in reversed(list(enumerate(ops))):
+        given = {
+            tensor.name: total for tensor in op.outputs if (total := tape.total(tensor)) is not None
+        }
+        if not given:
+            continue
+        if isinstance(op, Scan):
+            forward[place] = _transpose_scan(op, given, tape, remat)
+        elif isinstance(op, Pointwise) and op.linear:
+            _pass_through(op, given, tape)
+        else:
+            tape.ops.extend(
+                op.transpose(given, lambda tensor, by=op.name: tape.share(tensor, by))  # type: ignore[misc]
+            )
+    for op in ops:
+        for tensor in op.inputs:
+            if tensor.role is Role.PARAM and tensor.name not in tape.parameter_gradients:
+                total = tape.total(tensor)
+                if total is not None:
+                    tape.parameter_gradients[tensor.name] = total
+    return tuple(forward), tape
+
+
+def _pass_through(op: Pointwise, given: dict[str, Tensor], tape: _Tape) -> None:
+    """A sum hands its gradient to each of its inputs as it is."""
+    gradient = given[op.outputs[0].name]
+    for tensor in op.inputs:
+        if tensor.role is not Role.INPUT:
+            tape.shares.setdefault(tensor.name, []).append(gradient)
+
+
+def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Remat) -> Scan:
+    """Put the backward scan on the tape; return the forward one with what it has to save."""
+    seed = {
+        inside.name: replace(
+            inside, name=f"d({inside.name})", role=Role.GRADIENT, primal=inside.name
+        )
+        for _, _, inside, _ in op.carries
+    }
+    _, inner = _differentiate(op.body, seed, remat)
+    carries = []
+    for outer_in, inner_in, inner_out, outer_out in op.carries:
+        total = inner.total(inner_in)
+        if total is None or outer_out.name not in given:
+            raise ValueError(f"{op.name}: no gradient reaches {inner_in.name}")
+        carries.append(
+            (given[outer_out.name], seed[inner_out.name], total, tape.share(outer_in, op.name))
+        )
+    again, saved = recompute(op.body, inner.ops, remat.keeps)
+    tape.ops.append(
+        Scan(
+            f"{op.name}/d",
+            op.trips,
+            again + tuple(inner.ops),
+            tuple(carries),
+            loads=saved,
+            phase=Phase.BACKWARD,
+        )
+    )
+    tape.parameter_gradients |= inner.parameter_gradients
+    return replace(op, saves=saved)
+
+
+def _short(name: str) -> str:
+    """The last part of a name: `layer/wq` is `wq`."""
+    return name.rsplit("/", 1)[-1]

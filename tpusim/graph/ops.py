@@ -1,0 +1,379 @@
+"""The operations of a graph: what is computed, over which named dimensions.
+
+Each operation knows its transposes: given the gradients of its outputs it returns the operations
+that make the gradients of its inputs. Reverse-mode differentiation (`backward.py`) needs no more,
+so a model is written forward only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from tpusim.graph.tensor import Role, Tensor, union_dims
+from tpusim.phase import Phase
+
+Cotangents: TypeAlias = Mapping[str, Tensor]
+"""The gradient of each output, by the output's name."""
+
+MakeGradient: TypeAlias = Callable[[Tensor], Tensor]
+"""Makes the tensor that an operation's share of an input's gradient is written to."""
+
+Sizes: TypeAlias = Mapping[str, int]
+"""The size of each dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Einsum:
+    """A product of two tensors, summed over the dimensions that the output lacks.
+
+    model_share: the share of its FLOPs that the model needs; 1/2 for causal scores computed whole.
+    """
+
+    name: str
+    lhs: Tensor
+    rhs: Tensor
+    output: Tensor
+    model_share: float = 1.0
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The two operands."""
+        return (self.lhs, self.rhs)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The product."""
+        return (self.output,)
+
+    def flops(self, sizes: Sizes) -> int:
+        """2 x the product of all dimensions: a multiplication and an addition each."""
+        return 2 * prod(sizes[dim] for dim in union_dims(self.lhs, self.rhs))
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """An einsum's transposes are einsums: the gradient with the other operand."""
+        given = cotangents[self.output.name]
+        given = given.view(self.output.dims)
+        return tuple(
+            Einsum(
+                f"{self.name}/d{side}",
+                given,
+                other,
+                gradient(wanted),
+                self.model_share,
+                Phase.BACKWARD,
+            )
+            for side, wanted, other in (("x", self.lhs, self.rhs), ("w", self.rhs, self.lhs))
+            if wanted.role is not Role.INPUT
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One spatial dimension of a convolution: `taps` wide, one output every `stride` inputs."""
+
+    in_dim: str
+    out_dim: str
+    tap_dim: str
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution of `x` with `kernel` over `windows`, or one of its two transposes.
+
+    The transposes run the same multiplications, so the FLOPs of the three are equal; `activation`,
+    `kernel` and `output` are the forward ones in each, and `product` says which of them is made.
+    """
+
+    name: str
+    activation: Tensor
+    kernel: Tensor
+    output: Tensor
+    windows: tuple[Window, ...]
+    product: str = "output"
+    given: tuple[Tensor, ...] = ()
+    made: tuple[Tensor, ...] = ()
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The operands."""
+        return self.given or (self.activation, self.kernel)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The product."""
+        return self.made or (self.output,)
+
+    def flops(self, sizes: Sizes) -> int:
+        """2 x outputs x taps x input channels."""
+        spatial = {window.in_dim for window in self.windows}
+        dims = dict.fromkeys((*self.output.dims, *self.kernel.dims))
+        return 2 * prod(sizes[dim] for dim in dims if dim not in spatial)
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """The gradients of the input and of the kernel."""
+        given = cotangents[self.output.name].view(self.output.dims)
+        pairs = (("x", self.activation, self.kernel), ("w", self.kernel, self.activation))
+        return tuple(
+            Convolution(
+                f"{self.name}/d{side}",
+                self.activation,
+                self.kernel,
+                self.output,
+                self.windows,
+                side,
+                (given, other),
+                (gradient(wanted),),
+                Phase.BACKWARD,
+            )
+            for side, wanted, other in pairs
+            if wanted.role is not Role.INPUT
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A fused element-wise, normalisation, softmax or reduction group.
+
+    flops: vector operations for each element of its largest tensor.
+    over: dimensions that its statistics run over (a norm's `embed`, a softmax's keys).
+    linear: a sum of its inputs, which passes gradients and partial sums through unchanged.
+    keeps: what its backward pass reads: its `inputs`, its `outputs`, or nothing.
+    repeats: (narrow, wide) pairs of dimensions that are sharded alike, for repeated K/V heads.
+    alone: it rearranges elements (a rotation), so no matmul's epilogue can take it.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    flops: float
+    over: tuple[str, ...] = ()
+    linear: bool = False
+    keeps: str = "inputs"
+    repeats: tuple[tuple[str, str], ...] = ()
+    alone: bool = False
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def fusible(self) -> bool:
+        """Whether it can run in the epilogue of the product that it follows."""
+        return not (self.over or self.alone)
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """One group that reads the gradients and what was kept: about twice the arithmetic."""
+        given = tuple(
+            cotangents[tensor.name].view(tensor.dims)
+            for tensor in self.outputs
+            if tensor.name in cotangents
+        )
+        kept = {"inputs": self.inputs, "outputs": self.outputs}.get(self.keeps, ())
+        wanted = tuple(gradient(t) for t in self.inputs if t.role is not Role.INPUT)
+        return (
+            Pointwise(
+                f"{self.name}/d",
+                given + kept,
+                wanted,
+                2 * self.flops,
+                self.over,
+                repeats=self.repeats,
+                alone=self.alone,
+                phase=Phase.BACKWARD,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Rows of `table` picked by `ids` along `dim`: an embedding lookup, or its transpose."""
+
+    name: str
+    table: Tensor
+    ids: Tensor
+    output: Tensor
+    dim: str
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The table and the ids."""
+        return (self.table, self.ids)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The rows."""
+        return (self.output,)
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """A scatter-add of the rows' gradients into the table's."""
+        given = cotangents[self.output.name].view(self.output.dims)
+        return (
+            Scatter(
+                f"{self.name}/dw", given, self.ids, gradient(self.table), self.dim, Phase.BACKWARD
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Rows added into a table at `ids` along `dim`."""
+
+    name: str
+    rows: Tensor
+    ids: Tensor
+    output: Tensor
+    dim: str
+    phase: Phase = Phase.BACKWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The rows and the ids."""
+        return (self.rows, self.ids)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The table."""
+        return (self.output,)
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """Only gradients are scattered; nothing differentiates them again."""
+        raise NotImplementedError("a scatter is itself a gradient")
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A fused attention kernel: scores, mask, softmax and weighted sum, never written to HBM.
+
+    `query` is [batch, seq, heads, head_dim]; `key` and `value` run over `kv_seq` and `kv_heads`.
+    The backward kernel reads the operands, the result and its gradient, and computes the scores
+    again (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1).
+    """
+
+    name: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    causal: bool
+    window: int = 0
+    gradient: Tensor | None = None
+    gradients: tuple[Tensor, ...] = ()
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The operands; for the backward kernel also the result and its gradient."""
+        operands = (self.query, self.key, self.value)
+        return operands if self.gradient is None else (*operands, self.output, self.gradient)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The result, or the three gradients."""
+        return self.gradients or (self.output,)
+
+    @property
+    def backward(self) -> bool:
+        """Whether this is the backward kernel."""
+        return self.gradient is not None
+
+    def flops(self, sizes: Sizes) -> int:
+        """Model FLOPs: 4 b h q kv d forward, twice that backward; causal ones at half.
+
+        A window of w keys counts w for each query.
+        """
+        queries = prod(sizes[dim] for dim in self.query.dims)
+        keys = sizes[self.key.dims[1]]
+        seen = min(keys, self.window) if self.window else keys
+        whole = 4 * queries * seen * (2 if self.backward else 1)
+        return whole // 2 if self.causal and seen == keys else whole
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """The backward kernel."""
+        given = cotangents[self.output.name].view(self.output.dims)
+        made = (gradient(self.query), gradient(self.key), gradient(self.value))
+        return (
+            Attention(
+                f"{self.name}/d",
+                self.query,
+                self.key,
+                self.value,
+                self.output,
+                self.causal,
+                self.window,
+                given,
+                made,
+                Phase.BACKWARD,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Tokens sent to the experts' slots (`dispatch`), or brought back (`combine`).
+
+    The two are each other's transposes; `weights` are the router's.
+    """
+
+    name: str
+    tokens: Tensor
+    weights: Tensor
+    output: Tensor
+    dispatch: bool
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tokens and the router's weights."""
+        return (self.tokens, self.weights)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The tokens at their new place."""
+        return (self.output,)
+
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
+        """Dispatch the gradient of a combine, combine that of a dispatch."""
+        given = cotangents[self.output.name].view(self.output.dims)
+        return (
+            Route(
+                f"{self.name}/d",
+                given,
+                self.weights,
+                gradient(self.tokens),
+                not self.dispatch,
+                Phase.BACKWARD,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`trips` runs of `body`, each on its own slice of the stacked parameters.
+
+    carries: (outside before, inside before, inside after, outside after) of each carried tensor.
+    saves: tensors of the body that are stacked over the trips for the backward scan.
+    loads: tensors that the backward scan reads from those stacks.
+    """
+
+    name: str
+    trips: int
+    body: "tuple[Op, ...]"
+    carries: tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...]
+    saves: tuple[Tensor, ...] = ()
+    loads: tuple[Tensor, ...] = ()
+    phase: Phase = Phase.FORWARD
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What the first trip starts from."""
+        return tuple(before for before, *_ in self.carries)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """What the last trip leaves."""
+        return tuple(after for *_, after in self.carries)
+
+
+Op: TypeAlias = Einsum | Convolution | Pointwise | Gather | Scatter | Attention | Route | Scan

@@ -1,0 +1,52 @@
+"""Tensors over named dimensions.
+
+A dimension is a name (`batch`, `embed`); the graph knows its size, the plan knows which mesh axes
+shard it. Two tensors that share a name share the dimension, so an einsum needs no subscripts: what
+only the operands have is contracted.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+COMPUTE = "compute"
+"""The dtype of activations and of weights in use; the plan says which one it is."""
+
+
+class Role(StrEnum):
+    """What a tensor is to the training step."""
+
+    PARAM = "param"
+    INPUT = "input"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor; its name identifies it within the graph.
+
+    primal: for a gradient, the name of the tensor whose gradient (or part of it) this is.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    role: Role = Role.ACTIVATION
+    dtype: str = COMPUTE
+    primal: str = ""
+
+    def view(self, dims: tuple[str, ...]) -> "Tensor":
+        """The same tensor with its dimensions called otherwise (keys run over `kv_seq`)."""
+        return replace(self, dims=dims)
+
+    @property
+    def short(self) -> str:
+        """The last part of the name, as save lists and annotations write it."""
+        return self.name.rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(self.dims)}]"
+
+
+def union_dims(*tensors: Tensor) -> tuple[str, ...]:
+    """Every dimension of the tensors, in order of first appearance."""
+    return tuple(dict.fromkeys(dim for tensor in tensors for dim in tensor.dims))

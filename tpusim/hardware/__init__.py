@@ -1,0 +1,30 @@
+"""Chips, torus topologies, slices and placements: the catalogue and pure geometry."""
+
+from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entries
+from tpusim.hardware.chip import Chip, Costs, Device, Rates
+from tpusim.hardware.layouts import placements, whole_dimension_placements
+from tpusim.hardware.placement import DIE, Placement, Span, placement_from
+from tpusim.hardware.slices import Slice, parse_slice
+from tpusim.hardware.topology import Topology, legal_shapes, parse_shape
+
+__all__ = [
+    "DIE",
+    "Chip",
+    "Costs",
+    "Device",
+    "Placement",
+    "Rates",
+    "Slice",
+    "Sourced",
+    "Span",
+    "Topology",
+    "chip_names",
+    "legal_shapes",
+    "load_chip",
+    "load_entries",
+    "parse_shape",
+    "parse_slice",
+    "placement_from",
+    "placements",
+    "whole_dimension_placements",
+]

@@ -1,0 +1,13 @@
+"""From a graph and a plan to the program of one device: a small GSPMD.
+
+`structure` decides what is sharded and communicated, from the rules alone; `lower` puts in the
+sizes, and how the compiler carries it out on the torus.
+"""
+
+from tpusim.partition.lower import lower
+from tpusim.partition.plan import Plan
+from tpusim.partition.sizes import Sizes
+from tpusim.partition.structure import structure
+from tpusim.partition.template import Template
+
+__all__ = ["Plan", "Sizes", "Template", "lower", "structure"]

@@ -1,0 +1,207 @@
+"""Which of the lowering's ways each collective of a body takes."""
+
+from collections.abc import Sequence
+
+from tpusim.graph import Einsum, Role
+from tpusim.hardware import Placement, Slice
+from tpusim.partition.groups import group_of
+from tpusim.partition.layout import Axes
+from tpusim.partition.lowering import (
+    COMBINED,
+    SMALL_GRADIENT,
+    Group,
+    Lowering,
+    lowering_for,
+    wants_ring,
+)
+from tpusim.partition.passes import (
+    Entry,
+    Planned,
+    Ring,
+    merge_all_reduces,
+    merge_small_gradients,
+    prefetch,
+    regather,
+)
+from tpusim.partition.plan import Plan
+from tpusim.partition.sizes import Sizes
+from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose
+from tpusim.partition.work import Buffers, work_of
+from tpusim.program import CollectiveKind, Matmul, Mode
+
+_REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+
+
+class Decisions:
+    """The lowering of one plan on one slice, for all bodies of its structure."""
+
+    def __init__(
+        self, sizes: Sizes, buffers: Buffers, plan: Plan, pod: Slice, placement: Placement
+    ) -> None:
+        self.sizes = sizes
+        self.buffers = buffers
+        self.plan = plan
+        self.pod = pod
+        self.placement = placement
+        self._groups: dict[Axes, tuple[Group, Lowering]] = {}
+
+    def over(self, axes: Axes) -> tuple[Group, Lowering]:
+        """The group of a collective over `axes`, and the lowering of such collectives."""
+        if axes not in self._groups:
+            group = group_of(axes, self.pod, self.placement)
+            generation, plan = self.pod.chip.generation, self.plan
+            low = lowering_for(plan.lowering, generation, plan.style, group)
+            self._groups[axes] = (group, low)
+        return self._groups[axes]
+
+    def entries(self, nodes: Sequence[Node]) -> list[Entry]:
+        """The entries of a body in the order in which they run."""
+        limits = {node.axes: self.over(node.axes)[1] for node in nodes if isinstance(node, Comm)}
+        again = [low.regather_after for low in limits.values() if low.regather_after is not None]
+        nodes = regather(nodes, min(again)) if again else list(nodes)
+        body = _Body(self, nodes)
+        rings = body.rings()
+        woven = {comm.name for comms in rings.values() for comm in comms}
+        entries: list[Entry] = []
+        for node in nodes:
+            match node:
+                case Comm():
+                    if node.name not in woven:
+                        entries.append(body.planned(node, rings))
+                case Calc():
+                    found = rings.get(node.name)
+                    entries.append(Ring(node, found[0]) if found else node)
+                case Nest():
+                    entries.append(node)
+        entries = merge_small_gradients(entries, body.small_gradients())
+        entries = merge_all_reduces(entries, body.small_all_reduces())
+        lows = list(limits.values())
+        return prefetch(
+            entries,
+            first_sync=all(low.first_sync for low in lows),
+            kernels_carry=all(low.kernels_carry for low in lows),
+        )
+
+
+class _Body:
+    """The decisions of one body: who reads and makes what."""
+
+    def __init__(self, decisions: Decisions, nodes: Sequence[Node]) -> None:
+        self.over = decisions.over
+        self.d = decisions
+        self.nodes = nodes
+        self.comms = [node for node in nodes if isinstance(node, Comm)]
+        self.calcs = [node for node in nodes if isinstance(node, Calc)]
+        self.makers = {node.op.name: node for node in self.calcs}
+
+    def bytes(self, comm: Comm) -> float:
+        """Bytes of the full tensor on one device."""
+        sizes = self.d.sizes
+        return float(sizes.elements(comm.payload) * sizes.itemsize(comm.dtype))
+
+    def planned(self, comm: Comm, rings: dict[str, list[Comm]]) -> Planned:
+        """A collective on its own: its mode and algorithm."""
+        _, low = self.over(comm.axes)
+        match comm.purpose:
+            case Purpose.WEIGHT:
+                mode = Mode.SYNC if low.gather is Mode.RING else low.gather
+                return Planned((comm,), mode, low.gather_algorithm)
+            case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
+                mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
+                return Planned((comm,), mode, self._reduction(comm, low, rings))
+        return Planned((comm,), Mode.SYNC)
+
+    def _reduction(self, comm: Comm, low: Lowering, rings: dict[str, list[Comm]]) -> str:
+        """A gradient that a ring computes is not fused with its scatter: all-reduce, then slice."""
+        if comm.kind is CollectiveKind.ALL_REDUCE:
+            return ""
+        maker = self.makers.get(comm.maker)
+        ringed = maker is not None and maker.name in rings
+        return "all-reduce" if ringed else low.reduce_algorithm
+
+    def rings(self) -> dict[str, list[Comm]]:
+        """The matmuls that become rings, each with its collective."""
+        found: dict[str, list[Comm]] = {}
+        for comm in self.comms:
+            for calc in self._woven_into(comm):
+                found.setdefault(calc.name, []).append(comm)
+        return {name: comms[:1] for name, comms in found.items()}
+
+    def _woven_into(self, comm: Comm) -> list[Calc]:
+        """The matmuls that could take the collective in, when the lowering wants that."""
+        if comm.kind is CollectiveKind.ALL_GATHER:
+            calcs = [calc for calc in self.calcs if comm.writes[0] in calc.reads]
+        elif comm.kind is CollectiveKind.REDUCE_SCATTER and comm.maker in self.makers:
+            calcs = [self.makers[comm.maker]]
+        else:
+            return []
+        if not calcs or not all(isinstance(calc.op, Einsum) for calc in calcs):
+            return []
+        return calcs if self._wanted(comm, calcs) else []
+
+    def _wanted(self, comm: Comm, calcs: list[Calc]) -> bool:
+        group, low = self.over(comm.axes)
+        if comm.purpose is Purpose.WEIGHT:
+            return low.gather is Mode.RING and len(calcs) == 1
+        if comm.purpose is Purpose.GRADIENT:
+            return low.reduce is Mode.RING
+        if low.rings == "always":
+            return group.size > 1
+        alone = comm.kind is CollectiveKind.REDUCE_SCATTER or self._one_projection(comm, calcs)
+        return alone and all(self._pays(comm, calc, group) for calc in calcs)
+
+    def _one_projection(self, comm: Comm, calcs: list[Calc]) -> bool:
+        """Whether what is gathered feeds one projection only, in one phase.
+
+        Never a ring where the tensor has two users, as the inputs of gate and up or of Q, K and V
+        have; the two gradients of one projection count as one.
+        """
+        readers = [
+            calc.op
+            for calc in self.calcs
+            if isinstance(calc.op, Einsum)
+            and calc.phase is comm.phase
+            and any(tensor.name == comm.tensor for tensor in calc.op.inputs)
+        ]
+        projections = {op.name.removesuffix("/dx").removesuffix("/dw") for op in readers}
+        return len(projections) == 1 and all(calc.phase is comm.phase for calc in calcs)
+
+    def _pays(self, comm: Comm, calc: Calc, group: Group) -> bool:
+        work = work_of(calc, self.d.sizes, self.d.buffers)
+        assert isinstance(work, Matmul)
+        flops = 2 * work.batch * work.m * work.k * work.n
+        peak = self.d.pod.chip.device.flops[work.dtype]
+        return wants_ring(group, self.bytes(comm), float(flops), peak, self._weight_bytes(calc))
+
+    def _weight_bytes(self, calc: Calc) -> float:
+        """Local bytes of the weight, or of the weight's gradient, in a matmul."""
+        sizes, split = self.d.sizes, dict(calc.split)
+        weights = [
+            tensor
+            for tensor in (*calc.op.inputs, *calc.op.outputs)
+            if tensor.role is Role.PARAM or "seq" not in tensor.dims
+        ]
+        return max(
+            (float(sizes.product(t.dims, split) * sizes.itemsize(t.dtype)) for t in weights),
+            default=0.0,
+        )
+
+    def small_gradients(self) -> frozenset[str]:
+        """Gradient reductions that are merged at the end of the body."""
+        return frozenset(
+            comm.name
+            for comm in self.comms
+            if comm.purpose is Purpose.GRADIENT
+            and comm.kind in _REDUCTIONS
+            and self.bytes(comm) <= SMALL_GRADIENT
+        )
+
+    def small_all_reduces(self) -> frozenset[str]:
+        """All-reduces of activations that are merged with the one that follows them."""
+        return frozenset(
+            comm.name
+            for comm in self.comms
+            if comm.purpose is Purpose.ACTIVATION
+            and comm.kind is CollectiveKind.ALL_REDUCE
+            and self.bytes(comm) <= COMBINED
+        )

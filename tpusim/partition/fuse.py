@@ -1,0 +1,54 @@
+"""Fusion of element-wise groups into the products that they follow.
+
+XLA writes an activation function, its gradient or a residual sum in the epilogue of the matmul
+that makes its operand, so the intermediate never goes through HBM. Groups with statistics (norms,
+softmax) and rotations stay on their own, as in the compiled programs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tpusim.graph import Einsum, Pointwise
+from tpusim.partition.template import Calc, Node
+
+
+def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ...]:
+    """The nodes with each element-wise group fused where it can be.
+
+    A group goes to the product that makes the last of its operands, when that is what it reads
+    directly. kept: buffers that are read outside of this body, and so are written in any case.
+    """
+    result: list[Node | None] = list(nodes)
+    made = {key: place for place, node in enumerate(nodes) for key in node.writes}
+    for place, node in enumerate(nodes):
+        if not (isinstance(node, Calc) and isinstance(node.op, Pointwise) and node.op.fusible):
+            continue
+        host = max((made.get(key, -1) for key in node.reads), default=-1)
+        target = result[host] if host >= 0 else None
+        if isinstance(target, Calc) and isinstance(target.op, Einsum):
+            result[host] = _fused(target, node, node.op)
+            result[place] = None
+            made |= dict.fromkeys(node.writes, host)
+    return _without_dead_writes([node for node in result if node is not None], set(kept))
+
+
+def _fused(host: Calc, node: Calc, group: Pointwise) -> Calc:
+    others = tuple(key for key in node.reads if key not in host.writes)
+    return replace(
+        host,
+        reads=tuple(dict.fromkeys((*host.reads, *others))),
+        writes=(*host.writes, *node.writes),
+        epilogue=(*host.epilogue, group),
+    )
+
+
+def _without_dead_writes(nodes: list[Node], kept: set[str]) -> tuple[Node, ...]:
+    """A product that only its own epilogue reads is not written."""
+    readers = Counter(key for node in nodes for key in node.reads)
+    return tuple(
+        replace(node, writes=tuple(k for k in node.writes if readers[k] or k in kept))
+        if isinstance(node, Calc) and node.epilogue
+        else node
+        for node in nodes
+    )

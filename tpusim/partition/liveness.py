@@ -1,0 +1,86 @@
+"""When each buffer is taken and given back, from the order of a body's entries."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tpusim.partition.passes import Entry, Ring
+from tpusim.partition.sizes import DTYPE_BYTES, Sizes
+from tpusim.partition.template import Nest
+from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
+from tpusim.program import Alloc
+
+
+@dataclass(slots=True)
+class Life:
+    """What an entry takes when it starts and gives back when it ends."""
+
+    allocs: list[Alloc] = field(default_factory=list)
+    frees: list[str] = field(default_factory=list)
+
+
+class Memory:
+    """The buffers of one program, over all of its bodies."""
+
+    def __init__(self, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> None:
+        self.sizes = sizes
+        self.buffers = buffers
+        self.grad_dtype = grad_dtype
+        self.gradients: dict[str, str] = {}
+        self._saved: list[str] = []
+
+    def lives(self, entries: Sequence[Entry], kept: Sequence[str]) -> list[Life]:
+        """The life of each entry: a buffer lives from its writer to its last reader.
+
+        Buffers in `kept` outlive the body. A loop takes nothing itself: what it needs all the while
+        is taken by the operation before it, and given back by the one after it.
+        """
+        last = {key: place for place, entry in enumerate(entries) for key in entry.reads}
+        result = [Life() for _ in entries]
+        for place, entry in enumerate(entries):
+            for key in entry.writes:
+                result[place].allocs.append(self._alloc(key))
+                if key not in kept:
+                    result[last.get(key, place)].frees.append(key)
+            if isinstance(entry, Nest):
+                self._stacks(entry, result[place])
+        return _beside_loops(entries, result)
+
+    def _alloc(self, key: str) -> Alloc:
+        buffer = self.buffers[key.removesuffix(" again")]
+        return Alloc(
+            key, buffer_bytes(buffer, self.sizes), buffer.category,
+            padding_bytes(buffer, self.sizes),
+        )  # fmt: skip
+
+    def _stacks(self, nest: Nest, life: Life) -> None:
+        """What a loop stacks: activations saved for the backward loop, gradients of all layers."""
+        if nest.scan.loads:
+            life.frees.extend(self._saved)
+            self._saved = []
+        for key in nest.saves:
+            stack = self._stack(key, nest.scan.trips, "saved activations")
+            self._saved.append(stack.tensor)
+            life.allocs.append(stack)
+        for weight, key in nest.gradients:
+            stack = self._stack(key, nest.scan.trips, "gradients")
+            narrow = DTYPE_BYTES[self.grad_dtype] / self.sizes.itemsize(self.buffers[key].dtype)
+            self.gradients[weight] = stack.tensor
+            life.allocs.append(replace(stack, bytes=stack.bytes * narrow))
+
+    def _stack(self, key: str, trips: int, category: str) -> Alloc:
+        one = self._alloc(key)
+        return Alloc(f"{key} x{trips}", trips * one.bytes, category, trips * one.padded)
+
+
+def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
+    """Move the lives of loops to the plain entries next to them."""
+    plain = [i for i, entry in enumerate(entries) if not isinstance(entry, Ring | Nest)]
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, Ring | Nest) or not plain:
+            continue
+        before = max((i for i in plain if i < place), default=plain[0])
+        after = min((i for i in plain if i > place), default=plain[-1])
+        lives[before].allocs.extend(lives[place].allocs)
+        lives[after].frees.extend(lives[place].frees)
+        lives[place] = Life()
+    return lives

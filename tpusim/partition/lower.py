@@ -1,0 +1,136 @@
+"""The second half of partitioning: a structure becomes the program of one device.
+
+The sizes of the axes give every extent, the lowering decides how each collective runs, and the
+order of the operations decides when each buffer lives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from tpusim.graph import Graph
+from tpusim.hardware import Placement, Slice
+from tpusim.partition import optimizer
+from tpusim.partition.decide import Decisions
+from tpusim.partition.liveness import Life, Memory
+from tpusim.partition.passes import Entry, Planned, Ring
+from tpusim.partition.plan import Plan
+from tpusim.partition.rings import done_after, ring_loop
+from tpusim.partition.sizes import Sizes
+from tpusim.partition.template import Calc, Nest, Node, Template
+from tpusim.partition.work import flops_of, work_of
+from tpusim.program import Collective, Compute, Dep, Loop, Op, Program
+
+
+def lower(
+    template: Template, graph: Graph, plan: Plan, pod: Slice, placement: Placement
+) -> Program:
+    """The program of one device of `pod`, whose mesh lies on the torus as `placement` says."""
+    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
+    decisions = Decisions(sizes, template.buffers, plan, pod, placement)
+    memory = Memory(sizes, template.buffers, plan.grad_dtype)
+    lowerer = _Lowerer(sizes, template, decisions, memory)
+    body = lowerer.body(template.nodes, kept=[key for _, key in template.gradients])
+    stacks = {**memory.gradients, **dict(template.gradients)}
+    return Program(
+        name=graph.name,
+        axes=tuple(plan.mesh.items()),
+        body=_with_optimizer(body, template, plan, sizes, stacks, lowerer.reduced),
+        resident=optimizer.resident(template.weights, plan, sizes),
+    )
+
+
+def _with_optimizer(
+    body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes,
+    stacks: dict[str, str], reduced: dict[str, str],
+) -> tuple[Op, ...]:  # fmt: skip
+    """Cast the weights, run forward and backward, update the weights."""
+    cast = optimizer.cast(template.weights, plan, sizes)
+    updates = [
+        replace(
+            optimizer.update(weight, plan, sizes, stacks.get(weight.name, "")),
+            deps=tuple(Dep(reduced[w]) for w in (weight.name,) if w in reduced),
+        )
+        for weight in template.weights
+    ]
+    if cast:
+        updates[0] = replace(updates[0], frees=(*updates[0].frees, cast.allocs[0].tensor))
+    return (*((cast,) if cast else ()), *body, *updates)
+
+
+class _Lowerer:
+    """Lowers the bodies of one structure."""
+
+    def __init__(
+        self, sizes: Sizes, template: Template, decisions: Decisions, memory: Memory
+    ) -> None:
+        self.sizes = sizes
+        self.template = template
+        self.decisions = decisions
+        self.memory = memory
+        self.reduced: dict[str, str] = {}
+
+    def body(
+        self,
+        nodes: Sequence[Node],
+        kept: Sequence[str],
+        carried: Sequence[tuple[str, str]] = (),
+        gradients: Sequence[tuple[str, str]] = (),
+    ) -> tuple[Op, ...]:
+        """The operations of one body; `carried` pairs what a trip reads with what it leaves."""
+        entries = self.decisions.entries(nodes)
+        lives = self.memory.lives(entries, kept)
+        writers = {key: name for entry in entries for key, name in _results(entry)}
+        written: dict[str, str] = {}
+        ops = []
+        for entry, life in zip(entries, lives, strict=True):
+            deps = [Dep(written[key]) for key in entry.reads if key in written]
+            deps += [Dep(writers[left], 1) for key, left in carried
+                     if key in entry.reads and left in writers]  # fmt: skip
+            ops.append(self._operation(entry, tuple(dict.fromkeys(deps)), life))
+            written.update(_results(entry))
+        self.reduced |= {
+            weight: writers[key]
+            for weight, key in chain(gradients, self.template.gradients)
+            if key in writers
+        }
+        return tuple(ops)
+
+    def _operation(self, entry: Entry, deps: tuple[Dep, ...], life: Life) -> Op:
+        match entry:
+            case Calc():
+                return self._compute(entry, deps, life)
+            case Planned():
+                return self._collective(entry, deps, life)
+            case Ring():
+                return ring_loop(entry, self.sizes, self.template.buffers, deps)
+            case Nest():
+                body = self.body(entry.body, (), entry.carried, entry.gradients)
+                return Loop(name=entry.scan.name, trips=entry.scan.trips, body=body)
+
+    def _compute(self, calc: Calc, deps: tuple[Dep, ...], life: Life) -> Compute:
+        return Compute(
+            name=calc.name, phase=calc.phase, scope=calc.op.name, deps=deps,
+            work=work_of(calc, self.sizes, self.template.buffers),
+            flops=flops_of(calc, self.sizes),
+            allocs=tuple(life.allocs), frees=tuple(life.frees),
+        )  # fmt: skip
+
+    def _collective(self, planned: Planned, deps: tuple[Dep, ...], life: Life) -> Collective:
+        first, sizes = planned.comms[0], self.sizes
+        nbytes = sum(sizes.elements(c.payload) * sizes.itemsize(c.dtype) for c in planned.comms)
+        return Collective(
+            name=planned.name, phase=first.phase, kind=first.kind, axes=first.axes, bytes=nbytes,
+            dtype=sizes.compute_dtype if first.dtype == "compute" else first.dtype,
+            mode=planned.mode, algorithm=planned.algorithm, scope=first.tensor, asked=first.asked,
+            deps=(*deps, *(Dep(name) for name in planned.waits_for)),
+            allocs=tuple(life.allocs), frees=tuple(life.frees),
+        )  # fmt: skip
+
+
+def _results(entry: Entry) -> list[tuple[str, str]]:
+    """The buffers that an entry writes, each with the operation after which it is complete."""
+    if isinstance(entry, Nest):
+        return []
+    name = done_after(entry) if isinstance(entry, Ring) else entry.name
+    return [(key, name) for key in entry.writes]

@@ -1,0 +1,101 @@
+"""The plan: everything that a user decides about how a model runs on a slice."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tpusim.errors import PlanError, nearest
+from tpusim.graph import POLICIES, Remat
+
+OPTIMIZERS = ("adam", "adafactor", "sgd")
+LOWERINGS = ("xla", "ideal")
+STYLES = ("plain", "maxtext")
+
+_CHOICES = {
+    "remat": POLICIES,
+    "optimizer": OPTIMIZERS,
+    "lowering": LOWERINGS,
+    "style": STYLES,
+    "dtype": ("bf16", "f32"),
+    "param_dtype": ("f32", "bf16"),
+    "moment_dtype": ("f32", "bf16"),
+    "grad_dtype": ("bf16", "f32"),
+}
+
+Rule = str | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A sharding plan.
+
+    mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
+    seq_len, global_batch: tokens a sequence, sequences a step over all devices.
+    remat, save: what the forward pass keeps (see `Remat`), and tensors saved besides.
+    rules: dimension -> axes, over the defaults of `rules.py`; `act_` before a dimension means
+        activations, without it weights.
+    annotate: tensor -> one axis (or axes, or None) a dimension; the rest propagates from there.
+    placement: axis -> torus dimensions (`{"tensor": ["x"]}`); chosen when not given.
+    dtype, param_dtype, moment_dtype, grad_dtype: of matmuls and activations, of stored weights, of
+        the optimizer's moments, and of the stacked gradients.
+    lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
+    style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    """
+
+    mesh: Mapping[str, int]
+    seq_len: int
+    global_batch: int
+    remat: str = "full"
+    save: Sequence[str] = ()
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
+    placement: Mapping[str, Sequence[str]] | None = None
+    optimizer: str = "adam"
+    dtype: str = "bf16"
+    param_dtype: str = "f32"
+    moment_dtype: str = "f32"
+    grad_dtype: str = "bf16"
+    lowering: str = "xla"
+    style: str = "plain"
+
+    def __post_init__(self) -> None:
+        for key, choices in _CHOICES.items():
+            value = getattr(self, key)
+            if value not in choices:
+                raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
+        for key in ("seq_len", "global_batch"):
+            _positive(f"plan.{key}", getattr(self, key))
+        if not self.mesh:
+            raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
+        for axis, size in self.mesh.items():
+            _positive(f"plan.mesh.{axis}", size)
+
+    @property
+    def devices(self) -> int:
+        """Devices that the mesh asks for."""
+        return prod(self.mesh.values())
+
+    @property
+    def active_axes(self) -> dict[str, int]:
+        """The axes that are larger than one; the others change nothing."""
+        return {axis: size for axis, size in self.mesh.items() if size > 1}
+
+    @property
+    def remat_policy(self) -> Remat:
+        """The rematerialisation as the graph takes it."""
+        return Remat(self.remat, tuple(self.save))
+
+    def __str__(self) -> str:
+        mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        saved = f" + {', '.join(self.save)}" if self.save else ""
+        return (
+            f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens, "
+            f"remat {self.remat}{saved}, {self.dtype}, {self.optimizer}, "
+            f"lowering {self.lowering} ({self.style})"
+        )
+
+
+def _positive(where: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")

@@ -1,0 +1,105 @@
+"""Collective matmuls: a loop of chunks, each computed while the next one is on the wire.
+
+As XLA unrolls them on a bidirectional ring of n: two chunks a trip, one from each side, so n / 2
+trips with a permute both ways under way in each (Wang et al., ASPLOS 2023, section 4).
+"""
+
+from dataclasses import replace
+
+from tpusim.partition.passes import Ring
+from tpusim.partition.sizes import Sizes
+from tpusim.partition.work import Buffers, flops_of, work_of
+from tpusim.program import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Flops,
+    Loop,
+    Matmul,
+    Mode,
+    Number,
+    Op,
+    Vector,
+)
+
+
+def done_after(ring: Ring) -> str:
+    """The operation of the loop after which the ring's result is complete."""
+    return f"{ring.name}/{'chunk' if ring.gathers else 'permute'}"
+
+
+def ring_loop(ring: Ring, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...]) -> Loop:
+    """The loop that computes `ring`; `deps` are what its operands wait for."""
+    calc, comm = ring.calc, ring.comm
+    n = int(sizes.group(comm.axes))
+    trips = max(n // 2, 1)
+    whole = work_of(calc, sizes, buffers)
+    assert isinstance(whole, Matmul)
+    nbytes = sizes.elements(comm.payload) * sizes.itemsize(comm.dtype)
+    permute = Collective(
+        name=f"{calc.name}/permute", phase=calc.phase, kind=CollectiveKind.PERMUTE, axes=comm.axes,
+        bytes=nbytes * (n - 1) / n / trips, mode=Mode.RING, scope=comm.tensor,
+        dtype=sizes.compute_dtype if comm.dtype == "compute" else comm.dtype,
+    )  # fmt: skip
+    matmul = Compute(
+        name=f"{calc.name}/chunk", phase=calc.phase, scope=calc.op.name,
+        work=_chunk(ring, whole, sizes, trips), flops=_share(flops_of(calc, sizes), trips),
+    )  # fmt: skip
+    if ring.gathers:
+        body = _gathering(permute, matmul, deps)
+    else:
+        body = _scattering(permute, matmul, nbytes / trips, sizes.itemsize(comm.dtype), deps)
+    return Loop(name=f"{calc.name}/ring", trips=trips, body=body)
+
+
+def _gathering(permute: Collective, matmul: Compute, deps: tuple[Dep, ...]) -> tuple[Op, ...]:
+    """Each trip multiplies the chunks that the trip before it received."""
+    received = Dep(permute.name, 1)
+    return (
+        replace(permute, deps=(*deps, received)),
+        replace(matmul, deps=(*deps, received)),
+    )
+
+
+def _scattering(
+    permute: Collective, matmul: Compute, nbytes: Number, itemsize: float, deps: tuple[Dep, ...]
+) -> tuple[Op, ...]:
+    """Each trip adds its products to the sums that arrive, and sends them on."""
+    add = Compute(
+        name=f"{matmul.name}/add", phase=matmul.phase, scope=matmul.scope,
+        work=Vector(2 * nbytes, nbytes, nbytes / itemsize), deps=(Dep(permute.name, 1),),
+    )  # fmt: skip
+    return (replace(matmul, deps=deps), add, replace(permute, deps=(Dep(add.name),)))
+
+
+def _chunk(ring: Ring, whole: Matmul, sizes: Sizes, trips: int) -> Matmul:
+    """The matmul of one trip.
+
+    A chunk of the contraction reads and writes its accumulator each trip; a chunk of a free
+    dimension reads the operand that lacks it each trip.
+    """
+    calc, dim = ring.calc, ring.comm.dim
+    op, split = calc.op, dict(calc.split)
+    reads = sum(
+        sizes.product(t.dims, split) * sizes.itemsize(t.dtype) / (trips if dim in t.dims else 1)
+        for t in op.inputs
+    )
+    if dim not in op.outputs[0].dims:
+        side, extra, writes = "k", whole.write_bytes, whole.write_bytes
+    else:
+        side = "m" if dim in op.inputs[0].dims else "n"
+        extra, writes = 0, whole.write_bytes / trips
+    return replace(
+        whole, **{side: getattr(whole, side) / trips}, read_bytes=reads + extra,
+        write_bytes=writes, epilogue_flops=whole.epilogue_flops / trips,
+    )  # fmt: skip
+
+
+def _share(flops: Flops, trips: int) -> Flops:
+    """One trip's part of an operation's FLOPs; exact when the trips divide them."""
+
+    def part(value: Number) -> Number:
+        return value // trips if value % trips == 0 else value / trips
+
+    return Flops(*(part(v) for v in (flops.model, flops.recompute, flops.redundant, flops.padding)))

@@ -1,0 +1,177 @@
+"""Logical axis rules: which mesh axes shard which dimension, for weights and for activations.
+
+The words are those of JAX codes' logical axis rules (Flax, MaxText): a rule maps a dimension to
+one axis or several. A tensor takes each axis once, the first dimension first. An axis that a
+dimension is too small for is dropped for that dimension, which is then replicated over it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tpusim.errors import PlanError, nearest
+from tpusim.graph import Graph, Role, Tensor
+from tpusim.partition.layout import Axes, Layout
+from tpusim.partition.plan import Plan, Rule
+
+DEFAULT_RULES: Mapping[str, Axes] = {
+    "embed": ("fsdp",),
+    "mlp": ("tensor",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "vocab": ("tensor",),
+    "head_dim": (),
+    "norm": (),
+    "act_batch": ("dcn_data", "data", "fsdp"),
+    "act_seq": (),
+    "act_kv_seq": (),
+    "act_embed": (),
+    "act_mlp": ("tensor",),
+    "act_heads": ("tensor",),
+    "act_kv_heads": ("tensor",),
+    "act_vocab": ("tensor",),
+    "act_head_dim": (),
+}
+"""`norm` is for weights of one dimension, which are replicated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules in force: only axes that are larger than one, for the dimensions of one graph.
+
+    dropped: (dimension, its size, axis, its size) where a dimension is smaller than its axis.
+    """
+
+    table: tuple[tuple[str, Axes], ...]
+    dropped: tuple[tuple[str, int, str, int], ...]
+
+    def layout(self, tensor: Tensor) -> Layout:
+        """The layout that the rules give a tensor."""
+        table = dict(self.table)
+        taken: set[str] = set()
+        layout = []
+        for dim in tensor.dims:
+            axes = tuple(a for a in table.get(_key(tensor, dim), ()) if a not in taken)
+            taken.update(axes)
+            layout.append(axes)
+        return tuple(layout)
+
+
+def resolve(plan: Plan, graph: Graph) -> Rules:
+    """The rules of `plan` for the dimensions of `graph`.
+
+    Raises PlanError for a rule on a dimension or an axis that does not exist, for a mesh axis that
+    shards nothing, and for a batch that its axes do not divide.
+    """
+    sizes = graph.sizes
+    merged = {**DEFAULT_RULES, **_user_rules(plan, sizes)}
+    active = plan.active_axes
+    table, dropped = {}, []
+    for key, axes in merged.items():
+        size = sizes.get(key.removeprefix("act_"), 0) if key != "norm" else sizes.get("embed", 0)
+        kept = tuple(axis for axis in axes if axis in active)
+        while kept and key != "act_batch" and prod(active[a] for a in kept) > size > 0:
+            dropped.append((key.removeprefix("act_"), size, kept[-1], active[kept[-1]]))
+            kept = kept[:-1]
+        table[key] = kept
+    _check_axes_used(plan, table, dropped)
+    _check_batch(plan, table["act_batch"])
+    return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)))
+
+
+def axes_of(rule: Rule) -> Axes:
+    """A rule as a tuple of axes: a name, several names or None."""
+    if rule is None:
+        return ()
+    return (rule,) if isinstance(rule, str) else tuple(rule)
+
+
+def annotations(
+    plan: Plan, tensors: Iterable[Tensor], sizes: Mapping[str, int]
+) -> dict[str, Layout]:
+    """The layout of each annotated tensor; what a user annotates herself must divide."""
+    known = {tensor.name: tensor for tensor in tensors}
+    found = {}
+    for name, given in plan.annotate.items():
+        if name not in known:
+            raise PlanError(
+                f"plan.annotate names {name!r}, which is no tensor of the model: "
+                f"{nearest(name, known)}"
+            )
+        tensor = known[name]
+        if len(given) != len(tensor.dims):
+            raise PlanError(
+                f"plan.annotate.{name} gives {len(given)} entries, but the tensor has "
+                f"{len(tensor.dims)} dimensions ({', '.join(tensor.dims)}); write one entry for "
+                "each, None where it is not sharded"
+            )
+        layout = tuple(axes_of(rule) for rule in given)
+        for dim, axes in zip(tensor.dims, layout, strict=True):
+            _check_annotated(f"plan.annotate.{name}", dim, sizes[dim], axes, plan.mesh)
+        found[name] = tuple(tuple(a for a in axes if plan.mesh[a] > 1) for axes in layout)
+    return found
+
+
+def _check_annotated(where: str, dim: str, size: int, axes: Axes, mesh: Mapping[str, int]) -> None:
+    for axis in axes:
+        if axis not in mesh:
+            raise PlanError(
+                f"{where} shards {dim} over {axis!r}, which is no axis of the mesh: "
+                f"{nearest(axis, mesh)}"
+            )
+    parts = prod(mesh[axis] for axis in axes)
+    if size % parts:
+        raise PlanError(
+            f"{where} shards {dim} (size {size}) over {' x '.join(axes)} = {parts}, which does "
+            f"not divide it; choose axes whose sizes divide {size}"
+        )
+
+
+def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
+    valid = {*DEFAULT_RULES, *sizes, *(f"act_{dim}" for dim in sizes)}
+    rules = {}
+    for key, rule in plan.rules.items():
+        if key not in valid:
+            raise PlanError(
+                f"plan.rules.{key} names no dimension of the model: {nearest(key, valid)}"
+            )
+        rules[key] = axes_of(rule)
+        for axis in rules[key]:
+            if axis not in plan.mesh:
+                raise PlanError(
+                    f"plan.rules.{key} shards over {axis!r}, which is no axis of the "
+                    f"mesh: {nearest(axis, plan.mesh)}"
+                )
+    return rules
+
+
+def _check_axes_used(
+    plan: Plan, table: Mapping[str, Axes], dropped: Iterable[tuple[str, int, str, int]]
+) -> None:
+    used = {axis for axes in table.values() for axis in axes} | {axis for _, _, axis, _ in dropped}
+    used |= {axis for given in plan.annotate.values() for rule in given for axis in axes_of(rule)}
+    for axis in plan.active_axes:
+        if axis not in used:
+            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes})
+            raise PlanError(
+                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; use one of "
+                f"{', '.join(names)}, or add a rule such as act_batch = [{axis!r}]"
+            )
+
+
+def _check_batch(plan: Plan, axes: Axes) -> None:
+    parts = prod(plan.active_axes[axis] for axis in axes)
+    if plan.global_batch % parts:
+        named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
+        small = "is smaller than" if plan.global_batch < parts else "does not divide by"
+        nearby = max(plan.global_batch // parts, 1) * parts
+        raise PlanError(
+            f"plan.global_batch is {plan.global_batch}, which {small} the {parts} shards of its "
+            f"axes ({named}); write a multiple, such as {nearby}"
+        )
+
+
+def _key(tensor: Tensor, dim: str) -> str:
+    if tensor.role is not Role.PARAM:
+        return f"act_{dim}"
+    return dim if len(tensor.dims) > 1 else "norm"

@@ -1,0 +1,199 @@
+"""One body of the program in the making: what has been emitted, and where each tensor lies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tpusim.graph import Op, Pointwise, Role, Tensor
+from tpusim.partition.layout import Axes, Layout, Local, Step, reshard
+from tpusim.partition.split import Split
+from tpusim.partition.template import Buffer, Calc, Comm, Node, Purpose
+from tpusim.phase import Phase
+from tpusim.program import CollectiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tensor as one device holds it at some point of the program.
+
+    partial: axes over which its terms are still to be added up. maker: the operation that made it,
+    empty once a collective or a sum has touched it.
+    """
+
+    key: str
+    tensor: Tensor
+    layout: Layout
+    partial: Axes = ()
+    maker: str = ""
+
+
+class Scope:
+    """The nodes of a body so far, and the pieces that it holds.
+
+    wanted: the layout that the plan gives each forward tensor; a gradient lies as its primal.
+    prefix: sets the names of a backward body apart from the forward ones that it repeats.
+    """
+
+    def __init__(
+        self, wanted: Mapping[str, Layout], weights: frozenset[str],
+        buffers: dict[str, Buffer], prefix: str = "",
+    ) -> None:  # fmt: skip
+        self.wanted = wanted
+        self.weights = weights
+        self.buffers = buffers
+        self.prefix = prefix
+        self.phase = Phase.FORWARD
+        self.nodes: list[Node] = []
+        self.held: dict[str, Piece] = {}
+        self._copies: dict[tuple[str, Layout], Piece] = {}
+        self._readers: dict[str, list[Op]] = {}
+
+    def inner(self, prefix: str) -> "Scope":
+        """A scope for a loop's body, writing to the same table of buffers."""
+        return Scope(self.wanted, self.weights, self.buffers, prefix)
+
+    def read_by(self, ops: Sequence[Op]) -> None:
+        """Note who reads what, before the operations are emitted."""
+        for op in ops:
+            for tensor in op.inputs:
+                self._readers.setdefault(tensor.name, []).append(op)
+
+    def want(self, tensor: Tensor) -> Layout:
+        """The layout that the plan gives a tensor."""
+        return self.wanted[tensor.primal or tensor.name]
+
+    def is_weight_gradient(self, tensor: Tensor) -> bool:
+        """Whether the tensor is the gradient of a parameter, or a share of it."""
+        return tensor.primal in self.weights
+
+    def hold(self, tensor: Tensor) -> Piece:
+        """Take a tensor that comes from outside of this body, lying as wanted."""
+        piece = Piece(self.prefix + tensor.name, tensor, self.want(tensor))
+        self.held[tensor.name] = piece
+        self.buffers.setdefault(
+            piece.key, Buffer(Local(tensor.dims, piece.layout), tensor.dtype, "activations")
+        )
+        return piece
+
+    def piece(self, tensor: Tensor) -> Piece:
+        """The tensor as it lies now, its terms perhaps not added up."""
+        return self.held.get(tensor.name) or self.hold(tensor)
+
+    def whole(self, tensor: Tensor) -> Piece:
+        """The tensor with all its terms added up."""
+        piece = self.piece(tensor)
+        return self.settle(piece) if piece.partial else piece
+
+    def need(self, tensor: Tensor, split: Split) -> str:
+        """The key of a buffer that holds the tensor divided as `split` says, or less divided."""
+        piece = self.whole(tensor)
+        target = tuple(split.get(dim, ()) for dim in tensor.dims)
+        steps = list(reshard(piece.layout, (), target))
+        if not steps:
+            return piece.key
+        wanted = (tensor.name, steps[-1].after)
+        if wanted not in self._copies:
+            self._copies[wanted] = self.reshard(piece, target)
+        return self._copies[wanted].key
+
+    def settle(self, piece: Piece) -> Piece:
+        """Bring a fresh result to lie as the plan wants it."""
+        settled = self.reshard(piece, self.want(piece.tensor))
+        self.held[piece.tensor.name] = settled
+        return settled
+
+    def finish(self, pieces: Sequence[Piece]) -> None:
+        """Settle results at once, unless a sum is going to add up their terms first."""
+        for piece in pieces:
+            readers = self._readers.get(piece.tensor.name, ())
+            summed = readers and all(isinstance(op, Pointwise) and op.linear for op in readers)
+            if not (piece.partial and summed):
+                self.settle(piece)
+
+    def reshard(self, piece: Piece, target: Layout) -> Piece:
+        """Emit the collectives that bring a piece to `target`."""
+        for step in reshard(piece.layout, piece.partial, target):
+            piece = self._collective(piece, step)
+        return replace(piece, layout=target, partial=())
+
+    def _collective(self, piece: Piece, step: Step) -> Piece:
+        tensor = piece.tensor
+        key = f"{piece.key}@{'+'.join(step.axes)}"
+        while key in self.buffers:
+            key += "'"
+        self.nodes.append(
+            Comm(
+                name=f"{step.kind}/{key}", phase=self.phase, kind=step.kind, axes=step.axes,
+                payload=Local(tensor.dims, step.payload), dtype=tensor.dtype,
+                purpose=self._purpose(tensor), reads=(piece.key,), writes=(key,),
+                tensor=tensor.name, dim=_changed(tensor, piece, step),
+                maker=piece.maker, asked=self._asked(tensor, step),
+            )
+        )  # fmt: skip
+        category = "gathered weights" if tensor.role is Role.PARAM else self._category(tensor)
+        self.buffer(key, Local(tensor.dims, step.after), tensor.dtype, category)
+        return Piece(key, tensor, step.after)
+
+    def calc(self, op: Op, split: Split, reads: Sequence[str], name: str = "") -> tuple[Piece, ...]:
+        """Emit an operation; its results lie as it is divided, partial over what it summed."""
+        pieces = tuple(
+            Piece(
+                self.prefix + (f"{name}:{t.name}" if name else t.name), t,
+                tuple(split.get(dim, ()) for dim in t.dims), _summed(op, t, split), op.name,
+            )
+            for t in op.outputs
+        )  # fmt: skip
+        for piece in pieces:
+            tensor = piece.tensor
+            local = Local(tensor.dims, piece.layout)
+            self.buffer(piece.key, local, tensor.dtype, self._category(tensor))
+            self.held[tensor.name] = piece
+        self.nodes.append(
+            Calc(
+                name=self.prefix + (name or op.name), op=op,
+                split=tuple((dim, axes) for dim, axes in split.items() if axes),
+                reads=tuple(dict.fromkeys(reads)), writes=tuple(p.key for p in pieces),
+            )
+        )  # fmt: skip
+        return pieces
+
+    def buffer(self, key: str, local: Local, dtype: str, category: str) -> None:
+        """Declare a buffer that a node writes."""
+        self.buffers[key] = Buffer(local, dtype, category)
+
+    def _category(self, tensor: Tensor) -> str:
+        return "unreduced gradients" if self.is_weight_gradient(tensor) else "activations"
+
+    def _purpose(self, tensor: Tensor) -> Purpose:
+        if tensor.role is Role.PARAM:
+            return Purpose.WEIGHT
+        return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
+
+    def _asked(self, tensor: Tensor, step: Step) -> bool:
+        """Nobody asks for an exchange between dimensions, nor for gathering a gradient."""
+        if step.kind is CollectiveKind.ALL_GATHER:
+            return not self.is_weight_gradient(tensor)
+        return step.kind is not CollectiveKind.ALL_TO_ALL
+
+
+def _changed(tensor: Tensor, piece: Piece, step: Step) -> str:
+    """The first dimension whose axes the collective changes."""
+    triples = zip(tensor.dims, piece.layout, step.after, strict=True)
+    return next((dim for dim, before, after in triples if before != after), "")
+
+
+def _summed(op: Op, output: Tensor, split: Split) -> Axes:
+    """The axes over which `output` is a partial sum: of dimensions that only the operands have.
+
+    Sums that a group exchanges itself (`over`) are whole, and so are repeated heads' where the
+    narrow dimension is sharded like the wide one.
+    """
+    whole = set(output.dims)
+    over: tuple[str, ...] = ()
+    if isinstance(op, Pointwise):
+        over = () if op.phase is Phase.BACKWARD else op.over
+        whole.update(wide for narrow, wide in op.repeats if split.get(narrow) == split.get(wide))
+    missing = {dim for t in op.inputs for dim in t.dims if dim not in whole and dim not in over}
+    kept = {axis for dim in output.dims for axis in split.get(dim, ())}
+    return tuple(
+        axis for dim, axes in split.items() if dim in missing for axis in axes if axis not in kept
+    )

@@ -1,0 +1,73 @@
+"""The sizes of a partition: local extents as functions of the axes' sizes.
+
+The structure of a partition names, for each dimension, the axes that shard it; this module turns
+that into numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+import numpy as np
+
+from tpusim.partition.layout import Axes, Local
+from tpusim.program import Number
+
+DTYPE_BYTES = {"f32": 4.0, "s32": 4.0, "bf16": 2.0, "f16": 2.0, "int8": 1.0, "fp8": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of dimensions and of mesh axes, and what follows from them.
+
+    With arrays for axes, every answer is an array of the same length, one element a mesh.
+    """
+
+    dims: Mapping[str, int]
+    axes: Mapping[str, Number]
+    compute_dtype: str = "bf16"
+    _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
+
+    def group(self, axes: Axes) -> Number:
+        """Devices in a group over `axes`."""
+        count: Number = 1
+        for axis in axes:
+            count = count * self.axes[axis]
+        return count
+
+    def extent(self, dim: str, axes: Axes) -> Number:
+        """Elements of `dim` on one device: the last shard is padded, as GSPMD pads it."""
+        key = (dim, axes)
+        found = self._extents.get(key)
+        if found is None:
+            found = self._extents[key] = _ceil_div(self.dims[dim], self.group(axes))
+        return found
+
+    def elements(self, local: Local) -> Number:
+        """Elements of a local tensor."""
+        return self.product(local.dims, local.split())
+
+    def product(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
+        """The product of the local extents of `dims`, sharded as `split` says."""
+        count: Number = 1
+        for dim in dims:
+            count = count * self.extent(dim, split.get(dim, ()))
+        return count
+
+    def padded(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
+        """The product of the global extents of `dims` with their padding."""
+        count: Number = 1
+        for dim in dims:
+            axes = split.get(dim, ())
+            count = count * self.extent(dim, axes) * self.group(axes)
+        return count
+
+    def itemsize(self, dtype: str) -> float:
+        """Bytes of an element; `compute` is the plan's compute dtype."""
+        return DTYPE_BYTES[self.compute_dtype if dtype == "compute" else dtype]
+
+
+def _ceil_div(size: int, parts: Number) -> Number:
+    if isinstance(parts, np.ndarray):
+        return np.ceil(size / parts)
+    return -(-size // int(parts)) if parts == int(parts) else ceil(size / parts)

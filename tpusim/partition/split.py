@@ -1,0 +1,88 @@
+"""Over which axes each operation divides its work, given how its operands lie.
+
+The choice follows GSPMD (arXiv:2105.04663, sections 3.2 and 3.5): contract where both operands are
+sharded alike, keep the axes that the result wants, and move as little as possible otherwise.
+"""
+
+from collections.abc import Sequence
+
+from tpusim.graph import Attention, Tensor
+from tpusim.partition.layout import Axes, Layout
+
+Split = dict[str, Axes]
+
+
+def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wanted: Layout) -> Split:
+    """The division of an einsum or a convolution.
+
+    In this order, an axis once: contracted dimensions sharded alike in all operands; output
+    dimensions that lie as the result wants; output dimensions as an operand has them; contracted
+    dimensions that one operand shards (the other is sliced, the result is a partial sum); output
+    dimensions that the result wants sharded and nobody shards yet (the operands are sliced).
+    """
+    have: dict[str, list[Axes]] = {}
+    for tensor, layout in operands:
+        for dim, axes in zip(tensor.dims, layout, strict=True):
+            have.setdefault(dim, []).append(axes)
+    want = dict(zip(output.dims, wanted, strict=True))
+    chosen = _Chosen()
+    contracted = [dim for dim in have if dim not in want]
+    for dim in contracted:
+        if len(have[dim]) > 1 and len(set(have[dim])) == 1:
+            chosen.take(dim, have[dim][0])
+    shared = [dim for dim in output.dims if dim in have]
+    for dim in shared:
+        if want[dim] in have[dim]:
+            chosen.take(dim, want[dim])
+    for dim in shared:
+        for axes in have[dim]:
+            chosen.take(dim, axes)
+    for dim in contracted:
+        free = {chosen.free(axes) for axes in have[dim]} - {()}
+        if len(free) == 1:
+            chosen.take(dim, free.pop())
+    for dim in shared:
+        chosen.take(dim, want[dim])
+    return chosen.split
+
+
+class _Chosen:
+    """Axes given out so far; each goes to one dimension."""
+
+    def __init__(self) -> None:
+        self.split: Split = {}
+        self._used: set[str] = set()
+
+    def free(self, axes: Axes) -> Axes:
+        return tuple(axis for axis in axes if axis not in self._used)
+
+    def take(self, dim: str, axes: Axes) -> None:
+        if axes and dim not in self.split and self.free(axes) == axes:
+            self.split[dim] = axes
+            self._used.update(axes)
+
+
+def pointwise(
+    inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]]
+) -> Split:
+    """A group divides as its largest result wants; what it sums away, as its operands lie."""
+    main, wanted = max(outputs, key=lambda pair: len(pair[0].dims))
+    split = dict(zip(main.dims, wanted, strict=True))
+    used = {axis for axes in split.values() for axis in axes}
+    for tensor, layout in inputs:
+        for dim, axes in zip(tensor.dims, layout, strict=True):
+            if dim not in split:
+                split[dim] = tuple(axis for axis in axes if axis not in used)
+                used.update(split[dim])
+    return split
+
+
+def attention(op: Attention, query: Layout, key: Layout) -> Split:
+    """A kernel divides sequences and heads as the queries lie; each query sees all keys."""
+    split = dict(zip(op.query.dims, query, strict=True))
+    for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
+        if dim not in split:
+            split[dim] = axes if axes == split.get("heads", ()) else ()
+    split[op.query.dims[-1]] = ()
+    split[op.key.dims[1]] = ()
+    return split

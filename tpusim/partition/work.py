@@ -1,0 +1,152 @@
+"""What a partitioned operation asks of the machine: its work and FLOPs from local extents."""
+
+from collections.abc import Mapping
+from math import prod
+
+from tpusim import graph, program
+from tpusim.graph import Op, Tensor, union_dims
+from tpusim.partition.layout import Axes
+from tpusim.partition.sizes import Sizes
+from tpusim.partition.template import Buffer, Calc
+from tpusim.phase import Phase
+from tpusim.program import Flops, Number, Work
+
+Buffers = Mapping[str, Buffer]
+
+
+def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
+    """The local work of an operation, its fused groups included."""
+    op = calc.op
+    split = dict(calc.split)
+    read, written = _bytes(calc, split, sizes, buffers)
+    epilogue = sum(_vector_flops(group, split, sizes) for group in calc.epilogue)
+    dtype = sizes.compute_dtype
+    match op:
+        case graph.Einsum():
+            batch, m, k, n = _matrix(op, split, sizes)
+            return program.Matmul(batch, m, k, n, dtype, read, written, epilogue)
+        case graph.Convolution():
+            return _convolution(op, split, sizes, read, written, epilogue)
+        case graph.Attention():
+            return _attention(op, split, sizes, read, written)
+        case graph.Gather() | graph.Scatter():
+            rows = _size(op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes)
+            return program.Vector(read, written, rows / sizes.itemsize("compute"))
+        case graph.Pointwise():
+            return program.Vector(read, written, _vector_flops(op, split, sizes))
+    raise TypeError(f"{calc.name}: no work is known for {type(op).__name__}")
+
+
+def flops_of(calc: Calc, sizes: Sizes) -> Flops:
+    """Matrix FLOPs of all devices: the model's, recomputed, redundant, on padding.
+
+    Local FLOPs x devices = model + masked + padding + redundant, exactly: what every device
+    computes is the padded operation divided by the axes of its split, and the axes that it does
+    not use repeat it.
+    """
+    op, split = calc.op, dict(calc.split)
+    whole = graph.executed_flops(op, dict(sizes.dims))
+    if not whole:
+        return Flops()
+    padded_sizes = {dim: sizes.padded((dim,), split) for dim in _dims(op)}
+    padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
+    used = sizes.group(tuple(axis for _, axes in calc.split for axis in axes))
+    copies = sizes.group(tuple(sizes.axes)) / used
+    model = graph.model_flops(op, dict(sizes.dims))
+    redundant = (_whole_number(copies) - 1) * padded + (whole - model)
+    recompute = op.phase is Phase.RECOMPUTE
+    return Flops(
+        model=0 if recompute else model,
+        recompute=model if recompute else 0,
+        redundant=redundant,
+        padding=padded - whole,
+    )
+
+
+def _whole_number(value: Number) -> Number:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _dims(op: Op) -> tuple[str, ...]:
+    return union_dims(*op.inputs, *op.outputs)
+
+
+def _matrix(
+    op: graph.Einsum, split: Mapping[str, Axes], sizes: Sizes
+) -> tuple[Number, Number, Number, Number]:
+    """batch, m, k, n: dimensions of both operands and the result, of one operand, summed."""
+    left, right, out = set(op.lhs.dims), set(op.rhs.dims), set(op.output.dims)
+    dims = union_dims(op.lhs, op.rhs)
+    groups = (
+        [d for d in dims if d in left and d in right and d in out],
+        [d for d in dims if d in left and d not in right and d in out],
+        [d for d in dims if d not in out],
+        [d for d in dims if d in right and d not in left and d in out],
+    )
+    batch, m, k, n = (sizes.product(tuple(group), split) for group in groups)
+    return batch, m, k, n
+
+
+def _convolution(
+    op: graph.Convolution, split: Mapping[str, Axes], sizes: Sizes,
+    read: Number, written: Number, epilogue: Number,
+) -> program.Convolution:  # fmt: skip
+    taps = tuple(window.tap_dim for window in op.windows)
+    spatial = tuple(window.out_dim for window in op.windows)
+    inputs = tuple(d for d in op.kernel.dims if d not in taps and d not in op.output.dims)
+    outputs = tuple(d for d in op.output.dims if d in op.kernel.dims)
+    batch = tuple(d for d in op.output.dims if d not in spatial and d not in outputs)
+    sequences, positions, tap_count, in_channels, out_channels = (
+        sizes.product(dims, split) for dims in (batch, spatial, taps, inputs, outputs)
+    )
+    return program.Convolution(
+        sequences, positions, tap_count, in_channels, out_channels,
+        sizes.compute_dtype, read, written, epilogue,
+    )  # fmt: skip
+
+
+def _attention(
+    op: graph.Attention, split: Mapping[str, Axes], sizes: Sizes, read: Number, written: Number
+) -> program.Attention:
+    batch, q_len, heads, head_dim = (sizes.extent(d, split.get(d, ())) for d in op.query.dims)
+    kv_len = sizes.extent(op.key.dims[1], split.get(op.key.dims[1], ()))
+    return program.Attention(
+        batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, head_dim=head_dim,
+        dtype=sizes.compute_dtype, causal=op.causal, window=op.window, backward=op.backward,
+        read_bytes=read, write_bytes=written,
+    )  # fmt: skip
+
+
+def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    largest = max((*group.inputs, *group.outputs), key=lambda tensor: len(tensor.dims))
+    return group.flops * sizes.product(largest.dims, split)
+
+
+def _size(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Bytes of the part of a tensor that the operation touches."""
+    return sizes.product(tensor.dims, split) * sizes.itemsize(tensor.dtype)
+
+
+def _bytes(
+    calc: Calc, split: Mapping[str, Axes], sizes: Sizes, buffers: Buffers
+) -> tuple[Number, Number]:
+    """Bytes read and written: operands as divided, and what the fused groups add."""
+    own = {tensor.name for op in (calc.op, *calc.epilogue) for tensor in op.outputs}
+    operands = [t for op in (calc.op, *calc.epilogue) for t in op.inputs if t.name not in own]
+    if isinstance(calc.op, graph.Gather):
+        operands = [calc.op.output, calc.op.ids]
+    read = sum(_size(tensor, split, sizes) for tensor in operands)
+    return read, sum(buffer_bytes(buffers[key], sizes) for key in calc.writes)
+
+
+def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
+    """Bytes of a buffer on one device, padding included."""
+    return sizes.elements(buffer.local) * sizes.itemsize(buffer.dtype)
+
+
+def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:
+    """Bytes of a buffer that hold no data: the last shard's padding, spread over the devices."""
+    split = buffer.local.split()
+    real = prod(sizes.dims[dim] for dim in buffer.local.dims)
+    padded = sizes.padded(buffer.local.dims, split)
+    return buffer_bytes(buffer, sizes) * (1 - real / padded)

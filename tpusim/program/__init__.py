@@ -1,0 +1,43 @@
+"""The partitioned program: plain data between the front ends and the engine.
+
+It knows no model and no hardware. A plan and an HLO file both become one of these.
+"""
+
+from tpusim.phase import Phase
+from tpusim.program.ops import (
+    Alloc,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Flops,
+    Loop,
+    Mode,
+    Op,
+    Program,
+    Transfer,
+    TransferKind,
+)
+from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
+
+__all__ = [
+    "Alloc",
+    "Attention",
+    "Collective",
+    "CollectiveKind",
+    "Compute",
+    "Convolution",
+    "Dep",
+    "Flops",
+    "Loop",
+    "Matmul",
+    "Mode",
+    "Number",
+    "Op",
+    "Phase",
+    "Program",
+    "Transfer",
+    "TransferKind",
+    "Vector",
+    "Work",
+]

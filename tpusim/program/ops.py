@@ -1,0 +1,160 @@
+"""The operations of a partitioned program: what one device runs, in order.
+
+A body is a tuple of operations in the order in which the core issues them. A synchronous operation
+occupies the core until it is done. An asynchronous one is issued when the core passes it, runs on
+its own stream once its dependencies are done, and is waited for by whatever depends on it.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from tpusim.phase import Phase
+from tpusim.program.work import Number, Work
+
+
+class Mode(StrEnum):
+    """How a collective meets the core: it waits, it goes on, or it is woven into a matmul."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+    RING = "ring"
+
+
+class CollectiveKind(StrEnum):
+    """The collectives of the XLA programs that tpusim models."""
+
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_REDUCE = "all-reduce"
+    ALL_TO_ALL = "all-to-all"
+    PERMUTE = "collective-permute"
+
+
+@dataclass(frozen=True, slots=True)
+class Dep:
+    """The operation waits for `op`: of this trip of the loop, or of the trip `distance` before."""
+
+    op: str
+    distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """`bytes` of HBM taken for `tensor`; `padded` of them hold no data."""
+
+    tensor: str
+    bytes: Number
+    category: str
+    padded: Number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Matrix FLOPs of all devices together, each kind counted apart.
+
+    model: what the unpartitioned forward and backward pass needs (causal attention at half).
+    recompute: forward work done again for the backward pass.
+    redundant: the same work done on several devices (replicated operands), or masked away.
+    padding: work on the padding of dimensions that do not divide by their axes.
+    """
+
+    model: Number = 0
+    recompute: Number = 0
+    redundant: Number = 0
+    padding: Number = 0
+
+    @property
+    def total(self) -> Number:
+        """All FLOPs that are executed."""
+        return self.model + self.recompute + self.redundant + self.padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """One fused operation on the core."""
+
+    name: str
+    phase: Phase
+    work: Work
+    scope: str = ""
+    flops: Flops = field(default_factory=Flops)
+    deps: tuple[Dep, ...] = ()
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective over axes of the mesh.
+
+    `bytes` is the full tensor on one device: gathered (all-gather), unreduced (reduce-scatter,
+    all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute).
+    `algorithm` names what runs when it is not the kind's own (an all-gather done as an all-reduce);
+    `asked` is false for a resharding that no rule or annotation asked for.
+    """
+
+    name: str
+    phase: Phase
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    bytes: Number
+    dtype: str
+    mode: Mode = Mode.SYNC
+    algorithm: str = ""
+    scope: str = ""
+    asked: bool = True
+    deps: tuple[Dep, ...] = ()
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
+class TransferKind(StrEnum):
+    """Transfers between HBM and the host, over PCIe."""
+
+    TO_HOST = "to-host"
+    FROM_HOST = "from-host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """An asynchronous copy between HBM and the host."""
+
+    name: str
+    phase: Phase
+    kind: TransferKind
+    bytes: Number
+    scope: str = ""
+    deps: tuple[Dep, ...] = ()
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """`trips` runs of `body`; dependencies with a distance reach back within the same loop."""
+
+    name: str
+    trips: int
+    body: tuple["Op", ...]
+
+
+Op: TypeAlias = Compute | Collective | Transfer | Loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What one device of the mesh runs in a step, and what it holds in HBM all the while."""
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    body: tuple[Op, ...]
+    resident: tuple[Alloc, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Devices that run this program."""
+        count = 1
+        for _, size in self.axes:
+            count *= size
+        return count

@@ -1,0 +1,72 @@
+"""A program as text: one line an operation, in the order of issue."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tpusim.program.ops import Collective, Compute, Loop, Op, Program, Transfer
+from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
+from tpusim.units import format_bytes
+
+
+def text(program: Program) -> str:
+    """The program for a person: axes, resident memory by category, then the operations."""
+    axes = " x ".join(f"{axis}={size}" for axis, size in program.axes)
+    held: dict[str, float] = {}
+    for alloc in program.resident:
+        held[alloc.category] = held.get(alloc.category, 0.0) + _one(alloc.bytes)
+    resident = ", ".join(f"{category} {format_bytes(n)}" for category, n in held.items())
+    head = f"program {program.name} on {axes}; resident: {resident or 'nothing'}"
+    return "\n".join([head, *_lines(program.body, "  ")])
+
+
+def _lines(body: tuple[Op, ...], indent: str) -> Iterator[str]:
+    for op in body:
+        if isinstance(op, Loop):
+            yield f"{indent}loop {op.name} x{op.trips}"
+            yield from _lines(op.body, indent + "  ")
+        else:
+            yield f"{indent}{op.phase:<9} {_line(op)}"
+
+
+def _line(op: Compute | Collective | Transfer) -> str:
+    if isinstance(op, Compute):
+        return f"{_work(op.work):<46} {op.name}"
+    if isinstance(op, Transfer):
+        return f"{op.kind} {format_bytes(_one(op.bytes))}  {op.name}"
+    how = f"{op.mode}{', as ' + op.algorithm if op.algorithm else ''}"
+    unasked = "" if op.asked else "  [nobody asked for it]"
+    size = format_bytes(_one(op.bytes))
+    what = f"{op.kind} {'+'.join(op.axes)} {size} {op.dtype} ({how})"
+    return f"{what:<46} {op.scope}{unasked}"
+
+
+def _work(work: Work) -> str:
+    match work:
+        case Matmul():
+            batch = f"{_count(work.batch)} x " if _one(work.batch) != 1 else ""
+            return f"matmul {batch}[{_count(work.m)}, {_count(work.k)}, {_count(work.n)}]"
+        case Convolution():
+            return (
+                f"convolution {_count(work.batch)} x {_count(work.positions)} positions, "
+                f"{_count(work.taps)} taps, {_count(work.in_channels)} to "
+                f"{_count(work.out_channels)}"
+            )
+        case Attention():
+            kind = "attention backward" if work.backward else "attention"
+            return (
+                f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, "
+                f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}"
+            )
+        case Vector():
+            moved = work.read_bytes + work.write_bytes
+            return f"vector {format_bytes(_one(moved))}"
+
+
+def _count(value: Number) -> str:
+    return f"{_one(value):.6g}" if _one(value) % 1 else str(int(_one(value)))
+
+
+def _one(value: Number) -> float:
+    """The number itself, or the first of an array of plans."""
+    return float(np.ravel(value)[0])

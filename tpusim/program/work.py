@@ -1,0 +1,80 @@
+"""What one operation asks of the machine: shapes and bytes, no seconds and no chip.
+
+Each field is a number, or a NumPy array with one element a plan, so that the same cost formula
+serves the engine (one plan) and the search (thousands at once). Bytes are those that pass between
+HBM and the core, on one device; dimensions are local ones, after partitioning.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number: TypeAlias = float | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """`batch` products of [m, k] by [k, n] on the systolic array.
+
+    `epilogue_flops` are the vector operations of the element-wise group fused to it, and its bytes
+    are already in `read_bytes` and `write_bytes`.
+    """
+
+    batch: Number
+    m: Number
+    k: Number
+    n: Number
+    dtype: str
+    read_bytes: Number
+    write_bytes: Number
+    epilogue_flops: Number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution: `positions` outputs of `taps` x `in_channels`, for each of `out_channels`."""
+
+    batch: Number
+    positions: Number
+    taps: Number
+    in_channels: Number
+    out_channels: Number
+    dtype: str
+    read_bytes: Number
+    write_bytes: Number
+    epilogue_flops: Number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A fused attention kernel over `batch` sequences and `heads` query heads of the device.
+
+    `window` is the number of keys that a query may see (0: all of them). The backward kernel
+    computes the scores again; that costs time and is not counted in HFU.
+    """
+
+    batch: Number
+    heads: Number
+    q_len: Number
+    kv_len: Number
+    head_dim: Number
+    dtype: str
+    causal: bool
+    window: int
+    backward: bool
+    read_bytes: Number
+    write_bytes: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """An element-wise, normalisation, reduction, lookup or copy group on the vector unit."""
+
+    read_bytes: Number
+    write_bytes: Number
+    flops: Number
+
+
+Work: TypeAlias = Matmul | Convolution | Attention | Vector
