@@ -1,4 +1,61 @@
 """Predict how a training step runs on a TPU pod: step time, MFU, memory, and why.
 
+    import tpusim as ts
+
+    pod = ts.Slice("v4", "8x16x16")
+    model = ts.models.load("bert-480b")
+    plan = ts.Plan(mesh={"fsdp": 256, "tensor": 8}, seq_len=512, global_batch=4096)
+    print(ts.simulate(model, plan, pod))
+
 Names of the front door load on first use, so that importing the package stays cheap.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpusim import models
+    from tpusim.errors import TpusimError
+    from tpusim.hardware import Chip, Slice, load_chip
+    from tpusim.partition import Plan
+    from tpusim.result import Result
+    from tpusim.simulate import simulate
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Chip": "tpusim.hardware",
+    "Plan": "tpusim.partition",
+    "Result": "tpusim.result",
+    "Slice": "tpusim.hardware",
+    "TpusimError": "tpusim.errors",
+    "load_chip": "tpusim.hardware",
+    "models": "tpusim",
+    "simulate": "tpusim.simulate",
+}
+
+__all__ = [
+    "Chip",
+    "Plan",
+    "Result",
+    "Slice",
+    "TpusimError",
+    "__version__",
+    "load_chip",
+    "models",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":
+        return import_module("tpusim.models")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tpusim' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

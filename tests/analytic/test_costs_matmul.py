@@ -21,12 +21,22 @@ def seconds(chip: str, m: int, k: int, n: int) -> float:
     return float(matmul_seconds(bf16(m, k, n), load_chip(chip).device))
 
 
+FITTED_SHARE = {"v4": 0.904, "v5e": 0.970, "v5p": 0.966, "v6e": 0.935, "7x": 0.844}
+"""What large matmuls reach in the compiler's estimates. Chips reach 0.95 to 0.98 of that, so the
+catalogue's shares are lower; here the form of the equation is held against the estimates."""
+
+
+def fitted_seconds(chip: str, m: int, k: int, n: int) -> float:
+    device = load_chip(chip).replace(matmul_efficiency=FITTED_SHARE[chip]).device
+    return float(matmul_seconds(bf16(m, k, n), device))
+
+
 def estimate_errors(chip: str) -> list[float]:
     lines = [line for line in ESTIMATES.read_text().splitlines() if not line.startswith("#")]
     rows = [row for row in csv.DictReader(lines) if row["chip"] == chip]
     shapes = [tuple(int(row[axis]) for axis in "mkn") for row in rows]
     estimates = [float(row["cycles"]) / float(row["clock_hz"]) for row in rows]
-    predicted = [seconds(chip, *shape) for shape in shapes]
+    predicted = [fitted_seconds(chip, *shape) for shape in shapes]
     return [time / said - 1 for time, said in zip(predicted, estimates, strict=True)]
 
 
@@ -34,9 +44,9 @@ def estimate_errors(chip: str) -> list[float]:
     ("chip", "typical", "worst"),
     [
         # Worst but for v6e is 1024 cubed, 23 to 36 % below: its few tiles cannot hide each other.
-        ("v4", 0.05, 0.30),
-        ("v5e", 0.07, 0.30),
-        ("v5p", 0.05, 0.26),
+        ("v4", 0.035, 0.28),
+        ("v5e", 0.02, 0.30),
+        ("v5p", 0.04, 0.26),
         ("v6e", 0.08, 0.45),  # the compiler gives 4096x1024x16384 0.48 of peak, and 8192 cubed 0.70
         ("7x", 0.08, 0.40),
     ],

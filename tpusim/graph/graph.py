@@ -56,6 +56,11 @@ class Graph:
         """Tokens of a step: sequences x their length."""
         return prod(self.sizes[dim] for dim in ("batch", "seq"))
 
+    def __str__(self) -> str:
+        from tpusim.graph.text import text
+
+        return text(self)
+
     def model_flops(self) -> int:
         """FLOPs that the model needs for this graph; what is computed again is not counted."""
         return sum(

@@ -3,9 +3,10 @@
 from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entries
 from tpusim.hardware.chip import Chip, Costs, Device, Rates
 from tpusim.hardware.layouts import placements, whole_dimension_placements
+from tpusim.hardware.legality import legal_shapes, parse_shape
 from tpusim.hardware.placement import DIE, Placement, Span, placement_from
 from tpusim.hardware.slices import Slice, parse_slice
-from tpusim.hardware.topology import Topology, legal_shapes, parse_shape
+from tpusim.hardware.topology import Topology
 
 __all__ = [
     "DIE",

@@ -23,8 +23,8 @@ from tpusim.hardware.chip import (
     Chip,
     Costs,
     Rates,
-    read_value,
 )
+from tpusim.hardware.fields import read_value
 
 Kind = Literal["published", "derived", "measured", "fitted", "assumed"]
 Value: TypeAlias = float | int | tuple[int, ...]
@@ -117,7 +117,8 @@ def read_entries(text: str, file: str, name: str) -> dict[str, Sourced]:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise HardwareError(f"{file} is not valid TOML: {error}") from error
-    if tables.get("chip", {}).pop("name", None) != name:
+    chip = tables.get("chip")
+    if not isinstance(chip, dict) or chip.pop("name", None) != name:
         raise HardwareError(f"{file} [chip]: name must be {name!r}, as the file is called")
     _check_keys(tables, SECTIONS, set(), file)
     return dict(_entries(tables, file))

@@ -1,29 +1,28 @@
-"""A chip, and the part of it that JAX calls a device. SI floats, counts as ints.
-
-The metadata of a field is its unit: the catalogue reads it to parse the chip's file, and
-`Chip.replace` to parse a what-if.
-"""
+"""A chip, and the part of it that JAX calls a device. SI floats, counts as ints."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Self
 
 from tpusim.errors import HardwareError, nearest
-from tpusim.hardware.topology import parse_shape
+from tpusim.hardware.fields import (
+    BANDWIDTH,
+    BYTES,
+    COUNTED,
+    EXPONENT,
+    FLOPS,
+    SECONDS,
+    SHAPE,
+    SHARED,
+    YEAR,
+    check_fields,
+    read_value,
+    units_of,
+)
 from tpusim.units import parse
 
 DTYPES = ("bf16", "f32", "int8", "fp8", "int4")
-
-COUNT, YEAR, SHAPE, SHARE, EXPONENT = "count", "year", "shape", "share", "exponent"
-_BYTES = MappingProxyType({"unit": "B"})
-_BANDWIDTH = MappingProxyType({"unit": "B/s"})
-_FLOPS = MappingProxyType({"unit": "FLOP/s"})
-_SECONDS = MappingProxyType({"unit": "s"})
-_COUNT = MappingProxyType({"unit": COUNT})
-_SHARE = MappingProxyType({"unit": SHARE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +60,23 @@ class Costs:
     matmul_efficiency: the share of peak that large matmuls reach.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
     attention_efficiency_forward, attention_efficiency_backward: the share of peak that a fused
-        attention kernel reaches on useful FLOPs, long sequences.
+        attention kernel reaches on the blocks that it visits, long sequences.
     vector_efficiency: the share of `vpu_flops` that fused element-wise code reaches.
     """
 
-    ici_efficiency: float = field(metadata=_SHARE)
-    hbm_efficiency: float = field(metadata=_SHARE)
-    hop_latency: float = field(metadata=_SECONDS)
-    collective_launch: float = field(metadata=_SECONDS)
-    op_launch: float = field(metadata=_SECONDS)
-    matmul_efficiency: float = field(metadata=_SHARE)
+    ici_efficiency: float = field(metadata=SHARED)
+    hbm_efficiency: float = field(metadata=SHARED)
+    hop_latency: float = field(metadata=SECONDS)
+    collective_launch: float = field(metadata=SECONDS)
+    op_launch: float = field(metadata=SECONDS)
+    matmul_efficiency: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
-    attention_efficiency_forward: float = field(metadata=_SHARE)
-    attention_efficiency_backward: float = field(metadata=_SHARE)
-    vector_efficiency: float = field(metadata=_SHARE)
+    attention_efficiency_forward: float = field(metadata=SHARED)
+    attention_efficiency_backward: float = field(metadata=SHARED)
+    vector_efficiency: float = field(metadata=SHARED)
 
     def __post_init__(self) -> None:
-        _check(self, "costs")
+        check_fields(self, "costs")
         if self.matmul_overlap < 1:
             raise HardwareError(
                 f"costs: matmul_overlap is {self.matmul_overlap}, and below 1 two resources would "
@@ -130,27 +129,27 @@ class Chip:
     name: str
     generation: str
     year: int = field(metadata={"unit": YEAR})
-    devices: int = field(metadata=_COUNT)
-    tensor_cores: int = field(metadata=_COUNT)
-    sparse_cores: int = field(metadata=_COUNT)
-    mxus: int = field(metadata=_COUNT)
-    mxu_side: int = field(metadata=_COUNT)
+    devices: int = field(metadata=COUNTED)
+    tensor_cores: int = field(metadata=COUNTED)
+    sparse_cores: int = field(metadata=COUNTED)
+    mxus: int = field(metadata=COUNTED)
+    mxu_side: int = field(metadata=COUNTED)
     clock: float = field(metadata={"unit": "Hz"})
-    flops: Rates = field(metadata=_FLOPS)
-    vpu_flops: float = field(metadata=_FLOPS)
-    hbm_bytes: float = field(metadata=_BYTES)
-    hbm_usable_bytes: float = field(metadata=_BYTES)
-    hbm_bandwidth: float = field(metadata=_BANDWIDTH)
-    vmem_bytes: float = field(metadata=_BYTES)
-    cmem_bytes: float = field(metadata=_BYTES)
-    ici_dimensions: int = field(metadata=_COUNT)
-    ici_bandwidth: float = field(metadata=_BANDWIDTH)
-    die_to_die_bandwidth: float = field(metadata=_BANDWIDTH)
+    flops: Rates = field(metadata=FLOPS)
+    vpu_flops: float = field(metadata=FLOPS)
+    hbm_bytes: float = field(metadata=BYTES)
+    hbm_usable_bytes: float = field(metadata=BYTES)
+    hbm_bandwidth: float = field(metadata=BANDWIDTH)
+    vmem_bytes: float = field(metadata=BYTES)
+    cmem_bytes: float = field(metadata=BYTES)
+    ici_dimensions: int = field(metadata=COUNTED)
+    ici_bandwidth: float = field(metadata=BANDWIDTH)
+    die_to_die_bandwidth: float = field(metadata=BANDWIDTH)
     pod_shape: tuple[int, ...] = field(metadata={"unit": SHAPE})
-    dcn_bandwidth: float = field(metadata=_BANDWIDTH)
-    pcie_bandwidth: float = field(metadata=_BANDWIDTH)
-    host_chips: int = field(metadata=_COUNT)
-    host_bytes: float | None = field(default=None, metadata=_BYTES)
+    dcn_bandwidth: float = field(metadata=BANDWIDTH)
+    pcie_bandwidth: float = field(metadata=BANDWIDTH)
+    host_chips: int = field(metadata=COUNTED)
+    host_bytes: float | None = field(default=None, metadata=BYTES)
     power: float | None = field(default=None, metadata={"unit": "W"})
     price: float | None = field(default=None, metadata={"unit": "USD/h"})
     costs: Costs
@@ -158,7 +157,7 @@ class Chip:
     def __post_init__(self) -> None:
         if not isinstance(self.flops, Rates):
             object.__setattr__(self, "flops", Rates.of(self.flops))
-        _check(self, self.name)
+        check_fields(self, self.name)
         if self.mxus % self.devices:
             raise HardwareError(
                 f"{self.name}: {self.mxus} MXUs cannot be shared by {self.devices} devices; "
@@ -214,39 +213,8 @@ class Chip:
         )
 
 
-def _units(kind: type) -> dict[str, str]:
-    fields = dataclasses.fields(kind)
-    return {entry.name: entry.metadata["unit"] for entry in fields if entry.metadata}
-
-
-CHIP_UNITS = _units(Chip)
-COST_UNITS = _units(Costs)
-
-_MAY_BE_ZERO = {
-    "sparse_cores",
-    "cmem_bytes",
-    "die_to_die_bandwidth",
-    "hop_latency",
-    "collective_launch",
-    "op_launch",
-    "price",
-}
-
-
-def read_value(raw: Any, unit: str, where: str) -> Any:
-    """What was written for a field, in SI: a quantity with its unit, a shape, or a plain number."""
-    if unit == SHAPE:
-        return parse_shape(raw)
-    if unit in (SHARE, EXPONENT, COUNT, YEAR):
-        wanted = (int, float) if unit in (SHARE, EXPONENT) else int
-        if isinstance(raw, bool) or not isinstance(raw, wanted):
-            raise HardwareError(f"{where} is {raw!r}; write {_plain(unit)}, without a unit")
-        return raw
-    return parse(raw, unit, where) if unit else raw
-
-
-def _plain(unit: str) -> str:
-    return "a number" if unit in (SHARE, EXPONENT) else "a whole number"
+CHIP_UNITS = units_of(Chip)
+COST_UNITS = units_of(Costs)
 
 
 def _rates(changes: Any) -> dict[str, Any]:
@@ -260,26 +228,3 @@ def _rates(changes: Any) -> dict[str, Any]:
         dtype: parse(rate, "FLOP/s", f"flops.{dtype}") if isinstance(rate, str) else rate
         for dtype, rate in changes.items()
     }
-
-
-def _check(part: Chip | Costs, where: str) -> None:
-    """Every number of a chip or of its costs can be one."""
-    for entry in dataclasses.fields(part):
-        value, unit = getattr(part, entry.name), entry.metadata.get("unit")
-        if not unit or (value is None and entry.default is None):
-            continue
-        numbers = value.values() if isinstance(value, Rates) else (value,)
-        for number in value if isinstance(value, tuple) else numbers:
-            _check_number(number, unit, f"{where}: {entry.name}", entry.name in _MAY_BE_ZERO)
-
-
-def _check_number(number: Any, unit: str, where: str, zero: bool) -> None:
-    wanted = int if unit in (COUNT, SHAPE, YEAR) else (int, float)
-    if isinstance(number, bool) or not isinstance(number, wanted):
-        kind = "a whole number" if wanted is int else "a number"
-        raise HardwareError(f"{where} is {number!r}; write {kind}")
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
-        least = "not below zero" if zero else "above zero"
-        raise HardwareError(f"{where} is {number!r}; write a finite number {least}")
-    if unit == SHARE and number > 1:
-        raise HardwareError(f"{where} is {number!r}, a share of one; write a number up to 1")

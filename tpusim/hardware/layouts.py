@@ -1,9 +1,9 @@
 """The ways in which a mesh can lie on a slice.
 
 Axes take products of whole torus dimensions where they can. Where they cannot, they share some: the
-inner axis of a shared dimension lies on neighbouring chips (a line), the outer one on chips `stride`
-apart (a ring, if the dimension wraps, whose links its neighbours share). JAX splits dimensions with
-`allow_split_physical_axes` (`mesh_utils.create_device_mesh`).
+inner axis of a shared dimension lies on neighbouring chips (a line), the outer one on chips
+`stride` apart (a ring, if the dimension wraps, whose links its neighbours share). JAX splits
+dimensions with `allow_split_physical_axes` (`mesh_utils.create_device_mesh`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

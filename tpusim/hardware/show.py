@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
-from tpusim.hardware.chip import EXPONENT, SHARE
+from tpusim.hardware.fields import EXPONENT, SHARE
 
 WIDTH = 100
 INDENT = " " * 4

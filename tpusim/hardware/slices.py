@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from tpusim.errors import HardwareError, nearest
 from tpusim.hardware.catalogue import load_chip
 from tpusim.hardware.chip import Chip
+from tpusim.hardware.legality import default_shape
 from tpusim.hardware.rules import GENERATIONS, Dims
-from tpusim.hardware.topology import Topology, default_shape
+from tpusim.hardware.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import Einsum, Role
+from tpusim.graph import Einsum
 from tpusim.hardware import Placement, Slice
 from tpusim.partition.groups import group_of
 from tpusim.partition.layout import Axes
@@ -25,8 +25,8 @@ from tpusim.partition.passes import (
 )
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
-from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose
-from tpusim.partition.work import Buffers, work_of
+from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
+from tpusim.partition.work import work_of
 from tpusim.program import CollectiveKind, Matmul, Mode
 
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -36,10 +36,11 @@ class Decisions:
     """The lowering of one plan on one slice, for all bodies of its structure."""
 
     def __init__(
-        self, sizes: Sizes, buffers: Buffers, plan: Plan, pod: Slice, placement: Placement
+        self, template: Template, sizes: Sizes, plan: Plan, pod: Slice, placement: Placement
     ) -> None:
         self.sizes = sizes
-        self.buffers = buffers
+        self.buffers = template.buffers
+        self.weights = frozenset(weight.name for weight in template.weights)
         self.plan = plan
         self.pod = pod
         self.placement = placement
@@ -87,24 +88,25 @@ class _Body:
     """The decisions of one body: who reads and makes what."""
 
     def __init__(self, decisions: Decisions, nodes: Sequence[Node]) -> None:
-        self.over = decisions.over
-        self.d = decisions
+        self.context = decisions
         self.nodes = nodes
         self.comms = [node for node in nodes if isinstance(node, Comm)]
         self.calcs = [node for node in nodes if isinstance(node, Calc)]
         self.makers = {node.op.name: node for node in self.calcs}
+        self.has_loop = any(isinstance(node, Nest) for node in nodes)
 
     def bytes(self, comm: Comm) -> float:
         """Bytes of the full tensor on one device."""
-        sizes = self.d.sizes
+        sizes = self.context.sizes
         return float(sizes.elements(comm.payload) * sizes.itemsize(comm.dtype))
 
     def planned(self, comm: Comm, rings: dict[str, list[Comm]]) -> Planned:
         """A collective on its own: its mode and algorithm."""
-        _, low = self.over(comm.axes)
+        _, low = self.context.over(comm.axes)
         match comm.purpose:
             case Purpose.WEIGHT:
-                mode = Mode.SYNC if low.gather is Mode.RING else low.gather
+                waits = low.gather is Mode.RING or (self.has_loop and low.outside_sync)
+                mode = Mode.SYNC if waits else low.gather
                 return Planned((comm,), mode, low.gather_algorithm)
             case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
                 mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
@@ -140,7 +142,7 @@ class _Body:
         return calcs if self._wanted(comm, calcs) else []
 
     def _wanted(self, comm: Comm, calcs: list[Calc]) -> bool:
-        group, low = self.over(comm.axes)
+        group, low = self.context.over(comm.axes)
         if comm.purpose is Purpose.WEIGHT:
             return low.gather is Mode.RING and len(calcs) == 1
         if comm.purpose is Purpose.GRADIENT:
@@ -167,19 +169,19 @@ class _Body:
         return len(projections) == 1 and all(calc.phase is comm.phase for calc in calcs)
 
     def _pays(self, comm: Comm, calc: Calc, group: Group) -> bool:
-        work = work_of(calc, self.d.sizes, self.d.buffers)
+        work = work_of(calc, self.context.sizes, self.context.buffers)
         assert isinstance(work, Matmul)
         flops = 2 * work.batch * work.m * work.k * work.n
-        peak = self.d.pod.chip.device.flops[work.dtype]
+        peak = self.context.pod.chip.device.flops[work.dtype]
         return wants_ring(group, self.bytes(comm), float(flops), peak, self._weight_bytes(calc))
 
     def _weight_bytes(self, calc: Calc) -> float:
         """Local bytes of the weight, or of the weight's gradient, in a matmul."""
-        sizes, split = self.d.sizes, dict(calc.split)
+        sizes, split = self.context.sizes, dict(calc.split)
         weights = [
             tensor
             for tensor in (*calc.op.inputs, *calc.op.outputs)
-            if tensor.role is Role.PARAM or "seq" not in tensor.dims
+            if (tensor.primal or tensor.name) in self.context.weights
         ]
         return max(
             (float(sizes.product(t.dims, split) * sizes.itemsize(t.dtype)) for t in weights),

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tpusim.graph import Pointwise
 from tpusim.partition.passes import Entry, Ring
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
-from tpusim.partition.template import Nest
+from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
-from tpusim.program import Alloc
+from tpusim.program import Alloc, Number
 
 
 @dataclass(slots=True)
@@ -31,19 +32,45 @@ class Memory:
     def lives(self, entries: Sequence[Entry], kept: Sequence[str]) -> list[Life]:
         """The life of each entry: a buffer lives from its writer to its last reader.
 
-        Buffers in `kept` outlive the body. A loop takes nothing itself: what it needs all the while
-        is taken by the operation before it, and given back by the one after it.
+        An element-wise group writes over an operand that nobody reads after it. Buffers in `kept`
+        outlive the body. A loop takes nothing itself: what it needs all the while is taken by the
+        operation before it, and given back by the one after it.
         """
         last = {key: place for place, entry in enumerate(entries) for key in entry.reads}
         result = [Life() for _ in entries]
+        names: dict[str, str] = {}
         for place, entry in enumerate(entries):
+            over = self._overwritten(entry, place, last, names)
             for key in entry.writes:
-                result[place].allocs.append(self._alloc(key))
-                if key not in kept:
-                    result[last.get(key, place)].frees.append(key)
+                end = None if key in kept else last.get(key, place)
+                names[key] = over.pop(key, key)
+                if names[key] == key:
+                    result[place].allocs.append(self._alloc(key))
+                else:
+                    result[place].frees.remove(names[key])
+                if end is not None:
+                    result[end].frees.append(names[key])
             if isinstance(entry, Nest):
                 self._stacks(entry, result[place])
         return _beside_loops(entries, result)
+
+    def _overwritten(
+        self, entry: Entry, place: int, last: dict[str, int], names: dict[str, str]
+    ) -> dict[str, str]:
+        """Which results take the place of which operands: of the same size, and dead after it."""
+        if not (isinstance(entry, Calc) and isinstance(entry.op, Pointwise)):
+            return {}
+        dying = [key for key in entry.reads if last[key] == place and key in names]
+        pairs = {}
+        for key in entry.writes:
+            match = next((k for k in dying if self._size(k) == self._size(key)), None)
+            if match is not None:
+                dying.remove(match)
+                pairs[key] = names[match]
+        return pairs
+
+    def _size(self, key: str) -> Number:
+        return buffer_bytes(self.buffers[key.removesuffix(" again")], self.sizes)
 
     def _alloc(self, key: str) -> Alloc:
         buffer = self.buffers[key.removesuffix(" again")]

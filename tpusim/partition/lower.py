@@ -27,7 +27,7 @@ def lower(
 ) -> Program:
     """The program of one device of `pod`, whose mesh lies on the torus as `placement` says."""
     sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
-    decisions = Decisions(sizes, template.buffers, plan, pod, placement)
+    decisions = Decisions(template, sizes, plan, pod, placement)
     memory = Memory(sizes, template.buffers, plan.grad_dtype)
     lowerer = _Lowerer(sizes, template, decisions, memory)
     body = lowerer.body(template.nodes, kept=[key for _, key in template.gradients])

@@ -34,6 +34,7 @@ class Lowering:
     gather, gather_algorithm: weight gathers; an empty algorithm is an all-gather.
     reduce, reduce_algorithm: gradient reductions, likewise.
     first_sync: the first gather of a loop's body is synchronous: no prefetch crosses the boundary.
+    outside_sync: gathers outside of the loop over layers are synchronous (embedding and head).
     kernels_carry: whether a transfer goes on beside an attention kernel.
     regather_after: matmuls after which a gathered copy is gathered again rather than kept.
     rings: whether activation collectives become collective matmuls where the rule of
@@ -46,6 +47,7 @@ class Lowering:
     gather_algorithm: str = ""
     reduce_algorithm: str = ""
     first_sync: bool = True
+    outside_sync: bool = True
     kernels_carry: bool = False
     regather_after: int | None = None
     rings: str = "rule"
@@ -55,7 +57,8 @@ class Lowering:
 _SYNC, _ASYNC, _RING = Mode.SYNC, Mode.ASYNC, Mode.RING
 
 IDEAL = Lowering(
-    _ASYNC, _ASYNC, first_sync=False, kernels_carry=True, rings="always",
+    _ASYNC, _ASYNC, "nd", "nd", first_sync=False, outside_sync=False, kernels_carry=True,
+    rings="always",
     shown_by="what a perfect compiler would do: nothing waits that need not",
 )  # fmt: skip
 

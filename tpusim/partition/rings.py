@@ -65,10 +65,13 @@ def _gathering(permute: Collective, matmul: Compute, deps: tuple[Dep, ...]) -> t
 def _scattering(
     permute: Collective, matmul: Compute, nbytes: Number, itemsize: float, deps: tuple[Dep, ...]
 ) -> tuple[Op, ...]:
-    """Each trip adds its products to the sums that arrive, and sends them on."""
+    """Each trip adds its products to the sums that arrive, and sends them on.
+
+    The addition unpacks two elements, adds, and packs one.
+    """
     add = Compute(
         name=f"{matmul.name}/add", phase=matmul.phase, scope=matmul.scope,
-        work=Vector(2 * nbytes, nbytes, nbytes / itemsize), deps=(Dep(permute.name, 1),),
+        work=Vector(2 * nbytes, nbytes, 4 * nbytes / itemsize), deps=(Dep(permute.name, 1),),
     )  # fmt: skip
     return (replace(matmul, deps=deps), add, replace(permute, deps=(Dep(add.name),)))
 

@@ -34,6 +34,12 @@ DEFAULT_RULES: Mapping[str, Axes] = {
 }
 """`norm` is for weights of one dimension, which are replicated."""
 
+STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
+    "plain": {},
+    "maxtext": {"act_embed": ("tensor",)},
+}
+"""What a style changes: MaxText's `activation_embed` lies on `tensor` (its base.yml)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -64,7 +70,7 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     shards nothing, and for a batch that its axes do not divide.
     """
     sizes = graph.sizes
-    merged = {**DEFAULT_RULES, **_user_rules(plan, sizes)}
+    merged = {**DEFAULT_RULES, **STYLE_RULES[plan.style], **_user_rules(plan, sizes)}
     active = plan.active_axes
     table, dropped = {}, []
     for key, axes in merged.items():

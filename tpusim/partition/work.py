@@ -118,8 +118,17 @@ def _attention(
 
 
 def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:
-    largest = max((*group.inputs, *group.outputs), key=lambda tensor: len(tensor.dims))
-    return group.flops * sizes.product(largest.dims, split)
+    """Vector operations of a group: its arithmetic, and a conversion for each narrow element.
+
+    The vector unit computes in f32; bf16 operands are unpacked and results packed again, one
+    operation an element each (JAX documentation, Pallas TPU details: "mostly f32").
+    """
+    tensors = (*group.inputs, *group.outputs)
+    largest = max(tensors, key=lambda tensor: len(tensor.dims))
+    converted = sum(
+        sizes.product(tensor.dims, split) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
+    )
+    return group.flops * sizes.product(largest.dims, split) + converted
 
 
 def _size(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:

@@ -4,6 +4,7 @@ It knows no model and no hardware. A plan and an HLO file both become one of the
 """
 
 from tpusim.phase import Phase
+from tpusim.program.files import dumps, loads
 from tpusim.program.ops import (
     Alloc,
     Collective,
@@ -40,4 +41,6 @@ __all__ = [
     "TransferKind",
     "Vector",
     "Work",
+    "dumps",
+    "loads",
 ]

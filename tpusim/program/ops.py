@@ -158,3 +158,8 @@ class Program:
         for _, size in self.axes:
             count *= size
         return count
+
+    def __str__(self) -> str:
+        from tpusim.program.text import text
+
+        return text(self)

@@ -72,7 +72,7 @@ def test_an_unknown_chip_offers_the_nearest() -> None:
         ('"1 us", "14 us"', '"4 us", "14 us"', "must be two values, rising, with '3 us' inside"),
         ('"1 us", "14 us"', '"14 us"', "must be two values"),
         ("value = 2020", "value = 2020.5", "[chip.year] is 2020.5; write a whole number"),
-        ("value = 0.904", "value = 1.5", "matmul_efficiency is 1.5, a share of one"),
+        ("value = 0.86\n", "value = 1.5\n", "matmul_efficiency is 1.5, a share of one"),
         ('name = "v4"', 'name = "v5"', "v4.toml [chip]: name must be 'v4'"),
         ("[compute]", "[compute", "v4.toml is not valid TOML"),
     ],
@@ -89,6 +89,12 @@ def test_a_key_that_is_missing_is_named() -> None:
     without = "\n\n".join(part for part in tables if "[memory.hbm_bandwidth]" not in part)
     with pytest.raises(HardwareError, match=r"v4.toml \[memory\]: 'hbm_bandwidth' is missing"):
         read_entries(without, "v4.toml", "v4")
+
+
+@pytest.mark.parametrize("text", ["", "chip = 3"])
+def test_a_file_without_a_chip_is_refused(text: str) -> None:
+    with pytest.raises(HardwareError, match=r"v4.toml \[chip\]: name must be 'v4'"):
+        read_entries(text, "v4.toml", "v4")
 
 
 def test_an_empty_source_is_refused() -> None:

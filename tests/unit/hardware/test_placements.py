@@ -83,8 +83,8 @@ def test_a_mesh_that_does_not_fit_is_refused(mesh: dict[str, int], sentence: str
 
 
 def test_axes_that_fit_alone_but_not_together() -> None:
-    with pytest.raises(PlanError, match="x=4, y=8, z=8, and the axes need the same ones"):
-        whole_dimension_placements(Slice("v4", "4x8x8"), {"a": 4, "b": 4, "c": 16})
+    with pytest.raises(PlanError, match="z=16, die=2, and the axes need the same ones"):
+        whole_dimension_placements(Slice("7x", "4x4x16"), {"a": 8, "b": 8, "c": 8})
 
 
 def test_a_placement_that_is_given() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tpusim.errors import HardwareError
+from tpusim.hardware.legality import can_twist, legal_shapes, parse_shape
 from tpusim.hardware.rules import GENERATIONS
 from tpusim.hardware.slices import slice_name
-from tpusim.hardware.topology import Topology, can_twist, legal_shapes, parse_shape
+from tpusim.hardware.topology import Topology
 
 ROWS = list(csv.DictReader(Path(__file__).with_name("topologies.csv").open()))
 KEYS = {"tpu7x": "7x", "tpu7": "7"}

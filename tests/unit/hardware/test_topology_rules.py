@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpusim.errors import HardwareError
-from tpusim.hardware.topology import Topology, default_shape, legal_shapes, parse_shape
+from tpusim.hardware.legality import default_shape, legal_shapes, parse_shape
+from tpusim.hardware.topology import Topology
 
 
 def test_a_shape_is_lengths_joined_by_x() -> None:

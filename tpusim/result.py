@@ -1,0 +1,163 @@
+"""What a simulation returns: the numbers, where they come from, and how they print."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tpusim.engine import Timeline
+from tpusim.graph import Graph
+from tpusim.hardware import Placement, Slice
+from tpusim.partition import Plan
+from tpusim.program import Collective, Flops, Loop, Op, Program
+
+PICO = 1e-12
+
+CONVENTION = (
+    "model FLOPs: matmuls and attention, causal attention at half, LM head counted, lookup not, "
+    "against the bf16 peak; HFU adds recomputation"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What the partitioner has to say: dimensions replicated, placement given or chosen."""
+
+    dropped: tuple[tuple[str, int, str, int], ...] = ()
+    placement_given: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One simulated step. Times in seconds, sizes in bytes of one device, shares as fractions.
+
+    breakdown_s: where the core's time goes, by kind of work and, for communication that no compute
+        hides, by mesh axes (`exposed fsdp`); sums to `step_time_s`.
+    hbm_peak_bytes, hbm_bytes: the peak of the schedule, and what the compiler can use.
+    memory_bytes: who holds the peak, by category; sums to `hbm_peak_bytes`.
+    link_use: the share of the step in which each link would be busy at its full rate.
+    flops: of all devices together, each kind apart.
+    """
+
+    model: str
+    plan: Plan
+    pod: Slice
+    placement: Placement
+    tokens: int
+    step_time_s: float
+    breakdown_s: dict[str, float]
+    flops: Flops
+    hbm_peak_bytes: float
+    hbm_bytes: float
+    memory_bytes: dict[str, float]
+    link_use: dict[str, float]
+    unasked: tuple[tuple[str, str, int], ...]
+    verdicts: Verdicts
+    program: Program
+    timeline: Timeline
+
+    @property
+    def peak_flops(self) -> float:
+        """bf16 FLOP/s of all chips."""
+        return self.pod.chips * self.pod.chip.flops["bf16"]
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: the model's FLOPs a second, over the bf16 peak."""
+        return float(self.flops.model) / self.peak_flops / self.step_time_s
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: the same with the recomputation."""
+        useful = self.flops.model + self.flops.recompute
+        return float(useful) / self.peak_flops / self.step_time_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second, all chips together."""
+        return self.tokens / self.step_time_s
+
+    @property
+    def tflops_per_device(self) -> float:
+        """Model TFLOP/s of one device, as MaxText logs them."""
+        return float(self.flops.model) / self.pod.devices / self.step_time_s / 1e12
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within what the compiler can use."""
+        return self.hbm_peak_bytes <= self.hbm_bytes
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that no compute hides, all axes together."""
+        return sum(s for label, s in self.breakdown_s.items() if label.startswith("exposed"))
+
+    def __str__(self) -> str:
+        from tpusim.summary import summary
+
+        return summary(self)
+
+
+def make_result(
+    name: str, plan: Plan, pod: Slice, placement: Placement, graph: Graph, program: Program,
+    timeline: Timeline, verdicts: Verdicts,
+) -> Result:  # fmt: skip
+    """The result of one lane's timeline."""
+    memory = timeline.memory[0]
+    held: Counter[str] = Counter()
+    for category, nbytes in memory.by_category().items():
+        held[category] += nbytes
+    return Result(
+        model=name, plan=plan, pod=pod, placement=placement, tokens=graph.tokens,
+        step_time_s=timeline.total_ps * PICO,
+        breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
+        flops=total_flops(program.body),
+        hbm_peak_bytes=float(memory.peak_bytes), hbm_bytes=pod.chip.device.hbm_usable_bytes,
+        memory_bytes={category: float(n) for category, n in held.most_common()},
+        link_use={use.link: use.busy_ps / timeline.total_ps for use in timeline.links},
+        unasked=tuple(unasked(program.body)),
+        verdicts=verdicts, program=program, timeline=timeline,
+    )  # fmt: skip
+
+
+COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")
+
+
+def breakdown_ps(timeline: Timeline) -> dict[str, int]:
+    """The core's picoseconds by label, largest first within compute and communication.
+
+    A synchronous collective is exposed for as long as it takes, an asynchronous one for as long as
+    the core waits for it. The values sum to `timeline.total_ps`.
+    """
+    core = [record for record in timeline.tasks if record.stream == "core"]
+    totals: Counter[str] = Counter()
+    for record in (*core, *timeline.waits):
+        compute = record.label in COMPUTE_LABELS
+        totals[record.label if compute else f"exposed {record.label}"] += record.total_ps
+    ordered = sorted(totals.items(), key=lambda item: (item[0].startswith("exposed"), -item[1]))
+    return {label: ps for label, ps in ordered if ps}
+
+
+def total_flops(body: tuple[Op, ...], times: int = 1) -> Flops:
+    """The FLOPs of a body, loops counted as often as they run."""
+    kinds: Counter[str] = Counter()
+    for flops, trips in _flops(body, times):
+        for kind in ("model", "recompute", "redundant", "padding"):
+            kinds[kind] += getattr(flops, kind) * trips
+    return Flops(**kinds)
+
+
+def _flops(body: tuple[Op, ...], times: int) -> Iterator[tuple[Flops, int]]:
+    for op in body:
+        if isinstance(op, Loop):
+            yield from _flops(op.body, times * op.trips)
+        elif hasattr(op, "flops"):
+            yield op.flops, times
+
+
+def unasked(body: tuple[Op, ...], times: int = 1) -> Iterator[tuple[str, str, int]]:
+    """Collectives that nobody asked for: (kind over axes, tensor, how often)."""
+    for op in body:
+        if isinstance(op, Loop):
+            yield from unasked(op.body, times * op.trips)
+        elif isinstance(op, Collective) and not op.asked:
+            yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times
