@@ -165,8 +165,8 @@ class _Layout:
     def change(self, tensors: Sequence[str], sign: int) -> Change:
         """One instance of each of `tensors` taken (1) or freed (-1)."""
         known = [self.tensors[tensor] for tensor in tensors]
-        size = sign * sum(size for _, size, _ in known)
-        return Change(size, tuple((index, sign) for index, _, _ in known))
+        size = sign * sum([size for _, size, _ in known])
+        return Change(size, tuple([(index, sign) for index, _, _ in known]))
 
 
 def _resolve(place: _Place, layout: _Layout) -> None:

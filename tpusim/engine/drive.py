@@ -36,7 +36,7 @@ def run(lanes: Sequence[CostedProgram], *, fold: bool = True) -> Timeline:
     env = Environment(0)
     network = Network(env, [rate for code in codes for _, rate in code.links])
     states = [Lane(env, network, code, fold and len(codes) == 1) for code in codes]
-    events = _drive(env, states)
+    events = drive(env, states)
     stats = Stats(
         events=events,
         trips_simulated=sum(lane.trips for lane in states),
@@ -56,7 +56,7 @@ def _compile(lanes: Sequence[CostedProgram]) -> list[Code]:
     return codes
 
 
-def _drive(env: Environment, lanes: Sequence[Lane]) -> int:
+def drive(env: Environment, lanes: Sequence[Lane]) -> int:
     """Run all lanes to their ends; the number of events that were processed."""
     events = 0
     for process in [env.process(lane.run()) for lane in lanes]:

@@ -107,26 +107,27 @@ def _again(gather: Comm, reader: Calc, key: str) -> Comm:
 
 
 def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> list[Entry]:
-    """One all-reduce at the end of the body for the gradients whose collectives are `small`.
+    """One all-reduce an axis at the end of the body for the gradients that `small` names.
 
-    What reads their results directly (a gather that nobody asked for) follows it.
+    Those that read another's result come in a later one, and what else reads their results (a
+    gather that nobody asked for) comes last.
     """
-    merged: dict[tuple[str, ...], list[Comm]] = {}
+    merged: dict[tuple[int, tuple[str, ...]], list[Comm]] = {}
     kept: list[Entry] = []
     followers: list[Entry] = []
-    moved: set[str] = set()
+    depth: dict[str, int] = {}
     for entry in entries:
+        after = max((depth[key] for key in entry.reads if key in depth), default=-1)
         if isinstance(entry, Planned) and entry.comms[0].name in small:
-            comm = entry.comms[0]
-            whole = replace(comm, kind=CollectiveKind.ALL_REDUCE)
-            merged.setdefault(comm.axes, []).append(whole)
-            moved.update(comm.writes)
-        elif isinstance(entry, Planned) and moved & set(entry.reads):
+            whole = replace(entry.comms[0], kind=CollectiveKind.ALL_REDUCE)
+            merged.setdefault((after + 1, whole.axes), []).append(whole)
+            depth |= dict.fromkeys(entry.writes, after + 1)
+        elif isinstance(entry, Planned) and after >= 0:
             followers.append(entry)
         else:
             kept.append(entry)
-    tuples = [Planned(tuple(comms), Mode.SYNC) for comms in merged.values()]
-    return [*kept, *tuples, *followers]
+    in_order = sorted(merged.items(), key=lambda item: item[0][0])
+    return [*kept, *(Planned(tuple(comms), Mode.SYNC) for _, comms in in_order), *followers]
 
 
 def merge_all_reduces(entries: Sequence[Entry], mergeable: frozenset[str]) -> list[Entry]:
