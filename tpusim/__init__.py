@@ -10,7 +10,9 @@
 Names of the front door load on first use, so that importing the package stays cheap.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from tpusim.errors import TpusimError
     from tpusim.hardware import Chip, Slice, load_chip
     from tpusim.partition import Plan
+    from tpusim.report import write_report
     from tpusim.result import Result
+    from tpusim.runfile import read_run
     from tpusim.simulate import simulate
 
 __version__ = "0.1.0"
@@ -31,7 +35,9 @@ _HOMES = {
     "TpusimError": "tpusim.errors",
     "load_chip": "tpusim.hardware",
     "models": "tpusim",
+    "read_run": "tpusim.runfile",
     "simulate": "tpusim.simulate",
+    "write_report": "tpusim.report",
 }
 
 __all__ = [
@@ -43,7 +49,9 @@ __all__ = [
     "__version__",
     "load_chip",
     "models",
+    "read_run",
     "simulate",
+    "write_report",
 ]
 
 
@@ -59,3 +67,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _FrontDoor(ModuleType):
+    """The package: `tpusim.simulate` stays the function when the module of that name is loaded."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if _HOMES.get(name) == f"tpusim.{name}" and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontDoor

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
+from tpusim.models import Transformer
 from tpusim.partition import Plan
-from tpusim.program import Collective, Flops, Loop, Op, Program
+from tpusim.program import Collective, Flops, Loop, Op, Phase, Program
 
 PICO = 1e-12
 
@@ -38,7 +39,7 @@ class Result:
     flops: of all devices together, each kind apart.
     """
 
-    model: str
+    model: Transformer
     plan: Plan
     pod: Slice
     placement: Placement
@@ -89,7 +90,15 @@ class Result:
     @property
     def exposed_s(self) -> float:
         """Communication that no compute hides, all axes together."""
-        return sum(s for label, s in self.breakdown_s.items() if label.startswith("exposed"))
+        return sum(s for label, s in self.breakdown_s.items() if label.startswith(EXPOSED))
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """The step by its parts, exposed communication included; sums to `step_time_s`."""
+        totals = dict.fromkeys(Phase, 0)
+        for (_, phase), picoseconds in core_ps(self.timeline).items():
+            totals[phase] += picoseconds
+        return {str(phase): picoseconds * PICO for phase, picoseconds in totals.items()}
 
     def __str__(self) -> str:
         from tpusim.summary import summary
@@ -98,8 +107,8 @@ class Result:
 
 
 def make_result(
-    name: str, plan: Plan, pod: Slice, placement: Placement, graph: Graph, program: Program,
-    timeline: Timeline, verdicts: Verdicts,
+    model: Transformer, plan: Plan, pod: Slice, placement: Placement, graph: Graph,
+    program: Program, timeline: Timeline, verdicts: Verdicts,
 ) -> Result:  # fmt: skip
     """The result of one lane's timeline."""
     memory = timeline.memory[0]
@@ -107,7 +116,7 @@ def make_result(
     for category, nbytes in memory.by_category().items():
         held[category] += nbytes
     return Result(
-        model=name, plan=plan, pod=pod, placement=placement, tokens=graph.tokens,
+        model=model, plan=plan, pod=pod, placement=placement, tokens=graph.tokens,
         step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
         flops=total_flops(program.body),
@@ -120,21 +129,36 @@ def make_result(
 
 
 COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")
+EXPOSED = "exposed "
 
 
-def breakdown_ps(timeline: Timeline) -> dict[str, int]:
-    """The core's picoseconds by label, largest first within compute and communication.
+def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
+    """The core's picoseconds by label and phase, largest label first within work and exposed.
 
     A synchronous collective is exposed for as long as it takes, an asynchronous one for as long as
     the core waits for it. The values sum to `timeline.total_ps`.
     """
     core = [record for record in timeline.tasks if record.stream == "core"]
-    totals: Counter[str] = Counter()
+    split: Counter[tuple[str, Phase]] = Counter()
+    labels: Counter[str] = Counter()
     for record in (*core, *timeline.waits):
         compute = record.label in COMPUTE_LABELS
-        totals[record.label if compute else f"exposed {record.label}"] += record.total_ps
-    ordered = sorted(totals.items(), key=lambda item: (item[0].startswith("exposed"), -item[1]))
-    return {label: ps for label, ps in ordered if ps}
+        label = record.label if compute else f"{EXPOSED}{record.label}"
+        split[label, record.phase] += record.total_ps
+        labels[label] += record.total_ps
+    ranked = sorted(labels, key=lambda label: (label.startswith(EXPOSED), -labels[label], label))
+    return {
+        (label, phase): split[label, phase]
+        for label in ranked for phase in Phase if split[label, phase]
+    }  # fmt: skip
+
+
+def breakdown_ps(timeline: Timeline) -> dict[str, int]:
+    """The same by label alone."""
+    totals: Counter[str] = Counter()
+    for (label, _), picoseconds in core_ps(timeline).items():
+        totals[label] += picoseconds
+    return dict(totals)
 
 
 def total_flops(body: tuple[Op, ...], times: int = 1) -> Flops:

@@ -25,7 +25,7 @@ def simulate(model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True) -
     program = lower(template, graph, plan, pod, placement)
     timeline = run([cost_program(program, pod, placement)], fold=fold)
     verdicts = Verdicts(template.dropped, plan.placement is not None)
-    return make_result(model.name, plan, pod, placement, graph, program, timeline, verdicts)
+    return make_result(model, plan, pod, placement, graph, program, timeline, verdicts)
 
 
 @lru_cache(maxsize=32)

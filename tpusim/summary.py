@@ -1,67 +1,130 @@
 """A result as a short report for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from textwrap import wrap
 
-from tpusim.result import CONVENTION, Result
+from tpusim.phase import Phase
+from tpusim.result import CONVENTION, PICO, Result, core_ps
 from tpusim.units import format_bytes, format_seconds
 
-
-def summary(result: Result) -> str:
-    """The verdict first, then where the time and the memory go."""
-    return "\n".join(_lines(result))
+WIDTH = 100
+MARGIN = 12
 
 
-def _lines(r: Result) -> Iterator[str]:
-    chosen = "given" if r.verdicts.placement_given else "chosen"
-    yield f"{r.model} on {r.pod} ({r.pod.chips} chips)"
-    yield f"plan        {r.plan}"
-    yield f"placement   {r.placement} ({chosen})"
-    yield ""
+def summary(result: Result, ideal: Result | None = None) -> str:
+    """The verdict first, then where the time and the memory go.
+
+    ideal: the same run under the lowering `ideal`; what it gains is a line of the report.
+    """
+    return "\n".join(_lines(result, ideal))
+
+
+def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if not r.fits:
-        yield f"DOES NOT FIT: {infeasible_reason(r)}"
-    yield (
-        f"step time   {format_seconds(r.step_time_s)}   MFU {r.mfu:.1%}   HFU {r.hfu:.1%}   "
-        f"{r.tokens_per_s:,.0f} tokens/s   {r.tflops_per_device:.1f} TFLOP/s a device"
-    )
-    yield f"            {CONVENTION}"
+        yield from _entry("DOES NOT FIT", infeasible_reason(r))
+    yield f"{r.model.name} on {r.pod} ({r.pod.chips} chips)"
+    yield from _entry("plan", str(r.plan))
+    chosen = "given" if r.verdicts.placement_given else "chosen"
+    yield from _entry("placement", f"{r.placement} ({chosen})")
     yield ""
-    yield "where the step goes"
-    for label, seconds in r.breakdown_s.items():
-        share = seconds / r.step_time_s
-        yield f"  {label:<22} {format_seconds(seconds):>10} {share:>7.1%}"
-    yield f"  {'sum':<22} {format_seconds(sum(r.breakdown_s.values())):>10} {1:>7.1%}"
+    yield from _entry("step time", _headline(r))
+    if ideal is not None:
+        yield from _entry("", _gain(r, ideal))
+    yield from _entry("", CONVENTION)
     yield ""
-    yield (
-        f"HBM peak    {format_bytes(r.hbm_peak_bytes)} of {format_bytes(r.hbm_bytes)} usable "
-        f"a device: {_memory(r)}"
-    )
-    yield f"links       {_links(r)}"
+    yield from _breakdown(r)
+    yield ""
+    if r.fits:
+        yield from _entry("HBM peak", f"{_need(r)}: {_memory(r)}")
+    yield from _entry("links", _links(r))
     yield from _notes(r)
+
+
+def _entry(head: str, text: str) -> Iterator[str]:
+    """A word in the margin, and its text in lines beside it."""
+    first = f"{head:<{MARGIN}}" if len(head) < MARGIN else f"{head}: "
+    yield from wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=" " * MARGIN,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _headline(r: Result) -> str:
+    return (
+        f"{format_seconds(r.step_time_s)}, MFU {r.mfu:.1%}, HFU {r.hfu:.1%}, "
+        f"{r.tokens_per_s:,.0f} tokens/s, {r.tflops_per_device:.1f} TFLOP/s a device"
+    )
+
+
+def _gain(r: Result, ideal: Result) -> str:
+    less = 1 - ideal.step_time_s / r.step_time_s
+    change = f"{less:.1%} less" if less > 0 else "no less"
+    return f"a perfect compiler (lowering ideal): {format_seconds(ideal.step_time_s)}, {change}"
+
+
+def _breakdown(r: Result) -> Iterator[str]:
+    """A row a label, a column a phase; both sum to the step time."""
+    scale, unit = (PICO, "s") if r.step_time_s >= 1 else (PICO * 1e3, "ms")
+    cells = core_ps(r.timeline)
+    labels = list(dict.fromkeys(label for label, _ in cells))
+    heads = (f"time [{unit}]", "share", *map(str, Phase))
+    yield _row("where the step goes", heads)
+    for label in labels:
+        yield _row(f"  {label}", _cells([cells.get((label, p), 0) for p in Phase], scale, r))
+    sums = [sum(cells.get((label, phase), 0) for label in labels) for phase in Phase]
+    yield _row("  sum", _cells(sums, scale, r))
+
+
+def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
+    parts = list(phases)
+    yield f"{sum(parts) * scale:.3f}"
+    yield f"{sum(parts) / r.timeline.total_ps:.1%}"
+    for part in parts:
+        yield f"{part * scale:.3f}" if part else "-"
+
+
+def _row(head: str, cells: Iterable[str]) -> str:
+    return f"{head:<28}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def infeasible_reason(r: Result) -> str:
     """Why a plan does not fit: what it needs, what there is, and who holds it."""
+    return f"needs {_need(r)}: {_memory(r)}"
+
+
+def _need(r: Result) -> str:
     need, have = format_bytes(r.hbm_peak_bytes), format_bytes(r.hbm_bytes)
-    return f"needs {need} of {have} usable HBM a device: {_memory(r)}"
+    return f"{need} of {have} usable a device"
 
 
 def _memory(r: Result) -> str:
-    parts = (f"{category} {format_bytes(n)}" for category, n in r.memory_bytes.items())
-    return " + ".join(parts)
+    return " + ".join(f"{category} {format_bytes(n)}" for category, n in r.memory_bytes.items())
 
 
 def _links(r: Result) -> str:
-    return ", ".join(f"{link} {use:.0%}" for link, use in r.link_use.items()) or "none used"
+    """The links that carry anything; both directions of a dimension as one where they agree."""
+    shown: dict[str, str] = {}
+    for link, use in r.link_use.items():
+        both = link[-1] in "+-" and r.link_use.get(f"{link[:-1]}+") == r.link_use.get(
+            f"{link[:-1]}-"
+        )
+        if use:
+            shown[link[:-1] if both else link] = f"{use:.1%}"
+    used = ", ".join(f"{link} {use}" for link, use in shown.items())
+    return f"{used} of capacity over the step" if used else "none used"
 
 
 def _notes(r: Result) -> Iterator[str]:
-    redundant, padding = float(r.flops.redundant), float(r.flops.padding)
-    if redundant or padding:
-        whole = float(r.flops.total)
-        yield (
-            f"extra work  {redundant / whole:.2%} of FLOPs redundant, {padding / whole:.2%} padding"
-        )
+    whole = float(r.flops.total)
+    for kind, flops in (("redundant", r.flops.redundant), ("padding", r.flops.padding)):
+        if flops:
+            yield from _entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
     for dim, size, axis, shards in r.verdicts.dropped:
-        yield f"note        {dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
+        text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
+        yield from _entry("note", text)
+    groups: dict[tuple[str, int], list[str]] = {}
     for what, tensor, times in r.unasked:
-        yield f"note        nobody asked for the {what} of {tensor} ({times} a step)"
+        groups.setdefault((what, times), []).append(tensor)
+    for (what, times), tensors in groups.items():
+        text = f"nobody asked for the {what} of {', '.join(tensors)} ({times} a step)"
+        yield from _entry("note", text)

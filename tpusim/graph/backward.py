@@ -22,7 +22,10 @@ def training_step(graph: Graph, remat: Remat) -> Graph:
         check_saved_names(
             remat.save, [t for body in bodies for op in body for t in (*op.inputs, *op.outputs)]
         )
-    seed = {graph.loss.name: replace(graph.loss, name=f"d({graph.loss.name})", role=Role.INPUT)}
+    loss = graph.loss
+    seed = {
+        loss.name: replace(loss, name=f"d({loss.name})", role=Role.INPUT, primal=loss.name),
+    }
     forward, tape = _differentiate(graph.ops, seed, remat)
     return replace(
         graph, ops=forward + tuple(tape.ops), gradients=tuple(tape.parameter_gradients.items())

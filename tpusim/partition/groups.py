@@ -14,7 +14,7 @@ def group_of(axes: Axes, pod: Slice, placement: Placement) -> Group:
     for span in spans:
         size *= span.size
     one = on_torus[0] if len(on_torus) == 1 == len(spans) else None
-    ring = one is not None and pod.topology.wrap[one.dim] and one.size == dims[one.dim]
+    ring = one is not None and one.size == dims[one.dim]
     covered = 1
     for span in on_torus:
         covered *= span.size

@@ -40,7 +40,7 @@ class Memory:
         result = [Life() for _ in entries]
         names: dict[str, str] = {}
         for place, entry in enumerate(entries):
-            over = self._overwritten(entry, place, last, names)
+            over = self._overwritten(entry, place, last, names, kept)
             for key in entry.writes:
                 end = None if key in kept else last.get(key, place)
                 names[key] = over.pop(key, key)
@@ -55,14 +55,18 @@ class Memory:
         return _beside_loops(entries, result)
 
     def _overwritten(
-        self, entry: Entry, place: int, last: dict[str, int], names: dict[str, str]
-    ) -> dict[str, str]:
-        """Which results take the place of which operands: of the same size, and dead after it."""
+        self, entry: Entry, place: int, last: dict[str, int], names: dict[str, str],
+        kept: Sequence[str],
+    ) -> dict[str, str]:  # fmt: skip
+        """Which results take the place of which operands: of the same size, and dead after it.
+
+        What outlives the body keeps its own name, by which it is freed later.
+        """
         if not (isinstance(entry, Calc) and isinstance(entry.op, Pointwise)):
             return {}
         dying = [key for key in entry.reads if last[key] == place and key in names]
         pairs = {}
-        for key in entry.writes:
+        for key in (key for key in entry.writes if key not in kept):
             match = next((k for k in dying if self._size(k) == self._size(key)), None)
             if match is not None:
                 dying.remove(match)
@@ -92,7 +96,9 @@ class Memory:
             stack = self._stack(key, nest.scan.trips, "gradients")
             narrow = DTYPE_BYTES[self.grad_dtype] / self.sizes.itemsize(self.buffers[key].dtype)
             self.gradients[weight] = stack.tensor
-            life.allocs.append(replace(stack, bytes=stack.bytes * narrow))
+            life.allocs.append(
+                replace(stack, bytes=stack.bytes * narrow, padded=stack.padded * narrow)
+            )
 
     def _stack(self, key: str, trips: int, category: str) -> Alloc:
         one = self._alloc(key)

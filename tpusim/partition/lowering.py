@@ -17,7 +17,8 @@ class Group:
     """The devices of a collective, as the compiler's choice depends on them.
 
     dimensions: torus dimensions that the group spans. whole: it spans the whole slice.
-    ring: it is one whole, wrapped dimension. bandwidth: B/s of a bidirectional ring, nominal.
+    ring: it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
+    bandwidth: B/s of a bidirectional ring, nominal.
     """
 
     size: int

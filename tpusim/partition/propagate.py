@@ -12,27 +12,27 @@ from tpusim.graph import Graph, Op, Pointwise, Role, Scan, Tensor
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan
 from tpusim.partition.rules import Rules, annotations
+from tpusim.phase import Phase
 
 _Open = list[Axes | None]
 
 
 def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
-    """The layout of every tensor of the forward pass, by name.
+    """The layout of every tensor of the forward pass, by name, over the dimensions it is made with.
 
     A gradient lies as the tensor that it is the gradient of.
     """
-    ops = tuple(_forward(graph.ops))
-    tensors = {t.name: t for op in ops for t in (*op.inputs, *op.outputs)}
-    for op in graph.ops:
-        if isinstance(op, Scan):
-            tensors |= {t.name: t for carry in op.carries for t in carry}
+    ops, pairs = tuple(_forward(graph.ops)), tuple(_carries(graph.ops))
+    tensors: dict[str, Tensor] = {}
+    for group in (*pairs, *((*op.outputs, *op.inputs) for op in ops)):
+        for tensor in group:
+            tensors.setdefault(tensor.name, tensor)
     if not plan.annotate:
         return {name: rules.layout(tensor) for name, tensor in tensors.items()}
     given = annotations(plan, tensors.values(), graph.sizes)
     state: dict[str, _Open] = {
         name: list(given.get(name, ())) or _start(tensor, rules) for name, tensor in tensors.items()
     }
-    pairs = tuple(_carries(graph.ops))
     _spread(state, ops, pairs)
     for name, tensor in tensors.items():
         _fill(state[name], rules.layout(tensor))
@@ -46,6 +46,8 @@ def _start(tensor: Tensor, rules: Rules) -> _Open:
 
 def _forward(ops: Iterable[Op]) -> Iterable[Op]:
     for op in ops:
+        if op.phase is not Phase.FORWARD:
+            continue
         if isinstance(op, Scan):
             yield from _forward(op.body)
         else:
@@ -55,7 +57,7 @@ def _forward(ops: Iterable[Op]) -> Iterable[Op]:
 def _carries(ops: Iterable[Op]) -> Iterable[tuple[Tensor, Tensor]]:
     """Tensors that must lie alike: what a scan carries in and out of its trips."""
     for op in ops:
-        if isinstance(op, Scan):
+        if isinstance(op, Scan) and op.phase is Phase.FORWARD:
             for before, first, last, after in op.carries:
                 yield from ((before, first), (first, last), (last, after))
 

@@ -84,10 +84,9 @@ def _chunk(ring: Ring, whole: Matmul, sizes: Sizes, trips: int) -> Matmul:
     """
     calc, dim = ring.calc, ring.comm.dim
     op, split = calc.op, dict(calc.split)
-    reads = sum(
-        sizes.product(t.dims, split) * sizes.itemsize(t.dtype) / (trips if dim in t.dims else 1)
-        for t in op.inputs
-    )
+    operands = {t: sizes.product(t.dims, split) * sizes.itemsize(t.dtype) for t in op.inputs}
+    fused = (whole.read_bytes - sum(operands.values())) / trips
+    reads = fused + sum(n / trips if dim in t.dims else n for t, n in operands.items())
     if dim not in op.outputs[0].dims:
         side, extra, writes = "k", whole.write_bytes, whole.write_bytes
     else:

@@ -5,7 +5,7 @@ one axis or several. A tensor takes each axis once, the first dimension first. A
 dimension is too small for is dropped for that dimension, which is then replicated over it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -112,6 +112,7 @@ def annotations(
                 "each, None where it is not sharded"
             )
         layout = tuple(axes_of(rule) for rule in given)
+        _check_once(f"plan.annotate.{name}", [axis for axes in layout for axis in axes])
         for dim, axes in zip(tensor.dims, layout, strict=True):
             _check_annotated(f"plan.annotate.{name}", dim, sizes[dim], axes, plan.mesh)
         found[name] = tuple(tuple(a for a in axes if plan.mesh[a] > 1) for axes in layout)
@@ -133,6 +134,14 @@ def _check_annotated(where: str, dim: str, size: int, axes: Axes, mesh: Mapping[
         )
 
 
+def _check_once(where: str, axes: Sequence[str]) -> None:
+    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if twice:
+        raise PlanError(
+            f"{where} names {twice!r} twice; an axis shards one dimension of a tensor, once"
+        )
+
+
 def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
     valid = {*DEFAULT_RULES, *sizes, *(f"act_{dim}" for dim in sizes)}
     rules = {}
@@ -142,6 +151,7 @@ def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
                 f"plan.rules.{key} names no dimension of the model: {nearest(key, valid)}"
             )
         rules[key] = axes_of(rule)
+        _check_once(f"plan.rules.{key}", rules[key])
         for axis in rules[key]:
             if axis not in plan.mesh:
                 raise PlanError(

@@ -50,7 +50,7 @@ def flops_of(calc: Calc, sizes: Sizes) -> Flops:
         return Flops()
     padded_sizes = {dim: sizes.padded((dim,), split) for dim in _dims(op)}
     padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
-    used = sizes.group(tuple(axis for _, axes in calc.split for axis in axes))
+    used = sizes.group(tuple(dict.fromkeys(axis for _, axes in calc.split for axis in axes)))
     copies = sizes.group(tuple(sizes.axes)) / used
     model = graph.model_flops(op, dict(sizes.dims))
     redundant = (_whole_number(copies) - 1) * padded + (whole - model)

@@ -1,0 +1,101 @@
+"""Models, plans and ways to look at their partitions that several tests share."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from tpusim.graph import Graph
+from tpusim.hardware import Slice, placements
+from tpusim.models import Transformer
+from tpusim.partition import Plan, Sizes, Template, lower, structure
+from tpusim.partition.template import Calc, Comm, body_nodes
+from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
+from tpusim.simulate import place, step_graph
+
+ENCODER_480B = Transformer(
+    name="bert-480b", kind="encoder", layers=64, embed=16384, mlp=131072, heads=256, kv_heads=1,
+    head_dim=128, vocab=30522, gated=True, rotary=False, attention="dot", tied_embeddings=True,
+)  # fmt: skip
+PLAN_480B = Plan(
+    mesh={"fsdp": 256, "tensor": 8}, seq_len=512, global_batch=4096, rules={"act_embed": "tensor"}
+)
+MIB = 2**20
+GIB = 2**30
+
+
+@lru_cache(maxsize=1)
+def v4_2048() -> Slice:
+    return Slice("v4", "8x16x16")
+
+
+def small(**changes: Any) -> Transformer:
+    """A transformer whose dimensions are all different, so that no two can be mistaken."""
+    given = {"layers": 3, "embed": 64, "mlp": 256, "heads": 8, "head_dim": 32, "vocab": 512}
+    return Transformer(**(given | changes))
+
+
+def plan_of(mesh: dict[str, int], **changes: Any) -> Plan:
+    given = {"seq_len": 16, "global_batch": 32}
+    return Plan(mesh=mesh, **(given | changes))
+
+
+def graph_of(model: Transformer, plan: Plan) -> Graph:
+    return step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+
+
+def template_of(model: Transformer, plan: Plan) -> Template:
+    return structure(graph_of(model, plan), plan)
+
+
+def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
+    graph, template = graph_of(model, plan), template_of(model, plan)
+    return lower(template, graph, plan, pod, place(template, graph, plan, pod))
+
+
+def any_program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
+    """The program on the first placement there is, for laws that hold on any."""
+    graph, template = graph_of(model, plan), template_of(model, plan)
+    return lower(template, graph, plan, pod, placements(pod, plan.mesh)[0])
+
+
+def sizes_of(model: Transformer, plan: Plan) -> Sizes:
+    return Sizes(graph_of(model, plan).sizes, plan.active_axes, plan.dtype)
+
+
+def comms(template: Template) -> list[tuple[Comm, int]]:
+    """The logical collectives of a step, with how often each runs."""
+    return [(node, n) for node, n in body_nodes(template.nodes) if isinstance(node, Comm)]
+
+
+def calcs(template: Template) -> list[tuple[Calc, int]]:
+    return [(node, n) for node, n in body_nodes(template.nodes) if isinstance(node, Calc)]
+
+
+def payload(comm: Comm, sizes: Sizes) -> float:
+    """Bytes of the full tensor on one device."""
+    return sizes.elements(comm.payload) * sizes.itemsize(comm.dtype)
+
+
+def flat(
+    body: tuple[Op, ...], times: int = 1
+) -> Iterator[tuple[Compute | Collective | Transfer, int]]:
+    """Every operation that is not a loop, with the number of times that it runs."""
+    for op in body:
+        if isinstance(op, Loop):
+            yield from flat(op.body, times * op.trips)
+        else:
+            yield op, times
+
+
+def loop(body: tuple[Op, ...], name: str) -> Loop:
+    """The loop of that name, wherever it is."""
+    found = [op for op in _loops(body) if op.name == name]
+    assert len(found) == 1, name
+    return found[0]
+
+
+def _loops(body: tuple[Op, ...]) -> Iterator[Loop]:
+    for op in body:
+        if isinstance(op, Loop):
+            yield op
+            yield from _loops(op.body)

@@ -1,0 +1,195 @@
+"""The command line: answers, exit codes, and one sentence for each mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tpusim.cli.main import main as entry
+from tpusim.cli.main import run
+
+RUN = """
+[slice]
+chip = "v5e"
+topology = "4x4"
+[model]
+layers = 2
+embed = 512
+mlp = 2048
+heads = 4
+vocab = 1000
+[plan]
+seq_len = 128
+global_batch = 32
+mesh = { fsdp = 16 }
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "run.toml"
+    file.write_text(RUN, "utf-8")
+    return str(file)
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, what was printed, and the error without its first word."""
+    code = run(arguments)
+    out, error = capsys.readouterr()
+    assert error == "" or (error.startswith("error: ") and error.count("\n") == 1)
+    return code, out, error.removeprefix("error: ")
+
+
+def test_simulate_prints_the_report(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = said(["simulate", path], capsys)
+    assert (code, error) == (0, "")
+    assert "transformer on v5e:4x4 (16 chips)" in out
+    assert "a perfect compiler (lowering ideal): " in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_an_ideal_lowering_is_not_compared_with_itself(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "perfect" not in said(["simulate", path, "--set", "plan.lowering=ideal"], capsys)[1]
+
+
+def test_a_plan_that_does_not_fit_is_an_answer(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", "plan.global_batch=3200000"]
+    code, out, _ = said(["simulate", path, *settings, "--out", str(tmp_path / "out")], capsys)
+    assert code == 0
+    assert out.startswith("DOES NOT FIT: needs ")
+    written = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
+    assert written["fits"] is False
+    assert written["reason"].startswith("needs ")
+    assert written["step_time_s"] > 0
+
+
+def test_settings_change_the_run(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--set", "plan.remat=minimal", "--set", "model.layers=5"]
+    _, out, _ = said(["simulate", path, *arguments, "--program"], capsys)
+    assert "remat minimal" in out
+    assert "loop layers x5" in out
+
+
+def test_stats_are_asked_for_and_never_in_files(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    _, out, _ = said(["simulate", path, "--stats", "--out", str(folder)], capsys)
+    assert "trips simulated of" in out
+    assert "stats" not in said(["simulate", path], capsys)[1]
+    assert not [file for file in folder.iterdir() if b"trips simulated" in file.read_bytes()]
+
+
+def test_folding_changes_no_time(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folded = said(["simulate", path], capsys)[1]
+    assert said(["simulate", path, "--no-fold"], capsys)[1] == folded
+
+
+def test_the_summary_on_disk_is_what_is_printed(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a" / "b"
+    _, out, _ = said(["simulate", path, "--out", str(folder)], capsys)
+    summary = (folder / "summary.txt").read_text("utf-8")
+    assert out == f"{summary}\nreport      {folder}\n"
+
+
+def test_chips(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(["chips"], capsys)[1].startswith("chip ")
+    assert said(["chips", "v5p"], capsys)[1].startswith("TPU v5p: ")
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(["--version"], capsys)
+    assert (code, out) == (0, "tpusim 0.1.0\n")
+    code, out, _ = said([], capsys)
+    assert code == 0
+    assert out == said(["--help"], capsys)[1]
+    assert "simulate" in out
+
+
+MISTAKES = [
+    (["simulte", "RUN"], "No such command 'simulte'. Did you mean 'simulate'?"),
+    (["chips", "v6"], "no chip 'v6' in the catalogue; did you mean 'v6e'"),
+    (["simulate"], "Missing argument 'RUN.toml'"),
+    (["simulate", "RUN", "--ot", "x"], "No such option: --ot"),
+    (["simulate", "RUN", "more"], "unexpected extra argument"),
+    (["simulate", "RUN", "--out", ""], "--out is empty; give a folder"),
+    (["simulate", "RUN", "--out", "RUN"], "run.toml is a file; give a folder"),
+    (["simulate", "RUN", "--out", "RUN/deep/er"], "er cannot be written: Not a directory"),
+    (["simulate", "RUN", "--out", "/proc/none/x"], "/proc/none/x cannot be written"),
+    (["simulate", "none.toml"], "none.toml: cannot be read: No such file"),
+    (["simulate", "RUN", "--set", "plan.remta=full"], "did you mean 'remat'?"),
+    (["simulate", "RUN", "--set", "plan.mesh.fsdp=8"], "8, but there are 16 devices of v5e:4x4"),
+    (["simulate", "RUN", "--set", "plan.global_batch=24"], "does not divide by the 16 shards"),
+    (["simulate", "RUN", "--set", "plan.global_batch=8"], "is smaller than the 16 shards"),
+    (["simulate", "RUN", "--set", "slice.topology=4x5"], "v5e has no slice 4x5"),
+    (["simulate", "RUN", "--set", "plan.rules.mpl=fsdp"], "did you mean 'mlp'"),
+    (["simulate", "RUN", "--set", "plan.rules.mlp=fdsp"], "did you mean 'fsdp'?"),
+    (["simulate", "RUN", "--set", 'plan.annotate={ "layer/k" = ["fsdp"] }'], "gives 1 entries"),
+    (["simulate", "RUN", "--set", 'plan.annotate={ "loss" = [[], "fsdp"] }', "--set",
+      "plan.seq_len=9"], "shards seq (size 9) over fsdp = 16, which does not divide it"),
+    (["simulate", "RUN", "--set", 'plan.placement={ fsdp = ["x"] }'],
+     "write dimensions whose sizes multiply to 16 (here x=4, y=4)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [argument.replace("RUN", path) for argument in arguments]
+    code, out, error = said(given, capsys)
+    assert (code, out) == (2, "")
+    assert sentence in error
+
+
+def test_the_message_names_file_and_setting(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, error = said(["simulate", path, "--set", "plan.mesh.fsdp=8"], capsys)
+    assert error.startswith(f"{path} --set plan.mesh.fsdp=8: ")
+
+
+def test_a_folder_is_tried_before_the_simulation(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import tpusim.cli.simulation as simulation
+
+    monkeypatch.setattr(simulation, "simulate", lambda *_, **__: pytest.fail("simulated"))
+    assert said(["simulate", path, "--out", path], capsys)[0] == 2
+
+
+def test_a_wrong_run_leaves_no_folder(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a" / "b"
+    settings = ["--set", "plan.global_batch=8"]
+    assert said(["simulate", path, *settings, "--out", str(folder)], capsys)[0] == 2
+    assert not folder.parent.exists()
+
+
+def test_a_defect_of_ours_asks_for_a_report(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import tpusim.cli.simulation as simulation
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(simulation, "simulate", broken)
+    code, _, error = said(["simulate", path], capsys)
+    assert code == 1
+    assert "a defect of tpusim, please report it: KeyError('lost')" in error
+    monkeypatch.setenv("TPUSIM_DEBUG", "1")
+    with pytest.raises(KeyError, match="lost"):
+        run(["simulate", path])
+
+
+def test_the_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["tpusim", "nothing"])
+    with pytest.raises(SystemExit) as caught:
+        entry()
+    assert caught.value.code == 2

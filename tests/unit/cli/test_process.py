@@ -1,0 +1,115 @@
+"""The command as a process: what it loads, its time, pipes, and terminals that are none."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FLAGSHIP = ROOT / "experiments" / "bert_480b" / "run.toml"
+HEAVY = {"pandas", "matplotlib", "jax", "rich"}
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, **environment}, check=False,
+    )  # fmt: skip
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The heavy packages that a fresh process has loaded after `statement`."""
+    code = f"{statement}\nimport sys; print('loaded', *sys.modules)"
+    last = python("-c", code).stdout.splitlines()[-1].split()
+    assert last[0] == "loaded"
+    return HEAVY & set(last)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tpusim",
+        "import tpusim as ts; [getattr(ts, name) for name in ts.__all__]",
+        f"from tpusim.cli.main import run; run(['simulate', {str(FLAGSHIP)!r}, '--stats'])",
+        "from tpusim.cli.main import run; run(['chips'])",
+    ],
+)
+def test_nothing_heavy_is_loaded(statement: str) -> None:
+    assert loaded_by(statement) == set()
+
+
+def test_the_probe_sees_what_is_loaded() -> None:
+    assert loaded_by("import rich") == {"rich"}
+
+
+def user_seconds(*arguments: str) -> float:
+    """User CPU seconds of the best of three processes."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        assert python(*arguments).returncode == 0
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+    return min(once() for _ in range(3))
+
+
+def test_import_and_simulate_are_quick(tmp_path: Path) -> None:
+    """Promised: 0.4, 1 and 3 s of user CPU; a busy machine is allowed half as much again."""
+    assert user_seconds("-c", "import tpusim") < 0.4
+    assert user_seconds("-m", "tpusim", "simulate", str(FLAGSHIP)) < 1.5
+    out = str(tmp_path / "report")
+    assert user_seconds("-m", "tpusim", "simulate", str(FLAGSHIP), "--out", out) < 4.5
+
+
+def test_no_colours_and_no_terminal() -> None:
+    plain = python("-m", "tpusim", "simulate", str(FLAGSHIP), TERM="xterm-256color")
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert "\x1b" not in plain.stdout
+    assert "\x1b" not in python("-m", "tpusim", "--help", FORCE_COLOR="1").stdout
+
+
+def test_a_mistake_has_no_traceback() -> None:
+    wrong = python("-m", "tpusim", "simulate", "experiments")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: experiments: a folder;")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m tpusim chips v4 | true; echo ${{PIPESTATUS[0]}}"
+    piped = subprocess.run(
+        ["bash", "-c", f"sleep 0; {command}"], capture_output=True, text=True, check=True
+    )
+    assert (piped.stdout, piped.stderr) == ("0\n", "")
+
+
+def test_an_encoding_that_lacks_a_letter_does_not_stop_the_answer() -> None:
+    ascii_only = python("-m", "tpusim", "simulate", str(FLAGSHIP), PYTHONIOENCODING="ascii")
+    assert ascii_only.returncode == 0
+    assert "fsdp=256 on y,z ? tensor=8 on x" in ascii_only.stdout
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "tpusim", "chips"], stdout=full, stderr=subprocess.PIPE,
+            text=True, check=False,
+        )  # fmt: skip
+    assert answer.returncode == 2
+    assert answer.stderr == "error: the answer cannot be printed: No space left on device\n"
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Run twice, under two hash seeds."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for seed, folder in zip(("1", "2"), folders, strict=True):
+        arguments = ("-m", "tpusim", "simulate", str(FLAGSHIP), "--out", str(folder))
+        assert python(*arguments, PYTHONHASHSEED=seed).returncode == 0
+    first, second = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders)
+    assert set(first) == {
+        "summary.txt", "result.json", "operations.csv", "transfers.csv", "program.txt",
+        "breakdown.png", "breakdown.svg",
+    }  # fmt: skip
+    assert first == second

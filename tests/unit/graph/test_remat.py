@@ -1,0 +1,117 @@
+"""What the forward pass keeps, and what is therefore computed again."""
+
+import pytest
+from plans import small
+
+from tpusim.errors import PlanError
+from tpusim.graph import Attention, Einsum, Graph, Op, Remat, Role, Scan, training_step, walk
+from tpusim.models import Transformer
+from tpusim.phase import Phase
+
+NORMS = {"layer/attn_norm", "layer/mlp_norm"}
+
+
+def step(model: Transformer, remat: Remat) -> Graph:
+    return training_step(model.graph(batch=4, seq_len=16), remat)
+
+
+def again(model: Transformer, policy: str, *save: str) -> set[str]:
+    ops = walk(step(model, Remat(policy, save)).ops)
+    return {op.name for op, _ in ops if op.phase is Phase.RECOMPUTE}
+
+
+def saved(model: Transformer, policy: str, *save: str) -> set[str]:
+    (forward,) = (
+        op for op in step(model, Remat(policy, save)).ops
+        if isinstance(op, Scan) and op.phase is Phase.FORWARD
+    )  # fmt: skip
+    return {tensor.short for tensor in forward.saves}
+
+
+def test_full_saves_each_layers_input_and_computes_all_but_the_last_projection_again() -> None:
+    model = small(gated=False)
+    assert saved(model, "full") == {"layer_in"}
+    assert again(model, "full") == NORMS | {
+        "layer/wq", "layer/wk", "layer/wv", "layer/q_rotary", "layer/k_rotary", "layer/attention",
+        "layer/wo", "layer/mid", "layer/wi", "layer/silu",
+    }  # fmt: skip
+
+
+def test_a_parallel_block_has_two_last_projections() -> None:
+    found = again(small(parallel=True), "full")
+    assert not found & {"layer/wo", "layer/wo_mlp"}
+    assert {"layer/wq", "layer/wi_0", "layer/wi_1"} <= found
+
+
+@pytest.mark.parametrize("attention", ["flash", "dot"])
+def test_minimal_recomputes_no_product_with_a_weight_but_attention(attention: str) -> None:
+    model = small(attention=attention)
+    graph = step(model, Remat("minimal"))
+    found = [op for op, _ in walk(graph.ops) if op.phase is Phase.RECOMPUTE]
+    products = [op for op in found if isinstance(op, Einsum | Attention)]
+    assert not [op for op in products if any(t.role is Role.PARAM for t in op.inputs)]
+    kinds = {"flash": {"layer/attention"}, "dot": {"layer/scores", "layer/context"}}[attention]
+    assert {op.name for op in products} == kinds
+    assert saved(model, "minimal") == {
+        "layer_in", "q", "k", "v", "out", "mlp_in_0", "mlp_in_1",
+    }  # fmt: skip
+
+
+def test_dots_recomputes_no_product_but_a_kernel_is_none() -> None:
+    def products(model: Transformer) -> set[str]:
+        ops = walk(step(model, Remat("dots")).ops)
+        kinds = Einsum | Attention
+        return {o.name for o, _ in ops if o.phase is Phase.RECOMPUTE and isinstance(o, kinds)}
+
+    assert products(small(attention="dot")) == set()
+    assert products(small(attention="flash")) == {"layer/attention"}
+
+
+def test_none_recomputes_nothing() -> None:
+    for attention in ("dot", "flash"):
+        assert again(small(attention=attention), "none") == set()
+
+
+def test_a_save_list_cuts_the_recomputation_short() -> None:
+    model = small()
+    everything = again(model, "full")
+    kept = again(model, "full", "q", "k", "v")
+    assert everything - kept == {"layer/wq", "layer/wk", "layer/wv"}
+    assert saved(model, "full", "q", "k", "v") == {"layer_in", "q", "k", "v"}
+    context = again(model, "full", "q", "k", "v", "context", "out")
+    assert "layer/attention" not in context
+    assert "layer/wo" not in context
+
+
+def test_what_is_saved_but_never_read_is_not_kept() -> None:
+    """The gradient of a projection's weight reads its input, not its result."""
+    assert saved(small(), "full", "mlp_out") == {"layer_in"}
+
+
+def test_an_unknown_tensor_is_answered_with_the_nearest() -> None:
+    with pytest.raises(PlanError, match=r"save lists 'contxt', .*did you mean 'context'\?"):
+        step(small(), Remat("full", ("contxt",)))
+
+
+def test_an_unknown_policy_is_answered_with_the_nearest() -> None:
+    with pytest.raises(PlanError, match=r"remat is 'ful', .*did you mean 'full'\?"):
+        Remat("ful")
+
+
+@pytest.mark.parametrize("policy", ["full", "minimal", "dots", "none"])
+def test_every_operand_is_made_before_it_is_read(policy: str) -> None:
+    """Forward, recomputed and backward operations in an order that can run."""
+    for attention in ("dot", "flash"):
+        graph = step(small(attention=attention, kv_heads=2), Remat(policy))
+        check_order(graph.ops, set())
+
+
+def check_order(ops: tuple[Op, ...], made: set[str]) -> None:
+    for op in ops:
+        for tensor in op.inputs:
+            given = tensor.role in (Role.PARAM, Role.INPUT)
+            assert given or tensor.name in made, f"{op.name} reads {tensor.name}"
+        if isinstance(op, Scan):
+            inside = {carry[1].name for carry in op.carries} | {t.name for t in op.loads}
+            check_order(op.body, inside)
+        made |= {tensor.name for tensor in op.outputs}

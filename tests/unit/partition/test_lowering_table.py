@@ -1,0 +1,143 @@
+"""The lowering's table against the programs that it cites.
+
+Compiled programs: libtpu 0.0.42.1 with jax 0.10.2; `maxtext` ones: MaxText of 2025 with jax 0.5.3
+and libtpu 0.0.11.1.
+"""
+
+from dataclasses import replace
+
+import pytest
+from plans import MIB, graph_of, template_of
+
+from tpusim.hardware import Slice, load_chip, placements
+from tpusim.models import Transformer
+from tpusim.partition import Plan
+from tpusim.partition.groups import group_of
+from tpusim.partition.lowering import _TABLE, IDEAL, Group, Lowering, lowering_for, wants_ring
+from tpusim.program import Mode
+from tpusim.simulate import place
+
+SYNC, ASYNC, RING = Mode.SYNC, Mode.ASYNC, Mode.RING
+FUSED, WHOLE, PLAIN = "", "all-reduce", ""
+
+PROGRAMS = [
+    # chip, topology, mesh, style; how weights are gathered and gradients reduced over fsdp
+    ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v5e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v6e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 64}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "8x8x16", {"fsdp": 64, "tensor": 16}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v5e", "16x16", {"fsdp": 256}, "plain", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v6e", "4x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v4", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v5p", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v5e", "2x2", {"fsdp": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v4", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
+    ("v5p", "8x8x8", {"fsdp": 512}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
+    ("v6e", "16x16", {"fsdp": 256}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("7x", "4x8x8", {"fsdp": 512}, "plain", (ASYNC, WHOLE), (ASYNC, WHOLE)),
+    ("7x", "2x2x1", {"fsdp": 8}, "plain", (ASYNC, PLAIN), (ASYNC, FUSED)),
+]
+
+
+def selected(chip: str, topology: str, mesh: dict[str, int], style: str) -> Lowering:
+    pod = Slice(chip, topology)
+    group = group_of(("fsdp",), pod, placements(pod, mesh)[0])
+    return lowering_for("xla", pod.chip.generation, style, group)
+
+
+@pytest.mark.parametrize(("chip", "topology", "mesh", "style", "gather", "reduce"), PROGRAMS)
+def test_a_program_gets_the_lowering_that_was_seen_in_it(
+    chip: str, topology: str, mesh: dict[str, int], style: str,
+    gather: tuple[Mode, str], reduce: tuple[Mode, str],
+) -> None:  # fmt: skip
+    low = selected(chip, topology, mesh, style)
+    assert (low.gather, low.gather_algorithm) == gather
+    assert (low.reduce, low.reduce_algorithm) == reduce
+
+
+def test_each_line_of_the_table_is_one_that_a_program_shows() -> None:
+    shown = [selected(*program[:4]).shown_by for program in PROGRAMS]
+    assert set(shown) == {line.lowering.shown_by for line in _TABLE}
+    assert all(shown)
+
+
+def test_ideal_waits_for_nothing() -> None:
+    group = group_of(("fsdp",), pod := Slice("v4", "4x4x4"), placements(pod, {"fsdp": 64})[0])
+    low = lowering_for("ideal", "v4", "plain", group)
+    assert low is IDEAL
+    assert (low.gather, low.reduce, low.first_sync) == (ASYNC, ASYNC, False)
+
+
+D, TOKENS = 8192, 64 * 512 // 2
+
+EINSUMS = [
+    # chip, devices of the axis, one whole dimension, F, MiB of activations, a ring
+    ("v4", 8, True, 32768, 256, True),
+    ("v4", 8, True, 32768, 16, True),
+    ("v4", 8, True, 8192, 256, True),
+    ("v4", 8, True, 2048, 256, False),
+    ("v4", 8, True, 512, 256, False),
+    ("v4", 16, True, 32768, 256, True),
+    ("v5e", 16, True, 32768, 256, True),
+    ("v6e", 16, True, 32768, 256, True),
+    ("v5p", 8, True, 32768, 256, True),
+    ("7x", 8, True, 32768, 256, True),
+    ("v5e", 4, True, 32768, 256, True),
+    ("v6e", 4, True, 32768, 256, True),
+    ("v6e", 4, True, 8192, 256, False),
+    ("v6e", 4, True, 2048, 256, False),
+    ("v6e", 4, True, 512, 256, False),
+    ("v4", 4, False, 32768, 256, False),
+    ("v4", 2, True, 32768, 256, False),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "ring", "width", "mib", "wanted"), EINSUMS)
+def test_an_einsum_becomes_a_ring_where_the_compiler_made_one(
+    name: str, size: int, ring: bool, width: int, mib: int, wanted: bool
+) -> None:
+    """One einsum of [tokens, 8192] by [8192, F / n], or its reverse, 16 to 256 MiB gathered."""
+    chip = load_chip(name)
+    group = Group(size, 1 if ring else 2, False, ring, 2 * chip.ici_bandwidth)
+    tokens = mib * MIB // (2 * D)
+    assert mib < 256 or tokens == TOKENS
+    flops = 2 * tokens * D * width / size
+    weight = 2 * D * width / size
+    peak = chip.device.flops["bf16"]
+    assert wants_ring(group, mib * MIB, flops, peak, weight) == wanted
+
+
+def test_wide_mlp_weights_and_flat_axes_make_no_ring() -> None:
+    chip = load_chip("v4")
+    group = Group(8, 1, False, True, 2 * chip.ici_bandwidth)
+    enough = (256 * MIB, 1e15, chip.device.flops["bf16"])
+    assert wants_ring(group, *enough, 128 * MIB)
+    assert not wants_ring(group, *enough, 512 * MIB)
+    assert not wants_ring(replace(group, ring=False), *enough, 128 * MIB)
+    assert not wants_ring(replace(group, size=2), *enough, 128 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("chip", "topology", "mesh", "axis", "expected"),
+    [
+        ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "tensor", (8, 1, False, True)),
+        ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "fsdp", (256, 2, False, False)),
+        ("v5e", "16x16", {"fsdp": 256}, "fsdp", (256, 2, True, False)),
+        ("v5e", "4x4", {"data": 4, "tensor": 4}, "tensor", (4, 1, False, True)),
+        ("v5p", "4x4x4", {"fsdp": 64}, "fsdp", (64, 3, True, False)),
+        ("7x", "2x2x1", {"fsdp": 8}, "fsdp", (8, 2, True, False)),
+    ],
+)
+def test_a_group_is_described_by_where_it_lies(
+    chip: str, topology: str, mesh: dict[str, int], axis: str,
+    expected: tuple[int, int, bool, bool],
+) -> None:  # fmt: skip
+    pod = Slice(chip, topology)
+    plan = Plan(mesh=mesh, seq_len=512, global_batch=4096, rules={"act_embed": "tensor"}
+                if "tensor" in mesh else {})  # fmt: skip
+    model = Transformer(layers=2, embed=1024, mlp=4096, heads=16, vocab=1024)
+    placed = place(template_of(model, plan), graph_of(model, plan), plan, pod)
+    group = group_of((axis,), pod, placed)
+    assert (group.size, group.dimensions, group.whole, group.ring) == expected

@@ -1,0 +1,202 @@
+"""Run files: what they give, and the one sentence for each way of getting one wrong."""
+
+from pathlib import Path
+
+import pytest
+
+import tpusim as ts
+from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError
+from tpusim.runfile import read_run
+from tpusim.runfile.schema import FIELDS, wanted
+
+PARTS = {
+    "slice": 'chip = "v4"\ntopology = "4x4x4"',
+    "model": 'name = "maxtext-22b"',
+    "plan": "seq_len = 1024\nglobal_batch = 1024\nmesh = { fsdp = 64 }",
+}
+
+
+def written(folder: Path, **parts: str) -> Path:
+    """A run file with some sections replaced ("" leaves one out)."""
+    texts = {name: body for name, body in {**PARTS, **parts}.items() if body}
+    path = folder / "run.toml"
+    path.write_text("\n".join(f"[{name}]\n{body}\n" for name, body in texts.items()), "utf-8")
+    return path
+
+
+def test_a_run_is_what_its_file_says(tmp_path: Path) -> None:
+    plan = 'remat = "minimal"\nsave = ["q"]\n[plan.rules]\nact_embed = ["fsdp"]\nmlp = []'
+    run = read_run(written(tmp_path, plan=f"{PARTS['plan']}\n{plan}"))
+    assert run.model == ts.models.load("maxtext-22b")
+    assert run.pod == ts.Slice("v4", "4x4x4")
+    assert run.plan == ts.Plan(
+        mesh={"fsdp": 64}, seq_len=1024, global_batch=1024, remat="minimal", save=["q"],
+        rules={"act_embed": ["fsdp"], "mlp": []},
+    )  # fmt: skip
+
+
+def test_a_slice_is_given_by_shape_or_by_name(tmp_path: Path) -> None:
+    named = read_run(written(tmp_path, slice='name = "v4-1024"\nnum_slices = 2')).pod
+    assert named == ts.Slice("v4", "8x8x8", 2)
+    shaped = 'chip = "v5p"\ntopology = "4x4x8"\ntwisted = true'
+    assert read_run(written(tmp_path, slice=shaped)).pod == ts.Slice("v5p", "4x4x8", 1, True)
+    twisted = read_run(written(tmp_path, slice='name = "v4-256"\ntwisted = true')).pod
+    assert twisted == ts.Slice("v4", "4x4x8", 1, True)
+
+
+def test_a_model_is_given_by_name_by_dimensions_or_by_what_differs(tmp_path: Path) -> None:
+    own = "layers = 2\nembed = 64\nmlp = 256\nheads = 4\nvocab = 100"
+    model = read_run(written(tmp_path, model=own)).model
+    assert model == ts.models.Transformer(layers=2, embed=64, mlp=256, heads=4, vocab=100)
+    shallow = read_run(written(tmp_path, model='name = "llama2-7b"\nheads = 64')).model
+    assert (shallow.layers, shallow.heads, shallow.kv_heads, shallow.head_dim) == (32, 64, 64, 64)
+    assert shallow.name == "llama2-7b with heads=64"
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_run(path).plan.seq_len == 1024
+
+
+SETTINGS = [
+    ("plan.remat=minimal", lambda run: run.plan.remat, "minimal"),
+    ('plan.remat="minimal"', lambda run: run.plan.remat, "minimal"),
+    ("plan.seq_len=2048", lambda run: run.plan.seq_len, 2048),
+    ("plan.seq_len = 2_048", lambda run: run.plan.seq_len, 2048),
+    ('plan.save=["q", "k"]', lambda run: run.plan.save, ["q", "k"]),
+    ("plan.mesh={ data = 64 }", lambda run: run.plan.mesh, {"data": 64}),
+    ("plan.mesh.tensor=4", lambda run: run.plan.mesh, {"fsdp": 64, "tensor": 4}),
+    ("plan.rules.act_seq=fsdp", lambda run: run.plan.rules, {"act_seq": "fsdp"}),
+    ("slice.topology=4x4x8", lambda run: run.pod.chips, 128),
+    ("model.layers=3", lambda run: run.model.layers, 3),
+]
+
+
+@pytest.mark.parametrize(("setting", "read", "value"), SETTINGS)
+def test_a_setting_goes_over_the_file(setting, read, value, tmp_path: Path) -> None:
+    assert read(read_run(written(tmp_path), [setting])) == value
+
+
+def test_the_last_of_several_settings_holds(tmp_path: Path) -> None:
+    settings = ["plan.seq_len=1", "plan.optimizer=sgd", "plan.seq_len=2"]
+    plan = read_run(written(tmp_path), settings).plan
+    assert (plan.seq_len, plan.optimizer) == (2, "sgd")
+
+
+WHOLE = r"write a whole number from 1 to 1,000,000,000, without quotes$"
+P = PARTS["plan"]
+BAD_CONTENT = [
+    ({"slice": ""}, FileError, r"the section \[slice\] is missing; write a section \[slice\] with"),
+    ({"model": ""}, FileError, r"the section \[model\] is missing"),
+    ({"plan": ""}, FileError, r"the section \[plan\] is missing"),
+    ({"plam": "x = 1"}, FileError, r"unknown section \[plam\]; did you mean 'plan'\?"),
+    ({"plan": f"{P}\nseqlen = 3"}, PlanError, r"unknown key 'seqlen'; did you mean 'seq_len'\?"),
+    ({"plan": f"{P}\ntwisted = true"}, PlanError, r"'twisted'; it belongs to \[slice\]"),
+    ({"model": "vocabulary = 9"}, ModelError, r"unknown key 'vocabulary'; did you mean 'vocab'\?"),
+    ({"slice": 'ship = "v4"'}, HardwareError, r"unknown key 'ship'; did you mean 'chip'\?"),
+    ({"plan": "seq_len = 8\nmesh = { fsdp = 64 }"}, PlanError,
+     f"plan.global_batch is missing; {WHOLE}"),
+    ({"plan": "seq_len = 8\nglobal_batch = 8"}, PlanError,
+     r"plan.mesh is missing; write a table of axes and sizes"),
+    ({"slice": 'topology = "4x4x4"'}, HardwareError, "slice.chip is missing"),
+    ({"slice": 'chip = "v4"'}, HardwareError, "slice.topology is missing"),
+    ({"model": "layers = 3"}, ModelError, f"model.embed is missing; {WHOLE[:-1]}, or the name of"),
+    ({"plan": P.replace("1024", '"1024"')}, PlanError, f"seq_len is the text '1024'; {WHOLE}"),
+    ({"plan": P.replace("1024", "1024.0")}, PlanError, f"seq_len is 1024.0; {WHOLE}"),
+    ({"plan": P.replace("1024", "true")}, PlanError, f"seq_len is true; {WHOLE}"),
+    ({"plan": P.replace("1024", "-4")}, PlanError, f"seq_len is -4; {WHOLE}"),
+    ({"plan": P.replace("1024", "0")}, PlanError, f"seq_len is 0; {WHOLE}"),
+    ({"plan": P.replace("1024", "inf")}, PlanError, f"seq_len is inf; {WHOLE}"),
+    ({"plan": P.replace("1024", "nan")}, PlanError, f"seq_len is nan; {WHOLE}"),
+    ({"plan": P.replace("1024", "1000000001")}, PlanError, f"is 1000000001; {WHOLE}"),
+    ({"plan": P.replace("1024", "1" + "0" * 4000)}, PlanError, f"a number of 13288 bits; {WHOLE}"),
+    ({"plan": P.replace("64", "-64")}, PlanError, f"plan.mesh.fsdp is -64; {WHOLE}"),
+    ({"plan": P.replace("{ fsdp = 64 }", "{}")}, PlanError, "plan.mesh is empty; write at least"),
+    ({"plan": P.replace("{ fsdp = 64 }", "64")}, PlanError, "plan.mesh is 64; write a table of"),
+    ({"plan": f"{P}\nsave = 'q'"}, PlanError, r"save is the text 'q'; write a list of names"),
+    ({"plan": f"{P}\nrules = {{ mlp = 3 }}"}, PlanError, "plan.rules.mlp is 3; write an axis or"),
+    ({"plan": f"{P}\nremat = 'ful'"}, PlanError, r"plan.remat is 'ful': did you mean 'full'\?"),
+    ({"slice": 'chip = "v4"\ntopology = "4x4x5"'}, HardwareError, "v4 has no slice 4x4x5"),
+    ({"slice": 'chip = "v4"\ntopology = "4x4 GiB"'}, HardwareError, "'4x4 GiB' is not a topology"),
+    ({"slice": 'chip = "v44"\ntopology = "4x4x4"'}, HardwareError, r"did you mean 'v4'\?"),
+    ({"slice": 'name = "v4-7"'}, HardwareError, "the number counts TensorCores"),
+    ({"slice": 'name = "v4-128"\nchip = "v4"'}, HardwareError, "write the name alone, or chip and"),
+    ({"slice": f"{PARTS['slice']}\ntwisted = 1"}, HardwareError, "twisted is 1; write true or"),
+    ({"model": 'name = "maxtext-23b"'}, ModelError, r"did you mean 'maxtext-32b' or 'maxtext-22b'"),
+    ({"model": 'name = "maxtext-22b"\nkv_heads = 5'}, ModelError, "cannot share 5 K/V heads"),
+    ({"model": 'name = "a\\nb"'}, ModelError, r"is the text 'a\\nb'; write 1 to 80 printable"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "kind", "sentence"), BAD_CONTENT)
+def test_what_a_file_says_wrong(
+    parts: dict[str, str], kind: type[TpusimError], sentence: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, **parts)
+    with pytest.raises(kind, match=sentence) as caught:
+        read_run(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+BAD_FILES = [
+    (b"", "the file is empty; write the sections"),
+    (b" \n\t\n", "the file is empty"),
+    (b"# nothing yet\n", r"the section \[slice\] is missing"),
+    (b"\x89PNG\r\n\x1a\n", r"not a text file \(byte 0 is not UTF-8\)"),
+    (b"a = 1\x00", "not valid TOML: .*line 1, column 6"),
+    (b"[slice]\nchip = v4\n", "not valid TOML: .*line 2, column 8"),
+    (b"[slice]\nchip = 'v4'\nchip = 'v4'\n", "not valid TOML: .*line 3"),
+    (b"a = " + b"[" * 100_000, "too long to be read"),
+    (b"a = " + b"9" * 5_000, "too long to be read"),
+    (b"#" * 2**21, "2 MiB is too large; a run file has a few dozen lines"),
+]
+
+
+@pytest.mark.parametrize(("content", "sentence"), BAD_FILES)
+def test_what_is_no_run_file(content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=sentence):
+        read_run(path)
+
+
+def test_where_there_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be read: No such file"):
+        read_run(tmp_path / "none.toml")
+    with pytest.raises(FileError, match="a folder; give the path of a run file in it"):
+        read_run(tmp_path)
+    with pytest.raises(FileError, match=r"cannot be read: .* too long"):
+        read_run("x" * 5000)
+    with pytest.raises(FileError, match="not a regular file"):
+        read_run("/dev/null")
+
+
+BAD_SETTINGS = [
+    ("plan.remt=full", PlanError, r"--set plan.remt=full: .* did you mean 'remat'\?"),
+    ("plna.remat=full", FileError, r"unknown section \[plna\]; did you mean 'plan'\?"),
+    ("remat=full", FileError, r"unknown section \[remat\]"),
+    ("plan.remat", FileError, "'plan.remat' is not a setting; write KEY=VALUE"),
+    ("=full", FileError, "is not a setting"),
+    ("plan..remat=full", FileError, "is not a setting"),
+    ("plan.seq_len.x=1", FileError, "plan.seq_len.x cannot be set: plan.seq_len is 1024, not a"),
+    ('plan.seq_len="8"', PlanError, "plan.seq_len is the text '8'"),
+    ("plan.seq_len=8\nremat='none'", PlanError, "plan.seq_len is the text"),
+    ("plan.seq_len=" + "9" * 5000, PlanError, r"plan.seq_len is the text '9{10,60}\.\.\.; write"),
+    ("plan=3", PlanError, r"plan is 3; write a section \[plan\]"),
+]
+
+
+@pytest.mark.parametrize(("setting", "kind", "sentence"), BAD_SETTINGS)
+def test_what_a_setting_says_wrong(
+    setting: str, kind: type[TpusimError], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=sentence):
+        read_run(written(tmp_path), [setting])
+
+
+@pytest.mark.parametrize("path", [(s, key) for s, fields in FIELDS.items() for key in fields])
+def test_every_key_says_what_to_write(path: tuple[str, str]) -> None:
+    """A new field of `Plan` or `Transformer` is a key of the run file as soon as it exists."""
+    assert len(wanted(path)) > 5

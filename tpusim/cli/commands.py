@@ -1,0 +1,69 @@
+"""The commands. Each returns the text that is printed; what they need loads when they run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpusim.errors import FileError
+
+app = typer.Typer(
+    name="tpusim",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from tpusim import __version__
+
+        typer.echo(f"tpusim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Predict step time, MFU and memory of a sharding plan on a TPU pod."""
+
+
+@app.command()
+def chips(
+    name: Annotated[str | None, typer.Argument(help="A chip, such as v5p.")] = None,
+) -> str:
+    """Show the catalogue, or every number of one chip with its source."""
+    from tpusim.hardware.show import show_chip, show_chips
+
+    return show_chips() if name is None else show_chip(name)
+
+
+@app.command()
+def simulate(
+    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: plan.remat=minimal."),
+    ] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Show what the simulation cost.")] = False,
+    fold: Annotated[
+        bool, typer.Option("--fold/--no-fold", help="Book repeated trips instead of running each.")
+    ] = True,
+    program: Annotated[
+        bool, typer.Option("--program", help="Show the partitioned program.")
+    ] = False,
+) -> str:
+    """Simulate one training step of a run."""
+    from tpusim.cli.simulation import simulation
+
+    if out == "":
+        raise FileError("--out is empty; give a folder to write the report to")
+    folder = None if out is None else Path(out)
+    return simulation(run, settings or (), folder, stats=stats, fold=fold, program=program)

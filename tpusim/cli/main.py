@@ -1,0 +1,59 @@
+"""The entry point: exit codes, and one sentence for what went wrong.
+
+0: an answer, also that a plan does not fit. 2: a mistake of the user's. 1: a defect of ours.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import NoReturn
+
+import typer
+
+from tpusim.cli.commands import app
+from tpusim.errors import TpusimError
+
+DEBUG = "TPUSIM_DEBUG"
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command, print what it returns, and return the exit code."""
+    try:
+        answer = app(args=list(arguments) or ["--help"], prog_name="tpusim", standalone_mode=False)
+    except TpusimError as error:
+        return _fail(2, str(error))
+    except typer.TyperException as error:
+        return _fail(2, f"{error.format_message()} (tpusim --help shows what there is)")
+    except Exception as error:
+        if DEBUG in os.environ:
+            raise
+        return _fail(1, f"a defect of tpusim, please report it: {error!r}; {DEBUG}=1 shows more")
+    if isinstance(answer, str):
+        return _say(answer)
+    return int(answer)
+
+
+def _fail(code: int, message: str) -> int:
+    """Print a sentence on one line of stderr."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _say(text: str) -> int:
+    """Print an answer; stop quietly when nobody reads it any more."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            return _fail(2, f"the answer cannot be printed: {error.strerror}")
+    return 0

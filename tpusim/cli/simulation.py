@@ -1,0 +1,45 @@
+"""What `tpusim simulate` does."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tpusim.program.text import text
+from tpusim.report import check_folder, perfect_compiler, write_report
+from tpusim.result import Result
+from tpusim.runfile import blame, read_run
+from tpusim.simulate import simulate
+from tpusim.summary import summary
+
+
+def simulation(
+    path: str, settings: Sequence[str], folder: Path | None, *, stats: bool, fold: bool,
+    program: bool,
+) -> str:  # fmt: skip
+    """The report of a run file; with a folder, written there too."""
+    run = read_run(path, settings)
+    if folder is not None:
+        check_folder(folder)
+    with blame(run.where):
+        result = simulate(run.model, run.plan, run.pod, fold=fold)
+        ideal = perfect_compiler(result)
+    if folder is not None:
+        write_report(result, folder, ideal)
+    parts = [summary(result, ideal)]
+    if program:
+        parts.append(text(result.program))
+    if folder is not None:
+        parts.append(f"report      {folder}")
+    if stats:
+        parts.append("\n".join(_stats(result)))
+    return "\n\n".join(parts)
+
+
+def _stats(result: Result) -> Iterator[str]:
+    """What the simulation of the plan cost."""
+    stats = result.timeline.stats
+    yield (
+        f"stats       {stats.events:,} events, {stats.trips_simulated:,} trips simulated of "
+        f"{stats.trips:,}, engine {stats.seconds * 1e3:.1f} ms"
+    )
+    for fold in stats.folds:
+        yield f"  folded    {fold.loop}: {fold.repeats} x {fold.trips} trips"

@@ -1,0 +1,77 @@
+"""`result.json`: the result as plain data, in SI units and fractions."""
+
+from dataclasses import asdict
+from typing import Any
+
+from tpusim import __version__
+from tpusim.result import CONVENTION, Result
+from tpusim.summary import infeasible_reason
+
+
+def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
+    """What `result.json` holds; the keys of the first block are stable.
+
+    Seconds, bytes of one device, tokens a second of all chips, FLOPs of all devices, fractions.
+    `reason` is null, or why the plan is infeasible. `ideal_step_time_s` is the step time under the
+    lowering `ideal` (null when it was not simulated).
+    """
+    return {
+        "step_time_s": result.step_time_s,
+        "mfu": result.mfu,
+        "hfu": result.hfu,
+        "hbm_peak_bytes": result.hbm_peak_bytes,
+        "hbm_bytes": result.hbm_bytes,
+        "fits": result.fits,
+        "breakdown_s": result.breakdown_s,
+        "tokens_per_s": result.tokens_per_s,
+        "reason": None if result.fits else infeasible_reason(result),
+        "exposed_s": result.exposed_s,
+        "ideal_step_time_s": ideal.step_time_s if ideal else None,
+        "phases_s": result.phases_s,
+        "tflops_per_device": result.tflops_per_device,
+        "memory_bytes": result.memory_bytes,
+        "link_use": result.link_use,
+        "flops": {kind: float(count) for kind, count in asdict(result.flops).items()},
+        "convention": CONVENTION,
+        "model": asdict(result.model) | {"parameters": result.model.parameter_count},
+        "slice": _slice(result),
+        "plan": _plain(asdict(result.plan)),
+        "placement": _placement(result),
+        "replicated": [_named(entry) for entry in result.verdicts.dropped],
+        "unasked": [
+            {"collective": what, "tensor": tensor, "count": count}
+            for what, tensor, count in result.unasked
+        ],
+        "versions": {"tpusim": __version__},
+    }
+
+
+def _slice(result: Result) -> dict[str, Any]:
+    pod = result.pod
+    return {
+        "chip": pod.chip.name,
+        "topology": "x".join(map(str, pod.topology.dims)),
+        "twisted": pod.topology.twisted,
+        "num_slices": pod.num_slices,
+        "chips": pod.chips,
+        "devices": pod.devices,
+    }
+
+
+def _placement(result: Result) -> dict[str, Any]:
+    axes = {
+        axis: [{"dimension": str(span), "size": span.size, "stride": span.stride} for span in spans]
+        for axis, spans in result.placement.axes
+    }
+    return {"given": result.verdicts.placement_given, "axes": axes}
+
+
+def _named(entry: tuple[str, int, str, int]) -> dict[str, Any]:
+    return dict(zip(("dimension", "size", "axis", "shards"), entry, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences of whatever kind as those of JSON."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,80 @@
+"""The report on disk: all of it, or a sentence that says why not."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from tpusim.errors import FileError
+from tpusim.program.text import text
+from tpusim.report.document import document
+from tpusim.report.ideal import perfect_compiler
+from tpusim.report.tables import operations, transfers
+from tpusim.result import Result
+from tpusim.summary import summary
+
+
+def write_report(result: Result, folder: Path | str, ideal: Result | None = None) -> None:
+    """Write `summary.txt`, `result.json`, two tables, the program and the figure into `folder`.
+
+    ideal: the run under the lowering `ideal`; simulated when it is not given. Each file is written
+    beside its place and then moved there, so that none is ever half written. The same result gives
+    the same bytes. `FileError` when the folder or a file cannot be written.
+    """
+    ideal = ideal or perfect_compiler(result)
+    files = rendered(result, ideal)
+    folder = Path(folder)
+    with _told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        with _told(folder / name):
+            _replace(folder / name, content)
+
+
+def rendered(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
+    """The content of each file, by name."""
+    from tpusim.report.figure import figure_bytes
+
+    texts = {
+        "summary.txt": f"{summary(result, ideal)}\n",
+        "result.json": f"{json.dumps(document(result, ideal), indent=2)}\n",
+        "operations.csv": operations(result),
+        "transfers.csv": transfers(result),
+        "program.txt": f"{text(result.program)}\n",
+    }
+    return {name: written.encode() for name, written in texts.items()} | figure_bytes(result)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `FileError` unless files can be written into `folder`; leaves no trace of the trial."""
+    if folder.is_file():
+        raise FileError(f"{folder} is a file; give a folder to write the report to")
+    with _told(folder):
+        made = [part for part in (folder, *folder.parents) if not part.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+        for part in made:
+            part.rmdir()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file beside its place, then move it there."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be written: {error.strerror}; give a folder that can be written to"
+        ) from error

@@ -1,0 +1,69 @@
+"""Whose fault it is: the file, the section and the key at the head of each sentence."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+
+from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
+from tpusim.runfile.schema import FIELDS, SECTIONS, wanted
+from tpusim.runfile.shown import shown
+
+ERRORS: Mapping[str, type[TpusimError]] = {
+    "slice": HardwareError,
+    "model": ModelError,
+    "plan": PlanError,
+}
+
+
+@contextmanager
+def blame(where: str) -> Iterator[None]:
+    """Put `where` before the sentence of any error that a user can cause."""
+    try:
+        yield
+    except TpusimError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:
+    """The first fault of a run file's `data` as one sentence; unknown keys come before the rest."""
+    first = min(error.errors(), key=_rank)
+    path, found = _walk(first["loc"], data)
+    kind = ERRORS.get(str(path[0]), FileError) if path else FileError
+    if first["type"] == "extra_forbidden":
+        return kind(_unknown(path))
+    if first["type"] == "missing":
+        return kind(_missing([*path, str(first["loc"][-1])]))
+    return kind(f"{'.'.join(path)} is {shown(found)}; write {wanted(path)}")
+
+
+def _rank(fault: Mapping[str, Any]) -> int:
+    return {"extra_forbidden": 0, "missing": 2}.get(fault["type"], 1)
+
+
+def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
+    """The part of a location that the data has, and what is there."""
+    path = []
+    for part in loc:
+        inside = part in data if isinstance(data, dict) else isinstance(data, list)
+        if not inside or (isinstance(data, list) and not isinstance(part, int)):
+            break
+        data = data[part]
+        path.append(str(part))
+    return path, data
+
+
+def _unknown(path: list[str]) -> str:
+    *section, key = path
+    if not section:
+        return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
+    homes = [f"[{home}]" for home, fields in FIELDS.items() if key in fields]
+    hint = f"it belongs to {' or '.join(homes)}" if homes else nearest(key, FIELDS[section[0]])
+    return f"[{section[0]}] has an unknown key {key!r}; {hint}"
+
+
+def _missing(path: list[str]) -> str:
+    if len(path) == 1:
+        return f"the section [{path[0]}] is missing; write {wanted(path)}"
+    return f"{'.'.join(path)} is missing; write {wanted(path)}"

@@ -1,0 +1,94 @@
+"""Reads a run file into the frozen data that a simulation takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tpusim import models
+from tpusim.errors import HardwareError, ModelError
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.partition import Plan
+from tpusim.runfile.blame import blame, fault_of
+from tpusim.runfile.override import override
+from tpusim.runfile.schema import RunFile, required, wanted
+from tpusim.runfile.shown import cut, shown
+from tpusim.runfile.text import read_toml
+
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: what to simulate, and the words (`where`) that name its file in a message."""
+
+    where: str
+    model: Transformer
+    plan: Plan
+    pod: Slice
+
+
+def read_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """The run that a file describes, with `overrides` such as `plan.remat=minimal` put over it.
+
+    Raises a `TpusimError` of one sentence, which names the file and the key, for a file that
+    cannot be read, for keys that do not exist, are missing or have the wrong type, and for values
+    that no slice, model or plan can have.
+    """
+    where = " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)])
+    with blame(str(path)):
+        written = read_toml(Path(path))
+    with blame(where):
+        data = _valid(override(written, overrides))
+        return Run(where, _model(data["model"]), Plan(**data["plan"]), _slice(data["slice"]))
+
+
+def _valid(data: dict[str, Any]) -> dict[str, Any]:
+    """The keys that are written, once all of them are known to be right."""
+    try:
+        return RunFile.model_validate(data).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise fault_of(error, data) from error
+
+
+def _slice(given: Mapping[str, Any]) -> Slice:
+    twisted, many = given.get("twisted", False), given.get("num_slices", 1)
+    if "name" not in given:
+        for key in ("chip", "topology"):
+            if key not in given:
+                raise HardwareError(f"slice.{key} is missing; write {wanted(['slice'])}")
+        return Slice(given["chip"], given["topology"], many, twisted)
+    if "chip" in given or "topology" in given:
+        raise HardwareError(
+            "[slice] has a name and a chip or topology besides; write the name alone, "
+            "or chip and topology"
+        )
+    named = Slice.from_name(given["name"], many)
+    return Slice(named.chip, named.topology.dims, many, twisted) if twisted else named
+
+
+def _model(given: Mapping[str, Any]) -> Transformer:
+    """A model of the zoo, changed where the file says so, or one of the file's own dimensions."""
+    name = given.get("name", "transformer")
+    if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+        raise ModelError(
+            f"model.name is {shown(name)}; write 1 to {LONGEST_NAME} printable characters"
+        )
+    changes = {key: value for key, value in given.items() if key != "name"}
+    if name in models.names():
+        said = ", ".join(f"{key}={value}" for key, value in changes.items())
+        return Transformer(
+            **{**models.dimensions(name), **changes}, name=f"{name} with {said}" if said else name
+        )
+    if "name" in given and not changes:
+        return models.load(name)
+    for key in required(Transformer):
+        if key not in given:
+            raise ModelError(
+                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
+                f"of the zoo: {', '.join(models.names())}"
+            )
+    return Transformer(**given)
