@@ -10,7 +10,7 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan, Sizes, Template, lower, structure
 from tpusim.partition.template import Calc, Comm, body_nodes
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
-from tpusim.simulate import place, step_graph
+from tpusim.simulation import place, step_graph
 
 ENCODER_480B = Transformer(
     name="bert-480b", kind="encoder", layers=64, embed=16384, mlp=131072, heads=256, kv_heads=1,

@@ -4,15 +4,15 @@
 
     pod = ts.Slice("v4", "8x16x16")
     model = ts.models.load("bert-480b")
-    plan = ts.Plan(mesh={"fsdp": 256, "tensor": 8}, seq_len=512, global_batch=4096)
+    mesh = {"fsdp": 256, "tensor": 8}
+    rules = {"act_embed": "tensor"}
+    plan = ts.Plan(mesh=mesh, rules=rules, seq_len=512, global_batch=4096)
     print(ts.simulate(model, plan, pod))
 
 Names of the front door load on first use, so that importing the package stays cheap.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpusim.report import write_report
     from tpusim.result import Result
     from tpusim.runfile import read_run
-    from tpusim.simulate import simulate
+    from tpusim.simulation import simulate
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,7 @@ _HOMES = {
     "load_chip": "tpusim.hardware",
     "models": "tpusim",
     "read_run": "tpusim.runfile",
-    "simulate": "tpusim.simulate",
+    "simulate": "tpusim.simulation",
     "write_report": "tpusim.report",
 }
 
@@ -67,15 +67,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _FrontDoor(ModuleType):
-    """The package: `tpusim.simulate` stays the function when the module of that name is loaded."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if _HOMES.get(name) == f"tpusim.{name}" and isinstance(value, ModuleType):
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _FrontDoor

@@ -11,7 +11,7 @@ import pytest
 from plans import ENCODER_480B, GIB, PLAN_480B, v4_2048
 
 from tpusim.result import Result
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 
 
 @pytest.fixture(scope="module")

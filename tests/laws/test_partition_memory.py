@@ -119,13 +119,13 @@ def test_more_is_saved_where_less_is_computed_again() -> None:
 def test_gradients_and_cast_weights_are_stacked_in_their_dtypes() -> None:
     matrices = 3 * (4 * 64 * 256 + 3 * 64 * 256)
     scales = 3 * 2 * 64
+    tables = 2 * 512 * 64 / 64
+    weights = matrices / 64 + scales + tables + 64
     for dtype, item in (("bf16", 2), ("f32", 4)):
         plan = plan_of({"fsdp": 64}, global_batch=64, grad_dtype=dtype)
         program = any_program_of(small(), plan, POD)
-        assert allocated(program, "gradients") == item * (matrices / 64 + scales)
-        tables = 2 * 512 * 64 / 64
-        cast = 2 * (matrices / 64 + scales + tables + 64)
-        assert allocated(program, "cast weights") == cast
+        assert allocated(program, "gradients") == item * weights
+        assert allocated(program, "cast weights") == 2 * weights
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ def test_every_name_of_the_front_door_is_there() -> None:
     assert set(ts.__all__) <= set(dir(ts))
 
 
-@pytest.mark.parametrize("first", ["tpusim.simulate", "tpusim.report", "tpusim.cli.simulation"])
+@pytest.mark.parametrize("first", ["tpusim.simulation", "tpusim.report", "tpusim.cli.simulation"])
 def test_a_module_of_the_same_name_does_not_hide_a_function(first: str) -> None:
     code = f"import tpusim, {first}; print(callable(tpusim.simulate))"
     answer = subprocess.run(

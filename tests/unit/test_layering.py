@@ -15,7 +15,7 @@ ROWS = (
     {"hardware", "graph", "program"},
     {"models", "partition", "costs", "xla"},
     {"engine"},
-    {"simulate", "result", "summary"},
+    {"simulation", "result", "summary"},
     {"search", "report", "validate", "runfile"},
     {"cli"},
     {"__main__"},
@@ -24,7 +24,7 @@ ROW = {package: row for row, packages in enumerate(ROWS) for package in packages
 FRONT_DOOR = ROWS[5]
 """One room of three files: a result and how it prints belong together."""
 
-ROW |= {"": ROW["simulate"], "__version__": -1}
+ROW |= {"": ROW["simulation"], "__version__": -1}
 """`import tpusim` reaches all that its front door names; the version is above everything."""
 
 ROOMS = {

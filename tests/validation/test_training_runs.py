@@ -13,7 +13,7 @@ import pytest
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 
 Row = dict[str, str]
 DIMENSIONS = ("layers", "embed", "mlp", "heads", "kv_heads", "head_dim", "vocab")

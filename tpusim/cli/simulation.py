@@ -7,7 +7,7 @@ from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
 from tpusim.runfile import blame, read_run
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 from tpusim.summary import summary
 
 

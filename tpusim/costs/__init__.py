@@ -11,6 +11,7 @@ from tpusim.costs.collective import (
     capacities,
     collective_seconds,
     dcn_route,
+    delay_seconds,
     route,
     route_seconds,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "cost_program",
     "dcn_route",
     "default_algorithm",
+    "delay_seconds",
     "group",
     "group_seconds",
     "matmul_seconds",

@@ -133,6 +133,11 @@ def check_mesh(pod: Slice, mesh: Mapping[str, int]) -> None:
     _check_product(
         inside, pod.devices // pod.num_slices, f"devices of {pod.chip.name}:{pod.topology}"
     )
+    if not across and pod.num_slices > 1:
+        raise PlanError(
+            f"the slice is {pod.num_slices} slices, but no axis of the mesh runs across them; "
+            f"write one that does, such as dcn_data = {pod.num_slices}"
+        )
     _check_product(across, pod.num_slices, "slices (axes that start with dcn_ run across them)")
 
 

@@ -39,7 +39,7 @@ class Decisions:
         self, template: Template, sizes: Sizes, plan: Plan, pod: Slice, placement: Placement
     ) -> None:
         self.sizes = sizes
-        self.buffers = template.buffers
+        self.buffers = dict(template.buffers)
         self.weights = frozenset(weight.name for weight in template.weights)
         self.plan = plan
         self.pod = pod
@@ -59,7 +59,7 @@ class Decisions:
         """The entries of a body in the order in which they run."""
         limits = {node.axes: self.over(node.axes)[1] for node in nodes if isinstance(node, Comm)}
         again = [low.regather_after for low in limits.values() if low.regather_after is not None]
-        nodes = regather(nodes, min(again)) if again else list(nodes)
+        nodes = regather(nodes, min(again), self.buffers) if again else list(nodes)
         body = _Body(self, nodes)
         rings = body.rings()
         woven = {comm.name for comms in rings.values() for comm in comms}
@@ -104,7 +104,7 @@ class _Body:
         """A collective on its own: its mode and algorithm."""
         _, low = self.context.over(comm.axes)
         match comm.purpose:
-            case Purpose.WEIGHT:
+            case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
                 waits = low.gather is Mode.RING or (self.has_loop and low.outside_sync)
                 mode = Mode.SYNC if waits else low.gather
                 return Planned((comm,), mode, low.gather_algorithm)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph import Pointwise
-from tpusim.partition.passes import Entry, Ring
+from tpusim.partition.passes import Entry, Planned, Ring
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
-from tpusim.program import Alloc, Number
+from tpusim.program import Alloc, Mode, Number
 
 
 @dataclass(slots=True)
@@ -20,12 +20,19 @@ class Life:
 
 
 class Memory:
-    """The buffers of one program, over all of its bodies."""
+    """The buffers of one program, over all of its bodies.
 
-    def __init__(self, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> None:
+    finished: gradients outside of all loops, which wait for the optimizer. gradients: what holds
+    those of each weight inside of one.
+    """
+
+    def __init__(
+        self, sizes: Sizes, buffers: Buffers, grad_dtype: str, gradients: frozenset[str]
+    ) -> None:
         self.sizes = sizes
         self.buffers = buffers
         self.grad_dtype = grad_dtype
+        self.finished = gradients
         self.gradients: dict[str, str] = {}
         self._saved: list[str] = []
 
@@ -74,14 +81,22 @@ class Memory:
         return pairs
 
     def _size(self, key: str) -> Number:
-        return buffer_bytes(self.buffers[key.removesuffix(" again")], self.sizes)
+        return buffer_bytes(self.buffers[key], self.sizes)
 
     def _alloc(self, key: str) -> Alloc:
-        buffer = self.buffers[key.removesuffix(" again")]
-        return Alloc(
+        buffer = self.buffers[key]
+        one = Alloc(
             key, buffer_bytes(buffer, self.sizes), buffer.category,
             padding_bytes(buffer, self.sizes),
         )  # fmt: skip
+        return self._as_gradient(one, key) if key in self.finished else one
+
+    def _as_gradient(self, one: Alloc, key: str) -> Alloc:
+        """The allocation in the dtype in which gradients wait for the optimizer."""
+        narrow = DTYPE_BYTES[self.grad_dtype] / self.sizes.itemsize(self.buffers[key].dtype)
+        return replace(
+            one, category="gradients", bytes=one.bytes * narrow, padded=one.padded * narrow
+        )
 
     def _stacks(self, nest: Nest, life: Life) -> None:
         """What a loop stacks: activations saved for the backward loop, gradients of all layers."""
@@ -93,12 +108,9 @@ class Memory:
             self._saved.append(stack.tensor)
             life.allocs.append(stack)
         for weight, key in nest.gradients:
-            stack = self._stack(key, nest.scan.trips, "gradients")
-            narrow = DTYPE_BYTES[self.grad_dtype] / self.sizes.itemsize(self.buffers[key].dtype)
+            stack = self._as_gradient(self._stack(key, nest.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
-            life.allocs.append(
-                replace(stack, bytes=stack.bytes * narrow, padded=stack.padded * narrow)
-            )
+            life.allocs.append(stack)
 
     def _stack(self, key: str, trips: int, category: str) -> Alloc:
         one = self._alloc(key)
@@ -106,8 +118,8 @@ class Memory:
 
 
 def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
-    """Move the lives of loops to the plain entries next to them."""
-    plain = [i for i, entry in enumerate(entries) if not isinstance(entry, Ring | Nest)]
+    """Move the lives of loops to the operations of the core next to them."""
+    plain = [place for place, entry in enumerate(entries) if _on_core(entry)]
     for place, entry in enumerate(entries):
         if not isinstance(entry, Ring | Nest) or not plain:
             continue
@@ -117,3 +129,8 @@ def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
         lives[after].frees.extend(lives[place].frees)
         lives[place] = Life()
     return lives
+
+
+def _on_core(entry: Entry) -> bool:
+    """Whether it is one operation that the core waits for: its times are in program order."""
+    return isinstance(entry, Calc) or (isinstance(entry, Planned) and entry.mode is Mode.SYNC)

@@ -28,10 +28,11 @@ def lower(
     """The program of one device of `pod`, whose mesh lies on the torus as `placement` says."""
     sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
     decisions = Decisions(template, sizes, plan, pod, placement)
-    memory = Memory(sizes, template.buffers, plan.grad_dtype)
+    outside = dict(template.gradients)
+    memory = Memory(sizes, decisions.buffers, plan.grad_dtype, frozenset(outside.values()))
     lowerer = _Lowerer(sizes, template, decisions, memory)
-    body = lowerer.body(template.nodes, kept=[key for _, key in template.gradients])
-    stacks = {**memory.gradients, **dict(template.gradients)}
+    body = lowerer.body(template.nodes, kept=tuple(outside.values()))
+    stacks = {**memory.gradients, **outside}
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
@@ -103,7 +104,7 @@ class _Lowerer:
             case Planned():
                 return self._collective(entry, deps, life)
             case Ring():
-                return ring_loop(entry, self.sizes, self.template.buffers, deps)
+                return ring_loop(entry, self.sizes, self.decisions.buffers, deps)
             case Nest():
                 body = self.body(entry.body, (), entry.carried, entry.gradients)
                 return Loop(name=entry.scan.name, trips=entry.scan.trips, body=body)
@@ -111,7 +112,7 @@ class _Lowerer:
     def _compute(self, calc: Calc, deps: tuple[Dep, ...], life: Life) -> Compute:
         return Compute(
             name=calc.name, phase=calc.phase, scope=calc.op.name, deps=deps,
-            work=work_of(calc, self.sizes, self.template.buffers),
+            work=work_of(calc, self.sizes, self.decisions.buffers),
             flops=flops_of(calc, self.sizes),
             allocs=tuple(life.allocs), frees=tuple(life.frees),
         )  # fmt: skip

@@ -123,15 +123,23 @@ _TABLE = (
     _Line(
         Lowering(
             _RING, _RING,
-            shown_by="plain language model, 16-way on v6e 4x4, v4 and v5p 2x2x4, 4-way on v5e "
-            "2x2: weight gathers and gradient reductions are rings in the matmuls",
+            shown_by="plain language model, 16-way on v6e 4x4, v4 and v5p 2x2x4: weight "
+            "gathers and gradient reductions are rings in the matmuls",
         ),
-        ("v4", "v5e", "v5p", "v6e"), "plain", whole=True, max_group=16,
+        ("v4", "v5p", "v6e"), "plain", whole=True, max_group=16,
+    ),
+    _Line(
+        Lowering(
+            _RING, _RING,
+            shown_by="plain model of D=1024, 4-way on v5e 2x2: the same rings, unrolled",
+        ),
+        ("v5e",), "plain", whole=True, max_group=4,
     ),
     _Line(
         Lowering(
             _ASYNC, _SYNC, reduce_algorithm="all-reduce",
-            shown_by="plain 32B-like model on v5e 16x16: as MaxText's",
+            shown_by="plain 32B-like model on v5e 16x16, and one of 16 ways on v5e 4x4 (one of two "
+            "slices): as MaxText's",
         ),
         ("v5e",), "plain", whole=True,
     ),

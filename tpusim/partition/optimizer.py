@@ -35,10 +35,12 @@ def resident(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> tuple[All
     allocs = []
     for weight in weights:
         stored = weight.copies * sizes.elements(weight.local)
-        state = moment_elements(plan.optimizer, weight, sizes)
-        allocs.append(Alloc(weight.name, stored * item, "weights"))
+        padding = sizes.padding(weight.local)
+        state = moment * moment_elements(plan.optimizer, weight, sizes)
+        allocs.append(Alloc(weight.name, stored * item, "weights", stored * item * padding))
         if plan.optimizer != "sgd":
-            allocs.append(Alloc(f"{weight.name}/moments", state * moment, "optimizer state"))
+            name = f"{weight.name}/moments"
+            allocs.append(Alloc(name, state, "optimizer state", state * padding))
     return tuple(allocs)
 
 
@@ -46,12 +48,14 @@ def cast(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> Compute | Non
     """The copy of the local weights in the compute dtype, made once a step; None if stored so."""
     if plan.param_dtype == plan.dtype:
         return None
-    elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
+    counts = [weight.copies * sizes.elements(weight.local) for weight in weights]
+    elements = sum(counts)
+    empty = sum(n * sizes.padding(w.local) for n, w in zip(counts, weights, strict=True))
     item = DTYPE_BYTES[plan.dtype]
     return Compute(
         name="cast_weights", phase=Phase.FORWARD, scope="cast_weights",
         work=Vector(elements * DTYPE_BYTES[plan.param_dtype], elements * item, elements),
-        allocs=(Alloc("cast_weights", elements * item, "cast weights"),),
+        allocs=(Alloc("cast_weights", elements * item, "cast weights", empty * item),),
     )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ Each pass takes the entries of a body in order and returns them in their new ord
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from tpusim.graph import Attention, Einsum
-from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose
+from tpusim.partition.template import Buffer, Calc, Comm, Nest, Node, Purpose
 from tpusim.program import CollectiveKind, Mode
 
 
@@ -78,8 +78,11 @@ class Ring:
 Entry: TypeAlias = Calc | Planned | Ring | Nest
 
 
-def regather(nodes: Sequence[Node], limit: int) -> list[Node]:
-    """Gather a copy again where more than `limit` matmuls lie between two of its uses."""
+def regather(nodes: Sequence[Node], limit: int, buffers: dict[str, Buffer]) -> list[Node]:
+    """Gather a copy again where more than `limit` matmuls lie between two of its uses.
+
+    The new copies are added to `buffers`.
+    """
     gathers = {
         node.writes[0]: node
         for node in nodes
@@ -94,7 +97,8 @@ def regather(nodes: Sequence[Node], limit: int) -> list[Node]:
             matmuls += isinstance(node.op, Einsum)
             for key in node.reads:
                 if key in gathers and matmuls - last.setdefault(key, matmuls) > limit:
-                    renamed[key] = key + " again"
+                    renamed[key] = f"{renamed.get(key, key)} again"
+                    buffers[renamed[key]] = buffers[key]
                     result.append(_again(gathers[key], node, renamed[key]))
                 last[key] = matmuls
             node = replace(node, reads=tuple(renamed.get(key, key) for key in node.reads))
@@ -103,27 +107,30 @@ def regather(nodes: Sequence[Node], limit: int) -> list[Node]:
 
 
 def _again(gather: Comm, reader: Calc, key: str) -> Comm:
-    return replace(gather, name=f"{gather.name} again", phase=reader.phase, writes=(key,))
+    return replace(gather, name=f"{gather.kind}/{key}", phase=reader.phase, writes=(key,))
 
 
 def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> list[Entry]:
     """One all-reduce an axis at the end of the body for the gradients that `small` names.
 
-    Those that read another's result come in a later one, and what else reads their results (a
-    gather that nobody asked for) comes last.
+    Those that read another's result come in a later one. What else reads their results (a gather
+    that nobody asked for, a sum of two shares) comes last, with all that follows from it.
     """
     merged: dict[tuple[int, tuple[str, ...]], list[Comm]] = {}
     kept: list[Entry] = []
     followers: list[Entry] = []
     depth: dict[str, int] = {}
+    late: set[str] = set()
     for entry in entries:
         after = max((depth[key] for key in entry.reads if key in depth), default=-1)
-        if isinstance(entry, Planned) and entry.comms[0].name in small:
+        is_late = not late.isdisjoint(entry.reads)
+        if isinstance(entry, Planned) and entry.comms[0].name in small and not is_late:
             whole = replace(entry.comms[0], kind=CollectiveKind.ALL_REDUCE)
             merged.setdefault((after + 1, whole.axes), []).append(whole)
             depth |= dict.fromkeys(entry.writes, after + 1)
-        elif isinstance(entry, Planned) and after >= 0:
+        elif is_late or after >= 0:
             followers.append(entry)
+            late.update(entry.writes)
         else:
             kept.append(entry)
     in_order = sorted(merged.items(), key=lambda item: item[0][0])
@@ -165,38 +172,47 @@ def prefetch(entries: Sequence[Entry], first_sync: bool, kernels_carry: bool) ->
     """Start each asynchronous weight gather beside the matmul before its own, one at a time.
 
     A gather starts when the one before it is done, which is when the matmul that needed that one
-    starts; the first of the body has none before it and is synchronous where `first_sync`. Where
-    kernels carry nothing, an attention kernel waits for the gather that is under way.
+    starts; no later than where it stands, and not before its operand is there. The first of the
+    body has none before it, and is synchronous where `first_sync`. Where kernels carry nothing, an
+    attention kernel waits for the gather that is under way.
     """
-    places = [i for i, e in enumerate(entries) if _is_prefetched(e)]
-    users = {i: _first_user(entries, i) for i in places}
     starts: dict[int, list[Entry]] = {}
-    moved: dict[int, Planned] = {}
+    moved: set[int] = set()
     previous: Planned | None = None
-    for order, place in enumerate(places):
-        gather = entries[place]
-        assert isinstance(gather, Planned)
-        if previous is None:
-            gather = replace(gather, mode=Mode.SYNC) if first_sync else gather
-            starts.setdefault(place if first_sync else 0, []).append(gather)
+    beside = 0
+    for place, gather in enumerate(entries):
+        if not _is_prefetched(gather):
+            continue
+        if previous is None and first_sync:
+            gather = replace(gather, mode=Mode.SYNC)
+            start = place
         else:
+            start = max(min(beside, place), _after_operand(entries, place))
+        if previous is not None:
             gather = replace(gather, waits_for=(previous.name,))
-            starts.setdefault(users[places[order - 1]], []).append(gather)
-        moved[place] = previous = gather
+        starts.setdefault(start, []).append(gather)
+        moved.add(place)
+        previous, beside = gather, _first_user(entries, place)
     result: list[Entry] = []
-    for index, entry in enumerate(entries):
-        result.extend(starts.get(index, ()))
-        if index not in moved:
+    for place, entry in enumerate(entries):
+        result.extend(starts.get(place, ()))
+        if place not in moved:
             result.append(entry)
     return result if kernels_carry else _kernels_wait(result)
 
 
-def _is_prefetched(entry: Entry) -> bool:
+def _is_prefetched(entry: Entry) -> TypeGuard[Planned]:
     return (
         isinstance(entry, Planned)
         and entry.mode is Mode.ASYNC
         and entry.comms[0].purpose is Purpose.WEIGHT
     )
+
+
+def _after_operand(entries: Sequence[Entry], place: int) -> int:
+    """The first place at which the operand of the entry at `place` is there."""
+    reads = set(entries[place].reads)
+    return max((i + 1 for i in range(place) if reads & set(entries[i].writes)), default=0)
 
 
 def _first_user(entries: Sequence[Entry], place: int) -> int:
@@ -212,7 +228,6 @@ def _kernels_wait(entries: Sequence[Entry]) -> list[Entry]:
     under_way: Planned | None = None
     for entry in entries:
         if _is_prefetched(entry):
-            assert isinstance(entry, Planned)
             under_way = entry
         elif isinstance(entry, Calc) and isinstance(entry.op, Attention) and under_way:
             entry = replace(entry, reads=(*entry.reads, *under_way.writes))

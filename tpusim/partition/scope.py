@@ -92,7 +92,8 @@ class Scope:
             return piece.key
         wanted = (tensor.name, steps[-1].after)
         if wanted not in self._copies:
-            self._copies[wanted] = self.reshard(piece, target)
+            needed = frozenset(axis for axes in split.values() for axis in axes)
+            self._copies[wanted] = self.reshard(piece, target, needed)
         return self._copies[wanted].key
 
     def settle(self, piece: Piece) -> Piece:
@@ -109,13 +110,16 @@ class Scope:
             if not (piece.partial and summed):
                 self.settle(piece)
 
-    def reshard(self, piece: Piece, target: Layout) -> Piece:
-        """Emit the collectives that bring a piece to `target`."""
+    def reshard(self, piece: Piece, target: Layout, needed: frozenset[str] = frozenset()) -> Piece:
+        """Emit the collectives that bring a piece to `target`.
+
+        needed: axes that the reader divides other dimensions over.
+        """
         for step in reshard(piece.layout, piece.partial, target):
-            piece = self._collective(piece, step)
+            piece = self._collective(piece, step, _asked(step, needed))
         return replace(piece, layout=target, partial=())
 
-    def _collective(self, piece: Piece, step: Step) -> Piece:
+    def _collective(self, piece: Piece, step: Step, asked: bool) -> Piece:
         tensor = piece.tensor
         key = f"{piece.key}@{'+'.join(step.axes)}"
         while key in self.buffers:
@@ -126,7 +130,7 @@ class Scope:
                 payload=Local(tensor.dims, step.payload), dtype=tensor.dtype,
                 purpose=self._purpose(tensor), reads=(piece.key,), writes=(key,),
                 tensor=tensor.name, dim=_changed(tensor, piece, step),
-                maker=piece.maker, asked=self._asked(tensor, step),
+                maker=piece.maker, asked=asked,
             )
         )  # fmt: skip
         category = "gathered weights" if tensor.role is Role.PARAM else self._category(tensor)
@@ -168,11 +172,17 @@ class Scope:
             return Purpose.WEIGHT
         return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
 
-    def _asked(self, tensor: Tensor, step: Step) -> bool:
-        """Nobody asks for an exchange between dimensions, nor for gathering a gradient."""
-        if step.kind is CollectiveKind.ALL_GATHER:
-            return not self.is_weight_gradient(tensor)
-        return step.kind is not CollectiveKind.ALL_TO_ALL
+
+def _asked(step: Step, needed: frozenset[str]) -> bool:
+    """Whether rules or annotations ask for a collective.
+
+    Sums are what contraction over a sharded dimension means, and a gather frees an axis that the
+    operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). A
+    gather for any other reason, and an exchange between dimensions, nobody asks for.
+    """
+    if step.kind is CollectiveKind.ALL_GATHER:
+        return needed.issuperset(step.axes)
+    return step.kind is not CollectiveKind.ALL_TO_ALL
 
 
 def _changed(tensor: Tensor, piece: Piece, step: Step) -> str:

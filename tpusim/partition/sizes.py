@@ -62,6 +62,13 @@ class Sizes:
             count = count * self.extent(dim, axes) * self.group(axes)
         return count
 
+    def padding(self, local: Local) -> Number:
+        """The share of a local tensor that holds no data, spread over the devices."""
+        real: Number = 1
+        for dim in local.dims:
+            real = real * self.dims[dim]
+        return 1 - real / self.padded(local.dims, local.split())
+
     def itemsize(self, dtype: str) -> float:
         """Bytes of an element; `compute` is the plan's compute dtype."""
         return DTYPE_BYTES[self.compute_dtype if dtype == "compute" else dtype]

@@ -17,7 +17,7 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
 
     In this order, an axis once: contracted dimensions sharded alike in all operands; output
     dimensions that lie as the result wants; output dimensions as an operand has them; contracted
-    dimensions that one operand shards (the other is sliced, the result is a partial sum); output
+    dimensions as an operand shards them (the other is sliced, the result is a partial sum); output
     dimensions that the result wants sharded and nobody shards yet (the operands are sliced).
     """
     have: dict[str, list[Axes]] = {}
@@ -38,9 +38,8 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
         for axes in have[dim]:
             chosen.take(dim, axes)
     for dim in contracted:
-        free = {chosen.free(axes) for axes in have[dim]} - {()}
-        if len(free) == 1:
-            chosen.take(dim, free.pop())
+        for axes in have[dim]:
+            chosen.take(dim, chosen.free(axes))
     for dim in shared:
         chosen.take(dim, want[dim])
     return chosen.split

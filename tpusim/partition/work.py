@@ -1,7 +1,6 @@
 """What a partitioned operation asks of the machine: its work and FLOPs from local extents."""
 
 from collections.abc import Mapping
-from math import prod
 
 from tpusim import graph, program
 from tpusim.graph import Op, Tensor, union_dims
@@ -154,8 +153,5 @@ def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
 
 
 def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:
-    """Bytes of a buffer that hold no data: the last shard's padding, spread over the devices."""
-    split = buffer.local.split()
-    real = prod(sizes.dims[dim] for dim in buffer.local.dims)
-    padded = sizes.padded(buffer.local.dims, split)
-    return buffer_bytes(buffer, sizes) * (1 - real / padded)
+    """Bytes of a buffer that hold no data."""
+    return buffer_bytes(buffer, sizes) * sizes.padding(buffer.local)

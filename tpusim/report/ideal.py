@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tpusim.result import Result
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 
 
 def perfect_compiler(result: Result) -> Result | None:

@@ -7,7 +7,7 @@ from plans import plan_of, small
 
 from tpusim.errors import PlanError
 from tpusim.hardware import Slice
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 
 POD = Slice("v4", "2x2x4")
 MESH = {"fsdp": 4, "tensor": 4}

@@ -15,7 +15,7 @@ from tpusim.partition import Plan
 from tpusim.partition.groups import group_of
 from tpusim.partition.lowering import _TABLE, IDEAL, Group, Lowering, lowering_for, wants_ring
 from tpusim.program import Mode
-from tpusim.simulate import place
+from tpusim.simulation import place
 
 SYNC, ASYNC, RING = Mode.SYNC, Mode.ASYNC, Mode.RING
 FUSED, WHOLE, PLAIN = "", "all-reduce", ""

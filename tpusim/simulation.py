@@ -2,13 +2,14 @@
 
 from functools import lru_cache
 
-from tpusim.costs import collective_seconds, cost_program
+from tpusim.costs import cost_program, delay_seconds, route, route_seconds
 from tpusim.engine import run
 from tpusim.graph import Graph, Remat, training_step
 from tpusim.hardware import Placement, Slice, placement_from, placements
 from tpusim.models import Transformer
 from tpusim.partition import Plan, Sizes, Template, lower, structure
 from tpusim.partition.template import Comm, body_nodes
+from tpusim.program import CollectiveKind
 from tpusim.result import Result, Verdicts, make_result
 
 
@@ -45,19 +46,30 @@ def place(template: Template, graph: Graph, plan: Plan, pod: Slice) -> Placement
     candidates = placements(pod, plan.mesh)
     if len(candidates) == 1:
         return candidates[0]
-    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
-    comms = [(n, float(sizes.elements(n.payload) * sizes.itemsize(n.dtype)), trips)
-             for n, trips in body_nodes(template.nodes) if isinstance(n, Comm)]  # fmt: skip
-    return min(candidates, key=lambda candidate: _serial_seconds(comms, candidate, pod))
+    traffic = _traffic(template, Sizes(graph.sizes, plan.active_axes, plan.dtype))
+    return min(candidates, key=lambda candidate: _serial_seconds(traffic, candidate, pod))
 
 
-def _serial_seconds(
-    comms: list[tuple[Comm, float, int]], placement: Placement, pod: Slice
-) -> float:
+Traffic = dict[tuple[CollectiveKind, tuple[str, ...]], tuple[int, float]]
+"""For each kind of collective and its axes: how many there are, and their bytes in all."""
+
+
+def _traffic(template: Template, sizes: Sizes) -> Traffic:
+    traffic: Traffic = {}
+    for node, trips in body_nodes(template.nodes):
+        if isinstance(node, Comm):
+            nbytes = float(sizes.elements(node.payload) * sizes.itemsize(node.dtype))
+            count, total = traffic.get((node.kind, node.axes), (0, 0.0))
+            traffic[node.kind, node.axes] = (count + trips, total + trips * nbytes)
+    return traffic
+
+
+def _serial_seconds(traffic: Traffic, placement: Placement, pod: Slice) -> float:
     """Seconds of all collectives, one after the other."""
     total = 0.0
-    for comm, nbytes, trips in comms:
-        spans = [span for axis in comm.axes for span in placement.spans(axis)]
-        seconds = collective_seconds(comm.kind, nbytes, spans, pod.chip, pod.topology)
-        total += trips * float(seconds)
+    for (kind, axes), (count, nbytes) in traffic.items():
+        spans = [span for axis in axes for span in placement.spans(axis)]
+        path = route(kind, spans, pod.topology)
+        once = delay_seconds(path, pod.chip)
+        total += (count - 1) * once + float(route_seconds(path, nbytes, pod.chip))
     return total

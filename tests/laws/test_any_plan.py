@@ -1,0 +1,101 @@
+"""Laws that every plan obeys, over random models, meshes, rules and slices.
+
+A plan runs, or is refused with a sentence; it never ends in anything else.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tpusim.errors import TpusimError
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.partition import Plan
+from tpusim.result import Result, breakdown_ps
+from tpusim.simulation import simulate
+
+PODS = (
+    ("v4", "4x4x4", 1), ("v4", "2x2x1", 1), ("v5e", "4x4", 1), ("v5e", "4x8", 2),
+    ("v6e", "16x16", 1), ("7x", "2x2x2", 1), ("v3", "4x4", 1), ("v5p", "8x8x16", 1),
+)  # fmt: skip
+
+
+def random_mesh(rng: random.Random, devices: int, axes: Sequence[str]) -> dict[str, int]:
+    sizes = []
+    for _ in axes[1:]:
+        sizes.append(rng.choice([d for d in range(1, devices + 1) if devices % d == 0]))
+        devices //= sizes[-1]
+    sizes.append(devices)
+    rng.shuffle(sizes)
+    return dict(zip(axes, sizes, strict=True))
+
+
+def random_rules(rng: random.Random, axes: list[str]) -> dict[str, str | list[str] | None]:
+    choices: Mapping[str, tuple[float, Sequence[str | list[str] | None]]] = {
+        "act_embed": (0.4, [*axes, None]), "vocab": (0.2, [*axes, None]),
+        "embed": (0.2, [*axes, axes]), "act_seq": (0.15, axes), "mlp": (0.15, [*axes, None]),
+    }  # fmt: skip
+    return {key: rng.choice(of) for key, (odds, of) in choices.items() if rng.random() < odds}
+
+
+def random_model(rng: random.Random) -> Transformer:
+    heads = rng.choice([1, 2, 8, 24])
+    return Transformer(
+        layers=rng.choice([1, 2, 7]), embed=rng.choice([64, 1000, 4096]),
+        mlp=rng.choice([5, 1024, 14336]), heads=heads,
+        kv_heads=rng.choice([k for k in range(1, heads + 1) if heads % k == 0]),
+        head_dim=rng.choice([16, 128]), vocab=rng.choice([1, 100, 30522]),
+        gated=rng.random() < 0.5, parallel=rng.random() < 0.3, rotary=rng.random() < 0.5,
+        tied_embeddings=rng.random() < 0.5, attention=rng.choice(["dot", "flash"]),
+        kind=rng.choice(["decoder", "encoder"]),
+    )  # fmt: skip
+
+
+def random_plan(rng: random.Random, pod: Slice) -> Plan:
+    devices = pod.devices // pod.num_slices
+    axes = rng.sample(["data", "fsdp", "tensor"], rng.randint(1, 3))
+    mesh = random_mesh(rng, devices, axes)
+    if pod.num_slices > 1:
+        mesh["dcn_data"] = pod.num_slices
+    return Plan(
+        mesh=mesh, rules=random_rules(rng, axes), seq_len=rng.choice([1, 128, 2048]),
+        global_batch=pod.devices * rng.choice([1, 4]),
+        remat=rng.choice(["full", "minimal", "dots", "none"]),
+        save=rng.sample(["q", "k", "out", "mlp_hidden"], rng.randint(0, 2)),
+        lowering=rng.choice(["xla", "ideal"]), style=rng.choice(["plain", "maxtext"]),
+        optimizer=rng.choice(["adam", "adafactor", "sgd"]),
+        grad_dtype=rng.choice(["bf16", "f32"]), param_dtype=rng.choice(["bf16", "f32"]),
+    )  # fmt: skip
+
+
+def obeys(result: Result) -> None:
+    timeline = result.timeline
+    assert 0 < result.mfu <= result.hfu <= 1
+    assert sum(breakdown_ps(timeline).values()) == timeline.total_ps
+    assert sum(result.memory_bytes.values()) == result.hbm_peak_bytes
+    assert all(use.busy_ps <= timeline.total_ps for use in timeline.links)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_random_plan_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    chip, shape, slices = rng.choice(PODS)
+    pod = Slice(chip, shape, slices)
+    model, plan = random_model(rng), random_plan(rng, pod)
+    folded = simulate(model, plan, pod)
+    obeys(folded)
+    unfolded = simulate(model, plan, pod, fold=False)
+    assert folded.timeline.total_ps == unfolded.timeline.total_ps
+    assert folded.hbm_peak_bytes == unfolded.hbm_peak_bytes
+    assert breakdown_ps(folded.timeline) == breakdown_ps(unfolded.timeline)
+    assert folded.timeline.links == unfolded.timeline.links
+
+
+def test_a_batch_that_does_not_divide_is_refused_on_every_slice() -> None:
+    rng = random.Random(0)
+    for chip, shape, slices in PODS:
+        pod = Slice(chip, shape, slices)
+        mesh = {"fsdp": pod.devices // slices, **({"dcn_data": slices} if slices > 1 else {})}
+        with pytest.raises(TpusimError, match="global_batch is 7"):
+            simulate(random_model(rng), Plan(mesh=mesh, seq_len=8, global_batch=7), pod)
