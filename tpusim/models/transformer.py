@@ -171,10 +171,11 @@ def _attention(m: Transformer, x: Tensor, out: Tensor) -> tuple[Op, ...]:
         )
         q, k = q_turned, k_turned
     context = Tensor("layer/context", (*_TOKEN, "heads", "head_dim"))
-    core = _flash if m.attention == "flash" else _dot
+    core = (_flash if m.attention == "flash" else _dot)(m, q, k, v, context)
+    (attended,) = core[-1].outputs
     return (
-        *projections, *rotations, *core(m, q, k, v, context),
-        Einsum("layer/wo", context, _weight("wo", "heads", "head_dim", "embed"), out),
+        *projections, *rotations, *core,
+        Einsum("layer/wo", attended, _weight("wo", "heads", "head_dim", "embed"), out),
     )  # fmt: skip
 
 
@@ -184,7 +185,25 @@ def _keys(t: Tensor) -> Tensor:
 
 
 def _flash(m: Transformer, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
-    return (Attention("layer/attention", q, _keys(k), _keys(v), context, m.causal),)
+    """A fused kernel; it wants heads before tokens, so its operands and its result are copied.
+
+    Compiled programs spend 0.9 to 3.5 % of their cycles on these copies (MaxText on v5e, v5p and
+    v6e, libtpu 0.0.11.1).
+    """
+    given = tuple(
+        Tensor(f"layer/{name}_kernel", t.dims) for name, t in zip("qkv", (q, k, v), strict=True)
+    )
+    attended = Tensor("layer/attended", context.dims)
+    q_in, k_in, v_in = given
+    return (
+        _copy("layer/kernel_in", (q, k, v), given),
+        Attention("layer/attention", q_in, _keys(k_in), _keys(v_in), context, m.causal),
+        _copy("layer/kernel_out", (context,), (attended,)),
+    )
+
+
+def _copy(name: str, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> Op:
+    return Pointwise(name, given, made, 0.0, keeps="", alone=True)
 
 
 def _dot(m: Transformer, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:

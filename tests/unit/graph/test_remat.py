@@ -32,8 +32,8 @@ def test_full_saves_each_layers_input_and_computes_all_but_the_last_projection_a
     model = small(gated=False)
     assert saved(model, "full") == {"layer_in"}
     assert again(model, "full") == NORMS | {
-        "layer/wq", "layer/wk", "layer/wv", "layer/q_rotary", "layer/k_rotary", "layer/attention",
-        "layer/wo", "layer/mid", "layer/wi", "layer/silu",
+        "layer/wq", "layer/wk", "layer/wv", "layer/q_rotary", "layer/k_rotary", "layer/kernel_in",
+        "layer/attention", "layer/kernel_out", "layer/wo", "layer/mid", "layer/wi", "layer/silu",
     }  # fmt: skip
 
 
