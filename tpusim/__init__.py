@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from tpusim.report import write_report
     from tpusim.result import Result
     from tpusim.runfile import read_run
+    from tpusim.search import Space
+    from tpusim.search.sweep import sweep
     from tpusim.simulation import simulate
+    from tpusim.validation import validate
 
 __version__ = "0.1.0"
 
@@ -32,11 +35,14 @@ _HOMES = {
     "Plan": "tpusim.partition",
     "Result": "tpusim.result",
     "Slice": "tpusim.hardware",
+    "Space": "tpusim.search",
     "TpusimError": "tpusim.errors",
     "load_chip": "tpusim.hardware",
     "models": "tpusim",
     "read_run": "tpusim.runfile",
     "simulate": "tpusim.simulation",
+    "sweep": "tpusim.search",
+    "validate": "tpusim.validation",
     "write_report": "tpusim.report",
 }
 
@@ -45,12 +51,15 @@ __all__ = [
     "Plan",
     "Result",
     "Slice",
+    "Space",
     "TpusimError",
     "__version__",
     "load_chip",
     "models",
     "read_run",
     "simulate",
+    "sweep",
+    "validate",
     "write_report",
 ]
 

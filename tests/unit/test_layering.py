@@ -16,7 +16,7 @@ ROWS = (
     {"models", "partition", "costs", "xla"},
     {"engine"},
     {"simulation", "result", "summary"},
-    {"search", "report", "validate", "runfile"},
+    {"search", "report", "validation", "runfile"},
     {"cli"},
     {"__main__"},
 )
@@ -32,7 +32,7 @@ ROOMS = {
     "matplotlib": {"report"},
     "jax": {"xla"},
     "jaxlib": {"xla"},
-    "pandas": {"result", "search", "report", "validate"},
+    "pandas": {"result", "search", "report", "validation"},
     "pydantic": {"hardware", "models", "runfile"},
 }
 

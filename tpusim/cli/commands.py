@@ -67,3 +67,43 @@ def simulate(
         raise FileError("--out is empty; give a folder to write the report to")
     folder = None if out is None else Path(out)
     return simulation(run, settings or (), folder, stats=stats, fold=fold, program=program)
+
+
+@app.command()
+def validate(
+    runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, a row a run.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write the tables there.")
+    ] = None,
+    allow_failures: Annotated[
+        bool, typer.Option("--allow-failures", help="Exit with 0 though some are not simulated.")
+    ] = False,
+) -> tuple[str, int]:
+    """Compare predicted with measured step times."""
+    from tpusim.cli.validation import validation
+
+    if out == "":
+        raise FileError("--out is empty; give a folder to write the tables to")
+    return validation(runs, None if out is None else Path(out), allow_failures=allow_failures)
+
+
+@app.command()
+def sweep(
+    path: Annotated[str, typer.Argument(metavar="SWEEP.toml", help="A run, and what to try.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Processes; by default one a CPU.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
+    ] = None,
+) -> str:
+    """Simulate many plans: mesh shapes, placements, and values of the plan."""
+    from tpusim.cli.sweeping import sweeping
+
+    if out == "":
+        raise FileError("--out is empty; give a folder to write the table to")
+    return sweeping(path, settings or (), None if out is None else Path(out), workers)

@@ -26,7 +26,10 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command, print what it returns, and return the exit code."""
+    """Run a command, print what it returns, and return the exit code.
+
+    A command returns its text, or its text and its exit code.
+    """
     try:
         answer = app(args=list(arguments) or ["--help"], prog_name="tpusim", standalone_mode=False)
     except TpusimError as error:
@@ -37,6 +40,9 @@ def run(arguments: Sequence[str]) -> int:
         if DEBUG in os.environ:
             raise
         return _fail(1, f"a defect of tpusim, please report it: {error!r}; {DEBUG}=1 shows more")
+    if isinstance(answer, tuple):
+        text, code = answer
+        return _say(text) or int(code)
     if isinstance(answer, str):
         return _say(answer)
     return int(answer)

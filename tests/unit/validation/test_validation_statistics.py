@@ -1,0 +1,133 @@
+"""The statistics against worked examples."""
+
+import pytest
+
+from tpusim.validation import Measured, Outcome
+from tpusim.validation.outcome import families
+from tpusim.validation.pairs import pairs
+from tpusim.validation.statistics import (
+    error_statistics,
+    summarise,
+    tau_b,
+    tau_b_within_chips,
+    with_guesses,
+)
+
+
+def run(name: str = "a", **changes: object) -> Measured:
+    given: dict[str, object] = {
+        "id": name, "chip": "v4", "topology": "4x4x4", "n_layers": 2, "d_model": 512, "n_heads": 4,
+        "d_ff": 2048, "vocab": 1000, "seq_len": 128, "global_batch": 64, "mesh": "fsdp=64",
+        "step_s": 10.0, "num_chips": 64,
+    }  # fmt: skip
+    return Measured(**(given | changes))  # type: ignore[arg-type]
+
+
+def done(name: str, predicted: float, mfu: float = 0.5, **changes: object) -> Outcome:
+    measured = run(name, **changes)
+    return Outcome(
+        run=measured, status="ok", predicted_s=predicted, mfu=mfu,
+        measured_mfu=mfu * predicted / measured.step_s,
+    )  # fmt: skip
+
+
+def test_errors_of_a_worked_example() -> None:
+    found = error_statistics([-0.1, 0.2, 0.3, -0.4, 0.0])
+    assert found == pytest.approx(
+        {"median_abs_error": 0.2, "mean_abs_error": 0.2, "p90_abs_error": 0.36, "mean_error": 0.0}
+    )
+
+
+def test_no_errors_are_none_and_not_zero() -> None:
+    assert set(error_statistics([]).values()) == {None}
+
+
+def test_tau_b_of_a_published_example() -> None:
+    """Kendall's x = 12 2 1 12 2, y = 1 4 7 1 0 (the example of SciPy's documentation)."""
+    points = list(zip((12, 2, 1, 12, 2), (1, 4, 7, 1, 0), strict=True))
+    assert tau_b(points) == pytest.approx(-0.47140452079103173)
+
+
+def test_tau_b_without_ties_counts_pairs() -> None:
+    assert tau_b([(1, 10), (2, 20), (3, 30)]) == 1
+    assert tau_b([(1, 30), (2, 20), (3, 10)]) == -1
+    assert tau_b([(1, 1), (2, 2), (3, 4), (4, 3)]) == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("points", [[], [(1, 2)], [(1, 2), (1, 3)], [(1, 2), (2, 2)]])
+def test_tau_b_needs_two_different_numbers(points: list[tuple[float, float]]) -> None:
+    assert tau_b(points) is None
+
+
+def test_within_chips_generations_do_not_help() -> None:
+    """Each chip's two runs are in the wrong order, the chips in the right one."""
+    mfus = {"a": ("v4", 0.1, 0.2), "b": ("v4", 0.2, 0.1), "c": ("v5p", 0.5, 0.6),
+            "d": ("v5p", 0.6, 0.5)}  # fmt: skip
+    outcomes = [
+        Outcome(run=run(name, chip=chip), status="ok", mfu=mfu, measured_mfu=measured)
+        for name, (chip, mfu, measured) in mfus.items()
+    ]
+    assert tau_b_within_chips(outcomes) == -1
+    overall = tau_b([(o.mfu, o.measured_mfu) for o in outcomes if o.mfu and o.measured_mfu])
+    assert overall == pytest.approx((4 - 2) / 6)
+
+
+def test_failed_runs_are_counted_and_not_averaged() -> None:
+    failed = Outcome(run=run("b"), status="error", reason="no")
+    found = summarise([done("a", 11.0), failed])
+    assert (found["runs"], found["failed"]) == (2, 1)
+    assert found["mean_error"] == pytest.approx(0.1)
+
+
+def test_the_guess_leaves_the_run_itself_out() -> None:
+    """Measured MFU 0.4, 0.5 and 0.8, all in 10 s: a guess by 0.65 takes 10 * 0.4 / 0.65."""
+    outcomes = [
+        Outcome(run=run(name), status="error", measured_mfu=mfu)
+        for name, mfu in (("a", 0.4), ("b", 0.5), ("c", 0.8))
+    ]
+    alone = Outcome(run=run("d", chip="v5e", topology="4x4"), status="error", measured_mfu=0.5)
+    guesses = [one.guess_s for one in with_guesses([*outcomes, alone])]
+    assert guesses == [pytest.approx(10 * 0.4 / 0.65), pytest.approx(10 * 0.5 / 0.6),
+                       pytest.approx(10 * 0.8 / 0.45), None]  # fmt: skip
+
+
+def test_a_pair_differs_in_one_thing() -> None:
+    two = {"num_slices": 2, "num_chips": 128, "global_batch": 128, "mesh": "fsdp=64;dcn_data=2"}
+    outcomes = [
+        done("one", 10.0), done("two", 11.0, step_s=12.0, **two),
+        done("other model", 10.0, n_layers=3), done("two things", 10.0, **two, dtype="int8"),
+    ]  # fmt: skip
+    found = {(pair.first, pair.second): pair for pair in pairs(outcomes)}
+    assert set(found) == {("one", "two"), ("two", "two things")}
+    pair = found["one", "two"]
+    assert (pair.thing, pair.change, pair.also) == ("num_slices", "1 to 2", ())
+    assert (pair.measured_ratio, pair.predicted_ratio) == (1.2, pytest.approx(1.1))
+    assert pair.error == pytest.approx(1.1 / 1.2 - 1)
+
+
+def test_a_pair_names_what_else_differs() -> None:
+    outcomes = [
+        done("a", 10.0),
+        done("b", 10.0, chip="v5p", remat="minimal", mesh="fsdp=32;tensor=2", global_batch=128),
+    ]
+    assert pairs(outcomes)[0].also == ("remat", "mesh", "batch a chip")
+
+
+def test_a_pair_without_a_prediction_has_no_error() -> None:
+    failed = Outcome(run=run("b", dtype="int8"), status="error")
+    (pair,) = pairs([done("a", 10.0), failed])
+    assert (pair.predicted_ratio, pair.error) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("dense",)),
+        ({"experts": 8}, ("MoE",)),
+        ({"seq_len": 32768}, ("long context",)),
+        ({"seq_len": 32767}, ("dense",)),
+        ({"dtype": "fp8", "num_slices": 2}, ("int8/fp8", "multislice")),
+    ],
+)
+def test_families(changes: dict[str, object], expected: tuple[str, ...]) -> None:
+    assert families(run(**changes)) == expected

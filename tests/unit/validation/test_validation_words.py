@@ -1,0 +1,183 @@
+"""A run's columns in the words of a simulation."""
+
+import pytest
+
+from tpusim.errors import TpusimError
+from tpusim.models import load
+from tpusim.simulation import simulate
+from tpusim.validation import Measured
+from tpusim.validation.model import model_of
+from tpusim.validation.outcome import outcome
+from tpusim.validation.words import obstacles, setup
+
+
+def run(**changes: object) -> Measured:
+    given: dict[str, object] = {
+        "id": "a", "chip": "v5e", "topology": "4x4", "n_layers": 2, "d_model": 512, "n_heads": 4,
+        "d_ff": 2048, "vocab": 1000, "seq_len": 128, "global_batch": 64, "mesh": "fsdp=16",
+        "step_s": 10.0, "framework": "maxtext", "optimizer": "adamw", "attention": "flash",
+    }  # fmt: skip
+    return Measured(**(given | changes))  # type: ignore[arg-type]
+
+
+def test_a_model_of_the_zoo_is_known_by_its_dimensions() -> None:
+    model, notes = model_of(
+        run(n_layers=96, d_model=12288, n_heads=96, d_ff=49152, vocab=50304, mlp_matrices=2,
+            model="whatever", params_b=174.567)
+    )  # fmt: skip
+    gpt3 = load("gpt3-175b")
+    assert (model.activation, model.rotary, model.tied_embeddings) == ("gelu", False, True)
+    assert (model.name, model.parameter_count, notes) == ("whatever", gpt3.parameter_count, ())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_are_tied_where_the_parameters_say_so(tied: bool) -> None:
+    layers = 2 * (4 * 512 * 512 + 3 * 512 * 2048)
+    tables = 1 if tied else 2
+    model, notes = model_of(run(params_b=(layers + tables * 1000 * 512) / 1e9))
+    assert model.tied_embeddings is tied
+    assert notes == (
+        f"embeddings taken as {'tied' if tied else 'untied'}, which is nearer to params_b",
+    )
+
+
+def test_another_number_of_parameters_is_noted() -> None:
+    assert "params_b says 1" in model_of(run(params_b=1.0))[1][-1]
+
+
+@pytest.mark.parametrize(
+    ("written", "head_dim", "taken"),
+    [
+        ("dot", "128", "dot"),
+        ("", "128", "flash"),
+        ("flash(?)", "128", "flash"),
+        ("splash if head_dim%128==0 else XLA", "64", "dot"),
+        ("splash if head_dim%128==0 else XLA", "128", "flash"),
+    ],
+)
+def test_attention(written: str, head_dim: str, taken: str) -> None:
+    assert model_of(run(attention=written, head_dim=head_dim))[0].attention == taken
+
+
+@pytest.mark.parametrize(
+    ("columns", "remat", "save"),
+    [
+        ({}, "full", ()),
+        ({"save": "layer_in"}, "full", ()),
+        ({"save": "k,v", "offload": "layer_in,mlpwo"}, "full", ("k", "mlp_out", "v")),
+        ({"offload": "dots"}, "dots", ()),
+        ({"remat": "minimal"}, "minimal", ()),
+        ({"save": "mlpwi"}, "full", ("mlp_in_0", "mlp_in_1")),
+        ({"save": "mlpwi", "mlp_matrices": 2}, "full", ("mlp_in",)),
+        ({"remat": "minimal_except:mlp_in"}, "full", ("k", "mlp_out", "out", "q", "v")),
+    ],
+)
+def test_remat(columns: dict[str, object], remat: str, save: tuple[str, ...]) -> None:
+    plan = setup(run(**columns)).plan
+    assert (plan.remat, tuple(plan.save)) == (remat, save)
+
+
+def test_minimal_except_nothing_is_minimal() -> None:
+    minimal, except_none = (setup(run(remat=r)) for r in ("minimal", "minimal_except:layer_in"))
+    times = {simulate(s.model, s.plan, s.pod).step_time_s for s in (minimal, except_none)}
+    assert len(times) == 1
+
+
+@pytest.mark.parametrize(
+    ("framework", "style"),
+    [("maxtext", "maxtext"), ("axlearn", "maxtext"), ("lingvo", "plain"), ("", "plain")],
+)
+def test_framework(framework: str, style: str) -> None:
+    plan = setup(run(framework=framework, mesh="fsdp=8;tensor=2")).plan
+    assert plan.style == style
+    assert plan.rules == ({"act_embed": "tensor"} if framework == "lingvo" else {})
+
+
+def test_the_other_dimension_of_the_weights() -> None:
+    """Sharding both dimensions leaves a chip as many weights as sharding one over all chips."""
+    both, one = (
+        simulate(s.model, s.plan, s.pod)
+        for s in (setup(run(mesh=mesh)) for mesh in ("fsdp=4;fsdp_transpose=4", "fsdp=16"))
+    )
+    assert both.flops.model == one.flops.model
+    assert both.flops.redundant == one.flops.redundant
+    assert both.memory_bytes["optimizer state"] == pytest.approx(
+        one.memory_bytes["optimizer state"], rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"experts": 8}, "mixtures of experts (8 here)"),
+        ({"head_dim": "192qk/128v"}, "latent attention or another head_dim"),
+        ({"model": "Gemma3-12B"}, "a local window (Gemma3-12B)"),
+        ({"dtype": "int8"}, "int8 matmuls"),
+        ({"mesh": "fsdp=8;context=2"}, "sequences sharded over chips (mesh axis context)"),
+        ({"mesh": "fsdp=16;dcn_fsdp=2"}, "weights sharded across slices (mesh axis dcn_fsdp)"),
+        ({"mesh": "fsdp=8;expert=2"}, "experts sharded over chips (mesh axis expert)"),
+    ],
+)
+def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> None:
+    assert reason in ", ".join(obstacles(run(**columns)))
+    one = outcome(run(**columns, mfu_half_causal_pct=40.0))
+    assert (one.status, one.predicted_s, one.measured_mfu) == ("error", None, 0.4)
+    assert one.reason.startswith("not simulated yet: ")
+
+
+def test_axes_of_one_chip_are_no_obstacle() -> None:
+    assert not list(obstacles(run(mesh="fsdp=16;context=1")))
+
+
+CONTRADICTIONS = [
+    ({"topology": "4x5"}, "v5e has no slice 4x5"),
+    ({"chip": "v9"}, "no chip 'v9'"),
+    ({"num_chips": 32}, "num_chips is 32, but v5e:4x4 has 16"),
+    ({"mesh": "fsdp=8"}, "8"),
+    ({"mesh": "fsdp"}, "write each axis once"),
+    ({"mesh": "fsdp=4;fsdp=4"}, "write each axis once"),
+    ({"mesh": "fsdp=8;rows=2"}, "plan.mesh.rows shards nothing"),
+    ({"remat": "minimul"}, "did you mean 'minimal'"),
+    ({"save": "querry"}, "'querry', which is no tensor of a layer"),
+    ({"mlp_matrices": 4}, "write 2 (plain) or 3 (gated)"),
+    ({"n_kv_heads": 3}, "4 heads cannot share 3 K/V heads"),
+    ({"chip": "7x", "topology": "2x2x4", "mesh_counts": "chip"}, "a 7x chip is 2 devices"),
+]
+
+
+@pytest.mark.parametrize(("columns", "sentence"), CONTRADICTIONS)
+def test_a_run_that_contradicts_itself_is_a_row(columns: dict[str, object], sentence: str) -> None:
+    one = outcome(run(**columns))
+    assert one.status == "error"
+    assert sentence in one.reason
+
+
+def test_notes_say_what_is_taken_otherwise() -> None:
+    taken = run(offload="q", vocab_tiles=4, optimizer="", framework="novel", attention="")
+    notes = " ".join(setup(taken).notes)
+    for words in ("offloaded", "whole", "taken as adam", "(novel) is lowered", "no attention"):
+        assert words in notes
+
+
+def test_a_plan_that_does_not_fit_is_simulated() -> None:
+    one = outcome(run(global_batch=3_200_000))
+    assert (one.status, one.fits) == ("ok", False)
+    assert one.reason.startswith("does not fit: needs ")
+
+
+def test_a_defect_of_ours_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr("tpusim.validation.outcome.simulate", broken)
+    one = outcome(run())
+    assert (one.status, one.predicted_s) == ("defect", None)
+    assert "report it: KeyError('lost')" in one.reason
+    monkeypatch.setenv("TPUSIM_DEBUG", "1")
+    with pytest.raises(KeyError, match="lost"):
+        outcome(run())
+
+
+def test_contradictions_raise_for_those_who_ask() -> None:
+    with pytest.raises(TpusimError):
+        setup(run(num_chips=32))

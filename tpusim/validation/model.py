@@ -1,0 +1,77 @@
+"""The model of a run, from its dimensions and from what the zoo knows of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+
+from tpusim import models
+from tpusim.errors import ModelError
+from tpusim.models import Transformer
+from tpusim.validation.measured import Measured
+
+NEAR = 0.01
+"""Parameters that differ by more than this share from the table's are noted."""
+
+Key = tuple[object, ...]
+
+
+def model_of(run: Measured) -> tuple[Transformer, tuple[str, ...]]:
+    """The model of the zoo with these dimensions, or one of the dimensions alone; and notes.
+
+    The table says neither the activation nor whether the embeddings are tied. Where the zoo does
+    not, the activation is SiLU for a gated MLP and else GELU, and the embeddings are tied or not
+    as brings the number of parameters nearer to `params_b`.
+    """
+    given = _dimensioned(run)
+    known = _zoo().get(_key(given))
+    model, notes = (known, ()) if known else _nearest_in_size(run, given)
+    model = replace(model, name=given.name, attention=_attention(run, given.head_dim))
+    return model, (*notes, *_size_note(run, model))
+
+
+def _dimensioned(run: Measured) -> Transformer:
+    if run.mlp_matrices not in (2, 3):
+        raise ModelError(f"mlp_matrices is {run.mlp_matrices}; write 2 (plain) or 3 (gated)")
+    gated = run.mlp_matrices == 3
+    return Transformer(
+        name=run.model or run.id, kind="decoder" if run.causal else "encoder", rotary=run.causal,
+        layers=run.n_layers, embed=run.d_model, mlp=run.d_ff, heads=run.n_heads,
+        kv_heads=run.n_kv_heads, head_dim=int(run.head_dim or 0), vocab=run.vocab, gated=gated,
+        activation="silu" if gated else "gelu",
+    )  # fmt: skip
+
+
+def _nearest_in_size(run: Measured, given: Transformer) -> tuple[Transformer, tuple[str, ...]]:
+    """Tied or untied embeddings, whichever has the number of parameters nearer to the table's."""
+    if not run.params_b:
+        return given, ("params_b is not given: embeddings taken as untied",)
+    tied = replace(given, tied_embeddings=True)
+    model = min((given, tied), key=lambda m: abs(m.parameter_count - run.params_b * 1e9))
+    word = "tied" if model.tied_embeddings else "untied"
+    return model, (f"embeddings taken as {word}, which is nearer to params_b",)
+
+
+def _size_note(run: Measured, model: Transformer) -> Iterator[str]:
+    billions = model.parameter_count / 1e9
+    if run.params_b and abs(billions / run.params_b - 1) > NEAR:
+        yield f"the model has {billions:.4g} billion parameters, params_b says {run.params_b:g}"
+
+
+def _attention(run: Measured, head_dim: int) -> str:
+    """`dot` where the run's attention writes its scores to HBM, else the fused kernel.
+
+    A cell may name both, as in `splash if head_dim%128==0 else XLA`.
+    """
+    kernel, _, otherwise = run.attention.lower().partition(" if head_dim%128==0 else ")
+    used = otherwise if otherwise and head_dim % 128 else kernel
+    return "dot" if used in ("dot", "dot_product", "xla") else "flash"
+
+
+@cache
+def _zoo() -> Mapping[Key, Transformer]:
+    return {_key(model): model for model in map(models.load, models.names())}
+
+
+def _key(m: Transformer) -> Key:
+    """What the table says of a model."""
+    return (m.kind, m.layers, m.embed, m.mlp, m.heads, m.kv_heads, m.head_dim, m.vocab, m.gated)

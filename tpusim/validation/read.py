@@ -1,0 +1,78 @@
+"""From a CSV file or a DataFrame to a header and rows of text."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpusim.errors import FileError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LARGEST = 2**26
+Row = Mapping[str, str]
+
+
+def read_rows(path: Path) -> tuple[list[str], list[Row]]:
+    """The header and the rows of a CSV file; `FileError` with one sentence if it is none."""
+    text = _text(path)
+    if not text.strip():
+        raise FileError("the file is empty; write a header of column names and a row a run")
+    try:
+        lines = [line for line in csv.reader(StringIO(text), strict=True) if any(line)]
+    except csv.Error as error:
+        raise FileError(f"not a table of comma-separated values: {error}") from error
+    header, *rows = ([cell.strip() for cell in line] for line in lines)
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise FileError(
+                f"row {number} has {len(row)} cells and the header {len(header)}; "
+                "put a text that holds commas in double quotes"
+            )
+    return header, [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def frame_rows(frame: "pd.DataFrame") -> tuple[list[str], list[Row]]:
+    """The same of a DataFrame, as `pandas.read_csv` gives it."""
+    if not hasattr(frame, "to_dict") or not hasattr(frame, "columns"):
+        raise FileError(
+            f"validate takes a DataFrame with a row a run, not a {type(frame).__name__}; "
+            "write ts.validate(pandas.read_csv('runs.csv'))"
+        )
+    header = [str(name).strip() for name in frame.columns]
+    rows: Iterable[Sequence[Any]] = frame.itertuples(index=False, name=None)
+    return header, [dict(zip(header, map(_cell, row), strict=True)) for row in rows]
+
+
+def _cell(value: Any) -> str:
+    """A cell as a CSV file would hold it; whole numbers without a point, missing ones empty."""
+    if value is None or value != value or str(value) == "<NA>":
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _text(path: Path) -> str:
+    if path.is_dir():
+        raise FileError("a folder; give the path of a CSV file")
+    if path.exists() and not path.is_file():
+        raise FileError("not a regular file; give the path of a CSV file")
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FileError("too large for a table of runs; a run is one line")
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"not a text file (byte {error.start} is not UTF-8); give a CSV file"
+        ) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"cannot be read: {reason}; give the path of a CSV file") from error
+    if "\0" in text:
+        raise FileError("not a text file (it holds NUL bytes); give a CSV file")
+    return text

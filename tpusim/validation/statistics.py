@@ -1,0 +1,110 @@
+"""How wrong predictions are: of their size, and of the order that they put runs in."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from tpusim.validation.outcome import FAMILIES, Outcome, families
+
+Point = tuple[float, float]
+"""Predicted and measured."""
+
+
+def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Runs, failed runs, the errors of the others, and Kendall's tau-b of their MFU."""
+    errors = [o.error for o in outcomes if o.error is not None]
+    points = [(o.mfu, o.measured_mfu) for o in outcomes if o.mfu and o.measured_mfu]
+    return _counted(len(outcomes), errors) | {"tau_b": tau_b(points)}
+
+
+def summarise_guess(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The same of the guess."""
+    return _counted(len(outcomes), [o.guess_error for o in outcomes if o.guess_error is not None])
+
+
+def _counted(runs: int, errors: Sequence[float]) -> dict[str, Any]:
+    return {"runs": runs, "failed": runs - len(errors)} | error_statistics(errors)
+
+
+def error_statistics(errors: Sequence[float]) -> dict[str, float | None]:
+    """Of signed errors: median, mean and 90th percentile of their size, and their mean.
+
+    The percentile is interpolated linearly between ranks. None where there are no errors.
+    """
+    sizes = np.abs(errors)
+    rules: dict[str, Callable[[], Any]] = {
+        "median_abs_error": lambda: np.median(sizes),
+        "mean_abs_error": lambda: np.mean(sizes),
+        "p90_abs_error": lambda: np.percentile(sizes, 90),
+        "mean_error": lambda: np.mean(errors),
+    }
+    return {name: float(rule()) if errors else None for name, rule in rules.items()}
+
+
+def tau_b(points: Sequence[Point], pairs: Iterable[tuple[Point, Point]] | None = None) -> (
+    float | None
+):  # fmt: skip
+    """Kendall's tau-b: 1 where both put the points in the same order, -1 in the opposite one.
+
+    tau_b = (C - D) / sqrt((P - T)(P - U)) over P pairs of points, of which C are concordant, D
+    discordant, T tied in the first and U in the second number (Kendall 1945, "The treatment of
+    ties in ranking problems"). None where either number is the same throughout.
+
+    pairs: those to compare, instead of all of the points.
+
+    >>> tau_b([(1, 1), (2, 3), (3, 2)])
+    0.3333333333333333
+    """
+    compared = list(combinations(points, 2) if pairs is None else pairs)
+    signs = [(_sign(b[0] - a[0]), _sign(b[1] - a[1])) for a, b in compared]
+    score = sum(first * second for first, second in signs)
+    untied = [sum(abs(pair[side]) for pair in signs) for side in (0, 1)]
+    return score / sqrt(untied[0] * untied[1]) if all(untied) else None
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+def tau_b_within_chips(outcomes: Sequence[Outcome]) -> float | None:
+    """Tau-b over the pairs of runs of one chip: whether it orders plans, not generations."""
+    found = [(o.run.chip, (o.mfu, o.measured_mfu)) for o in outcomes if o.mfu and o.measured_mfu]
+    pairs = [(a, b) for (chip, a), (other, b) in combinations(found, 2) if chip == other]
+    return tau_b((), pairs)
+
+
+def by_chip(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """The runs of each chip, in the order of the table."""
+    groups: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        groups.setdefault(one.run.chip, []).append(one)
+    return groups
+
+
+def by_family(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """The runs of each family that has any; a run may have several."""
+    groups = {name: [o for o in outcomes if name in families(o.run)] for name in FAMILIES}
+    return {name: group for name, group in groups.items() if group}
+
+
+def with_guesses(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Each run with the time that the median measured MFU of the other runs of its chip gives.
+
+    The guess to beat: it knows no mesh and no model but its FLOPs.
+    """
+    return tuple(replace(one, guess_s=_guess(one, outcomes)) for one in outcomes)
+
+
+def _guess(one: Outcome, outcomes: Sequence[Outcome]) -> float | None:
+    others = [
+        other.measured_mfu
+        for other in outcomes
+        if other is not one and other.run.chip == one.run.chip and other.measured_mfu
+    ]
+    if not others or not one.measured_mfu:
+        return None
+    return one.run.step_s * one.measured_mfu / float(np.median(others))

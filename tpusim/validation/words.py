@@ -1,0 +1,188 @@
+"""From a run's columns to the words of a simulation: model, plan and slice.
+
+What the simulator lacks is a reason, what it takes otherwise than the run had it is a note.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tpusim.errors import PlanError, nearest
+from tpusim.graph import POLICIES, Op, Remat, Scan
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.partition import Plan
+from tpusim.validation.measured import Measured
+from tpusim.validation.model import model_of
+
+MAXTEXT_LIKE = ("maxtext", "axlearn", "levanter", "torchprime")
+"""Frameworks whose programs are lowered as MaxText's: layers in a scan, sharding by logical rules
+or their equivalent. Assumed for all but MaxText."""
+
+DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "f32": "f32", "fp32": "f32", "float32": "f32"}
+TRANSPOSED = "fsdp_transpose"
+UNSUPPORTED_AXES = {
+    "context": "sequences sharded over chips",
+    "sequence": "sequences sharded over chips",
+    "expert": "experts sharded over chips",
+    "stage": "pipelines",
+    "pipeline": "pipelines",
+    "dcn_fsdp": "weights sharded across slices",
+    "dcn_pipeline": "pipelines",
+}
+WINDOWED = ("gemma2", "gemma3")
+"""Families, some of whose layers attend to a window: a dense simulation would count all keys."""
+
+SAVED_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layer_in": (),
+    "mlp_in": ("mlp_in", "mlp_in_0", "mlp_in_1"),
+    "mlpwi": ("mlp_in", "mlp_in_0", "mlp_in_1"),
+    "mlpwi_0": ("mlp_in_0",),
+    "mlpwi_1": ("mlp_in_1",),
+    "mlpwo": ("mlp_out",),
+}
+"""Names of tensors in the table where they differ from ours. A layer's input is always saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated for a run, and the notes on what it takes otherwise."""
+
+    model: Transformer
+    plan: Plan
+    pod: Slice
+    notes: tuple[str, ...]
+
+
+def setup(run: Measured) -> Setup:
+    """The simulation of a run; a `TpusimError` where it contradicts itself."""
+    pod = Slice(run.chip, run.topology, run.num_slices)
+    if run.num_chips not in (0, pod.chips):
+        raise PlanError(
+            f"num_chips is {run.num_chips}, but {pod} has {pod.chips}; correct one of them"
+        )
+    model, chosen = model_of(run)
+    return Setup(model, plan_of(run, model), pod, (*notes_of(run), *chosen))
+
+
+def obstacles(run: Measured) -> Iterator[str]:
+    """What of a run cannot be simulated yet."""
+    family = re.sub(r"[^a-z0-9]", "", run.model.lower())
+    if run.experts:
+        yield f"mixtures of experts ({run.experts} here)"
+    if run.head_dim and not re.fullmatch(r"[0-9]{1,6}", run.head_dim):
+        yield f"latent attention or another head_dim than one number ({run.head_dim})"
+    if family.startswith(WINDOWED):
+        yield f"layers that attend to a local window ({run.model})"
+    if run.dtype not in DTYPES:
+        yield f"{run.dtype} matmuls"
+    for axis, size in mesh_of(run).items():
+        if axis in UNSUPPORTED_AXES and size > 1:
+            yield f"{UNSUPPORTED_AXES[axis]} (mesh axis {axis})"
+
+
+def mesh_of(run: Measured) -> dict[str, int]:
+    """The axes of the mesh and their sizes."""
+    mesh: dict[str, int] = {}
+    for part in filter(None, run.mesh.split(";")):
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,9})\s*", part)
+        if not found or found[1] in mesh:
+            raise PlanError(f"the mesh is {run.mesh!r}; write each axis once, as fsdp=64;tensor=4")
+        mesh[found[1]] = int(found[2])
+    return mesh
+
+
+def plan_of(run: Measured, model: Transformer) -> Plan:
+    """Mesh, batch, remat and lowering of a run."""
+    mesh = mesh_of(run)
+    devices = Slice(run.chip, run.topology).chip.devices
+    if run.mesh_counts == "chip" and devices > 1:
+        raise PlanError(
+            f"the mesh counts chips, but a {run.chip} chip is {devices} devices; write it in "
+            "devices, and mesh_counts = device"
+        )
+    remat, save = _remat(run, model)
+    return Plan(
+        mesh=mesh, seq_len=run.seq_len, global_batch=run.global_batch, remat=remat, save=save,
+        rules=_rules(run, mesh), optimizer=_optimizer(run)[0], dtype=DTYPES[run.dtype],
+        style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
+    )  # fmt: skip
+
+
+def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str, ...]]:
+    """Sharding beside the defaults: Lingvo's embed over tensor, the other dimension of weights."""
+    rules: dict[str, str | tuple[str, ...]] = {}
+    if run.framework == "lingvo" and "tensor" in mesh:
+        rules["act_embed"] = "tensor"
+    if TRANSPOSED in mesh:
+        other = tuple(axis for axis in (TRANSPOSED, "tensor") if axis in mesh)
+        rules |= dict.fromkeys(("mlp", "heads", "kv_heads", "vocab"), other)
+        batch = ("dcn_data", "data", "fsdp", TRANSPOSED)
+        rules["act_batch"] = tuple(axis for axis in batch if axis in mesh)
+    return rules
+
+
+def _remat(run: Measured, model: Transformer) -> tuple[str, tuple[str, ...]]:
+    """The policy, and the tensors saved besides; what is offloaded counts as saved."""
+    policy, _, excluded = run.remat.partition(":")
+    listed = [name for column in (run.save, run.offload) for name in _names(column)]
+    for name in listed:
+        if name in POLICIES:
+            policy, listed = name, [other for other in listed if other != name]
+    saved = {tensor for name in listed for tensor in _tensors(name, model)}
+    if policy == "minimal_except":
+        left_out = {tensor for name in _names(excluded) for tensor in _tensors(name, model)}
+        return "full", tuple(sorted(saved | set(_kept("minimal", model)) - left_out))
+    if policy not in POLICIES or excluded:
+        known = (*POLICIES, "minimal_except:mlp_in")
+        raise PlanError(f"remat is {run.remat!r}, which is not a policy: {nearest(policy, known)}")
+    return policy, tuple(sorted(saved))
+
+
+def _names(column: str) -> list[str]:
+    return re.findall(r"[^\s,;]+", column)
+
+
+def _tensors(name: str, model: Transformer) -> Iterator[str]:
+    """Our names of a tensor of the table, those that the model has; an unknown name as it is."""
+    known = {tensor.short for op in _layer(model) for tensor in op.outputs}
+    if name not in SAVED_NAMES:
+        yield name
+    yield from (tensor for tensor in SAVED_NAMES.get(name, ()) if tensor in known)
+
+
+def _kept(policy: str, model: Transformer) -> Iterator[str]:
+    """The tensors of a layer that a policy saves."""
+    remat = Remat(policy)
+    for op in _layer(model):
+        yield from (tensor.short for tensor in op.outputs if remat.keeps(op, tensor))
+
+
+def _layer(model: Transformer) -> tuple[Op, ...]:
+    ops = model.graph(batch=1, seq_len=1).ops
+    return next(op.body for op in ops if isinstance(op, Scan))
+
+
+def _optimizer(run: Measured) -> tuple[str, bool]:
+    """The optimizer that comes nearest, and whether it is the run's."""
+    written = run.optimizer.lower()
+    for name in ("adafactor", "adam", "sgd"):
+        if name in written:
+            return name, True
+    return "adam", False
+
+
+def notes_of(run: Measured) -> Iterator[str]:
+    """What of the run is taken otherwise."""
+    if run.offload:
+        yield "tensors offloaded to the host count as kept on the device, at no cost"
+    if run.vocab_tiles > 1:
+        yield "the loss is computed whole, not in tiles of the vocabulary"
+    if not _optimizer(run)[1]:
+        yield f"the optimizer ({run.optimizer or 'not given'}) is taken as adam"
+    if not run.framework:
+        yield "no framework is given: lowered as plain JAX"
+    elif run.framework not in (*MAXTEXT_LIKE, "lingvo"):
+        yield f"the framework ({run.framework}) is lowered as plain JAX"
+    if not run.attention:
+        yield "no attention is given: taken as a fused kernel"
