@@ -1,15 +1,36 @@
-"""A result as files: text, JSON, tables and figures."""
+"""A result as files: text, JSON, tables, figures and a trace."""
 
 from tpusim.report.breakdown import breakdown_data, plot_breakdown
 from tpusim.report.document import document
 from tpusim.report.files import check_folder, write_report
 from tpusim.report.ideal import perfect_compiler
+from tpusim.report.memory import memory_data, plot_memory
+from tpusim.report.mesh_heatmap import mesh_heatmap_data, plot_mesh_heatmap
+from tpusim.report.ranking import plot_ranking, ranking_data
+from tpusim.report.roofline import plot_roofline, roofline_data
+from tpusim.report.timeline import plot_timeline
+from tpusim.report.trace import trace
+from tpusim.report.utilisation import plot_utilisation, utilisation_data
+from tpusim.report.windows import timeline_data
 
 __all__ = [
     "breakdown_data",
     "check_folder",
     "document",
+    "memory_data",
+    "mesh_heatmap_data",
     "perfect_compiler",
     "plot_breakdown",
+    "plot_memory",
+    "plot_mesh_heatmap",
+    "plot_ranking",
+    "plot_roofline",
+    "plot_timeline",
+    "plot_utilisation",
+    "ranking_data",
+    "roofline_data",
+    "timeline_data",
+    "trace",
+    "utilisation_data",
     "write_report",
 ]

@@ -12,12 +12,13 @@ from tpusim.program.text import text
 from tpusim.report.document import document
 from tpusim.report.ideal import perfect_compiler
 from tpusim.report.tables import operations, transfers
+from tpusim.report.trace import trace_bytes
 from tpusim.result import Result
 from tpusim.summary import summary
 
 
 def write_report(result: Result, folder: Path | str, ideal: Result | None = None) -> None:
-    """Write `summary.txt`, `result.json`, two tables, the program and the figure into `folder`.
+    """Write summary, `result.json`, two tables, the program, the trace and figures into `folder`.
 
     ideal: the run under the lowering `ideal`; simulated when it is not given. Each file is written
     beside its place and then moved there, so that none is ever half written. The same result gives
@@ -44,7 +45,8 @@ def rendered(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
         "transfers.csv": transfers(result),
         "program.txt": f"{text(result.program)}\n",
     }
-    return {name: written.encode() for name, written in texts.items()} | figure_bytes(result)
+    written = {name: content.encode() for name, content in texts.items()}
+    return written | {"trace.json.gz": trace_bytes(result)} | figure_bytes(result)
 
 
 def check_folder(folder: Path) -> None:

@@ -35,14 +35,15 @@ def operations(result: Result) -> str:
 def transfers(result: Result) -> str:
     """All collectives and host transfers, also those that the core itself waits in.
 
-    `bytes` is the full tensor on one device, as in `Collective`, each of `count` times.
+    `bytes` is the full tensor on one device, as in `Collective`, each of `count` times. A
+    collective that runs within the slice and across slices has a row for each half.
     """
     moving = {op.name: op for op in _moving(result.program.body)}
     records = sorted(result.timeline.tasks, key=lambda record: record.start_ps)
     rows = (
-        (r.name, str(r.phase), r.stream, *_described(moving[r.name]), *_times(r))
+        (r.name, str(r.phase), r.stream, *_described(op), *_times(r))
         for r in records
-        if r.name in moving
+        if (op := moving.get(r.name) or moving.get(r.name.removesuffix(f"/{r.label}")))
     )
     return _csv(TRANSFERS, rows)
 

@@ -101,6 +101,9 @@ def test_a_full_disk_is_a_sentence() -> None:
     assert answer.stderr == "error: the answer cannot be printed: No space left on device\n"
 
 
+FIGURES = ("breakdown", "timeline", "memory", "utilisation", "roofline")
+
+
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     """Run twice, under two hash seeds."""
     folders = [tmp_path / "one", tmp_path / "two"]
@@ -110,6 +113,6 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders)
     assert set(first) == {
         "summary.txt", "result.json", "operations.csv", "transfers.csv", "program.txt",
-        "breakdown.png", "breakdown.svg",
+        "trace.json.gz", *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
     }  # fmt: skip
     assert first == second

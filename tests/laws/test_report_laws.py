@@ -1,0 +1,176 @@
+"""Laws of the figures and the trace, over random plans: all of them tell the same story."""
+
+import random
+from collections import Counter
+from functools import cache
+from itertools import chain, pairwise
+from typing import Any
+
+import pytest
+from test_any_plan import PODS, random_model, random_plan
+
+from tpusim.hardware import Slice as Pod
+from tpusim.report import timeline_data, trace, utilisation_data
+from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
+from tpusim.report.traffic import compiled, link_volumes, loads
+from tpusim.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.simulation import simulate
+
+SEEDS = range(40)
+
+
+@cache
+def result(seed: int, fold: bool = True) -> Result:
+    rng = random.Random(seed)
+    pod = Pod(*rng.choice(PODS))
+    return simulate(random_model(rng), random_plan(rng, pod), pod, fold=fold)
+
+
+def told(slices: list[Slice]) -> list[tuple[int, int, str]]:
+    assert all(each.record for each in slices)
+    return [(each.start_ps, each.end_ps, each.record.name) for each in slices if each.record]
+
+
+def ran(each: Slice) -> bool:
+    """Whether the core works in a slice of its own; otherwise it waits for a transfer."""
+    return each.record is not None and each.record.stream == "core"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("every", [True, False])
+def test_the_core_is_covered_from_end_to_end(seed: int, every: bool) -> None:
+    timeline = result(seed).timeline
+    slices = core_slices(timeline, every=every)
+    assert slices[0].start_ps == 0
+    assert slices[-1].end_ps == timeline.total_ps
+    assert all(one.end_ps == other.start_ps for one, other in pairwise(slices))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_slices_of_the_core_sum_to_the_breakdown(seed: int) -> None:
+    sums: Counter[tuple[str, str]] = Counter()
+    for each in core_slices(result(seed).timeline, every=True):
+        assert each.record
+        known = each.record.label in COMPUTE_LABELS
+        label = each.record.label if known else f"{EXPOSED}{each.record.label}"
+        sums[label, each.record.phase] += each.length_ps
+    assert sums == core_ps(result(seed).timeline)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_unrolled_is_what_runs_unfolded(seed: int) -> None:
+    folded, unfolded = result(seed), result(seed, fold=False)
+    assert told(core_slices(folded.timeline, every=True)) == told(
+        core_slices(unfolded.timeline, every=True)
+    )
+    one = stream_tracks(folded.timeline, every=True)
+    other = stream_tracks(unfolded.timeline, every=True)
+    assert {name: list(map(told, tracks)) for name, tracks in one.items()} == {
+        name: list(map(told, tracks)) for name, tracks in other.items()
+    }
+    assert memory_levels(folded) == memory_levels(unfolded)
+    spans = [(window.title, window.start_ps, window.end_ps) for window in timeline_data(folded)]
+    assert spans == [(w.title, w.start_ps, w.end_ps) for w in timeline_data(unfolded)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_ends_of_a_loop_are_part_of_all_of_it(seed: int) -> None:
+    timeline = result(seed).timeline
+    ends, full = (core_slices(timeline, every=every) for every in (False, True))
+    shown = [each for each in ends if each.record]
+    assert set(told(shown)) <= set(told(full))
+    hidden = [each for each in full if not any(
+        gap.start_ps <= each.start_ps and each.end_ps <= gap.end_ps
+        for gap in ends if gap.record is None
+    )]  # fmt: skip
+    assert told(hidden) == told(shown)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slices_of_transfers_carry_what_the_links_carried(seed: int) -> None:
+    run = result(seed)
+    code = compiled(run)
+    steps = {step.task.name: step for step in code.steps}
+    carried = dict.fromkeys((name for name, _ in code.links), 0)
+    on_core = [each for each in core_slices(run.timeline, every=True) if ran(each)]
+    for each in chain(on_core, *chain(*stream_tracks(run.timeline, every=True).values())):
+        assert each.record
+        step = steps[each.record.name]
+        for link, weight in step.uses:
+            carried[code.links[link][0]] += weight * step.volume
+    assert carried == {use.link: use.volume_nb for use in run.timeline.links}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_utilisation_is_the_use_of_the_links_and_the_breakdown(seed: int) -> None:
+    run = result(seed)
+    volumes = {link: sum(of.values()) for link, of in link_volumes(run).items()}
+    assert volumes == {use.link: use.volume_nb for use in run.timeline.links}
+    rows = {row.resource: row for row in utilisation_data(run)}
+    work, held = rows.pop("core computes"), rows.pop("core communicates")
+    assert work.total + held.total == pytest.approx(1, rel=1e-12)
+    assert held.total * run.step_time_s == pytest.approx(run.exposed_s, rel=1e-9, abs=1e-15)
+    assert {link: row.total for link, row in rows.items()} == {
+        link: pytest.approx(use) for link, use in run.link_use.items() if link in rows
+    }
+    assert not [link for link, use in run.link_use.items() if use and link not in rows]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rates_over_time_carry_every_byte_and_never_more_than_a_link_has(seed: int) -> None:
+    run = result(seed)
+    rows = loads(run, 0, run.timeline.total_ps)
+    carried: Counter[str] = Counter()
+    for row in rows:
+        for link, labels in row.shares.items():
+            assert sum(labels.values()) <= 1 + 1e-9
+            carried[link] += sum(labels.values()) * (row.end_ps - row.start_ps)
+    slack = 4 * sum(task.count for task in run.timeline.tasks)  # rates and times are whole numbers
+    for use in run.timeline.links:
+        assert carried[use.link] == pytest.approx(use.busy_ps, rel=1e-5, abs=slack)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_memory_counter_reaches_the_peak_and_ends_alike(seed: int) -> None:
+    run = result(seed)
+    full, ends = (memory_levels(run, every=every) for every in (True, False))
+    memory = run.timeline.memory[0]
+    for levels in (full, ends):
+        assert max(level for _, level in levels) == memory.peak_bytes
+        assert next(time for time, level in levels if level == memory.peak_bytes) == memory.peak_ps
+        times = [time for time, _ in levels]
+        assert times == sorted(times)
+        assert 0 <= times[0] <= times[-1] <= run.timeline.total_ps
+    assert full[-1] == ends[-1]
+    assert set(ends) <= set(full)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_window_is_covered_by_the_core_and_by_the_loads(seed: int) -> None:
+    windows = timeline_data(result(seed))
+    assert windows
+    for window in windows:
+        for parts in (window.core, window.loads):
+            assert parts[0].start_ps == window.start_ps
+            assert parts[-1].end_ps == window.end_ps
+            assert all(one.end_ps == other.start_ps for one, other in pairwise(parts))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("expand", ["ends", "all"])
+def test_no_slices_overlap_on_a_thread_and_all_lie_within_the_step(seed: int, expand: Any) -> None:
+    run = result(seed)
+    threads: dict[int, list[tuple[int, int]]] = {}
+    for event in trace(run, expand)["traceEvents"]:
+        if event["ph"] == "X":
+            start, length = round(event["ts"] * 10**6), round(event["dur"] * 10**6)
+            threads.setdefault(event["tid"], []).append((start, start + length))
+        if event["ph"] == "C":
+            assert 0 <= event["ts"] * 10**6 <= run.timeline.total_ps
+    assert threads.pop(0) == [(0, run.timeline.total_ps)]
+    for spans in threads.values():
+        assert spans[0][0] >= 0
+        assert spans[-1][1] <= run.timeline.total_ps
+        assert all(one[1] <= other[0] for one, other in pairwise(spans))
+    assert sum(end - start for start, end in threads[1]) == run.timeline.total_ps
+    assert run.step_time_s == run.timeline.total_ps * PICO

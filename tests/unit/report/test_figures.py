@@ -1,0 +1,220 @@
+"""The figures: their data are those of the result, and nothing that is written is hidden."""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+import tpusim as ts
+from tpusim.phase import Phase
+from tpusim.program import Compute, Loop
+from tpusim.report import (
+    memory_data,
+    plot_memory,
+    plot_roofline,
+    plot_timeline,
+    plot_utilisation,
+    roofline_data,
+    timeline_data,
+    utilisation_data,
+)
+from tpusim.report.figure import figure_bytes
+from tpusim.report.memory import COLUMNS, MemoryUse, columns
+from tpusim.report.palette import COMPUTE_STYLES, styles
+from tpusim.report.places import clusters, labels, ranges
+from tpusim.report.timeline import short
+from tpusim.result import COMPUTE_LABELS, Result
+
+PLOTS = (plot_memory, plot_roofline, plot_timeline, plot_utilisation)
+
+
+@cache
+def result(lowering: str = "xla", layers: int = 5) -> Result:
+    model = ts.models.Transformer(
+        layers=layers, embed=4096, mlp=16384, heads=32, kv_heads=8, vocab=32000
+    )
+    plan = ts.Plan(mesh={"fsdp": 16, "tensor": 4}, seq_len=2048, global_batch=64, lowering=lowering)
+    return ts.simulate(model, plan, ts.Slice("v5p", "4x4x4"))
+
+
+def axes_of(drawn: Any) -> Sequence[Axes]:
+    return drawn if isinstance(drawn, tuple) else (drawn,)
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
+def test_a_figure_has_a_title_with_a_number_and_units_on_its_axes(plot: Any) -> None:
+    axes = axes_of(plot(result()))
+    title = axes[0].get_title(loc="left")
+    assert title.startswith("transformer on v5p:4x4x4: ")
+    assert any(letter.isdigit() for letter in title.partition(": ")[2])
+    for ax in axes:
+        assert "[" in ax.get_xlabel()
+
+
+def shown(ax: Axes) -> list[Text]:
+    """All texts that are drawn: matplotlib also keeps ticks beyond the ends of an axis."""
+    texts = [text for text in ax.findobj(Text) if isinstance(text, Text) and text.get_visible()]
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        for tick in axis.get_major_ticks():
+            if not low <= tick.get_loc() <= high:
+                texts = [text for text in texts if text not in (tick.label1, tick.label2)]
+    return [text for text in texts if text.get_text().strip()]
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
+@pytest.mark.parametrize("lowering", ["xla", "ideal"])
+def test_no_text_is_cut_off_and_none_lies_on_another(plot: Any, lowering: str) -> None:
+    axes = axes_of(plot(result(lowering)))
+    figure = axes[0].figure
+    assert isinstance(figure, Figure)
+    figure.draw_without_rendering()
+    whole = figure.bbox
+    for ax in axes:
+        boxes = {text: text.get_window_extent() for text in shown(ax)}
+        for box in boxes.values():
+            assert whole.x0 <= box.x0 < box.x1 <= whole.x1 + 1
+            assert whole.y0 <= box.y0 < box.y1 <= whole.y1 + 1
+        for (one, a), (other, b) in combinations(boxes.items(), 2):
+            if "\n" in one.get_text() + other.get_text():
+                continue  # a table keeps the first line of its text free for the head
+            assert not a.padded(-1).overlaps(b.padded(-1)), (one.get_text(), other.get_text())
+
+
+@pytest.mark.parametrize("plot", [plot_memory, plot_roofline, plot_utilisation])
+def test_a_figure_is_drawn_where_one_wants_it(plot: Any) -> None:
+    mine = Figure().add_subplot()
+    assert plot(result(), mine) is mine
+    assert mine.get_xlabel()
+
+
+def test_the_timeline_is_drawn_where_one_wants_it() -> None:
+    mine = list(Figure().subplots(2, 1))
+    assert plot_timeline(result(), mine) == tuple(mine)
+
+
+def test_figures_are_the_same_bytes_each_time() -> None:
+    one, other = figure_bytes(result()), figure_bytes(result())
+    names = ("breakdown", "timeline", "memory", "utilisation", "roofline")
+    assert list(one) == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
+    assert one == other
+
+
+def test_the_timeline_shows_one_layer_forward_and_one_backward() -> None:
+    forward, backward = timeline_data(result())
+    assert forward.title == "layers: trip 3 of 5"
+    assert backward.title == "layers/d: trip 3 of 5"
+    assert {each.record.phase for each in forward.core if each.record} == {Phase.FORWARD}
+    phases = {each.record.phase for each in backward.core if each.record}
+    assert phases == {Phase.RECOMPUTE, Phase.BACKWARD}
+    for window in (forward, backward):
+        names = [each.record.name for each in window.core if each.record]
+        assert sum(name.endswith(("wo_mlp", "wo_mlp/dw")) for name in names) == 1
+
+
+def test_a_loop_of_one_trip_is_shown_whole() -> None:
+    forward, backward = timeline_data(result(layers=1))
+    assert forward.title == "layers: trip 1 of 1"
+    assert forward.end_ps < backward.start_ps
+
+
+def test_utilisation_has_each_direction_of_each_dimension() -> None:
+    rows = [row.resource for row in utilisation_data(result())]
+    assert rows == [
+        "core computes", "core communicates", "hbm",
+        *(f"ici:{dimension}{way}" for dimension in "xyz" for way in "+-"),
+    ]  # fmt: skip
+
+
+def test_memory_names_who_holds_the_peak() -> None:
+    use = memory_data(result())
+    assert sum(use.held.values()) == use.peak_bytes == result().hbm_peak_bytes
+    assert max(level for _, level in use.levels) == use.peak_bytes
+    text = "\n".join(text.get_text() for text in plot_memory(result()).texts)
+    assert all(category in text for category in use.held)
+    assert f"usable {ts.units.format_bytes(result().hbm_bytes)}" in text
+
+
+def test_columns_keep_the_lowest_and_the_highest_level() -> None:
+    def use(*levels: tuple[float, int]) -> MemoryUse:
+        return MemoryUse(tuple(levels), 1.0, 0.5, 9, {}, 10.0)
+
+    lows, highs = columns(use((0.0, 4), (0.5, 9), (0.5, 2)))
+    half = COLUMNS // 2
+    assert set(lows[:half]) == set(highs[:half]) == {4}
+    assert (lows[half], highs[half]) == (2, 9)
+    assert set(lows[half + 1 :]) == set(highs[half + 1 :]) == {2}
+
+
+def test_the_roofline_has_the_largest_operations_below_their_roofs() -> None:
+    data = roofline_data(result())
+    assert len(data.points) == 12
+    assert (data.peak_flops, data.hbm_bandwidth) == (459e12, 2765e9)
+    seconds = [point.seconds for point in data.points]
+    assert seconds == sorted(seconds, reverse=True)
+    assert all(0 < data.reached(point) <= 1 for point in data.points)
+
+
+def test_a_point_is_its_flops_over_its_bytes_and_its_time() -> None:
+    point = next(p for p in roofline_data(result(), 99).points if p.name == "layer/wo_mlp")
+    loop = next(op for op in result().program.body if isinstance(op, Loop))
+    op = next(op for op in loop.body if op.name == "layer/wo_mlp")
+    assert isinstance(op, Compute)
+    tokens, embed, mlp = 2048 * 64 / 16, 4096, 16384 / 4
+    flops = 2 * tokens * embed * mlp
+    assert point.count == 5
+    assert point.intensity == pytest.approx(flops / (op.work.read_bytes + op.work.write_bytes))
+    assert point.flops_per_s == pytest.approx(5 * flops / point.seconds)
+
+
+@pytest.mark.parametrize(
+    ("intensity", "roof"), [(1.0, 10.0), (5.0, 50.0), (10.0, 100.0), (1e6, 100.0)]
+)
+def test_the_roof_is_the_lower_of_two(intensity: float, roof: float) -> None:
+    from tpusim.report.roofline import Roofline
+
+    assert Roofline((), 100.0, 10.0).roof(intensity) == roof
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([1], "1"), ([1, 2], "1, 2"), ([1, 2, 3], "1–3"), ([1, 3, 4, 5, 9], "1, 3–5, 9")],
+)
+def test_numbers_that_follow_one_another_are_a_range(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+def test_points_that_are_close_share_a_label_and_labels_stay_apart() -> None:
+    where = [(50.0, 50.0), (52.0, 49.0), (62.0, 50.0), (200.0, 50.0)]
+    assert clusters(where) == [[1, 2], [3], [4]]
+    placed = {text: (where[first - 1], shift) for first, text, shift in labels(where)}
+    assert placed["4"][1] == (0, -12)
+    assert placed["1, 2"][1] != placed["3"][1] or abs(50.0 - 62.0) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("all-gather/bwd/layer/wk@fsdp again", "wk"),
+        ("bwd/layer/wo_mlp/dw", "wo_mlp/dw"),
+        ("all-reduce/bwd/d(layer/v)@tensor (+1)", "d(v)"),
+        ("layer/wo/chunk/add", "wo/add"),
+    ],
+)
+def test_names_on_bars_are_short(name: str, text: str) -> None:
+    assert short(name) == text
+
+
+def test_kinds_and_axes_differ_in_print_too() -> None:
+    known = styles(["fsdp", "matmul", "tensor", "vector", "attention", "dcn_data", "host"])
+    assert list(known)[:3] == ["matmul", "attention", "vector"]
+    assert len({(style.face, style.hatch) for style in known.values()}) == len(known)
+    hatches = [known[axis].hatch for axis in ("fsdp", "tensor", "dcn_data", "host")]
+    assert all(hatches)
+    assert len(set(hatches)) == 4
+    assert set(COMPUTE_STYLES) == set(COMPUTE_LABELS)

@@ -1,0 +1,96 @@
+"""What the figures have in common: quiet axes, one legend, text that fits its place."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from tpusim.report.palette import GRID, INK, MUTED, Style, styles
+from tpusim.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SMALL = 8
+EDGE = 0.4
+"""Points: the size of labels, and the width of the lines around bars."""
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def head(ax: "Axes", text: str, pad: float = 26) -> None:
+    """The title, with room under it for a legend."""
+    ax.set_title(text, loc="left", fontsize=11, color=INK, pad=pad, parse_math=False)
+
+
+def beside(ax: "Axes", rows: Sequence[Sequence[str]], sides: str) -> None:
+    """A table right of the axes; the first row is its head. `sides` aligns each column: `<` or `>`.
+
+    Letters of one width keep the columns straight in a single text: texts are what takes time.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        )
+        for row in rows
+    ]
+    for text, colour in ((lines[0], MUTED), ("\n".join(["", *lines[1:]]), INK)):
+        ax.annotate(
+            text, (1, 1), xycoords="axes fraction", xytext=(14, 0), textcoords="offset points",
+            va="top", family="DejaVu Sans Mono", fontsize=SMALL - 0.5, linespacing=1.8,
+            color=colour, parse_math=False,
+        )  # fmt: skip
+
+
+def name_of(result: Result) -> str:
+    """What ran where."""
+    return f"{result.model.name} on {result.pod}"
+
+
+def quiet(ax: "Axes", *, rows: bool = False, grid: Literal["x", "y", "both"] = "x") -> None:
+    """Axes without boxes; `rows` has names instead of ticks on the left."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(MUTED)
+    ax.tick_params(color=MUTED, labelcolor=INK, labelsize=9)
+    if rows:
+        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+    ax.grid(True, axis=grid, color=GRID, linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
+def fill(style: Style) -> dict[str, Any]:
+    """The arguments of a patch in that style."""
+    return {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK, "linewidth": EDGE}
+
+
+def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:
+    """A row of entries under the title, `lift` points above the axes."""
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    handles = [Patch(**fill(style), label=label) for label, style in entries.items()]
+    above = ax.transAxes + ScaledTranslation(0, lift / 72, ax.figure.dpi_scale_trans)
+    made = ax.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=len(handles),
+        bbox_transform=above,
+        frameon=False, fontsize=9, labelcolor=INK, handlelength=1.6, columnspacing=1.4,
+        borderaxespad=0.2,
+    )  # fmt: skip
+    for text in made.get_texts():
+        text.set_parse_math(False)
+
+
+def style_of(result: Result) -> dict[str, Style]:
+    """The style of each label of a result: the same one in all of its figures."""
+    return styles(record.label for record in result.timeline.tasks)
+
+
+def scale(seconds: float) -> tuple[float, str]:
+    """Factor and unit in which a time up to `seconds` reads well."""
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")

@@ -1,0 +1,117 @@
+"""HBM over the step, as a figure: its level, its peak and who holds it, and the limit."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tpusim.report.canvas import SMALL, beside, head, legend, name_of, new_figure, quiet, scale
+from tpusim.report.palette import ALARM, INK, Style
+from tpusim.report.slices import memory_levels
+from tpusim.result import PICO, Result
+from tpusim.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GIB = 2**30
+COLUMNS = 720
+"""The level is drawn in so many columns, each from its lowest to its highest."""
+
+SHADES = {
+    f"lowest in each 1/{COLUMNS} of the step": Style("#a3d0ea"),
+    "highest": Style("#328cc1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """HBM of one device over the step.
+
+    levels: (s, bytes held from then on), every trip of every loop, in the order in which they are
+    reached. held: bytes at the peak by category, the largest first. limit_bytes: what is usable.
+    """
+
+    levels: tuple[tuple[float, int], ...]
+    end_s: float
+    peak_s: float
+    peak_bytes: int
+    held: dict[str, int]
+    limit_bytes: float
+
+
+def memory_data(result: Result) -> MemoryUse:
+    """The level at every change, and who holds the peak."""
+    memory = result.timeline.memory[0]
+    return MemoryUse(
+        levels=tuple((time * PICO, level) for time, level in memory_levels(result)),
+        end_s=result.step_time_s,
+        peak_s=memory.peak_ps * PICO,
+        peak_bytes=memory.peak_bytes,
+        held={category: int(held) for category, held in result.memory_bytes.items()},
+        limit_bytes=result.hbm_bytes,
+    )
+
+
+def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
+    """Draw `memory_data` on `ax`, or on a new figure; returns the axes."""
+    use = memory_data(result)
+    ax = new_figure(8.4, 3.6).add_subplot() if ax is None else ax
+    factor, unit = scale(use.end_s)
+    _level(ax, use, factor)
+    top = 1.12 * max(use.peak_bytes, use.limit_bytes) / GIB
+    ax.set_ylim(0, top)
+    ax.set_xlim(0, use.end_s * factor)
+    _limit(ax, use)
+    ax.plot(
+        use.peak_s * factor, use.peak_bytes / GIB, "o", markersize=6, markerfacecolor="white",
+        markeredgecolor=INK, markeredgewidth=1.4, clip_on=False, zorder=5,
+    )  # fmt: skip
+    _holders(ax, use)
+    ax.set_xlabel(f"time in the step [{unit}]", color=INK)
+    ax.set_ylabel("HBM of one device [GiB]", color=INK)
+    quiet(ax, grid="y")
+    fits = "" if result.fits else ", does not fit"
+    peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
+    head(ax, f"{name_of(result)}: {peak} of {limit} HBM at the peak{fits}")
+    legend(ax, SHADES)
+    return ax
+
+
+def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:
+    lows, highs = columns(use)
+    edges = [factor * use.end_s * at / COLUMNS for at in range(COLUMNS + 1)]
+    low = [value / GIB for value in (*lows, lows[-1])]
+    high = [value / GIB for value in (*highs, highs[-1])]
+    for values, style in zip((high, low), reversed(SHADES.values()), strict=True):
+        ax.fill_between(edges, values, step="post", color=style.face, linewidth=0)
+
+
+def columns(use: MemoryUse) -> tuple[list[int], list[int]]:
+    """The lowest and the highest level in each of `COLUMNS` equal parts of the step."""
+    lows, highs = [use.peak_bytes] * COLUMNS, [0] * COLUMNS
+    for (start, level), (end, _) in pairwise((*use.levels, (use.end_s, 0))):
+        first, last = (min(COLUMNS - 1, int(time / use.end_s * COLUMNS)) for time in (start, end))
+        for at in range(first, last + 1):
+            highs[at] = max(highs[at], level)
+            if end > start:
+                lows[at] = min(lows[at], level)
+    return lows, highs
+
+
+def _limit(ax: "Axes", use: MemoryUse) -> None:
+    limit = use.limit_bytes / GIB
+    over = use.peak_bytes > use.limit_bytes
+    ax.axhline(limit, color=ALARM, linewidth=1.4, linestyle=(0, (5, 3)))
+    ax.annotate(
+        f"usable {format_bytes(use.limit_bytes)}", (0, limit), xycoords=("axes fraction", "data"),
+        xytext=(4, 3), textcoords="offset points", color=ALARM, fontsize=SMALL + 1, va="bottom",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85 if over else 0},
+    )  # fmt: skip
+
+
+def _holders(ax: "Axes", use: MemoryUse) -> None:
+    """The peak and its holders, in a column beside the axes."""
+    factor, unit = scale(use.end_s)
+    peak = f"{format_bytes(use.peak_bytes)} at {use.peak_s * factor:.3g} {unit}"
+    rows = [(category, format_bytes(held)) for category, held in use.held.items()]
+    beside(ax, [("peak", peak), *rows], "<>")

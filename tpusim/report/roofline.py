@@ -1,0 +1,177 @@
+"""The largest operations against the chip's roofs, as a figure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpusim.phase import Phase
+from tpusim.program import Compute, Loop, Op, Vector
+from tpusim.report.canvas import EDGE, SMALL, beside, head, legend, name_of, new_figure, quiet
+from tpusim.report.palette import INK, styles
+from tpusim.report.places import labels, places
+from tpusim.report.timeline import short
+from tpusim.result import PICO, Result
+from tpusim.units import format_rate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+TERA = 1e12
+LARGEST = 12
+MARKERS = {"vector": "s", "attention": "D", "convolution": "^"}
+MANY = 2000
+"""Operations in the figure; markers that are no circle; a ratio that has room for few ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An operation of the step, all its `count` times together.
+
+    intensity: FLOPs a byte between HBM and the core. flops_per_s: reached by one device, while the
+    operation runs. FLOPs are those of the matrix unit, or vector operations for label `vector`.
+    """
+
+    name: str
+    phase: Phase
+    label: str
+    count: int
+    seconds: float
+    intensity: float
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Points, the largest total time first, and the roofs of one device: FLOP/s and B/s."""
+
+    points: tuple[Point, ...]
+    peak_flops: float
+    hbm_bandwidth: float
+
+    def roof(self, intensity: float) -> float:
+        """The most FLOP/s at that intensity: `min(peak, intensity x bandwidth)`."""
+        return min(self.peak_flops, intensity * self.hbm_bandwidth)
+
+    def reached(self, point: Point) -> float:
+        """The share of the roof that an operation reaches."""
+        return point.flops_per_s / self.roof(point.intensity)
+
+
+def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
+    """The operations with the largest total time, against bf16 peak and nominal HBM bandwidth."""
+    device = result.pod.chip.device
+    times: dict[str, tuple[int, int]] = {}
+    names: dict[str, str] = {}
+    for record in result.timeline.tasks:
+        count, total = times.get(record.name, (0, 0))
+        times[record.name] = count + record.count, total + record.total_ps
+        names[record.name] = record.label
+    points = []
+    for op in _computes(result.program.body):
+        count, picoseconds = times.get(op.name, (0, 0))
+        flops, moved = _flops(op, result.pod.devices), _bytes(op)
+        if picoseconds and flops and moved:
+            seconds = picoseconds * PICO
+            rate = count * flops / seconds
+            points.append(
+                Point(op.name, op.phase, names[op.name], count, seconds, flops / moved, rate)
+            )
+    points.sort(key=lambda point: -point.seconds)
+    return Roofline(tuple(points[:largest]), device.peak("bf16"), device.hbm_bandwidth)
+
+
+def _computes(body: tuple[Op, ...]) -> Iterator[Compute]:
+    for op in body:
+        if isinstance(op, Loop):
+            yield from _computes(op.body)
+        elif isinstance(op, Compute):
+            yield op
+
+
+def _flops(op: Compute, devices: int) -> float:
+    """FLOPs of one device, one time."""
+    return float(op.work.flops) if isinstance(op.work, Vector) else float(op.flops.total) / devices
+
+
+def _bytes(op: Compute) -> float:
+    return float(op.work.read_bytes + op.work.write_bytes)
+
+
+def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
+    """Draw `roofline_data` on `ax`, or on a new figure; returns the axes.
+
+    Points too close to be told apart are one point, with the numbers of all. The numbers are those
+    of the list beside the axes.
+    """
+    data = roofline_data(result)
+    ax = new_figure(9.6, 3.9).add_subplot() if ax is None else ax
+    _frame(ax, data)
+    known = styles(point.label for point in data.points)
+    for point in data.points:
+        ax.plot(
+            point.intensity, point.flops_per_s, MARKERS.get(point.label, "o"), markersize=7,
+            color=known[point.label].face, markeredgecolor=INK, markeredgewidth=EDGE, zorder=4,
+        )  # fmt: skip
+    where = places(ax, [(point.intensity, point.flops_per_s) for point in data.points])
+    for first, text, shift in labels(where):
+        point = data.points[first - 1]
+        ax.annotate(
+            text, (point.intensity, point.flops_per_s), xytext=shift, ha="center", va="center",
+            textcoords="offset points", fontsize=SMALL, color=INK, zorder=5,
+        )  # fmt: skip
+    _list(ax, result, data)
+    ax.set_xlabel("intensity [FLOP/B of HBM]", color=INK)
+    ax.set_ylabel("reached by one device [TFLOP/s]", color=INK)
+    quiet(ax, grid="both")
+    share = max((p.flops_per_s for p in data.points), default=0) / data.peak_flops
+    head(ax, f"{name_of(result)}: largest operations, up to {share:.0%} of the bf16 peak")
+    legend(ax, known)
+    return ax
+
+
+def _frame(ax: "Axes", data: Roofline) -> None:
+    """The roofs, on axes that hold them, the ridge and all points."""
+    ridge = data.peak_flops / data.hbm_bandwidth
+    places = [ridge, *(point.intensity for point in data.points)]
+    low, high = min(places) / 4, max(places) * 4
+    floor = min([data.roof(low), *(point.flops_per_s for point in data.points)]) / 2
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(low, high)
+    ax.set_ylim(floor, data.peak_flops * 2.2)
+    for axis, unit in ((ax.xaxis, 1.0), (ax.yaxis, TERA)):
+        _ticks(axis, unit)
+    ax.plot(
+        [low, ridge, high], [data.roof(low), data.peak_flops, data.peak_flops], color=INK, lw=1.4
+    )
+    ax.annotate(
+        f"bf16 {format_rate(data.peak_flops, 'FLOP/s')}", (high, data.peak_flops), xytext=(-3, 3),
+        textcoords="offset points", ha="right", fontsize=SMALL, color=INK,
+    )  # fmt: skip
+    middle = (low * ridge) ** 0.5
+    at = middle if middle * ridge > low * high else ridge  # beside the longer of slope and roof
+    ax.annotate(
+        f"HBM {format_rate(data.hbm_bandwidth, 'B/s')}", (at, data.roof(at)), xytext=(-6, 3),
+        textcoords="offset points", ha="right", fontsize=SMALL, color=INK,
+    )  # fmt: skip
+
+
+def _ticks(axis: "Axis", unit: float) -> None:
+    """Plain numbers at 1, 2 and 5 of each power of ten, or at 1 alone where those are many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < MANY * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}"))
+
+
+def _list(ax: "Axes", result: Result, data: Roofline) -> None:
+    """Number, name, share of the step and of the roof of each operation, beside the axes."""
+    rows = [("", "operation", "", "of step", "of roof")]
+    for number, point in enumerate(data.points, 1):
+        share, reached = point.seconds / result.step_time_s, data.reached(point)
+        what = (short(point.name), str(point.phase))
+        rows.append((str(number), *what, f"{share:.1%}", f"{reached:.0%}"))
+    beside(ax, rows, "><<>>")

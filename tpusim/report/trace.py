@@ -1,0 +1,130 @@
+"""The step as a Chrome trace, for Perfetto and XProf.
+
+The JSON object format of the "Trace Event Format" document (catapult project): complete events
+(`ph` X) with `ts` and `dur` in microseconds, counters (C) and metadata (M). Processes and threads
+have the names that XProf gives those of a TPU: `/device:TPU:0`, `Steps`, `XLA Ops`, `Async XLA Ops`
+(openxla/xla, xplane_schema.cc). A viewer drops slices that overlap on one thread, so each stream
+has threads of its own, as many as it has transfers in flight at once.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+from tpusim.costs.tasks import CORE
+from tpusim.engine import Timeline
+from tpusim.errors import TpusimError, nearest
+from tpusim.program import Collective, Compute, Loop, Op
+from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
+from tpusim.result import PICO, Result
+from tpusim.units import format_seconds
+
+Event: TypeAlias = dict[str, Any]
+Expand: TypeAlias = Literal["ends", "all"]
+
+MICROSECOND = 10**6
+"""Picoseconds of one."""
+
+STEPS, OPS = 0, 1
+"""Threads of a process; those of the streams follow."""
+
+
+def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
+    """The trace as plain data; times are exact to the picosecond, in microseconds with decimals.
+
+    expand: `ends` shows the first and the last trips of folded loops, and one slice that says how
+    many lie between; `all` shows every trip. Raises TpusimError for anything else.
+    """
+    if expand not in ("ends", "all"):
+        raise TpusimError(f"expand is {expand!r} ({nearest(expand, ('ends', 'all'))})")
+    lanes = range(len(result.timeline.lanes))
+    events = [event for lane in lanes for event in _lane(result, lane, expand == "all")]
+    events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
+    return {
+        "displayTimeUnit": "ns",
+        "otherData": {"model": result.model.name, "slice": str(result.pod)},
+        "traceEvents": events,
+    }
+
+
+def trace_bytes(result: Result, expand: Expand = "ends") -> bytes:
+    """`trace.json.gz`: the same result gives the same bytes."""
+    written = json.dumps(trace(result, expand), separators=(",", ":"), ensure_ascii=False)
+    return gzip.compress(written.encode(), mtime=0)
+
+
+def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
+    """Process, threads and counter of one lane."""
+    yield _metadata("process_name", lane, name=f"/device:TPU:{lane}")
+    yield _metadata("process_sort_index", lane, sort_index=lane)
+    about = dict(_about(result.program.body))
+    for thread, (name, slices) in enumerate(
+        _threads(result.timeline, lane, every).items(), STEPS + 1
+    ):
+        yield from _named(lane, thread, name)
+        yield from (_slice_event(lane, thread, each, about) for each in slices)
+    _, end = result.timeline.lanes[lane]
+    yield from _named(lane, STEPS, "Steps")
+    numbers = {"step_time_s": result.step_time_s, "mfu": result.mfu, "hfu": result.hfu}
+    yield _complete(lane, STEPS, result.model.name, (0, end), numbers)
+    for time, level in memory_levels(result, lane, every=every):
+        at = {"pid": lane, "tid": STEPS, "ts": time / MICROSECOND}
+        yield {"ph": "C", "name": "HBM", **at, "args": {"bytes": level}}
+
+
+def _threads(timeline: Timeline, lane: int, every: bool) -> dict[str, list[Slice]]:
+    """The slices of each thread below `Steps`, by name."""
+    threads = {"XLA Ops": core_slices(timeline, lane, every=every)}
+    for stream, tracks in stream_tracks(timeline, lane, every=every).items():
+        for number, track in enumerate(tracks, 1):
+            threads[f"Async XLA Ops {stream}{f' ({number})' if number > 1 else ''}"] = track
+    return threads
+
+
+def _named(lane: int, thread: int, name: str) -> Iterator[Event]:
+    """The events that name a thread and keep its place."""
+    yield _metadata("thread_name", lane, thread, name=name)
+    yield _metadata("thread_sort_index", lane, thread, sort_index=thread)
+
+
+def _metadata(what: str, lane: int, thread: int = STEPS, **args: str | int) -> Event:
+    return {"ph": "M", "name": what, "pid": lane, "tid": thread, "args": args}
+
+
+def _complete(
+    lane: int, thread: int, name: str, span_ps: tuple[int, int], args: dict[str, Any]
+) -> Event:
+    start, end = span_ps
+    when = {"ts": start / MICROSECOND, "dur": (end - start) / MICROSECOND}
+    return {"ph": "X", "name": name, "pid": lane, "tid": thread, **when, "args": args}
+
+
+def _slice_event(lane: int, thread: int, each: Slice, about: dict[str, Event]) -> Event:
+    span, record = (each.start_ps, each.end_ps), each.record
+    if record is None:
+        name = f"{each.trips:,} more trips, {format_seconds((span[1] - span[0]) * PICO)}"
+        return _complete(lane, thread, name, span, {"trips": each.trips})
+    waits = thread == OPS and record.stream != CORE
+    args = {
+        "phase": str(record.phase),
+        "label": record.label,
+        "repeats": record.count,
+        **about.get(record.name, about.get(record.name.rpartition("/")[0], {})),
+    }
+    return _complete(lane, thread, f"wait for {record.name}" if waits else record.name, span, args)
+
+
+def _about(body: tuple[Op, ...]) -> Iterator[tuple[str, Event]]:
+    """What the program says of each operation, by name."""
+    for op in body:
+        if isinstance(op, Loop):
+            yield from _about(op.body)
+        elif isinstance(op, Compute):
+            moved = float(op.work.read_bytes + op.work.write_bytes)
+            yield op.name, {"bytes": moved, "flops": float(op.flops.total)}
+        elif isinstance(op, Collective):
+            how = {"axes": "+".join(op.axes), "mode": str(op.mode), "dtype": op.dtype}
+            yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind), **how}
+        else:
+            yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind)}

@@ -1,0 +1,106 @@
+"""Folded loops, unrolled as far as asked: every repetition, or only the first and the last.
+
+The engine keeps a repeated part once, with its levels of repetition. Entries that stand one after
+another under one level are one block. Blocks are told apart by time: the entries of one block lie
+within one period, and the next block cannot begin before two have gone by.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tpusim.engine import MemoryChange, Record, Repeat
+
+SHORT = 3
+"""Blocks of so few repetitions are always shown whole."""
+
+
+class _Repeating(Protocol):
+    @property
+    def repeats(self) -> tuple[Repeat, ...]: ...
+
+
+T = TypeVar("T", bound=_Repeating)
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Generic[T]):
+    """`entries`, made `level.repeats` times; their times are those of the first repetition."""
+
+    level: Repeat
+    entries: "tuple[T | Block[T], ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap(Generic[T]):
+    """The repetitions of `block` between its first and its last, `shift_ps` after its own times."""
+
+    block: Block[T]
+    shift_ps: int
+
+
+def record_blocks(records: Sequence[Record]) -> tuple[Record | Block[Record], ...]:
+    """The tree of repetition of records that are in the order of their ends."""
+    return _blocks(records, lambda record: record.end_ps, 0)
+
+
+def change_blocks(
+    changes: Sequence[MemoryChange],
+) -> tuple[MemoryChange | Block[MemoryChange], ...]:
+    """The tree of repetition of changes that are in the order in which they happened."""
+    return _blocks(changes, lambda change: change.time_ps, 0)
+
+
+def _blocks(entries: Sequence[T], time: Callable[[T], int], depth: int) -> tuple[T | Block[T], ...]:
+    found: list[T | Block[T]] = []
+    at = 0
+    while at < len(entries):
+        if len(entries[at].repeats) == depth:
+            found.append(entries[at])
+            at += 1
+            continue
+        level, begin = entries[at].repeats[depth], at
+        until = time(entries[at]) + level.period_ps
+        while (
+            at < len(entries) and _within(entries[at], depth, level) and time(entries[at]) <= until
+        ):
+            at += 1
+        found.append(Block(level, _blocks(entries[begin:at], time, depth + 1)))
+    return tuple(found)
+
+
+def _within(entry: _Repeating, depth: int, level: Repeat) -> bool:
+    return entry.repeats[depth : depth + 1] == (level,)
+
+
+def unrolled(
+    tree: Sequence[T | Block[T]], every: bool, shift_ps: int = 0
+) -> Iterator[tuple[int, T] | Gap[T]]:
+    """Each entry with the picoseconds to add to its times, and a `Gap` for what is left out.
+
+    every: all repetitions; otherwise the first and the last of each block.
+    """
+    for entry in tree:
+        if not isinstance(entry, Block):
+            yield shift_ps, entry
+            continue
+        repeats, period = entry.level
+        whole = every or repeats <= SHORT
+        for turn in range(repeats) if whole else (0, repeats - 1):
+            if turn and not whole:
+                yield Gap(entry, shift_ps)
+            yield from unrolled(entry.entries, every, shift_ps + turn * period)
+
+
+def extent(tree: Sequence[Record | Block[Record]]) -> tuple[int, int]:
+    """When the first of the records starts and the last one ends, all repetitions included."""
+    starts, ends = [], []
+    for entry in tree:
+        if isinstance(entry, Block):
+            start, end = extent(entry.entries)
+            end += (entry.level.repeats - 1) * entry.level.period_ps
+        else:
+            start, end = entry.start_ps, entry.end_ps
+        starts.append(start)
+        ends.append(end)
+    return min(starts), max(ends)

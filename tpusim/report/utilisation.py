@@ -1,0 +1,107 @@
+"""How busy each resource is over the step, as a figure."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpusim.costs.collective import DCN, PCIE
+from tpusim.costs.tasks import HBM
+from tpusim.report.canvas import SMALL, fill, head, legend, name_of, new_figure, quiet, style_of
+from tpusim.report.palette import INK, Style
+from tpusim.report.traffic import link_volumes
+from tpusim.result import COMPUTE_LABELS, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WORK = "core computes"
+STALLED = "core communicates"
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A resource, and the share of the step in which it is busy, by kind of work.
+
+    A link is busy for what it carried at its full rate. The core has two rows: at work, and held by
+    communication; together they are the step.
+    """
+
+    resource: str
+    shares: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """The share of all kinds together."""
+        return sum(self.shares.values())
+
+
+def utilisation_data(result: Result) -> tuple[Busy, ...]:
+    """The core, HBM, each ICI link both ways, then those of DCN and the host that are in use."""
+    return (*_core(result), *_links(result))
+
+
+def _core(result: Result) -> tuple[Busy, Busy]:
+    work: dict[str, float] = {}
+    held: dict[str, float] = {}
+    for label, picoseconds in core_labels(result).items():
+        into = work if label in COMPUTE_LABELS else held
+        into[label] = picoseconds / result.timeline.total_ps
+    return Busy(WORK, work), Busy(STALLED, held)
+
+
+def core_labels(result: Result) -> dict[str, int]:
+    """Picoseconds of the core by the label of what it runs or waits for; they sum to the step."""
+    totals: dict[str, int] = {}
+    ran = (record for record in result.timeline.tasks if record.stream == "core")
+    for record in (*ran, *result.timeline.waits):
+        totals[record.label] = totals.get(record.label, 0) + record.total_ps
+    return totals
+
+
+def _links(result: Result) -> list[Busy]:
+    rates = {use.link: use.rate_nb_per_ps for use in result.timeline.links}
+    rows = []
+    for link, volumes in link_volumes(result).items():
+        step = rates[link] * result.timeline.total_ps
+        shares = {label: volume / step for label, volume in volumes.items() if volume}
+        if shares or link.startswith("ici:") or link == HBM:
+            rows.append(Busy(link, shares))
+    return sorted(rows, key=lambda row: row.resource != HBM)
+
+
+def resource_name(link: str) -> str:
+    """A link as a person calls it."""
+    known = {HBM: "HBM", DCN: "DCN", PCIE: "host (PCIe)"}
+    return known.get(link) or link.replace("ici:", "ICI ").replace("-", "−")
+
+
+def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
+    """Draw `utilisation_data` on `ax`, or on a new figure; returns the axes."""
+    rows = [row for row in utilisation_data(result) if row.resource != STALLED or row.total]
+    ax = new_figure(7.2, 1.5 + 0.34 * len(rows)).add_subplot() if ax is None else ax
+    known = style_of(result)
+    for at, row in enumerate(rows):
+        _draw(ax, at, row, known)
+    ax.set_yticks(range(len(rows)), [resource_name(row.resource) for row in rows])
+    ax.invert_yaxis()
+    ax.set_xlim(0, 112)
+    ax.set_xticks(range(0, 101, 20))
+    ax.set_xlabel("busy share of the step [%]", color=INK)
+    quiet(ax, rows=True)
+    work = next(row for row in rows if row.resource == WORK)
+    head(ax, f"{name_of(result)}: the core computes {work.total:.1%} of the step")
+    drawn = {label for row in rows for label in row.shares}
+    legend(ax, {label: style for label, style in known.items() if label in drawn})
+    return ax
+
+
+def _draw(ax: "Axes", at: int, row: Busy, known: dict[str, Style]) -> None:
+    left = 0.0
+    for label, style in known.items():
+        share = 100 * row.shares.get(label, 0)
+        if share:
+            ax.barh(at, share, 0.66, left, **fill(style))
+        left += share
+    ax.annotate(
+        f"{row.total:.1%}", (left, at), xytext=(4, 0), textcoords="offset points", va="center",
+        color=INK, fontsize=SMALL + 1,
+    )  # fmt: skip
