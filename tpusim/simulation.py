@@ -13,19 +13,24 @@ from tpusim.program import CollectiveKind
 from tpusim.result import Result, Verdicts, make_result
 
 
-def simulate(model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True) -> Result:
+def simulate(
+    model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True,
+    placement: Placement | None = None,
+) -> Result:  # fmt: skip
     """Simulate one training step of `model` under `plan` on `pod`.
 
+    placement: one of `hardware.placements`, in place of the plan's own.
     fold: book repeated trips of loops instead of simulating each; the result is the same to the
     picosecond. A plan that does not fit in HBM is a result whose `fits` is false; one that the
     model or the slice does not admit raises PlanError with one sentence.
     """
     graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
-    placement = place(template, graph, plan, pod)
+    given = placement or plan.placement
+    placement = placement or place(template, graph, plan, pod)
     program = lower(template, graph, plan, pod, placement)
     timeline = run([cost_program(program, pod, placement)], fold=fold)
-    verdicts = Verdicts(template.dropped, plan.placement is not None)
+    verdicts = Verdicts(template.dropped, given is not None)
     return make_result(model, plan, pod, placement, graph, program, timeline, verdicts)
 
 

@@ -1,6 +1,9 @@
-"""Run files: one TOML file a run, with the sections [slice], [model] and [plan]."""
+"""Run files: one TOML file a run, with the sections [slice], [model] and [plan].
+
+A sweep is a run file with a section [sweep] besides.
+"""
 
 from tpusim.runfile.blame import blame
-from tpusim.runfile.read import Run, read_run
+from tpusim.runfile.read import Run, Sweep, read_run, read_sweep
 
-__all__ = ["Run", "blame", "read_run"]
+__all__ = ["Run", "Sweep", "blame", "read_run", "read_sweep"]

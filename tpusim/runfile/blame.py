@@ -7,13 +7,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
-from tpusim.runfile.schema import FIELDS, SECTIONS, wanted
+from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
 from tpusim.runfile.shown import shown
 
 ERRORS: Mapping[str, type[TpusimError]] = {
     "slice": HardwareError,
     "model": ModelError,
     "plan": PlanError,
+    "sweep": PlanError,
 }
 
 
@@ -57,10 +58,14 @@ def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
 def _unknown(path: list[str]) -> str:
     *section, key = path
     if not section:
+        if key == "sweep":
+            return "the section [sweep] is for the command sweep; leave it out to simulate the plan"
         return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
+    if section == ["sweep", "vary"] and key in FIELDS["plan"]:
+        return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"
     homes = [f"[{home}]" for home, fields in FIELDS.items() if key in fields]
-    hint = f"it belongs to {' or '.join(homes)}" if homes else nearest(key, FIELDS[section[0]])
-    return f"[{section[0]}] has an unknown key {key!r}; {hint}"
+    hint = f"it belongs to {' or '.join(homes)}" if homes else nearest(key, keys(section))
+    return f"[{'.'.join(section)}] has an unknown key {key!r}; {hint}"
 
 
 def _missing(path: list[str]) -> str:

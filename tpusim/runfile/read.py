@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tpusim import models
-from tpusim.errors import HardwareError, ModelError
+from tpusim.errors import HardwareError, ModelError, PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.runfile.blame import blame, fault_of
 from tpusim.runfile.override import override
-from tpusim.runfile.schema import RunFile, required, wanted
+from tpusim.runfile.schema import RunFile, SweepFile, required, wanted
 from tpusim.runfile.shown import cut, shown
 from tpusim.runfile.text import read_toml
 
@@ -31,6 +31,14 @@ class Run:
     pod: Slice
 
 
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One sweep: its base run, and what it tries: `axes` or `meshes`, `placements`, `vary`."""
+
+    run: Run
+    tries: Mapping[str, Any]
+
+
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     """The run that a file describes, with `overrides` such as `plan.remat=minimal` put over it.
 
@@ -38,18 +46,49 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     cannot be read, for keys that do not exist, are missing or have the wrong type, and for values
     that no slice, model or plan can have.
     """
-    where = " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)])
+    where, written = _written(path, overrides)
+    with blame(where):
+        return _run(where, _valid(RunFile, override(written, overrides)))
+
+
+def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep that a file describes: a run file with a section [sweep] besides.
+
+    `plan.mesh` may be left out where [sweep] has axes or meshes. Raises as `read_run` does.
+    """
+    where, written = _written(path, overrides)
+    with blame(where):
+        data = _valid(SweepFile, override(written, overrides))
+        tries = data["sweep"]
+        if "mesh" not in data["plan"]:
+            data["plan"]["mesh"] = _placeholder(tries)
+        return Sweep(_run(where, data), tries)
+
+
+def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The words that name a file and its settings, and its tables."""
     with blame(str(path)):
         written = read_toml(Path(path))
-    with blame(where):
-        data = _valid(override(written, overrides))
-        return Run(where, _model(data["model"]), Plan(**data["plan"]), _slice(data["slice"]))
+    return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
 
 
-def _valid(data: dict[str, Any]) -> dict[str, Any]:
+def _run(where: str, data: Mapping[str, Any]) -> Run:
+    return Run(where, _model(data["model"]), Plan(**data["plan"]), _slice(data["slice"]))
+
+
+def _placeholder(tries: Mapping[str, Any]) -> Mapping[str, int]:
+    """A mesh for the base plan of a sweep that replaces all of it."""
+    if not tries.get("axes") and not tries.get("meshes"):
+        raise PlanError(
+            f"plan.mesh is missing; write {wanted(['plan', 'mesh'])}, or sweep.axes or sweep.meshes"
+        )
+    return dict.fromkeys(tries.get("axes", ()), 1) or tries["meshes"][0]
+
+
+def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
     """The keys that are written, once all of them are known to be right."""
     try:
-        return RunFile.model_validate(data).model_dump(exclude_unset=True)
+        return file.model_validate(data).model_dump(exclude_unset=True)
     except ValidationError as error:
         raise fault_of(error, data) from error
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, conlist, create_model
 from pydantic import Field as Limits
 
 from tpusim.models import Transformer
@@ -36,6 +36,14 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
         dict[str, list[str]],
         'a list of torus dimensions for an axis, such as tensor = ["x"]',
     ),
+    Sequence[Mapping[str, int]]: (
+        list[dict[str, Count]],
+        "a list of meshes, such as [{ fsdp = 64, tensor = 4 }, { fsdp = 256 }]",
+    ),
+    Mapping[str, Sequence[Any]]: (
+        dict[str, list[Any]],
+        'a table of plan keys and lists of values to try, such as remat = ["full", "minimal"]',
+    ),
 }
 """For each type of a field: what pydantic reads, and what to write instead of something else."""
 
@@ -51,19 +59,43 @@ SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
     "model": 'a section [model] with name = "bert-480b", or with dimensions',
     "plan": "a section [plan] with seq_len, global_batch and mesh",
+    "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
     "model": get_type_hints(Transformer),
     "plan": get_type_hints(Plan),
+    "sweep": {
+        "axes": Sequence[str],
+        "meshes": Sequence[Mapping[str, int]],
+        "placements": str,
+        "vary": Mapping[str, Sequence[Any]],
+    },
 }
 """The keys of each section, and their types."""
+
+VARIED: Mapping[str, Any] = {
+    key: kind for key, kind in FIELDS["plan"].items() if key not in ("mesh", "placement")
+}
+"""The keys of [sweep.vary], and the types of the values that each lists."""
+
+
+def keys(section: Sequence[str]) -> Mapping[str, Any]:
+    """The keys of a section, or of [sweep.vary]."""
+    return VARIED if tuple(section) == ("sweep", "vary") else FIELDS[section[0]]
 
 
 def wanted(path: Sequence[str]) -> str:
     """What to write for a section, or for a key of one."""
     if len(path) == 1:
         return SECTIONS[path[0]]
+    match path:
+        case ["sweep", "vary", key]:
+            return f"a list of values to try, each {wanted(['plan', key])}"
+        case ["sweep", "vary", key, _, *inner]:
+            return wanted(["plan", key, *inner])
+        case ["sweep", "meshes", _, axis]:
+            return wanted(["plan", "mesh", axis])
     kind = FIELDS[path[0]][path[1]]
     return _KINDS[int if kind == Mapping[str, int] and len(path) > 2 else kind][1]
 
@@ -77,18 +109,34 @@ def _needed(field: "Field[Any]") -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _section(name: str, needed: Sequence[str] = ()) -> type[BaseModel]:
+def _section(name: str, needed: Sequence[str] = (), **special: Any) -> type[BaseModel]:
     """The pydantic model of a section; keys that it need not have are unset when absent."""
+    kinds = {key: _KINDS[kind][0] for key, kind in FIELDS[name].items()} | special
     keys: dict[str, Any] = {
-        key: (_KINDS[kind][0], ... if key in needed else None) for key, kind in FIELDS[name].items()
+        key: (kind, ... if key in needed else None) for key, kind in kinds.items()
     }
     return create_model(name, __config__=_STRICT, **keys)
 
 
+def _vary() -> type[BaseModel]:
+    """The pydantic model of [sweep.vary]: a list of at least one value for any key of a plan."""
+    lists: dict[str, Any] = {
+        key: (conlist(_KINDS[kind][0], min_length=1), None) for key, kind in VARIED.items()
+    }
+    return create_model("vary", __config__=_STRICT, **lists)
+
+
+_COMMON: Mapping[str, Any] = {"slice": (_section("slice"), ...), "model": (_section("model"), ...)}
+_NEEDED = required(Plan)
+
 RunFile = create_model(
-    "RunFile",
-    __config__=_STRICT,
-    slice=(_section("slice"), ...),
-    model=(_section("model"), ...),
-    plan=(_section("plan", required(Plan)), ...),
+    "RunFile", __config__=_STRICT, **_COMMON, plan=(_section("plan", _NEEDED), ...)
 )
+SweepFile = create_model(
+    "SweepFile",
+    __config__=_STRICT,
+    **_COMMON,
+    plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
+    sweep=(_section("sweep", vary=_vary()), ...),
+)
+"""A run file whose plan needs no mesh, and what to try."""

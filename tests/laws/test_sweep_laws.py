@@ -1,0 +1,51 @@
+"""Laws of sweeps, over random models, slices and rules."""
+
+import random
+
+import pytest
+from test_any_plan import random_model, random_plan, random_rules
+
+from tpusim.hardware import Slice
+from tpusim.search import Space, candidates, sweep
+from tpusim.search.rows import NUMBERS, labels
+
+PODS = (("v4", "2x2x4", 1), ("v5e", "4x4", 1), ("v5e", "4x4", 2), ("7x", "2x2x2", 1))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_sweep_has_a_row_for_every_plan(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice(PODS))
+    base = random_plan(rng, pod)
+    inside = [axis for axis in base.mesh if not axis.startswith("dcn_")]
+    space = Space(
+        base=base, axes=inside, placements=rng.choice(["best", "all"]),
+        vary={"rules": [{}, random_rules(rng, inside)], "global_batch": [pod.devices, 3]},
+    )  # fmt: skip
+    table = sweep(random_model(rng), pod, space, workers=1)
+    tried = list(candidates(space, pod))
+    assert len(table) == len(tried)
+    assert set(table["status"]) <= {"ok", "does not fit", "refused"}
+    assert ((table["reason"] == "") == (table["status"] == "ok")).all()
+    assert (table["fits"] == (table["status"] == "ok")).all()
+    assert (table["fits"] <= (table["hbm_peak_bytes"] <= table["hbm_bytes"])).all()
+    ran = table[table["status"] != "refused"]
+    parts = ran[list(labels(axis for axis in base.mesh if (table[axis] > 1).any()))]
+    assert parts.sum(axis=1).to_numpy() == pytest.approx(ran["step_time_s"].to_numpy())
+    assert parts.filter(like="exposed").sum(axis=1).to_numpy() == pytest.approx(
+        ran["exposed_s"].to_numpy(), abs=1e-15
+    )
+    assert ran[list(NUMBERS)].notna().all(axis=None)
+    assert table[table["status"] == "refused"]["step_time_s"].isna().all()
+
+
+def test_axes_in_another_order_give_the_same_plans() -> None:
+    rng = random.Random(1)
+    pod, model = Slice("v5e", "4x4"), random_model(rng)
+    base = random_plan(rng, pod)
+    axes = ["data", "fsdp", "tensor"]
+    one, two = (
+        sweep(model, pod, Space(base=base, axes=order), workers=1) for order in (axes, axes[::-1])
+    )
+    keyed = [table.set_index(axes)["step_time_s"].sort_index() for table in (one, two)]
+    assert keyed[0].round(15).equals(keyed[1].round(15))

@@ -1,0 +1,219 @@
+"""`tpusim sweep`: its answer, its dataset, and one sentence for each mistake."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pandas import read_parquet
+
+from tpusim.cli.main import run
+from tpusim.errors import FileError, PlanError, TpusimError
+from tpusim.runfile import read_sweep
+from tpusim.runfile.schema import VARIED, wanted
+from tpusim.search import Space
+
+ROOT = Path(__file__).parents[3]
+SWEEP = """
+[slice]
+chip = "v5e"
+topology = "4x4"
+[model]
+layers = 2
+embed = 512
+mlp = 2048
+heads = 4
+vocab = 1000
+[plan]
+seq_len = 128
+global_batch = 32
+[sweep]
+axes = ["data", "fsdp", "tensor"]
+[sweep.vary]
+remat = ["full", "none"]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP, "utf-8")
+    return str(file)
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = run(arguments)
+    out, error = capsys.readouterr()
+    return code, out, error
+
+
+def test_a_sweep_prints_the_best_plans(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = said(["sweep", path, "--workers", "1"], capsys)
+    lines = out.splitlines()
+    assert (code, error) == (0, "")
+    assert lines[0].startswith("sweep       30 plans of transformer on v5e:4x4 (16 chips) in ")
+    assert lines[1] == "            30 fit, 0 do not fit, 0 refused"
+    assert lines[4].split()[:5] == ["data", "fsdp", "tensor", "remat", "step"]
+    assert len(lines) == 15
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_folder_is_a_dataset_in_the_order_of_the_plans(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "deep" / "out"
+    first = said(["sweep", path, "--out", str(folder), "--workers", "1"], capsys)[1]
+    table = read_parquet(folder)
+    assert len(table) == 30
+    assert list(table["remat"]) == ["full"] * 15 + ["none"] * 15
+    assert first.endswith(f"\n\ntable       {folder}\n")
+    again = said(["sweep", path, "--out", str(folder), "--workers", "1"], capsys)[1]
+    assert again.splitlines()[1:] == first.splitlines()[1:]
+
+
+def test_settings_change_the_sweep(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "sweep.axes=['fsdp']", "--set", "plan.mesh.tensor=2"]
+    out = said(["sweep", path, *settings, "--workers", "1"], capsys)[1]
+    assert out.startswith("sweep       2 plans")
+    alone = ["--set", "sweep={}", "--set", "plan.mesh.fsdp=16"]
+    assert said(["sweep", path, *alone], capsys)[1].startswith("sweep       1 plans")
+
+
+def test_refused_plans_are_an_answer(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(["sweep", path, "--set", "plan.mesh.bogus=2"], capsys)
+    assert code == 0
+    assert "0 fit, 0 do not fit, 20 refused" in out
+    assert "refused     20: plan.mesh.bogus shards nothing" in out
+
+
+MISTAKES = [
+    (["sweep"], "Missing argument 'SWEEP.toml'"),
+    (["sweep", "PATH", "--workers", "0"], "workers is 0; write a whole number from 1 up"),
+    (["sweep", "PATH", "--out", ""], "--out is empty; give a folder"),
+    (["sweep", "PATH", "--out", "PATH"], "sweep.toml is a file; give a folder"),
+    (["sweep", "PATH", "--out", "/proc/none/x"], "/proc/none/x cannot be written"),
+    (["sweep", "none.toml"], "none.toml: cannot be read"),
+    (["sweep", str(ROOT / "experiments/bert_480b/run.toml")], "the section [sweep] is missing"),
+    (["simulate", "PATH"], "the section [sweep] is for the command sweep; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = said([part.replace("PATH", path) for part in arguments], capsys)
+    assert (code, out) == (2, "")
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+BAD_SETTINGS = [
+    ("sweep.placements=some", PlanError, "sweep.placements is 'some': valid are all, best"),
+    ("sweep.axis=3", PlanError, r"\[sweep\] has an unknown key 'axis'; did you mean 'axes'\?"),
+    ("sweep.axes=data", PlanError, "sweep.axes is the text 'data'; write a list of names"),
+    ("sweep.vary.remta=['full']", PlanError, r"\[sweep.vary\] .* did you mean 'remat'\?"),
+    ("sweep.vary.mesh=[]", PlanError, "does not take 'mesh'; write sweep.axes, meshes or"),
+    ("sweep.vary.remat=full", PlanError, "a list of values to try, each text in quotes"),
+    ("sweep.vary.remat=[]", PlanError, r"sweep.vary.remat is \[\]; write a list of values"),
+    ("sweep.vary.remat=['ful']", PlanError, r"vary.remat\[0\]: plan.remat is 'ful': did you"),
+    ("sweep.vary.seq_len=[8, 'a']", PlanError, "vary.seq_len.1 is the text 'a'; write a whole"),
+    ("sweep.vary.rules=[{mlp=3}]", PlanError, "vary.rules.0.mlp is 3; write an axis or"),
+    ("sweep.meshes=[{fsdp='a'}]", PlanError, "meshes.0.fsdp is the text 'a'; write a whole"),
+    ("sweep.meshes=[{fsdp=16}]", PlanError, "sweep.axes and sweep.meshes are both given"),
+    ("sweep.axes=[]", PlanError, r"plan.mesh is missing; write .*, or sweep.axes or sweep.meshes"),
+    ("swep.axes=[]", FileError, r"unknown section \[swep\]; did you mean 'sweep'\?"),
+]  # fmt: skip
+
+
+def space_of(path: str, setting: str) -> Space:
+    given = read_sweep(path, [setting])
+    return Space(base=given.run.plan, **given.tries)
+
+
+@pytest.mark.parametrize(("setting", "kind", "sentence"), BAD_SETTINGS)
+def test_what_a_sweep_file_says_wrong(
+    setting: str, kind: type[TpusimError], sentence: str, path: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with pytest.raises(kind, match=sentence):
+        space_of(path, setting)
+    assert said(["sweep", path, "--set", setting], capsys)[0] == 2
+
+
+@pytest.mark.parametrize("key", VARIED)
+def test_every_varied_key_says_what_to_write(key: str) -> None:
+    assert (
+        wanted(["sweep", "vary", key]) == f"a list of values to try, each {wanted(['plan', key])}"
+    )
+
+
+def test_a_wrong_sweep_leaves_no_folder(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    assert said(["sweep", path, "--set", "plan.mesh.x=3", "--out", str(folder)], capsys)[0] == 2
+    assert not folder.exists()
+
+
+def on_a_terminal(command: list[str]) -> tuple[str, bytes]:
+    """What a command prints, and what it shows on the terminal that stderr is."""
+    ours, theirs = pty.openpty()
+    answer = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT, check=True,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:
+        pass
+    os.close(ours)
+    return answer.stdout.decode(), shown
+
+
+def test_a_bar_on_a_terminal_and_nothing_in_a_pipe(path: str) -> None:
+    command = [sys.executable, "-m", "tpusim", "sweep", path, "--workers", "1"]
+    out, shown = on_a_terminal(command)
+    assert b"30/30" in shown
+    assert "\x1b" not in out
+    piped = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert piped.stderr == ""
+    assert piped.stdout.splitlines()[1:] == out.splitlines()[1:]
+
+
+def test_a_long_sweep_says_how_far_it_is_where_there_is_no_terminal(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tpusim.cli.sweeping.QUIET", 0.0)
+    code, _, error = said(["sweep", path, "--workers", "1"], capsys)
+    assert code == 0
+    assert error.splitlines()[1] == "sweep       8 of 30 plans"
+
+
+SCRIPT = """
+import sys
+import tpusim as ts
+assert not {"pandas", "matplotlib", "rich"} & set(sys.modules)
+print("script")
+base = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=32)
+model = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)
+space = ts.Space(base=base, axes=("data", "fsdp", "tensor"))
+table = ts.sweep(model, ts.Slice("v5e", "4x4"), space, workers=2)
+print(len(table), __name__)
+"""
+
+
+def test_a_script_needs_no_guard_for_processes(tmp_path: Path) -> None:
+    """Workers do not run it again: it prints once, and ends."""
+    file = tmp_path / "mine.py"
+    file.write_text(SCRIPT, "utf-8")
+    answer = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (answer.stdout, answer.stderr) == ("script\n15 __main__\n", "")

@@ -1,0 +1,175 @@
+"""The frame of a sweep: each row is what `simulate` says, and none is missing."""
+
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pandas import DataFrame, read_parquet
+from pandas.testing import assert_frame_equal
+from search_spaces import BASE, MODEL, POD, space
+
+import tpusim as ts
+from tpusim.errors import FileError, PlanError, TpusimError
+from tpusim.search import Space, candidates, sweep
+from tpusim.search.rows import NUMBERS, labels
+from tpusim.search.table import written
+from tpusim.simulation import simulate
+
+RULES = [{}, {"act_embed": "tensor"}]
+
+
+def swept(given: Space, **how: object) -> DataFrame:
+    return sweep(MODEL, POD, given, **{"workers": 1, **how})
+
+
+def test_the_front_door_has_both() -> None:
+    assert (ts.sweep, ts.Space) == (sweep, Space)
+
+
+def test_each_row_is_the_result_of_its_plan() -> None:
+    given = space(placements="all", vary={"rules": RULES})
+    table = swept(given)
+    tried = list(candidates(given, POD))
+    assert len(table) == len(tried)
+    for row, candidate in zip(table.to_dict("records"), tried, strict=True):
+        result = simulate(MODEL, candidate.plan, POD, placement=candidate.placement)
+        assert {name: row[name] for name in NUMBERS} == {
+            name: getattr(result, name) for name in NUMBERS
+        }
+        assert {axis: row[axis] for axis in candidate.plan.mesh} == candidate.plan.mesh
+        assert row["rules"] == written(candidate.plan.rules)
+        assert row["placement"] == str(candidate.placement)
+        assert {label: row[label] for label in labels(("data", "fsdp", "tensor"))
+                if row[label]} == pytest.approx(result.breakdown_s)  # fmt: skip
+
+
+def test_the_best_placement_is_the_one_that_simulate_chooses() -> None:
+    table = swept(Space(base=BASE, meshes=[{"fsdp": 8, "tensor": 2}]))
+    plan = ts.Plan(mesh={"fsdp": 8, "tensor": 2}, seq_len=64, global_batch=32)
+    assert table.loc[0, "placement"] == str(simulate(MODEL, plan, POD).placement)
+
+
+def test_what_does_not_fit_keeps_its_numbers_and_says_why() -> None:
+    table = swept(Space(base=BASE, vary={"global_batch": [32, 3_200_000]}))
+    assert list(table["status"]) == ["ok", "does not fit"]
+    assert list(table["fits"]) == [True, False]
+    assert list(table["global_batch"]) == [32, 3_200_000]
+    assert table.loc[0, "reason"] == ""
+    assert table.loc[1, "reason"].startswith("needs ")
+    assert table["step_time_s"].notna().all()
+
+
+def test_what_is_refused_is_a_row_with_its_reason() -> None:
+    wrong = [{"fsdp": 8}, {"fsdp": 16}, {"bogus": 16}]
+    table = swept(Space(base=BASE, meshes=wrong, placements="all"))
+    assert list(table["status"]) == ["refused", "ok", "refused"]
+    assert "the mesh has fsdp=8 = 8, but there are 16 devices" in table.loc[0, "reason"]
+    assert "plan.mesh.bogus shards nothing" in table.loc[2, "reason"]
+    assert table.loc[[0, 2], ["step_time_s", "mfu", "matmul", "exposed_s"]].isna().all(axis=None)
+    assert not table.loc[[0, 2], "fits"].any()
+    assert list(table["bogus"]) == [1, 1, 16]
+    assert (table["hbm_bytes"] == POD.chip.device.hbm_usable_bytes).all()
+
+
+def test_a_sweep_of_refused_plans_has_the_same_columns() -> None:
+    refused = swept(space(base=ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=7)))
+    assert set(refused[refused["fsdp"] * refused["data"] > 1]["status"]) == {"refused"}
+    known = swept(space())
+    assert list(refused.columns) == list(known.columns)
+    assert list(refused.dtypes) == list(known.dtypes)
+
+
+def test_neither_processes_nor_an_executor_change_the_frame() -> None:
+    given = space(vary={"rules": RULES, "remat": ["full", "none"]})
+    alone = swept(given)
+    assert_frame_equal(swept(given, workers=2), alone)
+    with ThreadPoolExecutor(3) as pool:
+        assert_frame_equal(swept(given, executor=pool), alone)
+    assert_frame_equal(swept(given, executor=Backwards()), alone)
+
+
+class Backwards(Executor):
+    """Finishes what was submitted last first."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future, object, tuple]] = []
+
+    def submit(self, function, /, *given):  # type: ignore[no-untyped-def]
+        future: Future = Future()
+        self.waiting.append((future, function, given))
+        if len(self.waiting) == 8:
+            for held, call, what in reversed(self.waiting):
+                held.set_result(call(*what))
+        return future
+
+
+def test_progress_counts_every_plan() -> None:
+    said: list[tuple[int, int]] = []
+    table = swept(space(), progress=lambda done, whole: said.append((done, whole)))
+    assert said[0] == (0, len(table))
+    assert said[-1] == (len(table), len(table))
+    assert said == sorted(said)
+
+
+@pytest.mark.parametrize("workers", [0, -1, True, 1.5])
+def test_workers_are_counted_from_one(workers: object) -> None:
+    with pytest.raises(TpusimError, match="write a whole number from 1 up"):
+        swept(space(), workers=workers)
+
+
+def test_an_axis_is_not_named_like_a_column() -> None:
+    with pytest.raises(PlanError, match="the mesh axis 'mfu' has the name of a column"):
+        swept(Space(base=BASE, meshes=[{"fsdp": 4, "mfu": 4}]))
+
+
+def test_the_dataset_reads_back_as_the_frame(tmp_path: Path) -> None:
+    wrong = [{"fsdp": 16, "data": 1, "tensor": 2}]
+    meshes = wrong + [dict(candidate.plan.mesh) for candidate in candidates(space(), POD)]
+    table = swept(space(axes=(), meshes=meshes, vary={"rules": RULES}), out=tmp_path)
+    assert len(list(tmp_path.glob("*.parquet"))) > 1
+    assert set(table["status"]) == {"ok", "refused"}
+    assert_frame_equal(read_parquet(tmp_path), table)
+
+
+def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = swept(space(), out=tmp_path)
+    lost = sorted(tmp_path.glob("*.parquet"))[0]
+    lost.unlink()
+    ran = []
+
+    def spied(*given):  # type: ignore[no-untyped-def]
+        ran.append(given)
+        return simulate(*given[:3])
+
+    monkeypatch.setattr("tpusim.search.rows.simulate", lambda *a, placement: spied(*a, placement))
+    again = swept(space(), out=tmp_path)
+    assert_frame_equal(again, first)
+    assert len(ran) == len(read_parquet(lost))
+    assert_frame_equal(swept(space(), out=tmp_path), first)
+    assert len(ran) == len(read_parquet(lost))
+
+
+def test_two_sweeps_never_mix(tmp_path: Path) -> None:
+    swept(space(), out=tmp_path / "one")
+    with pytest.raises(FileError, match="holds another sweep"):
+        swept(space(vary={"remat": ["none"]}), out=tmp_path / "one")
+    with pytest.raises(FileError, match="holds other files; give a new or an empty folder"):
+        swept(space(), out=tmp_path)
+    damaged = sorted((tmp_path / "one").glob("*.parquet"))[0]
+    with pytest.raises(FileError, match="is a file; give a folder"):
+        swept(space(), out=damaged)
+    damaged.write_bytes(b"no table")
+    with pytest.raises(FileError, match="cannot be read; remove it"):
+        swept(space(), out=tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("full", "full"), (8, 8), ((), "none"), ({}, "none"), (["q", "k"], "q, k"),
+        ({"mlp": None, "vocab": ["fsdp", "tensor"]}, "mlp=none, vocab=fsdp+tensor"),
+        ({"loss": ["fsdp", [], None]}, "loss=fsdp+none+none"),
+    ],
+)  # fmt: skip
+def test_a_field_is_one_cell(value: object, text: object) -> None:
+    assert written(value) == text

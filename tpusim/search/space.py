@@ -1,0 +1,165 @@
+"""The plans of a sweep: a base plan, and what varies."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from tpusim.errors import PlanError, nearest
+from tpusim.hardware import Placement, Slice, placements
+from tpusim.hardware.placement import DCN_PREFIX
+from tpusim.partition import Plan
+
+PLACEMENTS = ("best", "all")
+_ELSEWHERE = {"mesh": "axes or meshes", "placement": 'placements = "all"'}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a sweep tries: all combinations of values, meshes and placements.
+
+    base: the plan that the others vary; its own mesh is tried when there are neither `axes` nor
+        `meshes`.
+    axes: names of mesh axes; every way to write the devices of a slice as a product of their sizes
+        is a mesh. Axes named `dcn_...` share the slices instead. Axes of the base that are not
+        among them keep their size.
+    meshes: meshes to try, instead.
+    placements: `best` takes the placement with the cheapest collectives; `all` tries every one on
+        whole torus dimensions, or where there is none those that cut the fewest.
+    vary: plan field -> values to try.
+
+    Raises PlanError for a field that a plan does not have, and for a value that it cannot have.
+    """
+
+    base: Plan
+    axes: Sequence[str] = ()
+    meshes: Sequence[Mapping[str, int]] = ()
+    placements: str = "best"
+    vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.placements not in PLACEMENTS:
+            hint = nearest(str(self.placements), PLACEMENTS)
+            raise PlanError(f"sweep.placements is {self.placements!r}: {hint}")
+        if self.axes and self.meshes:
+            raise PlanError("sweep.axes and sweep.meshes are both given; write one of them")
+        if isinstance(self.axes, str) or len(set(self.axes)) < len(self.axes):
+            raise PlanError(f"sweep.axes is {self.axes!r}; write a list of names, each once")
+        if self.base.placement is not None and (self.axes or self.meshes or self._all_placements):
+            raise PlanError(
+                "plan.placement is given, but the sweep chooses placements itself; leave it out"
+            )
+        for number, mesh in enumerate(self.meshes):
+            _check_value(self.base, "mesh", mesh, f"sweep.meshes[{number}]")
+        for key, values in self.vary.items():
+            _check_values(self.base, key, values)
+
+    @property
+    def _all_placements(self) -> bool:
+        return self.placements == "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan to try, and its placement where that is not left to the simulation.
+
+    Model and slice have not been asked yet: one that they do not admit becomes a row that says so.
+    """
+
+    plan: Plan
+    placement: Placement | None = None
+
+
+def candidates(space: Space, pod: Slice) -> Iterator[Candidate]:
+    """All candidates of a space on `pod`: values outermost, then meshes, then placements.
+
+    The order depends on the space alone, and keeps plans of one graph together. Raises PlanError
+    where no mesh of the axes has the slice's devices.
+    """
+    laid = [
+        (mesh, placement)
+        for mesh in meshes(space, pod)
+        for placement in _placements(space, pod, mesh)
+    ]
+    for values in product(*space.vary.values()):
+        varied = replace(space.base, **dict(zip(space.vary, values, strict=True)))
+        for mesh, placement in laid:
+            yield Candidate(replace(varied, mesh=mesh), placement)
+
+
+def meshes(space: Space, pod: Slice) -> Sequence[Mapping[str, int]]:
+    """The meshes of a space, in their order; sizes of the first axis rise slowest."""
+    if space.meshes or not space.axes:
+        return space.meshes or (space.base.mesh,)
+    kept = {axis: size for axis, size in space.base.mesh.items() if axis not in space.axes}
+    inside = [axis for axis in space.axes if not axis.startswith(DCN_PREFIX)]
+    across = [axis for axis in space.axes if axis.startswith(DCN_PREFIX)]
+    found = [
+        {**kept, **{axis: sizes[axis] for axis in space.axes}}
+        for one in _sized(across, pod.num_slices, kept, pod)
+        for other in _sized(inside, pod.devices // pod.num_slices, kept, pod)
+        for sizes in ({**one, **other},)
+    ]
+    return found
+
+
+def _sized(
+    axes: Sequence[str], number: int, kept: Mapping[str, int], pod: Slice
+) -> list[dict[str, int]]:
+    """Sizes of `axes` that multiply to what the kept axes leave of `number`."""
+    if not axes:
+        return [{}]
+    across = axes[0].startswith(DCN_PREFIX)
+    beside = {axis: n for axis, n in kept.items() if axis.startswith(DCN_PREFIX) == across}
+    left, rest = divmod(number, prod(beside.values()))
+    if rest:
+        said = ", ".join(f"{axis} = {n}" for axis, n in beside.items())
+        raise PlanError(
+            f"sweep.axes cannot share the {number} {'slices' if across else 'devices'} of {pod}: "
+            f"plan.mesh has {said} besides, which does not divide them; add it to sweep.axes or "
+            "write a size that does"
+        )
+    return [dict(zip(axes, sizes, strict=True)) for sizes in factorisations(left, len(axes))]
+
+
+def factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write `number` as an ordered product of `parts` factors.
+
+    >>> list(factorisations(4, 2))
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    if parts == 1:
+        yield (number,)
+        return
+    for first in (size for size in range(1, number + 1) if number % size == 0):
+        for rest in factorisations(number // first, parts - 1):
+            yield (first, *rest)
+
+
+def _placements(space: Space, pod: Slice, mesh: Mapping[str, int]) -> Sequence[Placement | None]:
+    if space.placements == "best":
+        return (None,)
+    try:
+        return placements(pod, mesh)
+    except PlanError:
+        return (None,)
+
+
+def _check_values(base: Plan, key: str, values: Any) -> None:
+    names = {each.name for each in fields(Plan)} - set(_ELSEWHERE)
+    if key in _ELSEWHERE:
+        raise PlanError(f"sweep.vary does not take {key!r}; write {_ELSEWHERE[key]} instead")
+    if key not in names:
+        raise PlanError(f"sweep.vary has an unknown field {key!r}; {nearest(key, names)}")
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise PlanError(f"sweep.vary.{key} is {values!r}; write a list of values to try")
+    for number, value in enumerate(values):
+        _check_value(base, key, value, f"sweep.vary.{key}[{number}]")
+
+
+def _check_value(base: Plan, key: str, value: Any, where: str) -> None:
+    try:
+        replace(base, **{key: value})
+    except PlanError as error:
+        raise PlanError(f"{where}: {error}") from error
