@@ -13,6 +13,9 @@ from tpusim.graph.ops import Einsum, Op
 from tpusim.graph.tensor import Role, Tensor
 from tpusim.phase import Phase
 
+LAYER_IN = "layer_in"
+"""The input of a layer, which every policy saves."""
+
 POLICIES = ("full", "minimal", "dots", "none")
 
 
@@ -36,7 +39,7 @@ class Remat:
 
     def keeps(self, op: Op, tensor: Tensor) -> bool:
         """Whether `tensor`, made by `op`, is saved for the backward pass."""
-        if self.policy == "none" or tensor.short in self.save:
+        if self.policy == "none" or tensor.short == LAYER_IN or tensor.short in self.save:
             return True
         if not isinstance(op, Einsum):
             return False

@@ -15,7 +15,7 @@ from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
 
 DEFAULT_RULES: Mapping[str, Axes] = {
-    "embed": ("fsdp",),
+    "embed": ("fsdp", "context"),
     "mlp": ("tensor",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
@@ -23,7 +23,7 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "head_dim": (),
     "norm": (),
     "act_batch": ("dcn_data", "data", "fsdp"),
-    "act_seq": (),
+    "act_seq": ("context",),
     "act_kv_seq": (),
     "act_embed": (),
     "act_mlp": ("tensor",),
@@ -32,7 +32,8 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_vocab": ("tensor",),
     "act_head_dim": (),
 }
-"""`norm` is for weights of one dimension, which are replicated."""
+"""`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
+activations and the weights besides, as MaxText's does; each device gathers all keys and values."""
 
 STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
     "plain": {},

@@ -1,5 +1,6 @@
 """The model of a run, from its dimensions and from what the zoo knows of them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,10 @@ from tpusim.validation.measured import Measured
 
 NEAR = 0.01
 """Parameters that differ by more than this share from the table's are noted."""
+
+WINDOWS = {"gemma2": (4096, 2), "gemma3": (1024, 6)}
+"""Keys that a local layer sees, and which layer sees all: Gemma 2 (arXiv:2408.00118, section 2) and
+Gemma 3 (arXiv:2503.19786, section 2). The table names the model and nothing more."""
 
 Key = tuple[object, ...]
 
@@ -26,6 +31,11 @@ def model_of(run: Measured) -> tuple[Transformer, tuple[str, ...]]:
     known = _zoo().get(_key(given))
     model, notes = (known, ()) if known else _nearest_in_size(run, given)
     model = replace(model, name=given.name, attention=_attention(run, given.head_dim))
+    family = re.sub(r"[^a-z0-9]", "", run.model.lower())
+    for name, (window, global_every) in WINDOWS.items():
+        if family.startswith(name):
+            model = replace(model, window=window, global_every=global_every)
+            notes = (*notes, f"local layers see {window} keys, each {global_every}th layer all")
     return model, (*notes, *_size_note(run, model))
 
 

@@ -22,7 +22,6 @@ or their equivalent. Assumed for all but MaxText."""
 DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "f32": "f32", "fp32": "f32", "float32": "f32"}
 TRANSPOSED = "fsdp_transpose"
 UNSUPPORTED_AXES = {
-    "context": "sequences sharded over chips",
     "sequence": "sequences sharded over chips",
     "expert": "experts sharded over chips",
     "stage": "pipelines",
@@ -30,9 +29,6 @@ UNSUPPORTED_AXES = {
     "dcn_fsdp": "weights sharded across slices",
     "dcn_pipeline": "pipelines",
 }
-WINDOWED = ("gemma2", "gemma3")
-"""Families, some of whose layers attend to a window: a dense simulation would count all keys."""
-
 SAVED_NAMES: Mapping[str, tuple[str, ...]] = {
     "layer_in": (),
     "mlp_in": ("mlp_in", "mlp_in_0", "mlp_in_1"),
@@ -67,13 +63,10 @@ def setup(run: Measured) -> Setup:
 
 def obstacles(run: Measured) -> Iterator[str]:
     """What of a run cannot be simulated yet."""
-    family = re.sub(r"[^a-z0-9]", "", run.model.lower())
     if run.experts:
         yield f"mixtures of experts ({run.experts} here)"
     if run.head_dim and not re.fullmatch(r"[0-9]{1,6}", run.head_dim):
         yield f"latent attention or another head_dim than one number ({run.head_dim})"
-    if family.startswith(WINDOWED):
-        yield f"layers that attend to a local window ({run.model})"
     if run.dtype not in DTYPES:
         yield f"{run.dtype} matmuls"
     for axis, size in mesh_of(run).items():

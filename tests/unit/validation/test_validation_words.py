@@ -111,9 +111,8 @@ def test_the_other_dimension_of_the_weights() -> None:
     [
         ({"experts": 8}, "mixtures of experts (8 here)"),
         ({"head_dim": "192qk/128v"}, "latent attention or another head_dim"),
-        ({"model": "Gemma3-12B"}, "a local window (Gemma3-12B)"),
         ({"dtype": "int8"}, "int8 matmuls"),
-        ({"mesh": "fsdp=8;context=2"}, "sequences sharded over chips (mesh axis context)"),
+        ({"mesh": "fsdp=8;sequence=2"}, "sequences sharded over chips (mesh axis sequence)"),
         ({"mesh": "fsdp=16;dcn_fsdp=2"}, "weights sharded across slices (mesh axis dcn_fsdp)"),
         ({"mesh": "fsdp=8;expert=2"}, "experts sharded over chips (mesh axis expert)"),
     ],
@@ -126,7 +125,7 @@ def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> Non
 
 
 def test_axes_of_one_chip_are_no_obstacle() -> None:
-    assert not list(obstacles(run(mesh="fsdp=16;context=1")))
+    assert not list(obstacles(run(mesh="fsdp=16;sequence=1")))
 
 
 CONTRADICTIONS = [

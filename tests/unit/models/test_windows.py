@@ -1,0 +1,71 @@
+"""Layers that see a window of the keys, in turn with layers that see all of them."""
+
+import pytest
+from plans import plan_of, small
+
+from tpusim.errors import ModelError
+from tpusim.graph import Attention, Remat, Scan, model_flops, training_step, walk
+from tpusim.hardware import Slice
+from tpusim.simulation import simulate
+
+SEQ, WINDOW = 64, 8
+
+
+def kernels(**changes: int) -> list[Attention]:
+    graph = small(layers=6, **changes).graph(batch=1, seq_len=SEQ)
+    return [op for op, _ in walk(graph.ops) if isinstance(op, Attention)]
+
+
+def test_each_third_layer_sees_all_keys() -> None:
+    windows = [op.window for op in kernels(window=WINDOW, global_every=3)]
+    assert windows == [WINDOW, WINDOW, 0]
+
+
+def test_without_global_layers_all_see_the_window() -> None:
+    assert [op.window for op in kernels(window=WINDOW)] == [WINDOW]
+
+
+def test_a_window_counts_its_keys_and_a_causal_layer_half_of_all() -> None:
+    sizes = small(layers=6).graph(batch=1, seq_len=SEQ).sizes
+    whole = 4 * SEQ * SEQ * 8 * 32
+    local, _, everything = kernels(window=WINDOW, global_every=3)
+    assert model_flops(local, sizes) == whole * WINDOW // SEQ
+    assert model_flops(everything, sizes) == whole // 2
+
+
+def test_a_window_as_long_as_the_sequence_is_none() -> None:
+    model = small(layers=6)
+    windowed = small(layers=6, window=SEQ)
+    plain, same = (m.graph(batch=1, seq_len=SEQ) for m in (model, windowed))
+    assert plain == same
+
+
+def test_patterns_do_not_change_the_parameters() -> None:
+    assert (
+        small(layers=6, window=8, global_every=3).parameter_count == small(layers=6).parameter_count
+    )
+
+
+def test_full_remat_saves_the_input_of_each_layer_of_a_pattern() -> None:
+    model = small(layers=6, window=WINDOW, global_every=3)
+    step = training_step(model.graph(batch=4, seq_len=SEQ), Remat("full"))
+    forward = next(op for op in step.ops if isinstance(op, Scan))
+    assert [tensor.name for tensor in forward.saves] == [
+        "layer/1/layer_in", "layer/2/layer_in", "layer/layer_in",
+    ]  # fmt: skip
+
+
+def test_a_pattern_costs_what_its_layers_cost() -> None:
+    """Between all windows and none, and folded as unfolded."""
+    pod, plan = Slice("v5e", "4x4"), plan_of({"fsdp": 16}, seq_len=4096)
+    times = [
+        simulate(small(layers=6, heads=8, **w), plan, pod).step_time_s
+        for w in ({"window": 64}, {"window": 64, "global_every": 3}, {})
+    ]
+    assert times == sorted(times)
+    assert len(set(times)) == 3
+
+
+def test_layers_that_do_not_fill_the_pattern_are_refused() -> None:
+    with pytest.raises(ModelError, match="7 layers are no multiple of global_every = 3"):
+        small(layers=7, window=8, global_every=3)
