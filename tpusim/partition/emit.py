@@ -66,8 +66,10 @@ def _operation(scope: Scope, op: Op) -> None:
     match op:
         case Einsum() | Convolution():
             _contraction(scope, op)
+        case Pointwise(linear=True):
+            _sum(scope, op)
         case Pointwise():
-            _sum(scope, op) if op.linear else _pointwise(scope, op)
+            _pointwise(scope, op)
         case Attention():
             _attention(scope, op)
         case Gather():
