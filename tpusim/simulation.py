@@ -63,7 +63,7 @@ def _traffic(template: Template, sizes: Sizes) -> Traffic:
     traffic: Traffic = {}
     for node, trips in body_nodes(template.nodes):
         if isinstance(node, Comm):
-            nbytes = float(sizes.elements(node.payload) * sizes.itemsize(node.dtype))
+            nbytes = float(sizes.nbytes(node.payload, node.dtype))
             count, total = traffic.get((node.kind, node.axes), (0, 0.0))
             traffic[node.kind, node.axes] = (count + trips, total + trips * nbytes)
     return traffic

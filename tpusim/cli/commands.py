@@ -23,6 +23,13 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _folder(out: str | None, what: str) -> Path | None:
+    """The folder that `--out` names, for `what` is written there."""
+    if out == "":
+        raise FileError(f"--out is empty; give a folder to write the {what} to")
+    return None if out is None else Path(out)
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -63,9 +70,7 @@ def simulate(
     """Simulate one training step of a run."""
     from tpusim.cli.simulation import simulation
 
-    if out == "":
-        raise FileError("--out is empty; give a folder to write the report to")
-    folder = None if out is None else Path(out)
+    folder = _folder(out, "report")
     return simulation(run, settings or (), folder, stats=stats, fold=fold, program=program)
 
 
@@ -82,9 +87,7 @@ def validate(
     """Compare predicted with measured step times."""
     from tpusim.cli.validation import validation
 
-    if out == "":
-        raise FileError("--out is empty; give a folder to write the tables to")
-    return validation(runs, None if out is None else Path(out), allow_failures=allow_failures)
+    return validation(runs, _folder(out, "tables"), allow_failures=allow_failures)
 
 
 @app.command()
@@ -104,6 +107,4 @@ def sweep(
     """Simulate many plans: mesh shapes, placements, and values of the plan."""
     from tpusim.cli.sweeping import sweeping
 
-    if out == "":
-        raise FileError("--out is empty; give a folder to write the table to")
-    return sweeping(path, settings or (), None if out is None else Path(out), workers)
+    return sweeping(path, settings or (), _folder(out, "table"), workers)

@@ -26,7 +26,7 @@ from tpusim.partition.passes import (
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
-from tpusim.partition.work import work_of
+from tpusim.partition.work import operand_bytes, work_of
 from tpusim.program import CollectiveKind, Matmul, Mode
 
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -98,7 +98,7 @@ class _Body:
     def bytes(self, comm: Comm) -> float:
         """Bytes of the full tensor on one device."""
         sizes = self.context.sizes
-        return float(sizes.elements(comm.payload) * sizes.itemsize(comm.dtype))
+        return float(sizes.nbytes(comm.payload, comm.dtype))
 
     def planned(self, comm: Comm, rings: dict[str, list[Comm]]) -> Planned:
         """A collective on its own: its mode and algorithm."""
@@ -184,7 +184,7 @@ class _Body:
             if (tensor.primal or tensor.name) in self.context.weights
         ]
         return max(
-            (float(sizes.product(t.dims, split) * sizes.itemsize(t.dtype)) for t in weights),
+            (float(operand_bytes(t, split, sizes)) for t in weights),
             default=0.0,
         )
 

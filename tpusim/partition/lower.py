@@ -119,10 +119,10 @@ class _Lowerer:
 
     def _collective(self, planned: Planned, deps: tuple[Dep, ...], life: Life) -> Collective:
         first, sizes = planned.comms[0], self.sizes
-        nbytes = sum(sizes.elements(c.payload) * sizes.itemsize(c.dtype) for c in planned.comms)
+        nbytes = sum(sizes.nbytes(c.payload, c.dtype) for c in planned.comms)
         return Collective(
             name=planned.name, phase=first.phase, kind=first.kind, axes=first.axes, bytes=nbytes,
-            dtype=sizes.compute_dtype if first.dtype == "compute" else first.dtype,
+            dtype=sizes.dtype(first.dtype),
             mode=planned.mode, algorithm=planned.algorithm, scope=first.tensor, asked=first.asked,
             deps=(*deps, *(Dep(name) for name in planned.waits_for)),
             allocs=tuple(life.allocs), frees=tuple(life.frees),

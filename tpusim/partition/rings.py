@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tpusim.partition.passes import Ring
 from tpusim.partition.sizes import Sizes
-from tpusim.partition.work import Buffers, flops_of, work_of
+from tpusim.partition.work import Buffers, flops_of, operand_bytes, work_of
 from tpusim.program import (
     Collective,
     CollectiveKind,
@@ -36,11 +36,11 @@ def ring_loop(ring: Ring, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...])
     trips = max(n // 2, 1)
     whole = work_of(calc, sizes, buffers)
     assert isinstance(whole, Matmul)
-    nbytes = sizes.elements(comm.payload) * sizes.itemsize(comm.dtype)
+    nbytes = sizes.nbytes(comm.payload, comm.dtype)
     permute = Collective(
         name=f"{calc.name}/permute", phase=calc.phase, kind=CollectiveKind.PERMUTE, axes=comm.axes,
         bytes=nbytes * (n - 1) / n / trips, mode=Mode.RING, scope=comm.tensor,
-        dtype=sizes.compute_dtype if comm.dtype == "compute" else comm.dtype,
+        dtype=sizes.dtype(comm.dtype),
     )  # fmt: skip
     matmul = Compute(
         name=f"{calc.name}/chunk", phase=calc.phase, scope=calc.op.name,
@@ -84,7 +84,7 @@ def _chunk(ring: Ring, whole: Matmul, sizes: Sizes, trips: int) -> Matmul:
     """
     calc, dim = ring.calc, ring.comm.dim
     op, split = calc.op, dict(calc.split)
-    operands = {t: sizes.product(t.dims, split) * sizes.itemsize(t.dtype) for t in op.inputs}
+    operands = {t: operand_bytes(t, split, sizes) for t in op.inputs}
     fused = (whole.read_bytes - sum(operands.values())) / trips
     reads = fused + sum(n / trips if dim in t.dims else n for t, n in operands.items())
     if dim not in op.outputs[0].dims:

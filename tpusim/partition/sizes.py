@@ -10,6 +10,7 @@ from math import ceil
 
 import numpy as np
 
+from tpusim.graph import COMPUTE
 from tpusim.partition.layout import Axes, Local
 from tpusim.program import Number
 
@@ -69,9 +70,17 @@ class Sizes:
             real = real * self.dims[dim]
         return 1 - real / self.padded(local.dims, local.split())
 
+    def dtype(self, name: str) -> str:
+        """The dtype of that name; `compute` is the plan's compute dtype."""
+        return self.compute_dtype if name == COMPUTE else name
+
     def itemsize(self, dtype: str) -> float:
-        """Bytes of an element; `compute` is the plan's compute dtype."""
-        return DTYPE_BYTES[self.compute_dtype if dtype == "compute" else dtype]
+        """Bytes of an element."""
+        return DTYPE_BYTES[self.dtype(dtype)]
+
+    def nbytes(self, local: Local, dtype: str) -> Number:
+        """Bytes of a local tensor, padding included."""
+        return self.elements(local) * self.itemsize(dtype)
 
 
 def _ceil_div(size: int, parts: Number) -> Number:

@@ -29,7 +29,9 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.Attention():
             return _attention(op, split, sizes, read, written)
         case graph.Gather() | graph.Scatter():
-            rows = _size(op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes)
+            rows = operand_bytes(
+                op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
+            )
             return program.Vector(read, written, rows / sizes.itemsize("compute"))
         case graph.Pointwise():
             return program.Vector(read, written, _vector_flops(op, split, sizes))
@@ -130,7 +132,7 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
     return group.flops * sizes.product(largest.dims, split) + converted
 
 
-def _size(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+def operand_bytes(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
     """Bytes of the part of a tensor that the operation touches."""
     return sizes.product(tensor.dims, split) * sizes.itemsize(tensor.dtype)
 
@@ -143,13 +145,13 @@ def _bytes(
     operands = [t for op in (calc.op, *calc.epilogue) for t in op.inputs if t.name not in own]
     if isinstance(calc.op, graph.Gather):
         operands = [calc.op.output, calc.op.ids]
-    read = sum(_size(tensor, split, sizes) for tensor in operands)
+    read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
     return read, sum(buffer_bytes(buffers[key], sizes) for key in calc.writes)
 
 
 def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
     """Bytes of a buffer on one device, padding included."""
-    return sizes.elements(buffer.local) * sizes.itemsize(buffer.dtype)
+    return sizes.nbytes(buffer.local, buffer.dtype)
 
 
 def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:
