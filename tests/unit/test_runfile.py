@@ -6,6 +6,7 @@ import pytest
 
 import tpusim as ts
 from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError
+from tpusim.hardware import placement_from
 from tpusim.runfile import read_run
 from tpusim.runfile.schema import FIELDS, wanted
 
@@ -42,6 +43,23 @@ def test_a_slice_is_given_by_shape_or_by_name(tmp_path: Path) -> None:
     assert read_run(written(tmp_path, slice=shaped)).pod == ts.Slice("v5p", "4x4x8", 1, True)
     twisted = read_run(written(tmp_path, slice='name = "v4-256"\ntwisted = true')).pod
     assert twisted == ts.Slice("v4", "4x4x8", 1, True)
+    spelled = 'chip = "v4"\ntopology = "4x4x8_twisted"'
+    assert read_run(written(tmp_path, slice=spelled)).pod == twisted
+
+
+def test_a_slice_says_how_thin_its_uplink_is(tmp_path: Path) -> None:
+    named = 'name = "v4-128"\nnum_slices = 2\ndcn_oversubscription = 4'
+    assert read_run(written(tmp_path, slice=named)).pod == ts.Slice("v4", "4x4x4", 2, False, 4.0)
+    shaped = f"{PARTS['slice']}\nnum_slices = 2\ndcn_oversubscription = 1.5"
+    assert read_run(written(tmp_path, slice=shaped)).pod.dcn_oversubscription == 1.5
+
+
+def test_a_placement_is_written_in_parts_of_dimensions(tmp_path: Path) -> None:
+    placed = '{ fsdp = ["x", "y", "z[:2]"], tensor = ["z[::2]"] }'
+    settings = ["plan.mesh={ fsdp = 32, tensor = 2 }", f"plan.placement={placed}"]
+    run = read_run(written(tmp_path), settings)
+    way = placement_from(run.pod, run.plan.mesh, run.plan.placement)
+    assert str(way) == "fsdp=32 on x,y,z[:2] · tensor=2 on z[::2]"
 
 
 def test_a_model_is_given_by_name_by_dimensions_or_by_what_differs(tmp_path: Path) -> None:
@@ -123,6 +141,12 @@ BAD_CONTENT = [
     ({"slice": 'name = "v4-7"'}, HardwareError, "the number counts TensorCores"),
     ({"slice": 'name = "v4-128"\nchip = "v4"'}, HardwareError, "write the name alone, or chip and"),
     ({"slice": f"{PARTS['slice']}\ntwisted = 1"}, HardwareError, "twisted is 1; write true or"),
+    ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = '2'"}, HardwareError,
+     "dcn_oversubscription is the text '2'; write a number, without quotes"),
+    ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = true"}, HardwareError, "true; write a"),
+    ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = 0.5"}, HardwareError, "is 0.5; write a"),
+    ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = inf"}, HardwareError, "is inf; write a"),
+    ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = 1{'0' * 400}"}, HardwareError, "; write"),
     ({"model": 'name = "maxtext-23b"'}, ModelError, r"did you mean 'maxtext-32b' or 'maxtext-22b'"),
     ({"model": 'name = "maxtext-22b"\nkv_heads = 5'}, ModelError, "cannot share 5 K/V heads"),
     ({"model": 'name = "a\\nb"'}, ModelError, r"is the text 'a\\nb'; write 1 to 80 printable"),

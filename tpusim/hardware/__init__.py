@@ -4,8 +4,9 @@ from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entri
 from tpusim.hardware.chip import Chip, Costs, Device, Rates
 from tpusim.hardware.layouts import placements, whole_dimension_placements
 from tpusim.hardware.legality import legal_shapes, parse_shape
-from tpusim.hardware.placement import DIE, Placement, Span, placement_from
+from tpusim.hardware.placement import Placement, placement_from
 from tpusim.hardware.slices import Slice, parse_slice
+from tpusim.hardware.spans import DIE, Span
 from tpusim.hardware.topology import Topology
 
 __all__ = [

@@ -56,24 +56,28 @@ class Costs:
     ici_efficiency, hbm_efficiency: the share of the nominal bandwidth that long transfers reach.
     hop_latency: seconds from a chip to its neighbour.
     collective_launch: seconds before the first byte of a collective moves.
+    dcn_latency: seconds before the first byte of a transfer between slices arrives.
     op_launch: seconds that every operation takes on top of its work.
     matmul_efficiency: the share of peak that large matmuls reach.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
     attention_efficiency_forward, attention_efficiency_backward: the share of peak that a fused
         attention kernel reaches on the blocks that it visits, long sequences.
     vector_efficiency: the share of `vpu_flops` that fused element-wise code reaches.
+    slice_jitter: standard deviation of one slice's step, as a share of its mean.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
     hbm_efficiency: float = field(metadata=SHARED)
     hop_latency: float = field(metadata=SECONDS)
     collective_launch: float = field(metadata=SECONDS)
+    dcn_latency: float = field(metadata=SECONDS)
     op_launch: float = field(metadata=SECONDS)
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
     attention_efficiency_forward: float = field(metadata=SHARED)
     attention_efficiency_backward: float = field(metadata=SHARED)
     vector_efficiency: float = field(metadata=SHARED)
+    slice_jitter: float = field(metadata=SHARED)
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")

@@ -28,7 +28,9 @@ _MAY_BE_ZERO = {
     "die_to_die_bandwidth",
     "hop_latency",
     "collective_launch",
+    "dcn_latency",
     "op_launch",
+    "slice_jitter",
     "price",
 }
 

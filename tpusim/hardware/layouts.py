@@ -11,15 +11,18 @@ from itertools import count
 from math import gcd, prod
 
 from tpusim.errors import PlanError
-from tpusim.hardware.placement import DCN_PREFIX, Placement, Span, check_mesh, dimensions
+from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, dimensions
 from tpusim.hardware.slices import Slice
+from tpusim.hardware.spans import Span
+from tpusim.hardware.symmetry import distinct
 
 _Laid = tuple[tuple[str, Span], ...]
 
 
 def whole_dimension_placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
-    """Every way to lay the axes on products of whole torus dimensions (and the die).
+    """The ways to lay the axes on products of whole torus dimensions (and the die).
 
+    Of ways that are the same but for an exchange of like dimensions, the first stands for all.
     The order is fixed: first the ways in which the first axes of the mesh take the first
     dimensions. An axis' spans are in the order of the dimensions.
 
@@ -35,7 +38,8 @@ def whole_dimension_placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Pla
 def placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
     """The ways to lay the mesh on the slice with the fewest cuts of a dimension: none if possible.
 
-    Some way always exists. The order is fixed: as above, the larger parts of a dimension first.
+    Some way always exists. One stands for all that are the same but for an exchange of like
+    dimensions. The order is fixed: as above, the larger parts of a dimension first.
 
     Raises `PlanError` when the mesh does not have the slice's devices.
     """
@@ -44,14 +48,15 @@ def placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
 
 
 def _ways(pod: Slice, mesh: Mapping[str, int], cuts: int) -> tuple[Placement, ...]:
-    """The ways that cut dimensions `cuts` times."""
+    """The ways that cut dimensions `cuts` times, one of each class of symmetry."""
     inside = {axis: size for axis, size in mesh.items() if not axis.startswith(DCN_PREFIX)}
-    return tuple(
+    ways = (
         Placement(
             tuple((axis, tuple(span for owner, span in laid if owner == axis)) for axis in mesh)
         )
         for laid in _lay(tuple(dimensions(pod).items()), inside, cuts)
     )
+    return distinct(ways, pod.topology)
 
 
 def _lay(

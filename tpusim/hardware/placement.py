@@ -1,34 +1,19 @@
 """Where the axes of a mesh lie on the torus.
 
 Dimensions are numbered as in the topology; `DIE` is one more, innermost dimension of size 2 on a
-chip with two devices. A part of a dimension is a span: `size` chips, `stride` apart.
+chip with two devices.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
 from tpusim.hardware.slices import Slice
-from tpusim.hardware.topology import DIMENSION_NAMES
+from tpusim.hardware.spans import DIE, Span, check_tiling, read_span
 
-DIE = -1
 DCN_PREFIX = "dcn_"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`size` places of dimension `dim`, `stride` apart; all of it when size is its length.
-
-    A contiguous part (stride 1) is a line. A strided part shares its links with its neighbours.
-    """
-
-    dim: int
-    size: int
-    stride: int = 1
-
-    def __str__(self) -> str:
-        return "die" if self.dim == DIE else DIMENSION_NAMES[self.dim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +33,23 @@ class Placement:
         names = [name for name, _ in self.axes]
         raise PlanError(f"the mesh has no axis {axis!r}; {nearest(axis, names)}")
 
+    @property
+    def written(self) -> dict[str, list[str]]:
+        """The placement as a plan writes it, axis -> parts; `placement_from` reads it back."""
+        lengths: dict[int, int] = defaultdict(lambda: 1)
+        for span in (span for _, spans in self.axes for span in spans):
+            lengths[span.dim] *= span.size
+        return {
+            axis: [span.written(lengths[span.dim]) for span in spans]
+            for axis, spans in self.axes
+            if spans
+        }
+
     def __str__(self) -> str:
-        spans = [span for _, spans in self.axes for span in spans]
-        dims = [span.dim for span in spans]
-        texts = {span: _part(span) if dims.count(span.dim) > 1 else str(span) for span in spans}
         return " · ".join(
-            f"{axis}={prod(span.size for span in laid)} on {','.join(texts[span] for span in laid)}"
-            for axis, laid in self.axes
-            if laid
+            f"{axis}={prod(span.size for span in self.spans(axis))} on {','.join(parts)}"
+            for axis, parts in self.written.items()
         )
-
-
-def _part(span: Span) -> str:
-    """A part of a dimension, written as a slice of it: `y[:4]` is a line, `y[::4]` is strided."""
-    return f"{span}[:{span.size}]" if span.stride == 1 else f"{span}[::{span.stride}]"
 
 
 def dimensions(pod: Slice) -> dict[int, int]:
@@ -73,54 +61,43 @@ def dimensions(pod: Slice) -> dict[int, int]:
 def placement_from(
     pod: Slice, mesh: Mapping[str, int], given: Mapping[str, Sequence[str]]
 ) -> Placement:
-    """The placement that a user wrote: `{"fsdp": ["y", "z"], "tensor": ["x"]}`.
+    """The placement that a user wrote: `{"fsdp": ["y[:4]", "z"], "tensor": ["x", "y[::4]"]}`.
 
-    Raises `PlanError` for names that do not exist, dimensions given twice or not at all, and sizes
-    that do not multiply to the axis'.
+    A dimension is given whole (`y`) or in parts (`y[:4]`, `y[::4]`, `y[:8:2]`; see `spans`) that
+    together tile it, outermost first within an axis.
+
+    Raises `PlanError` for names that do not exist, for parts that do not tile their dimension, and
+    for sizes that do not multiply to the axis'.
     """
     check_mesh(pod, mesh)
-    lengths = {str(Span(dim, size)): (dim, size) for dim, size in dimensions(pod).items()}
+    lengths = dimensions(pod)
     for axis in given:
         if axis not in mesh:
             raise PlanError(f"placement: the mesh has no axis {axis!r}; {nearest(axis, mesh)}")
-    _check_names(given, lengths)
-    placed = {axis: _given(axis, size, given, lengths) for axis, size in mesh.items()}
-    return Placement(tuple(placed.items()))
+    laid = {
+        axis: tuple(read_span(text, axis, lengths) for text in _listed(given.get(axis, ())))
+        for axis in mesh
+    }
+    check_tiling(laid, lengths)
+    for axis, size in mesh.items():
+        _check_size(axis, size, laid[axis], lengths)
+    return Placement(tuple(laid.items()))
 
 
-def _given(
-    axis: str,
-    size: int,
-    given: Mapping[str, Sequence[str]],
-    lengths: Mapping[str, tuple[int, int]],
-) -> tuple[Span, ...]:
-    names = given.get(axis, ())
-    spans = tuple(Span(*lengths[name]) for name in names)
+def _listed(parts: Sequence[str]) -> Sequence[str]:
+    """The parts of an axis; one that stands without its list is a list of one."""
+    return [parts] if isinstance(parts, str) else parts
+
+
+def _check_size(axis: str, size: int, spans: Sequence[Span], lengths: Mapping[int, int]) -> None:
     wanted = 1 if axis.startswith(DCN_PREFIX) else size
     if prod(span.size for span in spans) != wanted:
-        sizes = ", ".join(f"{name}={lengths[name][1]}" for name in lengths)
+        parts = [span.written(lengths[span.dim]) for span in spans]
+        sizes = ", ".join(f"{Span(dim, length)}={length}" for dim, length in lengths.items())
         raise PlanError(
-            f"placement: axis {axis!r} takes {wanted} places on the torus but is laid on "
-            f"{list(names)}; write dimensions whose sizes multiply to {wanted} (here {sizes})"
+            f"placement: axis {axis!r} takes {wanted} places on the torus but is laid on {parts}; "
+            f"write dimensions whose sizes multiply to {wanted} (here {sizes}), or parts of them"
         )
-    return spans
-
-
-def _check_names(given: Mapping[str, Sequence[str]], lengths: Mapping[str, object]) -> None:
-    seen: dict[str, str] = {}
-    for axis, names in given.items():
-        for name in names:
-            if name not in lengths:
-                raise PlanError(
-                    f"placement: axis {axis!r} is laid on {name!r}, which the slice does not have; "
-                    f"{nearest(name, lengths)}"
-                )
-            if name in seen:
-                raise PlanError(
-                    f"placement: dimension {name!r} is given to {seen[name]!r} and to {axis!r}; "
-                    "write it once"
-                )
-            seen[name] = axis
 
 
 def check_mesh(pod: Slice, mesh: Mapping[str, int]) -> None:

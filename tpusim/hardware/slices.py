@@ -1,6 +1,7 @@
 """A slice: chips of one kind joined by ICI, or several such slices joined by DCN."""
 
 import re
+import sys
 from dataclasses import dataclass
 
 from tpusim.errors import HardwareError, nearest
@@ -15,6 +16,9 @@ from tpusim.hardware.topology import Topology
 class Slice:
     """What a program runs on: a chip, the torus of one slice, and the number of slices.
 
+    dcn_oversubscription: how many times over the network cards of a slice's hosts could fill its
+        uplink to the data centre network; at least 1.
+
     >>> pod = Slice("v4", "8x16x16")
     >>> print(pod, pod.chips, pod.name)
     v4:8x16x16 2048 v4-4096
@@ -23,19 +27,33 @@ class Slice:
     chip: Chip
     topology: Topology
     num_slices: int
+    dcn_oversubscription: float
 
     def __init__(
-        self, chip: Chip | str, shape: str | Dims, num_slices: int = 1, twisted: bool = False
+        self,
+        chip: Chip | str,
+        shape: str | Dims,
+        num_slices: int = 1,
+        twisted: bool = False,
+        dcn_oversubscription: float = 1.0,
     ) -> None:
         chip = load_chip(chip) if isinstance(chip, str) else chip
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
+        _check_ratio(dcn_oversubscription)
         object.__setattr__(self, "chip", chip)
         object.__setattr__(self, "topology", Topology.of(chip.generation, shape, twisted))
         object.__setattr__(self, "num_slices", num_slices)
+        object.__setattr__(self, "dcn_oversubscription", float(dcn_oversubscription))
 
     @classmethod
-    def from_name(cls, name: str, num_slices: int = 1) -> "Slice":
+    def from_name(
+        cls,
+        name: str,
+        num_slices: int = 1,
+        twisted: bool = False,
+        dcn_oversubscription: float = 1.0,
+    ) -> "Slice":
         """The slice that a name stands for, in its default, most cube-like shape.
 
         v2 to v5p and 7x count TensorCores (`v4-4096` is 2048 chips), v5e and v6e chips; `v5e` is
@@ -49,10 +67,10 @@ class Slice:
                 f"{name!r} is not the name of a slice; write for example 'v4-4096' or 'v4:8x16x16'"
             )
         generation = _generation(found[1], name)
-        if found[3]:
-            return cls(generation, found[3], num_slices)
-        chips = _chips(generation, int(found[2]), name)
-        return cls(generation, default_shape(generation, chips), num_slices)
+        shape: str | Dims = found[3] or default_shape(
+            generation, _chips(generation, int(found[2]), name)
+        )
+        return cls(generation, shape, num_slices, twisted, dcn_oversubscription)
 
     @property
     def chips(self) -> int:
@@ -71,7 +89,9 @@ class Slice:
 
     def __str__(self) -> str:
         many = f" x {self.num_slices} slices" if self.num_slices > 1 else ""
-        return f"{self.chip.name}:{self.topology}{many}"
+        ratio = self.dcn_oversubscription
+        dcn = f", DCN oversubscribed {ratio:g}:1" if ratio > 1 else ""
+        return f"{self.chip.name}:{self.topology}{many}{dcn}"
 
 
 def slice_name(generation: str, chips: int) -> str:
@@ -85,9 +105,21 @@ def slice_name(generation: str, chips: int) -> str:
 
 
 def parse_slice(text: str) -> Slice:
-    """The slice that `v4:8x16x16` or a name (`v4-4096`) means; `HardwareError` if none."""
+    """The slice that `v4:8x16x16`, `v4:4x4x8_twisted` or a name (`v4-4096`) means.
+
+    Raises `HardwareError` if there is none.
+    """
     chip, colon, shape = text.partition(":")
     return Slice(chip, shape) if colon else Slice.from_name(text)
+
+
+def _check_ratio(ratio: float) -> None:
+    number = isinstance(ratio, int | float) and not isinstance(ratio, bool)
+    if not (number and 1 <= ratio <= sys.float_info.max):
+        raise HardwareError(
+            f"dcn_oversubscription is {ratio!r}; write a finite number from 1 up (at 1 the uplink "
+            "takes all that the hosts can send)"
+        )
 
 
 def _generation(prefix: str, name: str) -> str:

@@ -5,12 +5,18 @@ Coordinates are chips; dimensions are called x, y, z in the order in which a sha
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 from tpusim.errors import HardwareError
 from tpusim.hardware.legality import can_twist, check_shape, format_shape, parse_shape
 from tpusim.hardware.rules import CUBE, GENERATIONS, Dims
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 DIMENSION_NAMES = ("x", "y", "z")
+TWISTED = "_twisted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,15 @@ class Topology:
     def of(cls, generation: str, shape: str | Dims, twisted: bool = False) -> "Topology":
         """The slice of this shape, with the wraparound that the generation gives it.
 
+        A twisted torus is `4x4x8_twisted`, as Cloud spells it, or `twisted` beside its shape.
+
         Raises `HardwareError` for a generation without rules, a shape that it has not (with the
         nearest ones of as many chips), and a twist where there can be none.
         """
-        dims = parse_shape(shape) if isinstance(shape, str) else tuple(shape)
+        if isinstance(shape, str):
+            twisted = twisted or shape.endswith(TWISTED)
+            shape = parse_shape(shape.removesuffix(TWISTED))
+        dims = tuple(shape)
         check_shape(generation, dims, twisted)
         return cls(dims, wraparound(generation, dims), twisted)
 
@@ -81,20 +92,31 @@ class Topology:
         shifted = zip(moved, self.twist(dim), self.dims, strict=True)
         return tuple((place + step * shift) % length for place, shift, length in shifted)
 
+    def step(self, places: "NDArray[np.intp]", dim: int, sign: int) -> "NDArray[np.intp]":
+        """The chips one link from `places` along `dim` (sign 1 or -1): `neighbour` for arrays.
+
+        places: coordinates, [..., dimension]. The end of a dimension that does not wrap has no
+        next chip: such places must be left out.
+        """
+        moved = places.copy()
+        moved[..., dim] += sign
+        rounds = moved[..., dim, None] // self.dims[dim]
+        moved += rounds * self.twist(dim)
+        return moved % self.dims
+
     @property
     def bisection_links(self) -> int:
-        """Links that a cut across the longest dimension severs, in one direction.
+        """Links, one way, that the smallest cut into two halves severs; counted.
 
-        2 x the product of the other lengths on a torus, half of it on a mesh (arXiv:2606.15870,
-        Table 1, by this count). The shifted wraps of a twisted torus add to it.
+        2 x the product of the two smaller lengths on a torus, half of it without wraparound
+        (arXiv:2606.15870, Table 1, by this count), and 4 x on a twisted torus.
         """
-        longest = max(range(len(self.dims)), key=lambda dim: self.dims[dim])
-        if self.dims[longest] == 1:
-            return 0
-        return (2 if self.wrap[longest] else 1) * (self.chips // self.dims[longest])
+        from tpusim.hardware.cuts import bisection_links  # numpy, for those who ask only
+
+        return bisection_links(self)
 
     def __str__(self) -> str:
-        return format_shape(self.dims) + (" twisted" if self.twisted else "")
+        return format_shape(self.dims) + (TWISTED if self.twisted else "")
 
 
 def wraparound(generation: str, dims: Dims) -> tuple[bool, ...]:

@@ -19,6 +19,7 @@ from tpusim.runfile.shown import cut, shown
 from tpusim.runfile.text import read_toml
 
 LONGEST_NAME = 80
+_SHAPED = ("chip", "topology")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +95,18 @@ def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slice(given: Mapping[str, Any]) -> Slice:
-    twisted, many = given.get("twisted", False), given.get("num_slices", 1)
+    others = {key: value for key, value in given.items() if key not in ("name", *_SHAPED)}
     if "name" not in given:
-        for key in ("chip", "topology"):
+        for key in _SHAPED:
             if key not in given:
                 raise HardwareError(f"slice.{key} is missing; write {wanted(['slice'])}")
-        return Slice(given["chip"], given["topology"], many, twisted)
+        return Slice(given["chip"], given["topology"], **others)
     if "chip" in given or "topology" in given:
         raise HardwareError(
             "[slice] has a name and a chip or topology besides; write the name alone, "
             "or chip and topology"
         )
-    named = Slice.from_name(given["name"], many)
-    return Slice(named.chip, named.topology.dims, many, twisted) if twisted else named
+    return Slice.from_name(given["name"], **others)
 
 
 def _model(given: Mapping[str, Any]) -> Transformer:

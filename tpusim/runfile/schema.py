@@ -16,6 +16,7 @@ Count = Annotated[int, Limits(ge=1, le=MOST)]
 
 _KINDS: Mapping[Any, tuple[Any, str]] = {
     int: (Count, f"a whole number from 1 to {MOST:,}, without quotes"),
+    float: (float, "a number, without quotes"),
     str: (str, "text in quotes"),
     bool: (bool, "true or false, without quotes"),
     Sequence[str]: (list[str], 'a list of names, such as ["q", "k"]'),
@@ -34,7 +35,12 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
     ),
     Mapping[str, Sequence[str]] | None: (
         dict[str, list[str]],
-        'a list of torus dimensions for an axis, such as tensor = ["x"]',
+        "a list of torus dimensions, or of parts of them, for an axis, such as "
+        'tensor = ["x", "y[:4]"]',
+    ),
+    str | Sequence[str]: (
+        str | list[str],
+        '"all", "all+twisted" or a list of shapes, such as ["4x8x8", "4x4x16"]',
     ),
     Sequence[Mapping[str, int]]: (
         list[dict[str, Count]],
@@ -54,6 +60,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "name": str,
     "num_slices": int,
     "twisted": bool,
+    "dcn_oversubscription": float,
 }
 SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
@@ -69,6 +76,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
         "placements": str,
+        "shapes": str | Sequence[str],
         "vary": Mapping[str, Sequence[Any]],
     },
 }

@@ -1,8 +1,10 @@
 """Placements: every device of the torus belongs to one place of the mesh, however it is laid."""
 
 from collections import Counter
-from itertools import product
+from collections.abc import Mapping, Sequence
+from itertools import permutations, product
 from math import prod
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +16,14 @@ from tpusim.hardware import (
     Placement,
     Slice,
     Span,
+    Topology,
     placement_from,
     placements,
     whole_dimension_placements,
 )
+from tpusim.hardware.layouts import _lay
 from tpusim.hardware.placement import dimensions
+from tpusim.hardware.symmetry import symmetries
 
 
 def _texts(found: tuple[Placement, ...]) -> list[str]:
@@ -33,16 +38,27 @@ def test_the_flagship_has_one_placement() -> None:
     assert only.spans("tensor") == (Span(0, 8),)
 
 
-def test_equal_dimensions_give_a_placement_each_in_a_fixed_order() -> None:
-    found = whole_dimension_placements(Slice("v5p", "4x8x8"), {"fsdp": 32, "tensor": 8})
-    assert _texts(found) == ["fsdp=32 on x,y · tensor=8 on z", "fsdp=32 on x,z · tensor=8 on y"]
+def test_like_dimensions_are_exchanged_for_free_and_the_first_way_stands_for_all() -> None:
+    mesh = {"fsdp": 32, "tensor": 8}
+    assert _texts(whole_dimension_placements(Slice("v5p", "4x8x8"), mesh)) == [
+        "fsdp=32 on x,y · tensor=8 on z"
+    ]
+    assert _texts(placements(Slice("v5p", "4x8x8", twisted=True), mesh)) == [
+        "fsdp=32 on x,y · tensor=8 on z"
+    ]
+
+
+def test_like_dimensions_of_which_one_wraps_are_not_alike() -> None:
+    """16x16 of v3 is a mesh; its 16x32 wraps along the 32."""
+    assert symmetries(Slice("v3", "16x16").topology) == ((0, 1), (1, 0))
+    assert symmetries(Slice("v3", "16x32").topology) == ((0, 1),)
+    assert symmetries(Topology((8, 8), (True, False))) == ((0, 1),)
 
 
 def test_the_die_is_one_more_dimension() -> None:
     found = whole_dimension_placements(Slice("7x", "4x8x8"), {"fsdp": 64, "context": 8})
     assert _texts(found) == [
         "fsdp=64 on x,y,die · context=8 on z",
-        "fsdp=64 on x,z,die · context=8 on y",
         "fsdp=64 on y,z · context=8 on x,die",
     ]
     assert Span(DIE, 2) in found[0].spans("fsdp")
@@ -106,14 +122,56 @@ def test_a_placement_that_is_given() -> None:
         ({"fspd": ["y", "z"], "tensor": ["x"]}, "no axis 'fspd'; did you mean 'fsdp'"),
         ({"fsdp": ["y", "w"], "tensor": ["x"]}, "laid on 'w', which the slice does not have"),
         ({"fsdp": ["y", "die"], "tensor": ["x"]}, "'die', which the slice does not have"),
-        ({"fsdp": ["y", "z"], "tensor": ["y"]}, "'y' is given to 'fsdp' and to 'tensor'"),
+        ({"fsdp": ["y", "z"], "tensor": ["y"]}, "'y' to 'fsdp' and 'y' to .*: write y alone$"),
+        ({"fsdp": ["y[4:]"], "tensor": ["x"]}, r"'y\[4:\]', which is no .* write y, y\[:4\] \(4"),
+        ({"fsdp": ["y[::0]"], "tensor": ["x"]}, "16 is not 2 or more times 0; write an end"),
+        ({"fsdp": ["y[::16]"], "tensor": ["x"]}, "16 is not 2 or more times 16"),
+        ({"fsdp": ["y[:8:3]"], "tensor": ["x"]}, "8 is not 2 or more times 3"),
+        ({"fsdp": ["y[:1]"], "tensor": ["x"]}, "1 is not 2 or more times 1"),
+        ({"fsdp": [3], "tensor": ["x"]}, "laid on 3, which is no dimension nor a part of one"),
+        ({"fsdp": ["w[:4]", "z"], "tensor": ["x"]}, r"laid on 'w\[:4\]', which the slice does not"),
+        (
+            {"fsdp": ["y", "z[:4]"], "tensor": ["x"]},
+            r"parts of z do not tile its 16 places: 'z\[:4\]' to 'fsdp'; .* write z\[:4\] and "
+            r"z\[::4\]$",
+        ),
+        (
+            {"fsdp": ["y", "z[:2]"], "tensor": ["z[::4]", "x[::4]"]},
+            r"x do not tile its 8 places: 'x\[::4\]' to 'tensor'; .* write x\[:2\] and x\[::2\]$",
+        ),
+        (
+            {"fsdp": ["x", "z[:8:2]", "y"], "tensor": ["z[:4]"]},
+            r"'z\[:4\]' to 'tensor' and 'z\[:8:2\]' to 'fsdp'; each stride must be the product "
+            r"of the sizes below it, .* multiply to 16: write z\[:4\] and z\[::4\]$",
+        ),
+        ({"fsdp": ["y", "z[:32]"], "tensor": ["x"]}, r"'z\[:32\]' to 'fsdp'; .*: write z alone$"),
+        (
+            {"fsdp": ["y", "z[::8]"], "tensor": ["x", "z[:8]"]},
+            "takes 256 places .* or parts of them$",
+        ),
     ],
 )
 def test_a_placement_that_cannot_be_is_refused(
-    given_one: dict[str, list[str]], sentence: str
+    given_one: Mapping[str, Sequence[Any]], sentence: str
 ) -> None:
     with pytest.raises(PlanError, match=sentence):
         placement_from(Slice("v4", "8x16x16"), {"fsdp": 256, "tensor": 8}, given_one)
+
+
+def test_parts_of_a_dimension_are_written_as_slices_of_it() -> None:
+    pod, mesh = Slice("v6e", "16x16"), {"a": 16, "b": 4, "c": 2, "d": 2}
+    way = placement_from(pod, mesh, {"a": ["x"], "b": ["y[:8:2]"], "c": "y[:2]", "d": ["y[::8]"]})
+    assert way.spans("b") == (Span(1, 4, 2),)
+    assert way.spans("c") == (Span(1, 2, 1),)
+    assert way.spans("d") == (Span(1, 2, 8),)
+    assert str(way) == "a=16 on x · b=4 on y[:8:2] · c=2 on y[:2] · d=2 on y[::8]"
+    assert placement_from(pod, {"a": 256}, {"a": ["x[:16]", "y[::1]"]}).written == {"a": ["x", "y"]}
+
+
+def test_one_axis_may_take_several_parts_of_a_dimension_in_any_order() -> None:
+    way = placement_from(Slice("v5e", "4x8"), {"a": 32}, {"a": ["y[:2]", "x", "y[::2]"]})
+    assert way.spans("a") == (Span(1, 2), Span(0, 4), Span(1, 4, 2))
+    assert way.written == {"a": ["y[:2]", "x", "y[::2]"]}
 
 
 def test_an_axis_that_is_not_there_is_named() -> None:
@@ -130,8 +188,6 @@ def test_axes_share_a_dimension_only_where_they_must() -> None:
     assert _texts(placements(pod, {"fsdp": 64, "tensor": 4})) == [
         "fsdp=64 on x,y[:4] · tensor=4 on y[::4]",
         "fsdp=64 on x,y[::4] · tensor=4 on y[:4]",
-        "fsdp=64 on x[:4],y · tensor=4 on x[::4]",
-        "fsdp=64 on x[::4],y · tensor=4 on x[:4]",
     ]
 
 
@@ -153,6 +209,70 @@ MESHES = [
     ("7x", "2x2x1", {"a": 4, "b": 2}),
     ("v3", "8x8", {"x": 8, "y": 16}),
 ]
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[Slice, dict[str, int]]:
+    """A slice and a mesh of its devices, of up to five axes and one across slices."""
+    name, shape = draw(st.sampled_from([case[:2] for case in MESHES] + [("v4", "4x4x8_twisted")]))
+    pod = Slice(name, shape, draw(st.integers(1, 3)))
+    mesh, left = {"dcn_data": pod.num_slices}, pod.devices // pod.num_slices
+    for axis in "abcd":
+        mesh[axis] = draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0]))
+        left //= mesh[axis]
+    return pod, mesh | {"e": left}
+
+
+@given(_cases())
+def test_what_a_placement_prints_reads_back(case: tuple[Slice, dict[str, int]]) -> None:
+    for way in placements(*case):
+        assert placement_from(*case, way.written) == way
+        parts = (part.partition(" on ")[2] for part in str(way).split(" · ") if part)
+        assert list(parts) == [",".join(names) for names in way.written.values()]
+
+
+def _as_sets(axes: Mapping[str, Sequence[Span]], order: Sequence[int]) -> frozenset[Any]:
+    """Which axis has which spans, with dimensions renamed."""
+    return frozenset(
+        (axis, DIE if span.dim == DIE else order[span.dim], span.size, span.stride)
+        for axis, spans in axes.items()
+        for span in spans
+    )
+
+
+@given(_cases())
+def test_each_class_of_like_placements_has_one(case: tuple[Slice, dict[str, int]]) -> None:
+    """All ways, found without symmetry, are images of the ones that are kept; no two of those."""
+    pod, mesh = case
+    kept = [dict(way.axes) for way in placements(pod, mesh)]
+    orders = _automorphisms(pod.topology)
+    images = [{_as_sets(way, order) for order in orders} for way in kept]
+    assert sum(map(len, images)) == len(set().union(*images))
+    cuts = sum(len(spans) for spans in kept[0].values()) - len(dimensions(pod))
+    inside = {axis: size for axis, size in mesh.items() if axis != "dcn_data"}
+    laid = _lay(tuple(dimensions(pod).items()), inside, cuts)
+    ways = {_as_sets({a: [s for o, s in way if o == a] for a in mesh}, range(3)) for way in laid}
+    assert ways == set().union(*images)
+
+
+def _automorphisms(topology: Topology) -> list[tuple[int, ...]]:
+    """The orders of dimensions under which the two far corners keep their neighbours."""
+    dims = range(len(topology.dims))
+
+    def image(at: tuple[int, ...] | None, order: tuple[int, ...]) -> tuple[int, ...] | None:
+        return at and tuple(at[order.index(dim)] for dim in dims)
+
+    def kept(at: tuple[int, ...], order: tuple[int, ...]) -> bool:
+        there = tuple(at[order.index(dim)] for dim in dims)
+        return all(
+            image(topology.neighbour(at, dim, sign), order)
+            == topology.neighbour(there, order[dim], sign)
+            for dim, sign in product(dims, (1, -1))
+        )
+
+    corners = [tuple(0 for _ in dims), tuple(length - 1 for length in topology.dims)]
+    alike = [order for order in permutations(dims) if image(topology.dims, order) == topology.dims]
+    return [order for order in alike if all(kept(corner, order) for corner in corners)]
 
 
 @given(st.sampled_from(MESHES), st.data())

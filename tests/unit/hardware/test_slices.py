@@ -50,6 +50,7 @@ def test_a_what_if_chip_keeps_the_generations_rules() -> None:
         ("v2-512", "v2:16x16"),
         ("v4:16x8x16", "v4:16x8x16"),
         ("7x:1x1x1", "7x:1x1x1"),
+        ("v4:4x4x8_twisted", "v4:4x4x8_twisted"),
     ],
 )
 def test_a_name_stands_for_its_default_shape(name: str, written: str) -> None:
@@ -74,6 +75,9 @@ def test_a_name_leads_to_a_slice_of_that_name(name: str) -> None:
         ("v44:4x4x4", "no chip 'v44' in the catalogue; did you mean 'v4'"),
         ("v4:", "'' is not a topology"),
         ("tpu7x-4x4x", "'4x4x' is not a topology"),
+        ("v4:4x4x4_twisted", "v4 4x4x4 cannot be twisted"),
+        ("v5e:4x4_twisted", "v5e has no twisted tori; only v4 and v5p have"),
+        ("v4:4x4x8_twistd", "'4x4x8_twistd' is not a topology"),
     ],
 )
 def test_what_names_no_slice_is_refused(text: str, sentence: str) -> None:
@@ -92,3 +96,22 @@ def test_a_slice_is_a_value() -> None:
     assert pickle.loads(pickle.dumps(pod)) == pod
     assert hash(pod) == hash(Slice("v4", "4x4x8", 2, True))
     assert pod != Slice("v4", "4x4x8", 2)
+    assert pod != Slice("v4", "4x4x8", 2, True, dcn_oversubscription=2)
+
+
+def test_a_twisted_torus_is_spelled_in_its_shape_or_said_beside_it() -> None:
+    pod = Slice("v5p", "4x8x8", twisted=True)
+    assert Slice("v5p", "4x8x8_twisted") == parse_slice(str(pod)) == pod
+
+
+def test_an_oversubscribed_uplink_is_printed() -> None:
+    assert str(Slice("v5e", "16x16", 4, dcn_oversubscription=1)) == "v5e:16x16 x 4 slices"
+    thin = Slice.from_name("v5e-256", 4, dcn_oversubscription=2.5)
+    assert str(thin) == "v5e:16x16 x 4 slices, DCN oversubscribed 2.5:1"
+    assert thin.dcn_oversubscription == 2.5
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0, -2, float("inf"), float("nan"), 10**400, True, "2"])
+def test_an_uplink_takes_at_most_what_the_hosts_send(ratio: object) -> None:
+    with pytest.raises(HardwareError, match=r"dcn_oversubscription is .*; write a finite number"):
+        Slice("v4", "4x4x4", 2, dcn_oversubscription=ratio)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import re
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,6 +128,17 @@ def test_the_short_wrap_of_a_twisted_torus_shifts_along_the_long_dimensions() ->
     two_long = Topology.of("v4", "4x8x8", twisted=True)
     assert two_long.neighbour((3, 1, 6), 0, 1) == (0, 5, 2)
     assert two_long.neighbour((3, 7, 6), 1, 1) == (3, 0, 6)
+
+
+@given(TORI)
+def test_many_steps_at_once_are_single_ones(topology: Topology) -> None:
+    every = list(product(*map(range, topology.dims)))
+    for dim, sign in product(range(len(topology.dims)), (1, -1)):
+        ends = {at: topology.neighbour(at, dim, sign) for at in every}
+        starts = [at for at in every if ends[at] is not None]
+        places = np.array(starts, int).reshape(1, -1, len(topology.dims))
+        found = topology.step(places, dim, sign)
+        assert found.tolist() == [[list(ends[at] or ()) for at in starts]]
 
 
 def test_every_chip_of_a_twisted_torus_has_six_neighbours() -> None:
