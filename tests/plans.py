@@ -10,7 +10,7 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan, Sizes, Template, lower, structure
 from tpusim.partition.template import Calc, Comm, body_nodes
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
-from tpusim.simulation import place, step_graph
+from tpusim.simulation import simulate, step_graph
 
 ENCODER_480B = Transformer(
     name="bert-480b", kind="encoder", layers=64, embed=16384, mlp=131072, heads=256, kv_heads=1,
@@ -48,8 +48,7 @@ def template_of(model: Transformer, plan: Plan) -> Template:
 
 
 def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
-    graph, template = graph_of(model, plan), template_of(model, plan)
-    return lower(template, graph, plan, pod, place(template, graph, plan, pod))
+    return simulate(model, plan, pod).program
 
 
 def any_program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:

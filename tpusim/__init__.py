@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tpusim import models
     from tpusim.errors import TpusimError
+    from tpusim.explain import explain_collectives, explain_placement
     from tpusim.hardware import Chip, Slice, load_chip
     from tpusim.partition import Plan
     from tpusim.report import write_report
@@ -37,6 +38,8 @@ _HOMES = {
     "Slice": "tpusim.hardware",
     "Space": "tpusim.search",
     "TpusimError": "tpusim.errors",
+    "explain_collectives": "tpusim.explain",
+    "explain_placement": "tpusim.explain",
     "load_chip": "tpusim.hardware",
     "models": "tpusim",
     "read_run": "tpusim.runfile",
@@ -54,6 +57,8 @@ __all__ = [
     "Space",
     "TpusimError",
     "__version__",
+    "explain_collectives",
+    "explain_placement",
     "load_chip",
     "models",
     "read_run",

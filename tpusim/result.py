@@ -21,10 +21,11 @@ CONVENTION = (
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What the partitioner has to say: dimensions replicated, placement given or chosen."""
+    """How the result came about: dimensions replicated, placement given or chosen, the network."""
 
     dropped: tuple[tuple[str, int, str, int], ...] = ()
     placement_given: bool = False
+    network: str = "flows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

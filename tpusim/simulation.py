@@ -1,37 +1,58 @@
 """The front door: a model, a plan and a slice become a result."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from tpusim.costs import cost_program, delay_seconds, route, route_seconds
-from tpusim.engine import run
+from tpusim.engine import NETWORK_MODES, run
+from tpusim.errors import PlanError, nearest
 from tpusim.graph import Graph, Remat, training_step
 from tpusim.hardware import Placement, Slice, placement_from, placements
 from tpusim.models import Transformer
-from tpusim.partition import Plan, Sizes, Template, lower, structure
-from tpusim.partition.template import Comm, body_nodes
-from tpusim.program import CollectiveKind
+from tpusim.partition import Plan, Template, lower, structure
+from tpusim.placing import Engine, Run, fastest, run_on, ways
 from tpusim.result import Result, Verdicts, make_result
+
+MOST_CHIPS = 512
+"""The largest torus that is simulated hop by hop."""
 
 
 def simulate(
     model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True,
-    placement: Placement | None = None,
+    placement: Placement | None = None, network: str = "flows",
 ) -> Result:  # fmt: skip
     """Simulate one training step of `model` under `plan` on `pod`.
 
-    placement: one of `hardware.placements`, in place of the plan's own.
+    placement: one of `hardware.placements`, in place of the plan's own. Where neither is given, it
+        is the one with the shortest step of all of them, the first of equal ones.
     fold: book repeated trips of loops instead of simulating each; the result is the same to the
-    picosecond. A plan that does not fit in HBM is a result whose `fits` is false; one that the
+        picosecond.
+    network: `flows`, or `hops` for every message of every collective on every link, as a check of
+        the first on a small slice; it is not folded, and the placement is chosen with flows.
+
+    A plan that does not fit in HBM is a result whose `fits` is false; one that the
     model or the slice does not admit raises PlanError with one sentence.
     """
+    _check_network(network, pod)
     graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
-    given = placement or plan.placement
-    placement = placement or place(template, graph, plan, pod)
-    program = lower(template, graph, plan, pod, placement)
-    timeline = run([cost_program(program, pod, placement)], fold=fold)
-    verdicts = Verdicts(template.dropped, given is not None)
-    return make_result(model, plan, pod, placement, graph, program, timeline, verdicts)
+    given = placement or given_placement(plan, pod)
+    laid = (given,) if given else placements(pod, plan.mesh)
+    ran = best_run(template, graph, plan, pod, laid, partial(run, fold=fold))
+    if network == "hops":
+        ran = run_on(ran.placement, ran.program, pod, partial(run, network="hops"))
+    verdicts = Verdicts(template.dropped, given is not None, network)
+    return make_result(model, plan, pod, ran.placement, graph, ran.program, ran.timeline, verdicts)
+
+
+def _check_network(network: str, pod: Slice) -> None:
+    """Raise PlanError for a network that does not exist, or that is too slow for the slice."""
+    if network not in NETWORK_MODES:
+        raise PlanError(f"network is {network!r}: {nearest(str(network), NETWORK_MODES)}")
+    if network == "hops" and pod.topology.chips > MOST_CHIPS:
+        raise PlanError(
+            f'network = "hops" follows every message over every link, which takes too long on the '
+            f"{pod.topology.chips} chips of {pod}; take a slice of at most {MOST_CHIPS}, or "
+            'network = "flows"'
+        )
 
 
 @lru_cache(maxsize=32)
@@ -40,41 +61,18 @@ def step_graph(model: Transformer, batch: int, seq_len: int, remat: Remat) -> Gr
     return training_step(model.graph(batch=batch, seq_len=seq_len), remat)
 
 
-def place(template: Template, graph: Graph, plan: Plan, pod: Slice) -> Placement:
-    """The placement that the plan gives, or else the one whose collectives take the least time.
-
-    Each candidate is judged by its collectives one after the other, by the algorithms that the
-    compiler picks; of equal ones the first is taken.
-    """
-    if plan.placement is not None:
-        return placement_from(pod, plan.mesh, plan.placement)
-    candidates = placements(pod, plan.mesh)
-    if len(candidates) == 1:
-        return candidates[0]
-    traffic = _traffic(template, Sizes(graph.sizes, plan.active_axes, plan.dtype))
-    return min(candidates, key=lambda candidate: _serial_seconds(traffic, candidate, pod))
+def given_placement(plan: Plan, pod: Slice) -> Placement | None:
+    """The placement that the plan gives, if it gives one."""
+    if plan.placement is None:
+        return None
+    return placement_from(pod, plan.mesh, plan.placement)
 
 
-Traffic = dict[tuple[CollectiveKind, tuple[str, ...]], tuple[int, float]]
-"""For each kind of collective and its axes: how many there are, and their bytes in all."""
-
-
-def _traffic(template: Template, sizes: Sizes) -> Traffic:
-    traffic: Traffic = {}
-    for node, trips in body_nodes(template.nodes):
-        if isinstance(node, Comm):
-            nbytes = float(sizes.nbytes(node.payload, node.dtype))
-            count, total = traffic.get((node.kind, node.axes), (0, 0.0))
-            traffic[node.kind, node.axes] = (count + trips, total + trips * nbytes)
-    return traffic
-
-
-def _serial_seconds(traffic: Traffic, placement: Placement, pod: Slice) -> float:
-    """Seconds of all collectives, one after the other."""
-    total = 0.0
-    for (kind, axes), (count, nbytes) in traffic.items():
-        spans = [span for axis in axes for span in placement.spans(axis)]
-        path = route(kind, spans, pod.topology)
-        once = delay_seconds(path, pod.chip)
-        total += (count - 1) * once + float(route_seconds(path, nbytes, pod.chip))
-    return total
+def best_run(
+    template: Template, graph: Graph, plan: Plan, pod: Slice, laid: tuple[Placement, ...],
+    engine: Engine,
+) -> Run:  # fmt: skip
+    """The fastest step on the placements; a single one is simulated without more ado."""
+    if len(laid) == 1:
+        return run_on(laid[0], lower(template, graph, plan, pod, laid[0]), pod, engine)
+    return fastest(ways(template, graph, plan, pod, laid), pod, engine)[0]

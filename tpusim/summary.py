@@ -26,6 +26,8 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     yield from _entry("plan", str(r.plan))
     chosen = "given" if r.verdicts.placement_given else "chosen"
     yield from _entry("placement", f"{r.placement} ({chosen})")
+    if r.verdicts.network != "flows":
+        yield from _entry("network", f"{r.verdicts.network}: every message over every link")
     yield ""
     yield from _entry("step time", _headline(r))
     if ideal is not None:
@@ -111,7 +113,7 @@ def _links(r: Result) -> str:
         if use:
             shown[link[:-1] if both else link] = f"{use:.1%}"
     used = ", ".join(f"{link} {use}" for link, use in shown.items())
-    return f"{used} of capacity over the step" if used else "none used"
+    return f"{used} (the busiest of each, over the step)" if used else "none used"
 
 
 def _notes(r: Result) -> Iterator[str]:

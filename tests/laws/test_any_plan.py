@@ -5,6 +5,7 @@ A plan runs, or is refused with a sentence; it never ends in anything else.
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,12 +13,18 @@ from tpusim.errors import TpusimError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
+from tpusim.report.slices import memory_levels
 from tpusim.result import Result, breakdown_ps
 from tpusim.simulation import simulate
 
 PODS = (
     ("v4", "4x4x4", 1), ("v4", "2x2x1", 1), ("v5e", "4x4", 1), ("v5e", "4x8", 2),
     ("v6e", "16x16", 1), ("7x", "2x2x2", 1), ("v3", "4x4", 1), ("v5p", "8x8x16", 1),
+)  # fmt: skip
+
+SEVERAL = (
+    ("v5e", "4x8", 2), ("v5e", "4x4", 4), ("v6e", "4x4", 2), ("v4", "2x2x4", 2),
+    ("v5p", "2x2x2", 4), ("7x", "2x2x2", 2), ("v3", "4x4", 2),
 )  # fmt: skip
 
 
@@ -75,6 +82,8 @@ def obeys(result: Result) -> None:
     assert sum(breakdown_ps(timeline).values()) == timeline.total_ps
     assert sum(result.memory_bytes.values()) == result.hbm_peak_bytes
     assert all(use.busy_ps <= timeline.total_ps for use in timeline.links)
+    levels = [level for _, level in memory_levels(result)]
+    assert 0 <= min(levels) == levels[0] == levels[-1]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -83,6 +92,25 @@ def test_a_random_plan_obeys_the_laws(seed: int) -> None:
     chip, shape, slices = rng.choice(PODS)
     pod = Slice(chip, shape, slices)
     model, plan = random_model(rng), random_plan(rng, pod)
+    obeys_folded_and_not(model, plan, pod)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
+    """With weights that are whole in each slice (`dcn_data`), or shared out (`dcn_fsdp`)."""
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice(SEVERAL))
+    model, plan = random_model(rng), random_plan(rng, pod)
+    mesh = {axis: size for axis, size in plan.mesh.items() if axis != "dcn_data"}
+    across = rng.choice([2**at for at in range(4) if pod.num_slices % 2**at == 0])
+    mesh |= {"dcn_data": pod.num_slices // across, "dcn_fsdp": across}
+    obeys_folded_and_not(
+        model, replace(plan, mesh=mesh, collectives=rng.choice(["xla", "best"])), pod
+    )
+
+
+def obeys_folded_and_not(model: Transformer, plan: Plan, pod: Slice) -> None:
+    """The laws hold, and no fold changes a result."""
     folded = simulate(model, plan, pod)
     obeys(folded)
     unfolded = simulate(model, plan, pod, fold=False)

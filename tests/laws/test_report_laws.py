@@ -2,16 +2,23 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from test_any_plan import PODS, random_model, random_plan
 
+from tpusim.costs import cost_program
+from tpusim.engine import run as run_engine
 from tpusim.hardware import Slice as Pod
-from tpusim.report import timeline_data, trace, utilisation_data
+from tpusim.program import Collective, Loop, Op
+from tpusim.report import axes_data, timeline_data, torus_data, trace, utilisation_data
 from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
+from tpusim.report.torus_panels import torus_panels
 from tpusim.report.traffic import compiled, link_volumes, loads
 from tpusim.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.simulation import simulate
@@ -116,6 +123,73 @@ def test_utilisation_is_the_use_of_the_links_and_the_breakdown(seed: int) -> Non
     assert not [link for link, use in run.link_use.items() if use and link not in rows]
 
 
+def alone(run: Result, op: Collective, times: int = 1) -> Result:
+    """A run of nothing but one collective, so many times."""
+    body = Loop(name="loop", trips=times, body=(replace(op, deps=(), allocs=(), frees=()),))
+    program = replace(run.program, body=(body,))
+    timeline = run_engine([cost_program(program, run.pod, run.placement)])
+    return replace(run, program=program, timeline=timeline)
+
+
+def collectives(body: tuple[Op, ...], times: int = 1) -> Iterator[tuple[Collective, int]]:
+    for op in body:
+        if isinstance(op, Loop):
+            yield from collectives(op.body, times * op.trips)
+        elif isinstance(op, Collective):
+            yield op, times
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_busiest_link_of_a_collective_is_as_busy_as_its_class(seed: int) -> None:
+    run = result(seed)
+    kinds = {(op.kind, op.axes, op.algorithm): op for op, _ in collectives(run.program.body)}
+    for op in kinds.values():
+        one = alone(run, op)
+        if not one.timeline.total_ps:
+            continue
+        uses = {use.link: use.busy_ps / one.timeline.total_ps for use in one.timeline.links}
+        slack = max((use for link, use in uses.items() if link.startswith("ici:")), default=0) / 64
+        for way, share in torus_data(one).busiest.items():
+            assert uses[f"ici:{way}"] - slack - 1e-6 <= share <= uses[f"ici:{way}"] + 1e-6
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_links_are_busy_for_all_collectives_together(seed: int) -> None:
+    run = result(seed)
+    links = torus_data(run)
+    total = np.zeros_like(links.shares)
+    for op, times in collectives(run.program.body):
+        one = alone(run, op, times)
+        if one.timeline.total_ps:
+            total += torus_data(one).shares * one.timeline.total_ps
+    np.testing.assert_allclose(links.shares, total / run.timeline.total_ps, atol=1e-6)
+    rows = {row.resource: row.total for row in utilisation_data(run)}
+    for way, share in links.busiest.items():
+        assert share <= rows[f"ici:{way}"] + 1e-6
+        assert (share > 0) == (rows[f"ici:{way}"] > 1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_panels_show_the_busiest_links_and_no_others(seed: int) -> None:
+    links = torus_data(result(seed))
+    panels = torus_panels(links).panels
+    for way, share in links.busiest.items():
+        shown = [panel for panel in panels if way in panel.title.split(",")[0].split(" and ")]
+        assert bool(shown) or not share
+        if shown:
+            assert max(float(np.nanmax(panel.shares)) for panel in shown) == share
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_columns_of_the_matrix_are_what_the_links_carried(seed: int) -> None:
+    run = result(seed)
+    data = axes_data(run)
+    carried = {use.link: use.volume_nb * 1e-9 for use in run.timeline.links}
+    for link, total in zip(data.columns, data.totals, strict=True):
+        assert total == pytest.approx(carried.pop(link), rel=1e-12)
+    assert not [link for link, nbytes in carried.items() if nbytes and link not in ("hbm", "pcie")]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rates_over_time_carry_every_byte_and_never_more_than_a_link_has(seed: int) -> None:
     run = result(seed)
@@ -166,7 +240,7 @@ def test_no_slices_overlap_on_a_thread_and_all_lie_within_the_step(seed: int, ex
             start, length = round(event["ts"] * 10**6), round(event["dur"] * 10**6)
             threads.setdefault(event["tid"], []).append((start, start + length))
         if event["ph"] == "C":
-            assert 0 <= event["ts"] * 10**6 <= run.timeline.total_ps
+            assert 0 <= round(event["ts"] * 10**6) <= run.timeline.total_ps
     assert threads.pop(0) == [(0, run.timeline.total_ps)]
     for spans in threads.values():
         assert spans[0][0] >= 0

@@ -13,16 +13,17 @@ ROWS = (
     {"errors", "phase"},
     {"units"},
     {"hardware", "graph", "program"},
+    {"network"},
     {"models", "partition", "costs", "xla"},
     {"engine"},
-    {"simulation", "result", "summary"},
+    {"loads", "placing", "simulation", "explain", "result", "summary"},
     {"search", "report", "validation", "runfile"},
     {"cli"},
     {"__main__"},
 )
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
-FRONT_DOOR = ROWS[5]
-"""One room of three files: a result and how it prints belong together."""
+FRONT_DOOR = ROWS[6]
+"""One room: how a step is laid and run, its result, and how that prints, belong together."""
 
 ROW |= {"": ROW["simulation"], "__version__": -1}
 """`import tpusim` reaches all that its front door names; the version is above everything."""

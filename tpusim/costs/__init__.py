@@ -3,47 +3,46 @@
 Pure functions, one equation each, that take numbers or arrays of them.
 """
 
-from tpusim.costs.algorithm import Algorithm, default_algorithm
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.bind import cost_program, work_seconds
 from tpusim.costs.collective import (
-    Route,
-    capacities,
+    BEST,
+    best_route,
     collective_seconds,
-    dcn_route,
     delay_seconds,
-    route,
+    describe,
     route_seconds,
 )
 from tpusim.costs.convolution import convolution_seconds
+from tpusim.costs.links import DCN, PCIE, capacities
 from tpusim.costs.matmul import matmul_seconds
+from tpusim.costs.route import WHOLE, Route, dcn_route, route
 from tpusim.costs.tasks import CORE, HBM, CostedProgram, Task, TaskLoop, TaskOp
-from tpusim.costs.torus import Group, Way, group, one_ring
 from tpusim.costs.vector import group_seconds
 
 __all__ = [
+    "BEST",
     "CORE",
+    "DCN",
     "HBM",
-    "Algorithm",
+    "PCIE",
+    "WHOLE",
     "CostedProgram",
-    "Group",
     "Route",
     "Task",
     "TaskLoop",
     "TaskOp",
-    "Way",
     "attention_seconds",
+    "best_route",
     "capacities",
     "collective_seconds",
     "convolution_seconds",
     "cost_program",
     "dcn_route",
-    "default_algorithm",
     "delay_seconds",
-    "group",
+    "describe",
     "group_seconds",
     "matmul_seconds",
-    "one_ring",
     "route",
     "route_seconds",
     "work_seconds",

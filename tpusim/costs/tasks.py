@@ -2,14 +2,16 @@
 
 A task lasts `delay_s`, then moves `bytes` over the links that it `uses` for at least `work_s`:
 alone, `delay_s + max(work_s, max over uses of bytes x weight / capacity)`. While it moves, it draws
-at most `bytes / work_s` (no cap when `work_s` is 0), and shares each link max-min fairly with the
-other tasks that use it. `weight` is what one byte of the task puts on that link: an all-gather on a
-ring of two directions puts 1 on each direction and 4 on HBM (it is written and read, both ways).
+at most `bytes / work_s` (no cap when `work_s` is 0), and shares each link fairly with the other
+tasks that use it: those that contend slow down by the same factor. `weight` is what one byte of the
+task puts on that link: collectives count in 64ths of what their busiest link carries.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tpusim.network.messages import Moves
 from tpusim.program import Alloc, Dep, Phase
 
 CORE = "core"
@@ -22,6 +24,8 @@ class Task:
 
     stream: `core`, or the transfer stream that runs it beside the core.
     label: what the breakdown calls its time (`matmul`, `attention`, `vector`, `fsdp`, ...).
+    moves: what it moves over the torus, message by message; only the hop-by-hop network asks, as
+    the messages of a big torus are many.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Task:
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()
+    moves: Callable[[], Moves] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +56,33 @@ TaskOp: TypeAlias = Task | TaskLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostedProgram:
-    """The tasks of one lane, the capacity (B/s) of each link they use, and what is resident."""
+    """The tasks of one lane, the capacity (B/s) of each link they use, and what is resident.
+
+    torus: chips along each dimension of the topology; the messages' links are numbered on it.
+    """
 
     name: str
     body: tuple[TaskOp, ...]
     links: tuple[tuple[str, float], ...]
     resident: tuple[Alloc, ...] = ()
+    torus: tuple[int, ...] = ()
+
+
+def core_seconds(body: Sequence[TaskOp], links: Mapping[str, float]) -> float:
+    """Seconds of all tasks of the core alone, one after another.
+
+    No step is shorter: the core runs them in order, and what shares their links only slows them.
+    """
+    total = 0.0
+    for op in body:
+        if isinstance(op, TaskLoop):
+            total += op.trips * core_seconds(op.body, links)
+        elif op.stream == CORE:
+            total += alone_seconds(op, links)
+    return total
+
+
+def alone_seconds(task: Task, links: Mapping[str, float]) -> float:
+    """Seconds of a task that shares its links with no other."""
+    moving = max((task.bytes * weight / links[name] for name, weight in task.uses), default=0.0)
+    return task.delay_s + max(task.work_s, moving)

@@ -1,17 +1,19 @@
 """The event engine: a costed program in, an exact timeline out."""
 
-from tpusim.engine.drive import StalledError, run
+from tpusim.engine.drive import NETWORK_MODES, NetworkMode, StalledError, run
 from tpusim.engine.fold import Fold
 from tpusim.engine.journal import Repeat
 from tpusim.engine.memory import Held, Memory, MemoryChange
 from tpusim.engine.timeline import LinkUse, Record, Stats, Timeline
 
 __all__ = [
+    "NETWORK_MODES",
     "Fold",
     "Held",
     "LinkUse",
     "Memory",
     "MemoryChange",
+    "NetworkMode",
     "Record",
     "Repeat",
     "StalledError",

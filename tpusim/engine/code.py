@@ -1,5 +1,6 @@
 """The instructions that the core of a lane walks through: integers and indices only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +29,23 @@ class Need(NamedTuple):
     distance: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """The messages of one collective, by index.
+
+    paths: the numbers of the links that each crosses, in order. volumes: nanobytes of each.
+    followers: the messages that wait for each. awaited: how many messages each waits for.
+    hop_ps: the time from a chip to the next. rest: what the task draws on links other than ICI.
+    """
+
+    paths: Sequence[tuple[int, ...]]
+    volumes: Sequence[int]
+    followers: Sequence[Sequence[int]]
+    awaited: Sequence[int]
+    hop_ps: int
+    rest: "Step | None"
+
+
 @dataclass(slots=True, eq=False)
 class Step:
     """One task in integer units; compared by identity, and never changed once compiled.
@@ -36,6 +54,7 @@ class Step:
     volume: nanobytes of its flow; 0 when it has no flow and lasts `alone_ps`.
     cap: the rate that it draws alone, which is the most that it draws, in nB/ps.
     alone_ps: how long it takes alone, delay included.
+    messages: what it sends over the torus hop by hop; the flow of the whole task is then not used.
     """
 
     task: Task
@@ -50,6 +69,12 @@ class Step:
     needs: tuple[Need, ...] = ()
     takes: Change | None = None
     frees: Change | None = None
+    messages: Messages | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether it uses the network: it has a flow, or messages."""
+        return self.volume > 0 or self.messages is not None
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ a stream, timers and flows. The process keeps nothing but its loop.
 """
 
 from collections import deque
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from typing import Any, TypeAlias, cast
 
 from simpy import Environment, Event
@@ -20,6 +20,7 @@ from simpy.events import Timeout
 
 from tpusim.engine.code import ON_CORE, Change, Code, LoopEnd, LoopStart, Need, Step
 from tpusim.engine.fold import Folder
+from tpusim.engine.hops import HopNetwork
 from tpusim.engine.journal import Entry, Journal, Span
 from tpusim.engine.network import Flow, Network, after
 
@@ -50,12 +51,21 @@ class Lane:
         "end_ps",
         "finished",
         "folder",
+        "hops",
         "journal",
         "trips",
     )
 
-    def __init__(self, env: Environment, network: Network, code: Code, folding: bool) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        network: Network,
+        code: Code,
+        folding: bool,
+        hops: HopNetwork | None = None,
+    ) -> None:
         self.code = code
+        self.hops = hops
         self.journal = Journal()
         self.folder = Folder(self.journal, code.loops, folding)
         self.end_ps = 0
@@ -143,7 +153,7 @@ class Lane:
         start = int(self._env.now)
         if step.takes is not None:
             self._log(step.takes)
-        if not step.volume or not any(self._incomplete):
+        if step.messages is None and not (step.volume and any(self._incomplete)):
             # No link is shared: nothing is in flight, and nothing starts until the core goes on.
             if step.alone_ps:
                 yield Timeout(self._env, step.alone_ps)
@@ -151,8 +161,7 @@ class Lane:
             if step.delay_ps:
                 yield Timeout(self._env, step.delay_ps)
             ended = Event(self._env)
-            now = int(self._env.now)
-            self._network.start(Flow(step, start, now, lambda _: ended.succeed()))
+            self._move(step, start, lambda _: ended.succeed())
             yield ended
         self._end(step, start)
 
@@ -178,20 +187,27 @@ class Lane:
         now = int(self._env.now)
         if step.takes is not None:
             self._log(step.takes)
-        if step.volume and not step.delay_ps:
-            self._network.start(Flow(step, now, now, self._flow_ended))
+        if step.moves and not step.delay_ps:
+            self._move(step, now, self._flow_ended)
             return
         number = next(self._network.numbers)
         self._timers[number] = (step, now)
-        after(self._env, step.delay_ps if step.volume else step.alone_ps, number, self._timer_ended)
+        after(self._env, step.delay_ps if step.moves else step.alone_ps, number, self._timer_ended)
 
     def _timer_ended(self, event: Event) -> None:
         step, started = self._timers.pop(cast(int, event.value))
-        if step.volume:
-            flow = Flow(step, started, int(self._env.now), self._flow_ended)
-            self._network.start(flow)
+        if step.moves:
+            self._move(step, started, self._flow_ended)
         else:
             self._complete(step, started)
+
+    def _move(self, step: Step, started: int, finish: Callable[[Flow], object]) -> None:
+        """Put the flow of `step` on its links, or its messages; `finish` is called at their end."""
+        flow = Flow(step, started, int(self._env.now), finish)
+        if self.hops is None or step.messages is None:
+            self._network.start(flow)
+        else:
+            self.hops.start(flow, step.messages)
 
     def _flow_ended(self, flow: Flow) -> None:
         self._complete(flow.step, flow.started)

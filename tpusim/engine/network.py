@@ -1,4 +1,4 @@
-"""Flows over shared links, at max-min fair rates.
+"""Flows over shared links, at fair rates.
 
 A flow keeps its share until it ends, at the later of `work_ps` after its start and the time at
 which its volume has drained; its cap is its volume over `work_ps`, so the two differ only when

@@ -66,7 +66,10 @@ class LinkUse(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What the run cost: events, trips of loops made and asked for, folds, seconds."""
+    """What the run cost: events, trips of loops made and asked for, folds, seconds.
+
+    Hop by hop, each crossing of a link by a message is an event too.
+    """
 
     events: int
     trips_simulated: int

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tpusim.graph import Einsum
 from tpusim.hardware import Placement, Slice
 from tpusim.partition.groups import group_of
-from tpusim.partition.layout import Axes
+from tpusim.partition.layout import Axes, is_across, within
 from tpusim.partition.lowering import (
     COMBINED,
     SMALL_GRADIENT,
@@ -28,6 +28,11 @@ from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
 from tpusim.partition.work import operand_bytes, work_of
 from tpusim.program import CollectiveKind, Matmul, Mode
+
+_CHOSEN = (
+    CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE,
+)  # fmt: skip
+"""The collectives that several algorithms can carry out."""
 
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
@@ -55,12 +60,20 @@ class Decisions:
             self._groups[axes] = (group, low)
         return self._groups[axes]
 
-    def entries(self, nodes: Sequence[Node]) -> list[Entry]:
-        """The entries of a body in the order in which they run."""
-        limits = {node.axes: self.over(node.axes)[1] for node in nodes if isinstance(node, Comm)}
-        again = [low.regather_after for low in limits.values() if low.regather_after is not None]
+    def algorithm(self, planned: Planned) -> str:
+        """The algorithm of a collective: the lowering's, or `best` where the plan asks for that."""
+        if self.plan.collectives == "best" and planned.comms[0].kind in _CHOSEN:
+            return "best"
+        return planned.algorithm
+
+    def entries(self, nodes: Sequence[Node], looped: bool = False) -> list[Entry]:
+        """The entries of a body, of a loop where `looped`, in the order in which they run."""
+        axes = {node.axes for node in nodes if isinstance(node, Comm)}
+        lows = [self.over(each)[1] for each in filter(within, axes)]
+        lows = lows or [self.over(each)[1] for each in axes]
+        again = [low.regather_after for low in lows if low.regather_after is not None]
         nodes = regather(nodes, min(again), self.buffers) if again else list(nodes)
-        body = _Body(self, nodes)
+        body = _Body(self, nodes, looped)
         rings = body.rings()
         woven = {comm.name for comms in rings.values() for comm in comms}
         entries: list[Entry] = []
@@ -76,7 +89,6 @@ class Decisions:
                     entries.append(node)
         entries = merge_small_gradients(entries, body.small_gradients())
         entries = merge_all_reduces(entries, body.small_all_reduces())
-        lows = list(limits.values())
         return prefetch(
             entries,
             first_sync=all(low.first_sync for low in lows),
@@ -87,9 +99,10 @@ class Decisions:
 class _Body:
     """The decisions of one body: who reads and makes what."""
 
-    def __init__(self, decisions: Decisions, nodes: Sequence[Node]) -> None:
+    def __init__(self, decisions: Decisions, nodes: Sequence[Node], looped: bool) -> None:
         self.context = decisions
         self.nodes = nodes
+        self.looped = looped
         self.comms = [node for node in nodes if isinstance(node, Comm)]
         self.calcs = [node for node in nodes if isinstance(node, Calc)]
         self.makers = {node.op.name: node for node in self.calcs}
@@ -103,6 +116,8 @@ class _Body:
     def planned(self, comm: Comm, rings: dict[str, list[Comm]]) -> Planned:
         """A collective on its own: its mode and algorithm."""
         _, low = self.context.over(comm.axes)
+        if is_across(comm.axes):
+            return self._planned_across(comm, low)
         match comm.purpose:
             case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
                 waits = low.gather is Mode.RING or (self.has_loop and low.outside_sync)
@@ -111,6 +126,27 @@ class _Body:
             case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
                 mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
                 return Planned((comm,), mode, self._reduction(comm, low, rings))
+            case Purpose.GRADIENT if comm.kind is CollectiveKind.ALL_GATHER and comm.asked:
+                mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
+                return Planned((comm,), mode, low.gather_algorithm)
+        return Planned((comm,), Mode.SYNC)
+
+    def _planned_across(self, comm: Comm, low: Lowering) -> Planned:
+        """A collective across slices, by no algorithm but its own.
+
+        A gather of weights runs as the one that takes its result further within the slice. The
+        gradients of a layer cross beside the next layer's backward pass; those outside of the loop
+        are waited for (compiled programs for two slices of v5e 4x4, libtpu 0.0.42.1).
+        """
+        match comm.purpose:
+            case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
+                further = next((c for c in self.comms if comm.writes[0] in c.reads), comm)
+                low = self.context.over(further.axes)[1]
+                waits = low.gather is Mode.RING or (self.has_loop and low.outside_sync)
+                return Planned((comm,), Mode.SYNC if waits else low.gather)
+            case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
+                waits = not self.looped and low.reduce is not Mode.ASYNC
+                return Planned((comm,), Mode.SYNC if waits else Mode.ASYNC, behind=self.looped)
         return Planned((comm,), Mode.SYNC)
 
     def _reduction(self, comm: Comm, low: Lowering, rings: dict[str, list[Comm]]) -> str:
@@ -131,6 +167,8 @@ class _Body:
 
     def _woven_into(self, comm: Comm) -> list[Calc]:
         """The matmuls that could take the collective in, when the lowering wants that."""
+        if is_across(comm.axes):
+            return []
         if comm.kind is CollectiveKind.ALL_GATHER:
             calcs = [calc for calc in self.calcs if comm.writes[0] in calc.reads]
         elif comm.kind is CollectiveKind.REDUCE_SCATTER and comm.maker in self.makers:
@@ -189,14 +227,20 @@ class _Body:
         )
 
     def small_gradients(self) -> frozenset[str]:
-        """Gradient reductions that are merged at the end of the body."""
-        return frozenset(
-            comm.name
-            for comm in self.comms
-            if comm.purpose is Purpose.GRADIENT
-            and comm.kind in _REDUCTIONS
-            and self.bytes(comm) <= SMALL_GRADIENT
-        )
+        """Gradient reductions that are merged at the end of the body.
+
+        A shard that crosses slices, and is gathered after, goes with the reduction that left it.
+        """
+        small: set[str] = set()
+        left: set[str] = set()
+        for comm in self.comms:
+            if comm.purpose is not Purpose.GRADIENT or not (comm.kind in _REDUCTIONS or comm.asked):
+                continue
+            alone = comm.kind in _REDUCTIONS and not is_across(comm.axes)
+            if self.bytes(comm) <= SMALL_GRADIENT if alone else not left.isdisjoint(comm.reads):
+                small.add(comm.name)
+                left.update(comm.writes)
+        return frozenset(small)
 
     def small_all_reduces(self) -> frozenset[str]:
         """All-reduces of activations that are merged with the one that follows them."""

@@ -35,7 +35,7 @@ from tpusim.program import CollectiveKind
 def emit(graph: Graph, wanted: Mapping[str, Layout]) -> Template:
     """The structure of a training step whose tensors lie as `wanted`."""
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
-    scope = Scope(wanted, weights, {})
+    scope = Scope(wanted, weights, {}, graph.sizes)
     _body(scope, graph.ops)
     gradients = tuple(
         (weight, scope.whole(gradient).key)

@@ -1,27 +1,39 @@
 """The device groups of collectives, as far as the lowering depends on where they lie."""
 
-from tpusim.hardware import DIE, Placement, Slice
+from collections.abc import Mapping
+from math import prod
+
+from tpusim.hardware import DIE, Placement, Slice, Span, Topology
+from tpusim.network import Algorithm, dimension_sizes, on_torus, pattern
 from tpusim.partition.layout import Axes
 from tpusim.partition.lowering import Group
+from tpusim.program import CollectiveKind
+
+HALF = 0.5
+"""What each link of a ring carries of a permute to both neighbours, where no other shares it."""
 
 
 def group_of(axes: Axes, pod: Slice, placement: Placement) -> Group:
-    """The group of a collective over `axes`, on its place of the torus."""
+    """The group of a collective over `axes`, on its place of the torus.
+
+    It is a ring where it is one whole dimension (programs for v5e 4x4 have collective matmuls
+    without a wraparound), and where a ring through several loads no link twice.
+    """
     spans = tuple(span for axis in axes for span in placement.spans(axis))
-    on_torus = [span for span in spans if span.dim != DIE]
-    dims = pod.topology.dims
-    size = 1
-    for span in spans:
-        size *= span.size
-    one = on_torus[0] if len(on_torus) == 1 == len(spans) else None
-    ring = one is not None and one.size == dims[one.dim]
-    covered = 1
-    for span in on_torus:
-        covered *= span.size
+    sizes = dimension_sizes(spans)
     return Group(
-        size=size,
-        dimensions=len({span.dim for span in on_torus}),
-        whole=covered == pod.topology.chips,
-        ring=ring,
+        size=prod(span.size for span in spans),
+        dimensions=len(sizes),
+        whole=prod(sizes.values()) == pod.topology.chips,
+        ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
         bandwidth=2 * pod.chip.ici_bandwidth,
     )
+
+
+def _is_ring(spans: tuple[Span, ...], sizes: Mapping[int, int], topology: Topology) -> bool:
+    if len(sizes) == 1:
+        return all(size == topology.dims[dim] for dim, size in sizes.items())
+    if not sizes:
+        return False
+    shifted = pattern(CollectiveKind.PERMUTE, Algorithm.NEIGHBOURS, on_torus(spans), topology)
+    return max(load for _, load in shifted.links) == HALF

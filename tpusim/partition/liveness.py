@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph import Pointwise
-from tpusim.partition.passes import Entry, Planned, Ring
+from tpusim.partition.passes import Entry, Planned, Ring, late_results
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
@@ -40,10 +40,17 @@ class Memory:
         """The life of each entry: a buffer lives from its writer to its last reader.
 
         An element-wise group writes over an operand that nobody reads after it. Buffers in `kept`
-        outlive the body. A loop takes nothing itself: what it needs all the while is taken by the
+        outlive the body. A result that comes a trip late goes to its stack at once, and is read
+        from there. A loop takes nothing itself: what it needs all the while is taken by the
         operation before it, and given back by the one after it.
         """
-        last = {key: place for place, entry in enumerate(entries) for key in entry.reads}
+        late = late_results(entries)
+        last = {
+            key: place
+            for place, entry in enumerate(entries)
+            for key in entry.reads
+            if key not in late
+        }
         result = [Life() for _ in entries]
         names: dict[str, str] = {}
         for place, entry in enumerate(entries):
@@ -71,7 +78,7 @@ class Memory:
         """
         if not (isinstance(entry, Calc) and isinstance(entry.op, Pointwise)):
             return {}
-        dying = [key for key in entry.reads if last[key] == place and key in names]
+        dying = [key for key in entry.reads if last.get(key) == place and key in names]
         pairs = {}
         for key in (key for key in entry.writes if key not in kept):
             match = next((k for k in dying if self._size(k) == self._size(key)), None)
@@ -123,12 +130,26 @@ def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
     for place, entry in enumerate(entries):
         if not isinstance(entry, Ring | Nest) or not plain:
             continue
-        before = max((i for i in plain if i < place), default=plain[0])
+        life, lives[place] = lives[place], Life()
+        for alloc in life.allocs:
+            lives[_taken_at(entries, place, plain, alloc.tensor)].allocs.append(alloc)
         after = min((i for i in plain if i > place), default=plain[-1])
-        lives[before].allocs.extend(lives[place].allocs)
-        lives[after].frees.extend(lives[place].frees)
-        lives[place] = Life()
+        lives[after].frees.extend(life.frees)
     return lives
+
+
+def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:
+    """Which entry takes what the loop at `place` writes: the last operation of the core before it.
+
+    Where the body begins with the loop, it is the first operation of the core, or a collective
+    beside the core that reads it sooner and gives it back.
+    """
+    before = max((i for i in plain if i < place), default=None)
+    if before is not None:
+        return before
+    following = range(place + 1, plain[0])
+    sooner = (i for i in following if isinstance(entries[i], Planned) and key in entries[i].reads)
+    return next(sooner, plain[0])
 
 
 def _on_core(entry: Entry) -> bool:

@@ -12,14 +12,16 @@ from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.decide import Decisions
+from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
-from tpusim.partition.passes import Entry, Planned, Ring
+from tpusim.partition.passes import Entry, Planned, Ring, behind_operands, late_results
 from tpusim.partition.plan import Plan
 from tpusim.partition.rings import done_after, ring_loop
 from tpusim.partition.sizes import Sizes
-from tpusim.partition.template import Calc, Nest, Node, Template
+from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
 from tpusim.partition.work import flops_of, work_of
-from tpusim.program import Collective, Compute, Dep, Loop, Op, Program
+from tpusim.phase import Phase
+from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Program
 
 
 def lower(
@@ -36,9 +38,19 @@ def lower(
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
-        body=_with_optimizer(body, template, plan, sizes, stacks, lowerer.reduced),
+        body=_with_optimizer(
+            (*body, *_barrier(plan, lowerer.crossing)), template, plan, sizes, stacks,
+            lowerer.reduced,
+        ),
         resident=optimizer.resident(template.weights, plan, sizes),
-    )
+    )  # fmt: skip
+
+
+def _barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:
+    """The slices wait for each other once a step, when all gradients have crossed."""
+    axes = across(tuple(plan.active_axes))
+    deps = tuple(Dep(name) for name in crossing)
+    return (Barrier(name="slices", phase=Phase.BACKWARD, axes=axes, deps=deps),) if axes else ()
 
 
 def _with_optimizer(
@@ -70,6 +82,7 @@ class _Lowerer:
         self.decisions = decisions
         self.memory = memory
         self.reduced: dict[str, str] = {}
+        self.crossing: list[str] = []
 
     def body(
         self,
@@ -77,19 +90,25 @@ class _Lowerer:
         kept: Sequence[str],
         carried: Sequence[tuple[str, str]] = (),
         gradients: Sequence[tuple[str, str]] = (),
+        looped: bool = False,
     ) -> tuple[Op, ...]:
         """The operations of one body; `carried` pairs what a trip reads with what it leaves."""
-        entries = self.decisions.entries(nodes)
+        entries = self.decisions.entries(nodes, looped)
         lives = self.memory.lives(entries, kept)
+        self.crossing += [entry.name for entry in entries
+                          if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
         writers = {key: name for entry in entries for key, name in _results(entry)}
+        late, taken = late_results(entries), behind_operands(entries)
         written: dict[str, str] = {}
         ops = []
         for entry, life in zip(entries, lives, strict=True):
             deps = [Dep(written[key]) for key in entry.reads if key in written]
+            deps += [Dep(late[key], 1) for key in entry.reads if key in late]
+            deps += [Dep(taken[key], 1) for key in entry.writes if key in taken]
             deps += [Dep(writers[left], 1) for key, left in carried
                      if key in entry.reads and left in writers]  # fmt: skip
             ops.append(self._operation(entry, tuple(dict.fromkeys(deps)), life))
-            written.update(_results(entry))
+            written.update((key, name) for key, name in _results(entry) if key not in late)
         self.reduced |= {
             weight: writers[key]
             for weight, key in chain(gradients, self.template.gradients)
@@ -106,7 +125,7 @@ class _Lowerer:
             case Ring():
                 return ring_loop(entry, self.sizes, self.decisions.buffers, deps)
             case Nest():
-                body = self.body(entry.body, (), entry.carried, entry.gradients)
+                body = self.body(entry.body, (), entry.carried, entry.gradients, looped=True)
                 return Loop(name=entry.scan.name, trips=entry.scan.trips, body=body)
 
     def _compute(self, calc: Calc, deps: tuple[Dep, ...], life: Life) -> Compute:
@@ -123,10 +142,18 @@ class _Lowerer:
         return Collective(
             name=planned.name, phase=first.phase, kind=first.kind, axes=first.axes, bytes=nbytes,
             dtype=sizes.dtype(first.dtype),
-            mode=planned.mode, algorithm=planned.algorithm, scope=first.tensor, asked=first.asked,
+            mode=planned.mode, algorithm=self.decisions.algorithm(planned),
+            scope=first.tensor, asked=first.asked,
             deps=(*deps, *(Dep(name) for name in planned.waits_for)),
             allocs=tuple(life.allocs), frees=tuple(life.frees),
         )  # fmt: skip
+
+
+def _crosses(planned: Planned) -> bool:
+    """Whether it takes gradients across slices beside the core."""
+    first = planned.comms[0]
+    gradient = first.purpose is Purpose.GRADIENT
+    return planned.mode is Mode.ASYNC and gradient and is_across(first.axes)
 
 
 def _results(entry: Entry) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard
 
 from tpusim.graph import Attention, Einsum
+from tpusim.partition.layout import is_across
 from tpusim.partition.template import Buffer, Calc, Comm, Nest, Node, Purpose
 from tpusim.program import CollectiveKind, Mode
 
@@ -17,12 +18,15 @@ class Planned:
     """A collective as it will run: one logical collective, or several merged into one.
 
     waits_for: names of collectives that must be done before it starts, besides its operands'.
+    behind: nothing in its trip of the loop waits for it. What makes its operand waits for it a trip
+        later, and so does what reads its result, which is then the result of the trip before.
     """
 
     comms: tuple[Comm, ...]
     mode: Mode
     algorithm: str = ""
     waits_for: tuple[str, ...] = ()
+    behind: bool = False
 
     @property
     def name(self) -> str:
@@ -78,6 +82,21 @@ class Ring:
 Entry: TypeAlias = Calc | Planned | Ring | Nest
 
 
+def late_results(entries: Sequence[Entry]) -> dict[str, str]:
+    """The buffers that are ready a trip later, each with the collective that writes it."""
+    taken = behind_operands(entries)
+    return {key: e.name for e in _behind(entries) for key in e.writes if key not in taken}
+
+
+def behind_operands(entries: Sequence[Entry]) -> dict[str, str]:
+    """The operands of the collectives that are a trip behind, each with its collective."""
+    return {key: entry.name for entry in _behind(entries) for key in entry.reads}
+
+
+def _behind(entries: Sequence[Entry]) -> list[Planned]:
+    return [entry for entry in entries if isinstance(entry, Planned) and entry.behind]
+
+
 def regather(nodes: Sequence[Node], limit: int, buffers: dict[str, Buffer]) -> list[Node]:
     """Gather a copy again where more than `limit` matmuls lie between two of its uses.
 
@@ -113,10 +132,11 @@ def _again(gather: Comm, reader: Calc, key: str) -> Comm:
 def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> list[Entry]:
     """One all-reduce an axis at the end of the body for the gradients that `small` names.
 
-    Those that read another's result come in a later one. What else reads their results (a gather
-    that nobody asked for, a sum of two shares) comes last, with all that follows from it.
+    Those that read another's result come in a later one, and so does what takes them across slices.
+    What else reads their results (a gather that nobody asked for, a sum of two shares) comes last,
+    with all that follows from it.
     """
-    merged: dict[tuple[int, tuple[str, ...]], list[Comm]] = {}
+    merged: dict[tuple[int, CollectiveKind, tuple[str, ...]], list[Planned]] = {}
     kept: list[Entry] = []
     followers: list[Entry] = []
     depth: dict[str, int] = {}
@@ -125,8 +145,9 @@ def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> li
         after = max((depth[key] for key in entry.reads if key in depth), default=-1)
         is_late = not late.isdisjoint(entry.reads)
         if isinstance(entry, Planned) and entry.comms[0].name in small and not is_late:
-            whole = replace(entry.comms[0], kind=CollectiveKind.ALL_REDUCE)
-            merged.setdefault((after + 1, whole.axes), []).append(whole)
+            entry = _whole(entry)
+            key = (after + 1, entry.comms[0].kind, entry.comms[0].axes)
+            merged.setdefault(key, []).append(entry)
             depth |= dict.fromkeys(entry.writes, after + 1)
         elif is_late or after >= 0:
             followers.append(entry)
@@ -134,7 +155,19 @@ def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> li
         else:
             kept.append(entry)
     in_order = sorted(merged.items(), key=lambda item: item[0][0])
-    return [*kept, *(Planned(tuple(comms), Mode.SYNC) for _, comms in in_order), *followers]
+    return [*kept, *(_as_one(alike) for _, alike in in_order), *followers]
+
+
+def _whole(entry: Planned) -> Planned:
+    """A small gradient's reduction within the slice: a synchronous all-reduce."""
+    first = entry.comms[0]
+    if is_across(first.axes) or first.kind is CollectiveKind.ALL_GATHER:
+        return entry
+    return Planned((replace(first, kind=CollectiveKind.ALL_REDUCE),), Mode.SYNC)
+
+
+def _as_one(alike: Sequence[Planned]) -> Planned:
+    return replace(alike[0], comms=tuple(comm for entry in alike for comm in entry.comms))
 
 
 def merge_all_reduces(entries: Sequence[Entry], mergeable: frozenset[str]) -> list[Entry]:
@@ -174,8 +207,18 @@ def prefetch(entries: Sequence[Entry], first_sync: bool, kernels_carry: bool) ->
     A gather starts when the one before it is done, which is when the matmul that needed that one
     starts; no later than where it stands, and not before its operand is there. The first of the
     body has none before it, and is synchronous where `first_sync`. Where kernels carry nothing, an
-    attention kernel waits for the gather that is under way.
+    attention kernel waits for the gather that is under way. What a gather takes from other slices
+    starts when the gather before it does.
     """
+    taken = {key for entry in entries if _is_prefetched(entry) for key in entry.reads}
+    feeding = [e for e in entries if _is_prefetched(e) and not taken.isdisjoint(e.writes)]
+    others = [entry for entry in entries if entry not in feeding]
+    result = _one_gather_ahead(_beside_matmuls(others, first_sync), feeding, first_sync)
+    return result if kernels_carry else _kernels_wait(result)
+
+
+def _beside_matmuls(entries: Sequence[Entry], first_sync: bool) -> list[Entry]:
+    """Start each asynchronous gather beside the matmul before its own."""
     starts: dict[int, list[Entry]] = {}
     moved: set[int] = set()
     previous: Planned | None = None
@@ -198,7 +241,30 @@ def prefetch(entries: Sequence[Entry], first_sync: bool, kernels_carry: bool) ->
         result.extend(starts.get(place, ()))
         if place not in moved:
             result.append(entry)
-    return result if kernels_carry else _kernels_wait(result)
+    return result
+
+
+def _one_gather_ahead(
+    entries: Sequence[Entry], feeding: Sequence[Planned], first_sync: bool
+) -> list[Entry]:
+    """Start what each gather takes from other slices, `feeding`, where the gather before starts.
+
+    The first starts right before its own gather, and is synchronous where `first_sync`.
+    """
+    left = {key: entry for entry in feeding for key in entry.writes}
+    starts: dict[int, list[Entry]] = {}
+    start: int | None = None
+    previous: Planned | None = None
+    for place, entry in enumerate(entries):
+        for key in (key for key in entry.reads if key in left):
+            part = left.pop(key)
+            if previous is not None:
+                part = replace(part, waits_for=(previous.name,))
+            elif first_sync:
+                part = replace(part, mode=Mode.SYNC)
+            starts.setdefault(place if start is None else start, []).append(part)
+            previous, start = part, place
+    return [e for place, entry in enumerate(entries) for e in (*starts.get(place, ()), entry)]
 
 
 def _is_prefetched(entry: Entry) -> TypeGuard[Planned]:
@@ -227,7 +293,7 @@ def _kernels_wait(entries: Sequence[Entry]) -> list[Entry]:
     result: list[Entry] = []
     under_way: Planned | None = None
     for entry in entries:
-        if _is_prefetched(entry):
+        if _is_prefetched(entry) and not is_across(entry.comms[0].axes):
             under_way = entry
         elif isinstance(entry, Calc) and isinstance(entry.op, Attention) and under_way:
             entry = replace(entry, reads=(*entry.reads, *under_way.writes))

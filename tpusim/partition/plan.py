@@ -10,12 +10,14 @@ from tpusim.graph import POLICIES, Remat
 
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
+COLLECTIVES = ("xla", "best")
 STYLES = ("plain", "maxtext")
 
 _CHOICES = {
     "remat": POLICIES,
     "optimizer": OPTIMIZERS,
     "lowering": LOWERINGS,
+    "collectives": COLLECTIVES,
     "style": STYLES,
     "dtype": ("bf16", "f32"),
     "param_dtype": ("f32", "bf16"),
@@ -36,10 +38,12 @@ class Plan:
     rules: dimension -> axes, over the defaults of `rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) a dimension; the rest propagates from there.
-    placement: axis -> torus dimensions (`{"tensor": ["x"]}`); chosen when not given.
+    placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`); chosen
+        when not given.
     dtype, param_dtype, moment_dtype, grad_dtype: of matmuls and activations, of stored weights, of
         the optimizer's moments, and of the stacked gradients.
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
+    collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
     """
 
@@ -57,6 +61,7 @@ class Plan:
     moment_dtype: str = "f32"
     grad_dtype: str = "bf16"
     lowering: str = "xla"
+    collectives: str = "xla"
     style: str = "plain"
 
     def __post_init__(self) -> None:
@@ -89,10 +94,11 @@ class Plan:
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         saved = f" + {', '.join(self.save)}" if self.save else ""
+        best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens, "
             f"remat {self.remat}{saved}, {self.dtype}, {self.optimizer}, "
-            f"lowering {self.lowering} ({self.style})"
+            f"lowering {self.lowering} ({self.style}){best}"
         )
 
 

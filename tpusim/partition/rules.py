@@ -15,14 +15,14 @@ from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
 
 DEFAULT_RULES: Mapping[str, Axes] = {
-    "embed": ("fsdp", "context"),
+    "embed": ("fsdp", "dcn_fsdp", "context"),
     "mlp": ("tensor",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "vocab": ("tensor",),
     "head_dim": (),
     "norm": (),
-    "act_batch": ("dcn_data", "data", "fsdp"),
+    "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp"),
     "act_seq": ("context",),
     "act_kv_seq": (),
     "act_embed": (),
@@ -33,7 +33,8 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_head_dim": (),
 }
 """`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
-activations and the weights besides, as MaxText's does; each device gathers all keys and values."""
+activations and the weights besides, as MaxText's does; each device gathers all keys and values.
+`dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices."""
 
 STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
     "plain": {},

@@ -30,14 +30,16 @@ class Scope:
     """The nodes of a body so far, and the pieces that it holds.
 
     wanted: the layout that the plan gives each forward tensor; a gradient lies as its primal.
+    sizes: of the dimensions.
     prefix: sets the names of a backward body apart from the forward ones that it repeats.
     """
 
     def __init__(
         self, wanted: Mapping[str, Layout], weights: frozenset[str],
-        buffers: dict[str, Buffer], prefix: str = "",
+        buffers: dict[str, Buffer], sizes: Mapping[str, int], prefix: str = "",
     ) -> None:  # fmt: skip
         self.wanted = wanted
+        self.sizes = sizes
         self.weights = weights
         self.buffers = buffers
         self.prefix = prefix
@@ -49,7 +51,7 @@ class Scope:
 
     def inner(self, prefix: str) -> "Scope":
         """A scope for a loop's body, writing to the same table of buffers."""
-        return Scope(self.wanted, self.weights, self.buffers, prefix)
+        return Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix)
 
     def read_by(self, ops: Sequence[Op]) -> None:
         """Note who reads what, before the operations are emitted."""
@@ -115,9 +117,16 @@ class Scope:
 
         needed: axes that the reader divides other dimensions over.
         """
-        for step in reshard(piece.layout, piece.partial, target):
+        spare = self._spare(piece, target)
+        for step in reshard(piece.layout, piece.partial, target, spare):
             piece = self._collective(piece, step, _asked(step, needed))
         return replace(piece, layout=target, partial=())
+
+    def _spare(self, piece: Piece, target: Layout) -> int:
+        """The largest dimension, if there is one among those that nothing shards."""
+        free = [not have and not want for have, want in zip(piece.layout, target, strict=True)]
+        sizes = [self.sizes[dim] for dim in piece.tensor.dims]
+        return max(range(len(sizes)), key=lambda dim: (free[dim], sizes[dim]), default=0)
 
     def _collective(self, piece: Piece, step: Step, asked: bool) -> Piece:
         tensor = piece.tensor
@@ -130,7 +139,7 @@ class Scope:
                 payload=Local(tensor.dims, step.payload), dtype=tensor.dtype,
                 purpose=self._purpose(tensor), reads=(piece.key,), writes=(key,),
                 tensor=tensor.name, dim=_changed(tensor, piece, step),
-                maker=piece.maker, asked=asked,
+                maker="" if step.sharing else piece.maker, asked=asked,
             )
         )  # fmt: skip
         category = "gathered weights" if tensor.role is Role.PARAM else self._category(tensor)
@@ -180,7 +189,7 @@ def _asked(step: Step, needed: frozenset[str]) -> bool:
     operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). A
     gather for any other reason, and an exchange between dimensions, nobody asks for.
     """
-    if step.kind is CollectiveKind.ALL_GATHER:
+    if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
         return needed.issuperset(step.axes)
     return step.kind is not CollectiveKind.ALL_TO_ALL
 

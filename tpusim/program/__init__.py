@@ -7,6 +7,7 @@ from tpusim.phase import Phase
 from tpusim.program.files import dumps, loads
 from tpusim.program.ops import (
     Alloc,
+    Barrier,
     Collective,
     CollectiveKind,
     Compute,
@@ -24,6 +25,7 @@ from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, 
 __all__ = [
     "Alloc",
     "Attention",
+    "Barrier",
     "Collective",
     "CollectiveKind",
     "Compute",

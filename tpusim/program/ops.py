@@ -29,6 +29,7 @@ class CollectiveKind(StrEnum):
     ALL_REDUCE = "all-reduce"
     ALL_TO_ALL = "all-to-all"
     PERMUTE = "collective-permute"
+    BROADCAST = "collective-broadcast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,23 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """The slices of `axes` wait for the slowest of them.
+
+    Its cost is the expected maximum of their jitter. It holds the core until its dependencies are
+    done: what crossed between the slices.
+    """
+
+    name: str
+    phase: Phase
+    axes: tuple[str, ...]
+    scope: str = ""
+    deps: tuple[Dep, ...] = ()
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """`trips` runs of `body`; dependencies with a distance reach back within the same loop."""
 
@@ -139,7 +157,7 @@ class Loop:
     body: tuple["Op", ...]
 
 
-Op: TypeAlias = Compute | Collective | Transfer | Loop
+Op: TypeAlias = Compute | Collective | Transfer | Barrier | Loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

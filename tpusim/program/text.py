@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tpusim.program.ops import Collective, Compute, Loop, Op, Program, Transfer
+from tpusim.program.ops import Barrier, Collective, Compute, Loop, Op, Program, Transfer
 from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
 from tpusim.units import format_bytes
 
@@ -29,9 +29,11 @@ def _lines(body: tuple[Op, ...], indent: str) -> Iterator[str]:
             yield f"{indent}{op.phase:<9} {_line(op)}"
 
 
-def _line(op: Compute | Collective | Transfer) -> str:
+def _line(op: Compute | Collective | Transfer | Barrier) -> str:
     if isinstance(op, Compute):
         return f"{_work(op.work):<46} {op.name}"
+    if isinstance(op, Barrier):
+        return f"barrier {'+'.join(op.axes)}  {op.name}"
     if isinstance(op, Transfer):
         return f"{op.kind} {format_bytes(_one(op.bytes))}  {op.name}"
     how = f"{op.mode}{', as ' + op.algorithm if op.algorithm else ''}"

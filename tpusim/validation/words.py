@@ -26,7 +26,6 @@ UNSUPPORTED_AXES = {
     "expert": "experts sharded over chips",
     "stage": "pipelines",
     "pipeline": "pipelines",
-    "dcn_fsdp": "weights sharded across slices",
     "dcn_pipeline": "pipelines",
 }
 SAVED_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -110,7 +109,7 @@ def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str,
     if TRANSPOSED in mesh:
         other = tuple(axis for axis in (TRANSPOSED, "tensor") if axis in mesh)
         rules |= dict.fromkeys(("mlp", "heads", "kv_heads", "vocab"), other)
-        batch = ("dcn_data", "data", "fsdp", TRANSPOSED)
+        batch = ("dcn_data", "dcn_fsdp", "data", "fsdp", TRANSPOSED)
         rules["act_batch"] = tuple(axis for axis in batch if axis in mesh)
     return rules
 

@@ -1,6 +1,7 @@
 """A program becomes tasks: streams, labels, links, delays."""
 
 from dataclasses import replace
+from math import pi, sqrt
 
 import pytest
 
@@ -10,6 +11,7 @@ from tpusim.hardware import Placement, Slice, Span
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
+    Barrier,
     Collective,
     CollectiveKind,
     Compute,
@@ -43,6 +45,11 @@ def task(op: Op) -> Task:
     return found
 
 
+def moved(task: Task) -> dict[str, float]:
+    """Bytes on each link."""
+    return {link: task.bytes * weight for link, weight in task.uses}
+
+
 def gather(**changes: object) -> Collective:
     base = Collective(
         name="gather",
@@ -72,8 +79,9 @@ def test_a_collective_waits_then_fills_both_directions() -> None:
     costs = POD.chip.costs
     assert (found.label, found.stream) == ("fsdp", "core")
     assert found.delay_s == pytest.approx(costs.collective_launch + 8 * costs.hop_latency)
-    assert found.bytes == pytest.approx(1.6e9 * 15 / 16 / 2)
-    assert found.uses == (("ici:x+", 1), ("ici:x-", 1), ("hbm", 4))
+    assert moved(found) == pytest.approx(
+        {"ici:x+": 1.6e9 * 15 / 32, "ici:x-": 1.6e9 * 15 / 32, "hbm": 1.6e9 * 15 / 8}
+    )
     assert (found.deps, found.allocs, found.frees) == ((Dep("before", 1),), (HELD,), ("v",))
 
 
@@ -91,8 +99,10 @@ def test_a_group_of_one_takes_no_time_and_keeps_its_memory() -> None:
 
 def test_across_slices_runs_on_dcn() -> None:
     found = task(gather(axes=("dcn_data",), kind=CollectiveKind.ALL_REDUCE, mode=Mode.ASYNC))
-    assert (found.stream, found.uses[0]) == ("dcn", ("dcn", 1))
-    assert found.bytes == 1.6e9
+    assert (found.stream, found.moves) == ("dcn", None)
+    assert moved(found)["dcn"] == 1.6e9
+    costs = POD.chip.costs
+    assert found.delay_s == pytest.approx(costs.collective_launch + 2 * costs.dcn_latency)
 
 
 def test_a_reduction_over_both_shrinks_before_it_crosses() -> None:
@@ -100,10 +110,10 @@ def test_a_reduction_over_both_shrinks_before_it_crosses() -> None:
     within, across = tasks(op)
     assert isinstance(within, Task)
     assert isinstance(across, Task)
-    assert (within.name, across.name) == ("gather/fsdp", "gather")
-    assert within.bytes == pytest.approx(1.6e9 * 15 / 16)
-    assert across.bytes == 1.6e9 / 16
-    assert (within.deps, across.deps) == (op.deps, (Dep("gather/fsdp"),))
+    assert (within.label, across.label, across.name) == ("fsdp", "dcn_data", "gather")
+    assert moved(within)["ici:x+"] == pytest.approx(1.6e9 * 15 / 16)
+    assert moved(across)["dcn"] == 1.6e9 / 16
+    assert (within.deps, across.deps) == (op.deps, (Dep(within.name),))
     assert (within.allocs, across.frees) == ((HELD,), ("v",))
     assert (within.frees, across.allocs) == ((), ())
 
@@ -113,7 +123,42 @@ def test_a_gather_over_both_crosses_first() -> None:
     assert isinstance(across, Task)
     assert isinstance(within, Task)
     assert (across.label, within.label) == ("dcn_data", "fsdp")
-    assert across.bytes == 1.6e9 / 16 / 2
+    assert moved(across)["dcn"] == 1.6e9 / 16 / 2
+
+
+def test_an_all_reduce_over_a_plane_adds_when_its_transfers_are_done() -> None:
+    """Two operands read and a sum written of all but a device's own part, over HBM alone."""
+    op = gather(axes=("fsdp", "tensor"), kind=CollectiveKind.ALL_REDUCE)
+    moving, adding = tasks(op)
+    assert isinstance(moving, Task)
+    assert isinstance(adding, Task)
+    assert adding.deps == (Dep(moving.name),)
+    assert moved(adding) == pytest.approx({"hbm": 3 * 1.6e9 * 255 / 256})
+    assert adding.work_s >= adding.bytes / POD.chip.hbm_bandwidth
+    assert len(tasks(gather(kind=CollectiveKind.ALL_REDUCE))) == 1
+
+
+def test_a_task_knows_its_messages_in_bytes_of_its_own() -> None:
+    """What all chips send in the y direction is the task's bytes there on each of 256 links."""
+    found = task(gather())
+    assert found.moves is not None
+    moves = found.moves()
+    sent = sum(message.share * len(message.links) for message in moves.messages) * moves.nbytes
+    assert sent == pytest.approx(256 * (moved(found)["ici:x+"] + moved(found)["ici:x-"]))
+    assert (moves.launch_s, moves.hop_s) == pytest.approx(
+        (POD.chip.costs.collective_launch, POD.chip.costs.hop_latency)
+    )
+
+
+def test_slices_wait_for_the_slowest_at_a_barrier() -> None:
+    """A share of the core's seconds, and nothing where there is one slice."""
+    work = Compute(name="wi", phase=Phase.FORWARD, work=MATMUL)
+    computed, barrier = tasks(work, Barrier(name="b", phase=Phase.BACKWARD, axes=("dcn_data",)))
+    assert isinstance(computed, Task)
+    assert isinstance(barrier, Task)
+    assert (barrier.label, barrier.work_s, barrier.bytes) == ("slice skew", 0, 0)
+    jitter = POD.chip.costs.slice_jitter
+    assert barrier.delay_s == pytest.approx(computed.work_s * jitter / sqrt(pi), rel=2e-3)
 
 
 def test_offload_runs_on_the_hosts_stream() -> None:

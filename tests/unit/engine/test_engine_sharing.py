@@ -2,7 +2,7 @@
 
 import pytest
 from engine_programs import loop, simulate, spans, task, transfer, waits
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpusim.engine.code import Step
@@ -32,13 +32,38 @@ def test_two_flows_share_a_link_equally() -> None:
     assert spans(timeline) == {"a": (0, 4), "b": (0, 8)}
 
 
+def test_flows_that_contend_slow_down_by_the_same_factor() -> None:
+    """Alone a draws 25 B/us (250 B over 10 us) and b 100: 125 on 100 B/us, so both go at 4/5.
+
+    b ends at 5 us, at 80 B/us. By then a has drained 100 B, at 20 B/us; its last 150 take 6 us.
+    """
+    timeline = simulate(
+        transfer("a", 10, bytes=250, uses=HBM), transfer("b", bytes=400, uses=HBM), hbm=100
+    )
+    assert spans(timeline) == {"a": (0, 11), "b": (0, 5)}
+
+
 def test_a_weight_counts_on_its_link() -> None:
-    """Weights 1 and 4 on 100 B/us: both rise to 20 B/us."""
+    """Weights 1 and 4 on 100 B/us: alone they draw 100 and 25 B/us, and each fills the link.
+
+    Together both go at half of that: a takes 4 us, and b, with 150 B left then, 6 us more.
+    """
     timeline = simulate(
         transfer("a", bytes=200, uses=HBM), transfer("b", bytes=200, uses=(("hbm", 4),)), hbm=100
     )
-    assert spans(timeline) == {"a": (0, 10), "b": (0, 10)}
+    assert spans(timeline) == {"a": (0, 4), "b": (0, 10)}
     assert timeline.links[0].volume_nb == 1000 * 10**9
+
+
+@pytest.mark.parametrize(("nbytes", "weight"), [(128, 1), (2, 64)])
+def test_the_unit_of_a_volume_does_not_matter(nbytes: float, weight: int) -> None:
+    """2 B of weight 64 load a link as 128 B of weight 1 do, and b has half of it for 2 us."""
+    timeline = simulate(
+        transfer("a", bytes=nbytes, uses=(("hbm", weight),)),
+        transfer("b", bytes=384, uses=HBM),
+        hbm=128,
+    )
+    assert spans(timeline) == {"a": (0, 2), "b": (0, 4)}
 
 
 def test_a_link_named_twice_is_used_twice() -> None:
@@ -46,32 +71,29 @@ def test_a_link_named_twice_is_used_twice() -> None:
     assert spans(timeline) == {"a": (0, 4)}
 
 
-def test_what_a_cap_leaves_goes_to_the_others() -> None:
-    """a: 100 B over 10 us, a cap of 10 B/us; b gets the other 90 B/us."""
-    timeline = simulate(
-        transfer("a", 10, bytes=100, uses=HBM), transfer("b", bytes=450, uses=HBM), hbm=100
-    )
-    assert spans(timeline) == {"a": (0, 10), "b": (0, 5)}
-
-
 def test_a_flow_held_back_elsewhere_leaves_its_share() -> None:
-    """a crosses x and hbm and gets 20 of x; b gets the other 80 of hbm, not half of it."""
+    """a and c share x at half of its 20 B/us each, so a leaves 90 B/us of hbm to b.
+
+    a would draw 20 B/us alone, and b 100: on hbm alone they would both go at 5/6 of that.
+    """
     timeline = simulate(
-        transfer("a", bytes=200, uses=(("x", 1), ("hbm", 1))),
-        transfer("b", bytes=400, uses=HBM),
+        transfer("a", bytes=100, uses=(("x", 1), ("hbm", 1))),
+        transfer("b", bytes=450, uses=HBM),
+        transfer("c", bytes=100, uses=(("x", 1),)),
         hbm=100,
         x=20,
     )
-    assert spans(timeline) == {"a": (0, 10), "b": (0, 5)}
+    assert spans(timeline) == {"a": (0, 10), "b": (0, 5), "c": (0, 10)}
 
 
 def test_a_transfer_slows_the_computation_that_needs_the_hbm() -> None:
-    """The task draws 80 B/us alone; with a transfer beside it for 4 us at 50 each, 120 B are late.
+    """Alone the task draws 60 B/us and the transfer 100: 160 on 100 B/us, so both go at 5/8.
 
-    Of its 800 B, 200 are drained when the transfer ends; the other 600 take 7.5 us at its cap.
+    The transfer takes 4 us, at 62.5 B/us. Of the task's 600 B, 150 are drained by then, at 37.5;
+    the other 450 take 7.5 us at its cap.
     """
     timeline = simulate(
-        transfer("load", bytes=200, uses=HBM), task("dot", 10, bytes=800, uses=HBM), hbm=100
+        transfer("load", bytes=250, uses=HBM), task("dot", 10, bytes=600, uses=HBM), hbm=100
     )
     assert spans(timeline) == {"load": (0, 4), "dot": (0, 11.5)}
 
@@ -123,41 +145,63 @@ def test_a_wait_names_what_the_core_waits_for() -> None:
     assert waits(timeline) == [("a", 0, 3), ("b", 3, 5)]
 
 
-step = st.builds(
-    lambda cap, uses: Step(
-        task=task("a"),
-        index=0,
-        stream=0,
-        delay_ps=0,
-        work_ps=0,
-        volume=1,
-        cap=cap,
-        uses=tuple(uses.items()),
-        alone_ps=1,
-    ),
-    st.integers(1, 10**9),
-    st.dictionaries(st.integers(0, 3), st.integers(1, 4), min_size=1),
-)
+def flow(cap: int, uses: dict[int, int]) -> Step:
+    return Step(
+        task=task("a"), index=0, stream=0, delay_ps=0, work_ps=0, volume=1, cap=cap,
+        uses=tuple(uses.items()), alone_ps=1,
+    )  # fmt: skip
 
 
-@given(st.lists(step, min_size=1, max_size=8), st.lists(st.integers(10**6, 10**9), min_size=4))
-def test_rates_are_max_min_fair(steps: list[Step], capacities: list[int]) -> None:
-    """No link is overdrawn, and a flow below its cap has the highest rate on some full link."""
-    rates = fair_rates(steps, capacities)
-    drawn = [0] * len(capacities)
-    for each, rate in zip(steps, rates, strict=True):
-        for link, weight in each.uses:
-            drawn[link] += weight * rate
-    assert all(used <= room for used, room in zip(drawn, capacities, strict=True))
-    for each, rate in zip(steps, rates, strict=True):
+def drawn(steps: list[Step], rates: list[int], link: int) -> int:
+    return sum(dict(each.uses).get(link, 0) * rate for each, rate in zip(steps, rates, strict=True))
+
+
+LINKS = range(4)
+SLACK = 64 * 4 * 7 * 4  # a unit of 64, on each of 4 weights, 7 flows and 4 links
+
+uses = st.dictionaries(st.integers(0, 3), st.integers(1, 4), min_size=1)
+# The smallest share of the smallest cap is then more than 1 nB/ps, so no rate is rounded up.
+step = st.builds(flow, st.integers(10**6, 10**9), uses)
+capacities = st.lists(st.integers(10**6, 10**9), min_size=4, max_size=4)
+
+
+@settings(max_examples=300)
+@given(st.lists(step, min_size=1, max_size=8), capacities)
+def test_rates_are_max_min_fair(steps: list[Step], rooms: list[int]) -> None:
+    """No link is overdrawn, and a flow below its cap has the largest share of it on a full link.
+
+    To rounding: a rate is less than 1 nB/ps below what is due, and a link as much for each weight.
+    """
+    rates = fair_rates(steps, rooms)
+    flows = list(zip(steps, rates, strict=True))
+    left = [rooms[link] - drawn(steps, rates, link) for link in LINKS]
+    weights = [drawn(steps, [1] * len(steps), link) for link in LINKS]
+    assert min(left) >= 0
+    for each, rate in flows:
         assert rate == each.cap or any(
-            capacities[link] - drawn[link] < 4 * len(steps)
-            and rate == max(r for s, r in zip(steps, rates, strict=True) if link in dict(s.uses))
+            left[link] < weights[link]
+            and all(r * each.cap < (rate + 1) * s.cap for s, r in flows if link in dict(s.uses))
             for link, _ in each.uses
         )
 
 
+@settings(max_examples=300)
+@given(st.lists(step, max_size=6), st.integers(10**5, 10**7), uses, capacities)
+def test_the_unit_of_a_rate_does_not_matter(
+    others: list[Step], cap: int, weights: dict[int, int], rooms: list[int]
+) -> None:
+    """A flow of 1/64 of the rate and 64 times the weights leaves all shares as they were.
+
+    Its rate is rounded to 1 nB/ps, 64 of before, and the room that this leaves goes to the others.
+    """
+    coarse = {link: 64 * weight for link, weight in weights.items()}
+    fine = fair_rates([flow(64 * cap, weights), *others], rooms)
+    scaled = fair_rates([flow(cap, coarse), *others], rooms)
+    assert 64 * scaled[0] == pytest.approx(fine[0], abs=SLACK)
+    assert scaled[1:] == pytest.approx(fine[1:], abs=SLACK)
+
+
 @given(st.lists(step, min_size=1, max_size=6))
 def test_the_order_of_flows_does_not_matter(steps: list[Step]) -> None:
-    capacities = [3 * 10**7, 10**8, 5 * 10**8, 10**9]
-    assert fair_rates(steps, capacities) == fair_rates(steps[::-1], capacities)[::-1]
+    rooms = [3 * 10**7, 10**8, 5 * 10**8, 10**9]
+    assert fair_rates(steps, rooms) == fair_rates(steps[::-1], rooms)[::-1]

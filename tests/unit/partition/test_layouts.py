@@ -6,7 +6,7 @@ import pytest
 from plans import graph_of, plan_of, small, template_of
 
 from tpusim.graph import Role, Tensor
-from tpusim.partition.layout import Layout, reshard
+from tpusim.partition.layout import Layout, is_across, reshard, within
 from tpusim.partition.rules import resolve
 from tpusim.program import CollectiveKind
 
@@ -18,18 +18,18 @@ REDUCE, EXCHANGE = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 PARTIAL = 4
 
 
-def layout_of(where: tuple[int, ...]) -> Layout:
+def layout_of(where: tuple[int, ...], names: tuple[str, ...] = AXES) -> Layout:
     """The layout of a tensor of three dimensions, from the place of each axis."""
-    return tuple(tuple(a for a, at in zip(AXES, where, strict=True) if at == d) for d in range(3))
+    return tuple(tuple(a for a, at in zip(names, where, strict=True) if at == d) for d in range(3))
 
 
 def flat(layout: Layout) -> set[str]:
     return {axis for axes in layout for axis in axes}
 
 
-def check_steps(source: Layout, partial: tuple[str, ...], target: Layout) -> None:
+def check_steps(source: Layout, partial: tuple[str, ...], target: Layout, spare: int = 0) -> None:
     now, left = source, set(partial)
-    for step in reshard(source, partial, target):
+    for step in reshard(source, partial, target, spare):
         assert step.axes
         if step.kind in (SCATTER, REDUCE):
             left -= set(step.axes)
@@ -53,6 +53,36 @@ def test_the_steps_lead_from_any_layout_to_any_other() -> None:
         for after in product(range(4), repeat=3):
             partial = tuple(a for a, at in zip(AXES, before, strict=True) if at == PARTIAL)
             check_steps(layout_of(before), partial, layout_of(after))
+
+
+ACROSS = ("dcn_data", "fsdp", "dcn_fsdp", "data")
+
+
+def test_the_steps_lead_there_across_slices_too() -> None:
+    """And a sum or a gather is over the slice or across slices, in the order that moves least."""
+    for before in product((0, 1, PARTIAL), repeat=4):
+        for after in product((0, 1, 3), repeat=4):
+            partial = tuple(a for a, at in zip(ACROSS, before, strict=True) if at == PARTIAL)
+            source, target = layout_of(before, ACROSS), layout_of(after, ACROSS)
+            check_steps(source, partial, target, spare=2)
+            steps = [step for step in reshard(source, partial, target, 2) if step.kind != EXCHANGE]
+            assert all(is_across(step.axes) or within(step.axes) == step.axes for step in steps)
+            sums = [is_across(step.axes) for step in steps if step.kind is not GATHER]
+            gathers = [is_across(s.axes) for s in steps if s.kind is GATHER and not s.sharing]
+            assert sums == sorted(sums)
+            assert gathers == sorted(gathers, reverse=True)
+
+
+def test_a_whole_sum_that_crosses_is_shared_out_in_the_slice() -> None:
+    """Each chip takes its part across, over the dimension that is spare, and gathers the rest."""
+    whole = ((), ("tensor",))
+    scatter, reduce, gather = reshard(whole, ("data", "dcn_data"), whole, spare=0)
+    shard = (("data",), ("tensor",))
+    assert (scatter.kind, scatter.axes, scatter.after) == (SCATTER, ("data",), shard)
+    assert (reduce.kind, reduce.axes, reduce.payload) == (REDUCE, ("dcn_data",), shard)
+    assert (gather.kind, gather.axes, gather.after) == (GATHER, ("data",), whole)
+    scalar = list(reshard((), ("data", "dcn_data"), ()))
+    assert [(s.kind, s.axes) for s in scalar] == [(REDUCE, ("data",)), (REDUCE, ("dcn_data",))]
 
 
 def test_a_tensor_that_lies_as_wanted_needs_nothing() -> None:

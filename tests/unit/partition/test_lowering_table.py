@@ -7,7 +7,7 @@ and libtpu 0.0.11.1.
 from dataclasses import replace
 
 import pytest
-from plans import MIB, graph_of, template_of
+from plans import MIB
 
 from tpusim.hardware import Slice, load_chip, placements
 from tpusim.models import Transformer
@@ -15,7 +15,7 @@ from tpusim.partition import Plan
 from tpusim.partition.groups import group_of
 from tpusim.partition.lowering import _TABLE, IDEAL, Group, Lowering, lowering_for, wants_ring
 from tpusim.program import Mode
-from tpusim.simulation import place
+from tpusim.simulation import simulate
 
 SYNC, ASYNC, RING = Mode.SYNC, Mode.ASYNC, Mode.RING
 FUSED, WHOLE, PLAIN = "", "all-reduce", ""
@@ -123,11 +123,14 @@ def test_wide_mlp_weights_and_flat_axes_make_no_ring() -> None:
     ("chip", "topology", "mesh", "axis", "expected"),
     [
         ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "tensor", (8, 1, False, True)),
-        ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "fsdp", (256, 2, False, False)),
-        ("v5e", "16x16", {"fsdp": 256}, "fsdp", (256, 2, True, False)),
+        ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "fsdp", (256, 2, False, True)),
+        ("v5e", "16x16", {"fsdp": 256}, "fsdp", (256, 2, True, True)),
         ("v5e", "4x4", {"data": 4, "tensor": 4}, "tensor", (4, 1, False, True)),
-        ("v5p", "4x4x4", {"fsdp": 64}, "fsdp", (64, 3, True, False)),
+        ("v5p", "4x4x4", {"fsdp": 64}, "fsdp", (64, 3, True, True)),
         ("7x", "2x2x1", {"fsdp": 8}, "fsdp", (8, 2, True, False)),
+        ("v5p", "8x8x8", {"fsdp": 32, "tensor": 16}, "tensor", (16, 2, False, True)),
+        ("v5e", "4x4", {"data": 2, "tensor": 8}, "tensor", (8, 2, False, True)),
+        ("v5e", "4x4", {"data": 8, "tensor": 2}, "tensor", (2, 1, False, False)),
     ],
 )
 def test_a_group_is_described_by_where_it_lies(
@@ -138,6 +141,6 @@ def test_a_group_is_described_by_where_it_lies(
     plan = Plan(mesh=mesh, seq_len=512, global_batch=4096, rules={"act_embed": "tensor"}
                 if "tensor" in mesh else {})  # fmt: skip
     model = Transformer(layers=2, embed=1024, mlp=4096, heads=16, vocab=1024)
-    placed = place(template_of(model, plan), graph_of(model, plan), plan, pod)
+    placed = simulate(model, plan, pod).placement
     group = group_of((axis,), pod, placed)
     assert (group.size, group.dimensions, group.whole, group.ring) == expected

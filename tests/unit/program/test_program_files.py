@@ -10,6 +10,7 @@ from tpusim.errors import FileError
 from tpusim.hardware import Slice
 from tpusim.program import (
     Alloc,
+    Barrier,
     Collective,
     CollectiveKind,
     Compute,
@@ -44,6 +45,7 @@ BODY = (
             Transfer(name="three", phase=Phase.OPTIMIZER, kind=TransferKind.TO_HOST, bytes=3),
         ),
     ),
+    Barrier(name="four", phase=Phase.BACKWARD, axes=("b",), deps=(Dep("two"),)),
 )  # fmt: skip
 PROGRAM = Program(
     name="p", axes=(("a", 2), ("b", 3)), body=BODY, resident=(Alloc("w", 1, "weights"),)
@@ -55,6 +57,10 @@ def test_a_program_comes_back_as_it_was() -> None:
     assert back == PROGRAM
     assert dumps(back) == dumps(PROGRAM)
     assert isinstance(back.body[1].body[0].mode, Mode)
+
+
+def test_a_barrier_prints_the_axes_whose_slices_wait() -> None:
+    assert str(PROGRAM).splitlines()[-1] == "  backward  barrier b  four"
 
 
 def test_an_integer_stays_one_and_a_float_too() -> None:

@@ -113,7 +113,7 @@ def test_the_other_dimension_of_the_weights() -> None:
         ({"head_dim": "192qk/128v"}, "latent attention or another head_dim"),
         ({"dtype": "int8"}, "int8 matmuls"),
         ({"mesh": "fsdp=8;sequence=2"}, "sequences sharded over chips (mesh axis sequence)"),
-        ({"mesh": "fsdp=16;dcn_fsdp=2"}, "weights sharded across slices (mesh axis dcn_fsdp)"),
+        ({"mesh": "fsdp=16;dcn_pipeline=2"}, "pipelines (mesh axis dcn_pipeline)"),
         ({"mesh": "fsdp=8;expert=2"}, "experts sharded over chips (mesh axis expert)"),
     ],
 )

@@ -1,0 +1,95 @@
+"""Laws of the placement that is chosen: the same as if every candidate were simulated."""
+
+import random
+
+import pytest
+from test_any_plan import random_model, random_plan
+
+from tpusim.engine import run
+from tpusim.errors import PlanError
+from tpusim.explain import explain_placement
+from tpusim.hardware import Slice, placements
+from tpusim.models import Transformer
+from tpusim.partition import Plan, lower, structure
+from tpusim.placing import Way, ways
+from tpusim.simulation import simulate, step_graph
+
+PODS = (
+    ("v4", "4x4x8", 1), ("v5p", "4x4x4", 1), ("v5e", "8x16", 1), ("v6e", "16x16", 1),
+    ("7x", "2x2x4", 1), ("v5e", "4x8", 2), ("v4", "8x8x8", 1),
+)  # fmt: skip
+
+
+def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
+    """A random plan whose mesh can lie on its slice in several ways."""
+    rng = random.Random(seed)
+    while True:
+        pod = Slice(*rng.choice(PODS))
+        model, plan = random_model(rng), random_plan(rng, pod)
+        if len(placements(pod, plan.mesh)) > 1:
+            try:
+                simulate(model, plan, pod, placement=placements(pod, plan.mesh)[0])
+            except PlanError:
+                continue
+            return model, plan, pod
+
+
+def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[Way]:
+    graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+    return ways(structure(graph, plan), graph, plan, pod, placements(pod, plan.mesh))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
+    model, plan, pod = drawn(seed)
+    laid = placements(pod, plan.mesh)
+    times = [simulate(model, plan, pod, placement=way).timeline.total_ps for way in laid]
+    chosen = simulate(model, plan, pod)
+    assert chosen.timeline.total_ps == min(times)
+    assert chosen.placement == laid[times.index(min(times))]
+    found = ways_of(model, plan, pod)
+    assert [way.placement for way in found] == list(laid)
+    assert all(way.least_ps <= time for way, time in zip(found, times, strict=True))
+    same = {way.pattern: time for way, time in zip(found, times, strict=True)}
+    assert [same[way.pattern] for way in found] == times
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_placements_share_a_program_only_if_they_are_lowered_alike(seed: int) -> None:
+    model, plan, pod = drawn(seed)
+    graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+    template = structure(graph, plan)
+    for way in ways_of(model, plan, pod):
+        assert way.program == lower(template, graph, plan, pod, way.placement)
+
+
+def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step of synchronous collectives is as long as its bound, so one simulation is enough."""
+    runs = []
+    monkeypatch.setattr(
+        "tpusim.simulation.run", lambda *given, **how: runs.append(1) or run(*given, **how)
+    )
+    model = Transformer(layers=2, embed=4096, mlp=16384, heads=32, vocab=1000)
+    mesh = {"data": 2, "fsdp": 8, "context": 2, "tensor": 8}
+    plan, pod = Plan(mesh=mesh, seq_len=512, global_batch=256), Slice("v6e", "16x16")
+    assert len(placements(pod, mesh)) > 4
+    result = simulate(model, plan, pod)
+    assert sum(runs) == 1
+    (way,) = [w for w in ways_of(model, plan, pod) if w.placement == result.placement]
+    assert way.least_ps == result.timeline.total_ps
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_table_says_what_each_placement_takes(seed: int) -> None:
+    model, plan, pod = drawn(seed)
+    table = explain_placement(model, plan, pod)
+    assert [row.placement for row in table.rows if row.taken] == [
+        simulate(model, plan, pod).placement
+    ]
+    assert table.rows[0].taken
+    for row in table.rows:
+        known = simulate(model, plan, pod, placement=row.placement).step_time_s
+        assert row.least_s <= known
+        assert row.step_time_s in (None, known)

@@ -1,0 +1,148 @@
+"""Laws of several slices: what another slice adds, and what it leaves as it was."""
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plans import any_program_of, flat, plan_of, small, template_of
+
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.partition import Plan
+from tpusim.program import Barrier, Collective, CollectiveKind, Flops, Program, dumps, loads
+from tpusim.report.slices import memory_levels
+from tpusim.result import breakdown_ps
+from tpusim.simulation import simulate
+
+CHIPS, BATCH = 16, 32
+GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+REDUCE = CollectiveKind.ALL_REDUCE
+
+meshes = st.sampled_from(
+    [{"fsdp": 16}, {"data": 16}, {"data": 4, "fsdp": 4}, {"fsdp": 4, "tensor": 4}, {"tensor": 16}]
+)
+unsplit = st.sampled_from([{"fsdp": 16}, {"data": 16}, {"data": 4, "fsdp": 4}])
+crossings = st.sampled_from(["dcn_data", "dcn_fsdp"])
+slices = st.sampled_from([2, 4])
+models = st.builds(
+    small, heads=st.just(16), kv_heads=st.sampled_from([1, 4, 16]), gated=st.booleans(),
+    parallel=st.booleans(), tied_embeddings=st.booleans(), layers=st.sampled_from([1, 3]),
+)  # fmt: skip
+ways = st.fixed_dictionaries({
+    "lowering": st.sampled_from(["xla", "ideal"]), "style": st.sampled_from(["plain", "maxtext"]),
+    "remat": st.sampled_from(["full", "minimal", "none"]),
+})  # fmt: skip
+chips = st.sampled_from(["v5e", "v6e"])
+
+
+def plan(mesh: dict[str, int], batch: int = BATCH, **changes: object) -> Plan:
+    return plan_of(mesh, global_batch=batch, **changes)
+
+
+def collectives(program: Program) -> list[tuple[Collective, int]]:
+    return [(op, n) for op, n in flat(program.body) if isinstance(op, Collective)]
+
+
+def crosses(op: Collective) -> bool:
+    return any(axis.startswith("dcn_") for axis in op.axes)
+
+
+def flops(program: Program) -> Flops:
+    found = [(op.flops, n) for op, n in flat(program.body) if hasattr(op, "flops")]
+    return Flops(*(sum(n * getattr(each, kind) for each, n in found)
+                   for kind in ("model", "recompute", "redundant", "padding")))  # fmt: skip
+
+
+def reduced_and_gathered(program: Program) -> tuple[float, float]:
+    """Bytes of the tensors that a chip reduces within its slice, and of those that it gathers.
+
+    Without the gathers of what a reduction across slices has shared out.
+    """
+    within = [(op, n) for op, n in collectives(program) if not crosses(op)]
+    shared = {op.name for op, _ in within
+              if op.kind is GATHER and op.scope.startswith("d(") and op.asked}  # fmt: skip
+    gathered = sum(n * op.bytes for op, n in within if op.kind is GATHER and op.name not in shared)
+    return sum(n * op.bytes for op, n in within if op.kind in (SCATTER, REDUCE)), gathered
+
+
+@settings(max_examples=40)
+@given(models, meshes, crossings, slices, ways, chips)
+def test_another_slice_changes_no_flops_and_no_bytes_within_a_slice(
+    model: Transformer, mesh: dict[str, int], axis: str, n: int, way: dict[str, str], chip: str
+) -> None:
+    """With the same batch a slice. What is communicated in the slice is not divided by n."""
+    one = any_program_of(model, plan(mesh, **way), Slice(chip, "4x4"))
+    many = any_program_of(model, plan(mesh | {axis: n}, n * BATCH, **way), Slice(chip, "4x4", n))
+    single = flops(one)
+    assert flops(many) == Flops(*(n * getattr(single, kind) for kind in
+                                  ("model", "recompute", "redundant", "padding")))  # fmt: skip
+    assert reduced_and_gathered(many) == pytest.approx(reduced_and_gathered(one))
+
+
+@settings(max_examples=20)
+@given(models, meshes, crossings, ways)
+def test_an_axis_of_one_slice_changes_nothing(
+    model: Transformer, mesh: dict[str, int], axis: str, way: dict[str, str]
+) -> None:
+    pod = Slice("v5e", "4x4")
+    one = any_program_of(model, plan(mesh, **way), pod)
+    other = any_program_of(model, plan(mesh | {axis: 1}, **way), pod)
+    assert replace(other, axes=one.axes) == one
+
+
+@settings(max_examples=40)
+@given(models, unsplit, crossings, slices, ways)
+def test_what_crosses_is_each_gradient_once(
+    model: Transformer, mesh: dict[str, int], axis: str, n: int, way: dict[str, str]
+) -> None:
+    """2 (n - 1) / n of every gradient leaves a slice, half of that where it stays scattered."""
+    made = plan(mesh | {axis: n}, n * BATCH, **way)
+    program = any_program_of(model, made, Slice("v5e", "4x4", n))
+    passes = {REDUCE: 2, SCATTER: 1}
+    crossing = [(op, times) for op, times in collectives(program)
+                if crosses(op) and op.kind in passes]  # fmt: skip
+    sent = sum(CHIPS * times * op.bytes * passes[op.kind] * (n - 1) / n for op, times in crossing)
+    template = template_of(model, made)
+    sizes = {"embed": 64, "mlp": 256, "heads": 16, "kv_heads": model.kv_heads, "head_dim": 32,
+             "vocab": 512}  # fmt: skip
+    gradients = {w.name: 2 * w.copies * prod(sizes[d] for d in w.local.dims)
+                 for w in template.weights}  # fmt: skip
+    once = {w.name for w in template.weights if axis in sum(w.local.layout, ())}
+    assert bool(once) == (axis == "dcn_fsdp")
+    halved = sum(gradients[name] * (1 if name in once else 2) for name in gradients)
+    assert sent == pytest.approx(halved * (n - 1) / n)
+
+
+@settings(max_examples=30)
+@given(models, meshes, crossings, ways, chips)
+def test_no_collective_spans_slices_and_a_slice_and_programs_come_back(
+    model: Transformer, mesh: dict[str, int], axis: str, way: dict[str, str], chip: str
+) -> None:
+    made = plan(mesh | {axis: 2}, 2 * BATCH, **way)
+    program = any_program_of(model, made, Slice(chip, "4x4", 2))
+    assert all(len({a.startswith("dcn_") for a in op.axes}) == 1 for op, _ in collectives(program))
+    assert sum(isinstance(op, Barrier) for op in program.body) == 1
+    assert loads(dumps(program)) == program
+    names = [op.name for op, _ in flat(program.body)]
+    assert len(names) == len(set(names))
+    assert all(dep.op in names for op, _ in flat(program.body) for dep in op.deps)
+
+
+@settings(max_examples=40)
+@given(models, meshes, crossings, ways, chips, st.booleans())
+def test_what_is_in_flight_is_held_and_given_back(
+    model: Transformer, mesh: dict[str, int], axis: str, way: dict[str, str], chip: str,
+    on_embed: bool,
+) -> None:  # fmt: skip
+    """Over time, not in program order: a shard lives until it has crossed. Folding changes none."""
+    rules = {"act_embed": [*mesh][-1], "embed": [*mesh][-1]} if on_embed else {}
+    made, pod = plan(mesh | {axis: 2}, 2 * BATCH, rules=rules, **way), Slice(chip, "4x4", 2)
+    result = simulate(model, made, pod)
+    levels = [level for _, level in memory_levels(result)]
+    assert min(levels) == levels[0] == levels[-1]
+    unfolded = simulate(model, made, pod, fold=False)
+    assert unfolded.timeline.total_ps == result.timeline.total_ps
+    assert unfolded.hbm_peak_bytes == result.hbm_peak_bytes
+    assert breakdown_ps(unfolded.timeline) == breakdown_ps(result.timeline)

@@ -1,0 +1,84 @@
+"""The route of a collective: what it puts on each link of a device."""
+
+import pytest
+from toruses import torus, whole
+
+from tpusim.costs import Route, best_route, describe, route, route_seconds
+from tpusim.errors import PlanError
+from tpusim.hardware import DIE, Span, load_chip
+from tpusim.network import CHOICES, Algorithm
+from tpusim.program import CollectiveKind as Kind
+
+TORUS = torus(8, 16, 16)
+AXIS, PLANE = (Span(1, 16),), (Span(1, 16), Span(2, 16))
+
+
+def classes(path: Route) -> set[str]:
+    return {link for link, _ in path.uses}
+
+
+def test_a_gather_as_an_all_reduce_moves_twice_the_bytes() -> None:
+    gather, reduce = (
+        route(Kind.ALL_GATHER, PLANE, TORUS, how) for how in (Algorithm.ND, Algorithm.ALL_REDUCE)
+    )
+    assert reduce.share == 2 * gather.share
+    assert reduce.text == "as an all-reduce, all of y,z at once, 2 colours"
+
+
+def test_a_plane_on_one_ring_takes_twice_its_two_dimensions() -> None:
+    ring, plane = (route(Kind.ALL_REDUCE, PLANE, TORUS, how) for how in ("ring", "nd"))
+    assert ring.share == pytest.approx(2 * plane.share)
+    assert classes(plane) == {"ici:y+", "ici:y-", "ici:z+", "ici:z-", "hbm"}
+
+
+@pytest.mark.parametrize(("kind", "asked"), [(Kind.ALL_GATHER, "rings"), (Kind.ALL_TO_ALL, "ring")])
+def test_an_algorithm_that_cannot_be_is_refused(kind: Kind, asked: str) -> None:
+    with pytest.raises(PlanError, match=rf"algorithm '{asked}' cannot carry out {kind}; "):
+        route(kind, AXIS, TORUS, asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bytes_touched"),
+    [
+        (Kind.ALL_GATHER, 2 * 15 / 16),
+        (Kind.REDUCE_SCATTER, 3 * 15 / 16),
+        (Kind.ALL_REDUCE, 5 * 15 / 16),
+        (Kind.PERMUTE, 2),
+    ],
+)
+def test_hbm_bytes_of_a_ring(kind: Kind, bytes_touched: float) -> None:
+    """Two bytes a byte received, three where it is added to what is there."""
+    path = route(kind, AXIS, TORUS)
+    uses = dict(path.uses)
+    assert path.share * uses["hbm"] / uses["ici:y+"] == pytest.approx(bytes_touched)
+
+
+def test_a_group_of_one_has_no_route() -> None:
+    for spans in ((), (Span(0, 1),)):
+        path = route(Kind.ALL_GATHER, spans, TORUS)
+        assert (path.uses, path.hops, path.launched, path.share) == ((), 0, False, 0)
+
+
+def test_both_devices_of_a_chip_alone_use_the_die() -> None:
+    path = route(Kind.ALL_GATHER, (Span(DIE, 2),), TORUS)
+    assert classes(path) == {"die+", "die-", "hbm"}
+    assert (path.share, path.hops, path.carried) == (0.5, 1, None)
+    assert route(Kind.PERMUTE, (Span(DIE, 2),), TORUS).share == 1
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("nbytes", [0.0, 1e6, 1e9])
+def test_the_best_route_takes_the_least_time(kind: Kind, nbytes: float) -> None:
+    chip = load_chip("v4")
+    best = route_seconds(best_route(kind, PLANE, TORUS, nbytes, chip), nbytes, chip)
+    each = [route_seconds(route(kind, PLANE, TORUS, how), nbytes, chip) for how in CHOICES[kind]]
+    assert best == min(each)
+
+
+def test_a_route_is_told_in_words() -> None:
+    spans = (*whole(torus(4, 4, 4)), Span(DIE, 2))
+    texts = [describe(Kind.ALL_GATHER, spans, torus(4, 4, 4), asked) for asked in ("", "ring flat")]
+    assert texts == [
+        "and across the die, all of x,y,z at once, 3 colours",
+        "each device for itself, one ring of 64 through x,y,z",
+    ]

@@ -1,0 +1,31 @@
+"""The links that a device's tasks share, and how fast they are."""
+
+from tpusim.costs.tasks import HBM
+from tpusim.hardware import Chip
+from tpusim.hardware.topology import DIMENSION_NAMES
+
+DCN = "dcn"
+PCIE = "pcie"
+DIE_LINKS = ("die+", "die-")
+
+
+def capacities(chip: Chip, oversubscription: float = 1.0) -> dict[str, float]:
+    """Bytes a second that one device has of each link class, one way.
+
+    Where a chip is two devices (v2, v3, 7x), each has half of its ICI, DCN and PCIe links. The
+    chips of a host share its network cards, and a slice's hosts its uplink to the data centre
+    network, which is narrower than all cards by `oversubscription`.
+    """
+    links = {f"ici:{name}{way}": ici_rate(chip) for name in DIMENSION_NAMES[: chip.ici_dimensions]
+             for way in "+-"}  # fmt: skip
+    if chip.devices > 1:
+        links |= dict.fromkeys(DIE_LINKS, chip.die_to_die_bandwidth)
+    links[HBM] = chip.hbm_bandwidth / chip.devices
+    links[DCN] = chip.dcn_bandwidth / chip.devices / oversubscription
+    links[PCIE] = chip.pcie_bandwidth / chip.devices
+    return links
+
+
+def ici_rate(chip: Chip) -> float:
+    """Bytes a second that one device has of an ICI link, one way."""
+    return chip.ici_bandwidth * chip.costs.ici_efficiency / chip.devices

@@ -1,0 +1,176 @@
+"""The route of a collective: what it puts on each link, by byte of its tensor.
+
+Everything is linear in the tensor's bytes, so a collective over a group is a `Route`, worked out
+once from the coordinates of its chips (`tpusim.network`), and its seconds are one multiplication
+away.
+
+A group that both devices of a chip belong to (v2, v3, 7x) moves each byte to the chip once and then
+across the die, so each device carries half of it over ICI; the algorithm "flat" has each device
+move all of it. All-to-alls carry each device's own bytes either way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf, prod
+
+from tpusim.costs.links import DCN, DIE_LINKS
+from tpusim.costs.tasks import HBM
+from tpusim.hardware import DIE, Span, Topology
+from tpusim.network import FLAT, Algorithm, algorithm, on_torus, pattern
+from tpusim.program import CollectiveKind
+
+WHOLE = 64
+"""The weight of the busiest link: those of the others are whole numbers too, rounded up."""
+
+HBM_BYTES = {
+    CollectiveKind.ALL_GATHER: 2.0,
+    CollectiveKind.REDUCE_SCATTER: 3.0,
+    CollectiveKind.ALL_REDUCE: 2.5,
+    CollectiveKind.ALL_TO_ALL: 2.0,
+    CollectiveKind.PERMUTE: 2.0,
+    CollectiveKind.BROADCAST: 2.0,
+}
+"""HBM bytes per byte received: written and read again; one added beside also reads its partner."""
+
+REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What runs on the torus, for its single messages: `part` of the tensor, over so many hops."""
+
+    kind: CollectiveKind
+    how: Algorithm
+    spans: tuple[Span, ...]
+    topology: Topology
+    part: float
+    hops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A collective over a group, by byte of its tensor on one device.
+
+    share: bytes on each link of weight `WHOLE`. uses: link class and weight. hops: links crossed
+    one after another. paths: bytes and hops of other ways through it on ICI, which may take longer,
+    and the `power` that joins them (see `network.Pattern`). added: bytes that are added up, `after`
+    the transfers or beside them. launched: false for a group of one, which does nothing. text: the
+    algorithm in words.
+    """
+
+    share: float
+    uses: tuple[tuple[str, int], ...]
+    hops: int
+    paths: tuple[tuple[float, int], ...] = ()
+    power: float = inf
+    added: float = 0.0
+    after: bool = False
+    launched: bool = True
+    text: str = ""
+    carried: Carried | None = None
+
+
+NOTHING = Route(share=0.0, uses=(), hops=0, launched=False, text="nothing")
+
+
+def route(
+    kind: CollectiveKind, spans: Sequence[Span], topology: Topology, asked: str = ""
+) -> Route:
+    """The route of a collective over the group that the spans make, within a slice.
+
+    asked: an `Algorithm`, with " flat" after it where each device of a chip shall move all bytes
+    itself, or empty for the one that the compiler picks.
+    Raises PlanError for an algorithm that the kind cannot use.
+    """
+    return _route(kind, tuple(spans), topology, asked)
+
+
+@lru_cache(maxsize=4096)
+def _route(kind: CollectiveKind, spans: tuple[Span, ...], topology: Topology, asked: str) -> Route:
+    how = algorithm(kind, spans, topology, asked)
+    if prod(span.size for span in spans) == 1:
+        return NOTHING
+    text = ""
+    if how is Algorithm.ALL_REDUCE:
+        kind, text = CollectiveKind.ALL_REDUCE, "as an all-reduce, "
+        how = algorithm(kind, spans, topology, "")
+    if not on_torus(spans):
+        return _over_die(kind, text)
+    return _over_torus(kind, how, spans, topology, text, asked.endswith(FLAT.strip()))
+
+
+def _over_die(kind: CollectiveKind, text: str) -> Route:
+    """The route between the two devices of a chip.
+
+    A permute sends both halves to the same neighbour.
+    """
+    share = 1.0 if kind is CollectiveKind.PERMUTE else _die_bytes(kind, dies=2)
+    hbm = _weight(HBM_BYTES[kind] * _received(kind, 2) / share)
+    uses = (*((link, WHOLE) for link in DIE_LINKS), (HBM, hbm))
+    return Route(share, uses, passes(kind), added=_added(kind, 2), text=f"{text}across the die")
+
+
+def _over_torus(
+    kind: CollectiveKind, how: Algorithm, spans: tuple[Span, ...], topology: Topology, text: str,
+    apart: bool,
+) -> Route:  # fmt: skip
+    """The route over ICI, and across the die for groups that both devices of a chip belong to."""
+    torus, dies = on_torus(spans), prod(span.size for span in spans if span.dim == DIE)
+    devices = dies * prod(span.size for span in torus)
+    found = pattern(kind, how, torus, topology)
+    part = 0.5 if dies == 2 and how is not Algorithm.PAIRS and not apart else 1.0
+    share = part * max(load for _, load in found.links)
+    weights = {link: _weight(part * load / share) for link, load in found.links}
+    hops = 0
+    if dies == 2:
+        weights |= dict.fromkeys(DIE_LINKS, _weight(_die_bytes(kind, dies) / share))
+        hops = passes(kind)
+        text += "each device for itself, " if apart else "and across the die, "
+    after = how is Algorithm.ND and kind in REDUCTIONS
+    touched = (2.0 if after else HBM_BYTES[kind]) * _received(kind, devices)
+    return Route(
+        share, (*weights.items(), (HBM, _weight(touched / share))), found.hops + hops,
+        paths=tuple((part * nbytes, further + hops) for nbytes, further in found.paths),
+        power=found.power, added=_added(kind, devices), after=after, text=text + found.text,
+        carried=Carried(kind, how, torus, topology, part, found.hops),
+    )  # fmt: skip
+
+
+def dcn_route(kind: CollectiveKind, slices: int) -> Route:
+    """The route of a collective across slices: `(n-1)/n` of the bytes, twice for an all-reduce.
+
+    Each device talks to its twins of the other slices through its share of the host's network card.
+    A permute sends all its bytes.
+    """
+    if slices == 1:
+        return NOTHING
+    uses = ((DCN, WHOLE), (HBM, _weight(HBM_BYTES[kind])))
+    return Route(_received(kind, slices), uses, hops=0, text=f"send and receive, {slices} slices")
+
+
+def passes(kind: CollectiveKind) -> int:
+    """An all-reduce passes over the links twice: reduce-scatter, then all-gather."""
+    return 2 if kind is CollectiveKind.ALL_REDUCE else 1
+
+
+def _die_bytes(kind: CollectiveKind, dies: int) -> float:
+    """Bytes each way over the die-to-die link: half the tensor a pass, where both take part."""
+    return 0.5 * passes(kind) * (dies - 1)
+
+
+def _received(kind: CollectiveKind, devices: int) -> float:
+    """Bytes that a device receives, by byte of the tensor."""
+    if kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST):
+        return 1.0
+    return passes(kind) * (devices - 1) / devices
+
+
+def _added(kind: CollectiveKind, devices: int) -> float:
+    """Bytes that a device adds to its own."""
+    return (devices - 1) / devices if kind in REDUCTIONS else 0.0
+
+
+def _weight(ratio: float) -> int:
+    """The weight of a link with this ratio to the busiest one, not understated."""
+    return max(1, ceil(WHOLE * ratio - 1e-9))

@@ -1,0 +1,35 @@
+"""Collectives on the torus: groups by coordinates, chains, schedules, and what links carry.
+
+Geometry alone: bytes by byte of a tensor, hops and messages; no bandwidth and no time.
+"""
+
+from tpusim.network.algorithm import (
+    CHOICES,
+    FLAT,
+    Algorithm,
+    algorithm,
+    default_algorithm,
+    dimension_sizes,
+)
+from tpusim.network.groups import on_torus
+from tpusim.network.messages import Message, Moves
+from tpusim.network.pattern import Pattern, link_loads_of, paths_seconds, pattern
+from tpusim.network.steps import messages, moves
+
+__all__ = [
+    "CHOICES",
+    "FLAT",
+    "Algorithm",
+    "Message",
+    "Moves",
+    "Pattern",
+    "algorithm",
+    "default_algorithm",
+    "dimension_sizes",
+    "link_loads_of",
+    "messages",
+    "moves",
+    "on_torus",
+    "paths_seconds",
+    "pattern",
+]

@@ -1,0 +1,234 @@
+"""Chains: the order in which a collective passes its data from chip to chip of a group.
+
+A chain that closes is a ring, whose two directions each carry half; one that does not is a line.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import permutations
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.hardware import Span, Topology
+from tpusim.network.groups import Chips, groups
+from tpusim.network.paths import Loads, link_loads, shortest_moves
+
+Numbers = NDArray[np.floating[Any]]
+
+
+class Move(StrEnum):
+    """What passes along a chain.
+
+    gather: each chip's chunk to all others. scatter: a chunk for each chip, summed on the way.
+    shift: to both neighbours, half of the bytes each. halo: likewise, but not from end to end.
+    spread: the first chip's bytes to all others, half of them each way round.
+    """
+
+    GATHER = "gather"
+    SCATTER = "scatter"
+    SHIFT = "shift"
+    HALO = "halo"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """The chips of all groups of a collective, [group, place in the chain, dimension].
+
+    An edge goes from each place to the next, and from the last to the first of a ring; `forward`
+    and `backward` are the links to cross along it, [group, edge, dimension].
+    """
+
+    chips: Chips
+    closed: bool
+    topology: Topology
+    forward: Chips
+    backward: Chips
+
+    @classmethod
+    def of(cls, chips: Chips, closed: bool, topology: Topology) -> "Chain":
+        """The chain through the chips of each group in their order."""
+        ends = np.roll(chips, -1, axis=1)
+        starts, ends = (chips, ends) if closed else (chips[:, :-1], ends[:, :-1])
+        forward = shortest_moves(starts, ends, topology)
+        return cls(chips, closed, topology, forward, -forward)
+
+    @property
+    def first(self) -> "Chain":
+        """The chain of the first group alone."""
+        return replace(
+            self, chips=self.chips[:1], forward=self.forward[:1], backward=self.backward[:1]
+        )
+
+    @property
+    def length(self) -> int:
+        """Chips of a group."""
+        return int(self.chips.shape[1])
+
+    @property
+    def edge_hops(self) -> NDArray[np.intp]:
+        """Links of each edge, [group, edge]."""
+        return np.asarray(np.abs(self.forward).sum(axis=2))
+
+    def edges(self, side: int) -> tuple[Chips, Chips]:
+        """Starts and moves of all edges forwards (side 0) or backwards (1), [group x edge, dim]."""
+        n, dims = self.forward.shape[1], self.chips.shape[2]
+        ends = np.roll(self.chips, -1, axis=1)
+        starts, moves = (ends, self.backward) if side else (self.chips, self.forward)
+        return starts[:, :n].reshape(-1, dims), moves.reshape(-1, dims)
+
+    def order(self, side: int) -> range:
+        """The order of dimensions in which an edge is walked: backwards the same way back."""
+        count = len(self.topology.dims)
+        return range(count)[::-1] if side else range(count)
+
+    def loads(self, weights: tuple[Numbers, Numbers]) -> Loads:
+        """What each link carries when each edge carries its weight forwards and backwards."""
+        many = self.chips.shape[0]
+        return sum(
+            (
+                link_loads(*self.edges(side), np.tile(each, many), self.topology, self.order(side))
+                for side, each in enumerate(weights)
+            ),
+            start=np.zeros(()),
+        )
+
+
+def edge_weights(move: Move, chain: Chain) -> tuple[Numbers, Numbers]:
+    """Chunks (bytes, for shifts, halos and spreads) that each edge carries, both ways.
+
+    On a ring of n a gather sends each chunk half way round both ways, so (n-1)/2 chunks an edge. On
+    a line, the edge after place i carries the i+1 chunks before it forwards, the others backwards.
+    """
+    n, edges = chain.length, chain.forward.shape[1]
+    place = np.arange(edges, dtype=float)
+    match move:
+        case Move.GATHER | Move.SCATTER if chain.closed:
+            return np.full(edges, (n - 1) / 2), np.full(edges, (n - 1) / 2)
+        case Move.GATHER:
+            return place + 1, n - 1 - place
+        case Move.SCATTER:
+            return n - 1 - place, place + 1
+        case Move.SHIFT | Move.HALO:
+            return np.full(edges, 0.5), np.full(edges, 0.5)
+        case Move.SPREAD if chain.closed:
+            return 0.5 * (place < n - 1), 0.5 * (place > 0)
+    return np.ones(edges), np.zeros(edges)
+
+
+@lru_cache(maxsize=512)
+def move_loads(move: Move, chain: Chain) -> Loads:
+    """Chunks on each link."""
+    return chain.loads(edge_weights(move, chain))
+
+
+def chain_hops(move: Move, chain: Chain) -> int:
+    """Links that are crossed one after another until the last chip has all that it waits for.
+
+    A gather on a ring of n passes n/2 edges in turn, of which the longest such run decides; on a
+    line all of them. A shift passes one.
+    """
+    hops = chain.edge_hops
+    match move:
+        case Move.SHIFT | Move.HALO:
+            return int(hops.max())
+        case Move.GATHER | Move.SCATTER if chain.closed:
+            return _longest_run(hops, max(1, chain.length // 2))
+        case Move.SPREAD if chain.closed:
+            return _longest_run(hops, chain.length - 1)
+    return int(hops.sum(axis=1).max())
+
+
+def _longest_run(hops: NDArray[np.intp], count: int) -> int:
+    """The most links on `count` edges in a row, round the ring."""
+    turned = np.concatenate([hops, hops[:, : count - 1]], axis=1)
+    sums = np.cumsum(np.pad(turned, ((0, 0), (1, 0))), axis=1)
+    return int((sums[:, count:] - sums[:, :-count]).max())
+
+
+@lru_cache(maxsize=256)
+def rows(dim: int, spans: tuple[Span, ...], topology: Topology) -> Chain:
+    """The chain along one dimension of a group: a ring where that loads no link more."""
+    along = sorted((span for span in spans if span.dim == dim), key=lambda span: -span.stride)
+    chips = groups(along, topology)
+    return best_chain([Chain.of(chips, closed, topology) for closed in (True, False)])
+
+
+@lru_cache(maxsize=256)
+def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
+    """The best chain through all chips of a group, over all dimensions that it covers.
+
+    Rows one after another, in three ways (see `_orders`), along each dimension first. The best
+    loads its links least; of such, it has the shortest run of hops; of such, the first is taken.
+    """
+    dims = sorted({span.dim for span in spans})
+    if len(dims) == 1:
+        return rows(dims[0], spans, topology)
+    chips = _grid(dims, spans, topology)
+    return best_chain(
+        Chain.of(ordered, closed, topology)
+        for turned in permutations(range(len(dims)))
+        for ordered in _orders(chips, turned)
+        for closed in (True, False)
+    )
+
+
+def best_chain(chains: "Sequence[Chain] | Iterator[Chain]") -> Chain:
+    """The chain whose links carry least in a gather, then the one of the fewest hops."""
+    best, least = None, (np.inf, np.inf)
+    for chain in chains:
+        cost = float(move_loads(Move.GATHER, chain).max()), float(chain_hops(Move.GATHER, chain))
+        if cost < least:
+            best, least = chain, cost
+        if least <= ((chain.length - 1) / 2, chain.length // 2):
+            break
+    assert best is not None
+    return best
+
+
+def _grid(dims: Sequence[int], spans: Sequence[Span], topology: Topology) -> Chips:
+    """The groups with their members along each of `dims`, [group, *members, dimension]."""
+    along = [
+        span for dim in dims
+        for span in sorted((s for s in spans if s.dim == dim), key=lambda s: -s.stride)
+    ]  # fmt: skip
+    sizes = [prod(span.size for span in spans if span.dim == dim) for dim in dims]
+    chips = groups(along, topology)
+    return chips.reshape(len(chips), *sizes, -1)
+
+
+def _orders(grid: Chips, turned: Sequence[int]) -> Iterator[Chips]:
+    """Chips of each group in three orders, the last of the `turned` dimensions fastest.
+
+    Row by row (a helix, where rows wrap); every other row backwards (a snake); and a snake that
+    leaves out the first column and returns through it (a comb, which closes without wraps).
+    """
+    count = len(grid)
+    laid = grid.transpose(0, *(1 + dim for dim in turned), grid.ndim - 1)
+    yield laid.reshape(count, -1, laid.shape[-1])
+    snake = _snake(laid)
+    yield snake
+    yield _comb(_snake(laid[..., 0, :]), snake, laid.shape[-2])
+
+
+def _snake(grid: Chips) -> Chips:
+    """[group, rows, ..., dimension] flattened, every other row of each level backwards."""
+    if grid.ndim == 3:
+        return grid
+    inner = [_snake(grid[:, row]) for row in range(grid.shape[1])]
+    return np.concatenate(
+        [row if at % 2 == 0 else row[:, ::-1] for at, row in enumerate(inner)], axis=1
+    )
+
+
+def _comb(column: Chips, snake: Chips, width: int) -> Chips:
+    """The snake over all columns but the first, then back up the first."""
+    many = column.shape[1]
+    lines = snake.reshape(len(snake), many, width, -1)
+    teeth = [lines[:, at, 1:] if at % 2 == 0 else lines[:, at, :-1] for at in range(many)]
+    return np.concatenate([*teeth, column[:, ::-1]], axis=1)

@@ -1,0 +1,58 @@
+"""Which chips a group of devices has: coordinates, from the spans of its axes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.hardware import DIE, Span, Topology
+
+Part = tuple[tuple[Span, ...], Topology, tuple[int, ...]]
+
+Chips = NDArray[np.intp]
+"""Coordinates of chips; the last index is the dimension."""
+
+
+def on_torus(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The spans that lie on the torus: those longer than one, without the die."""
+    return tuple(span for span in spans if span.dim != DIE and span.size > 1)
+
+
+def groups(spans: Sequence[Span], topology: Topology) -> Chips:
+    """All groups of one axis or several side by side, [group, member, dimension].
+
+    Members are in the order of the mesh, the first span outermost. Along a dimension, a place is a
+    number of mixed radix, and a span is one of its digits: a group's members differ in the digits
+    of its own spans, and the groups in all others.
+    """
+    steps = [np.eye(len(topology.dims), dtype=np.intp)[span.dim] * span.stride for span in spans]
+    numbers = list(product(*(range(span.size) for span in spans)))
+    offsets = np.array(numbers, dtype=np.intp).reshape(len(numbers), len(steps))
+    offsets = offsets @ np.array(steps, dtype=np.intp).reshape(len(steps), len(topology.dims))
+    free = [_origins(dim, length, spans) for dim, length in enumerate(topology.dims)]
+    origins = np.array(list(product(*free)), dtype=np.intp)
+    return origins[:, None, :] + offsets[None, :, :]
+
+
+def _origins(dim: int, length: int, spans: Sequence[Span]) -> list[int]:
+    """The places along a dimension at which a group can start."""
+    own = [span for span in spans if span.dim == dim]
+    return [p for p in range(length) if all(p // s.stride % s.size == 0 for s in own)]
+
+
+def covered(spans: Sequence[Span], topology: Topology) -> Part:
+    """The spans and the torus of the dimensions alone that they lie on, and which those are.
+
+    On all other dimensions a group and what it does repeat from place to place. A twisted torus
+    stays whole, because its wraps lead from one dimension into others.
+    """
+    spans = on_torus(spans)
+    dims = tuple(sorted({span.dim for span in spans}))
+    if topology.twisted or len(dims) == len(topology.dims):
+        return spans, topology, tuple(range(len(topology.dims)))
+    part = Topology(
+        tuple(topology.dims[dim] for dim in dims), tuple(topology.wrap[dim] for dim in dims)
+    )
+    return tuple(replace(span, dim=dims.index(span.dim)) for span in spans), part, dims

@@ -1,0 +1,109 @@
+"""The links between two chips, by dimension-ordered shortest paths.
+
+A link is numbered by its place in an array [dimension, direction (0 is +, 1 is -), *coordinates of
+the chip that it leaves]; the two directions of a cable are two links.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.hardware import Topology
+from tpusim.network.groups import Chips
+
+Loads = NDArray[np.float64]
+"""What each link carries, [dimension, direction, *coordinates]."""
+
+Way = tuple[int, ...]
+"""Links to cross along each dimension, signed."""
+
+
+def link_shape(topology: Topology) -> tuple[int, ...]:
+    """The shape of an array with an entry a link."""
+    return (len(topology.dims), 2, *topology.dims)
+
+
+def shortest_moves(starts: Chips, ends: Chips, topology: Topology, prefer: int = 1) -> Chips:
+    """Links to cross along each dimension, signed, on a shortest way from each start to its end.
+
+    prefer: the direction, 1 or -1, along a dimension whose ends are as near both ways round.
+    """
+    if topology.twisted:
+        offsets = (ends - starts).reshape(-1, len(topology.dims)).tolist()
+        pick = max if prefer > 0 else min
+        ways = [pick(minimal_ways(tuple(offset), topology)) for offset in offsets]
+        return np.array(ways, dtype=np.intp).reshape(starts.shape)
+    moves = ends - starts
+    for dim, (length, wraps) in enumerate(zip(topology.dims, topology.wrap, strict=True)):
+        if wraps:
+            ahead = prefer * moves[..., dim] % length
+            moves[..., dim] = prefer * np.where(2 * ahead > length, ahead - length, ahead)
+    return moves
+
+
+@lru_cache(maxsize=8192)
+def minimal_ways(offset: Way, topology: Topology) -> tuple[Way, ...]:
+    """Every shortest way to the chip `offset` away, in order.
+
+    Ways to one chip differ by rounds: going once round a dimension leads back or, on a twisted
+    torus, to where its twist shifts.
+    """
+    ways = np.array(offset, dtype=np.intp) + _rounds(topology)
+    links = np.abs(ways).sum(axis=1)
+    return tuple(sorted({tuple(way) for way in ways[links == links.min()].tolist()}))
+
+
+@lru_cache(maxsize=64)
+def _rounds(topology: Topology) -> Chips:
+    """The moves that lead back to where they start, up to two rounds of each dimension."""
+    turns = [range(-2, 3) if wraps else (0,) for wraps in topology.wrap]
+    once = np.diag(topology.dims) - np.array([topology.twist(d) for d in range(len(turns))])
+    return np.asarray(np.array(list(product(*turns)), dtype=np.intp) @ once)
+
+
+def walk(
+    starts: Chips, moves: Chips, topology: Topology, order: Sequence[int]
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Walk from each start along its moves, one dimension after another, one link at a time.
+
+    Yields which of the walkers cross a link, and the number of that link.
+    """
+    at = starts.copy()
+    for dim in order:
+        for side, sign in enumerate((1, -1)):
+            left = sign * moves[:, dim]
+            for crossed in range(int(left.max(initial=0))):
+                who = np.flatnonzero(left > crossed)
+                yield who, _number(at[who], dim, side, topology)
+                at[who] = topology.step(at[who], dim, sign)
+
+
+def _number(at: Chips, dim: int, side: int, topology: Topology) -> NDArray[np.intp]:
+    places = np.ravel_multi_index(tuple(at.T), topology.dims)
+    return np.asarray((2 * dim + side) * topology.chips + places, dtype=np.intp)
+
+
+def link_loads(
+    starts: Chips, moves: Chips, weights: NDArray[np.floating[Any]], topology: Topology,
+    order: Sequence[int],
+) -> Loads:  # fmt: skip
+    """The sum over walkers of their weights on each link that they cross."""
+    total = np.zeros(2 * len(topology.dims) * topology.chips)
+    for who, links in walk(starts, moves, topology, order):
+        total += np.bincount(links, weights[who], len(total))
+    return total.reshape(link_shape(topology))
+
+
+def link_paths(
+    starts: Chips, moves: Chips, topology: Topology, order: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """The numbers of the links that each walker crosses, in order."""
+    paths: list[list[int]] = [[] for _ in starts]
+    for who, links in walk(starts, moves, topology, order):
+        for walker, link in zip(who.tolist(), links.tolist(), strict=True):
+            paths[walker].append(link)
+    return [tuple(path) for path in paths]
