@@ -3,16 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpusim.report.palette import GRID, INK, MUTED, Style, styles
+from tpusim.report.palette import GRID, HEAT_SHADES, INK, MUTED, Style, styles
 from tpusim.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 SMALL = 8
 EDGE = 0.4
 """Points: the size of labels, and the width of the lines around bars."""
+
+ROOMY = 6
+"""Entries of a legend that have room in a row; more of them stand closer."""
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -75,12 +79,13 @@ def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     handles = [Patch(**fill(style), label=label) for label, style in entries.items()]
+    crowded = len(handles) > ROOMY
     above = ax.transAxes + ScaledTranslation(0, lift / 72, ax.figure.dpi_scale_trans)
     made = ax.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=len(handles),
         bbox_transform=above,
-        frameon=False, fontsize=9, labelcolor=INK, handlelength=1.6, columnspacing=1.4,
-        borderaxespad=0.2,
+        frameon=False, fontsize=SMALL if crowded else 9, labelcolor=INK, borderaxespad=0.2,
+        handlelength=1.2 if crowded else 1.6, columnspacing=0.8 if crowded else 1.4,
     )  # fmt: skip
     for text in made.get_texts():
         text.set_parse_math(False)
@@ -89,6 +94,36 @@ def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:
 def style_of(result: Result) -> dict[str, Style]:
     """The style of each label of a result: the same one in all of its figures."""
     return styles(record.label for record in result.timeline.tasks)
+
+
+def width_of(text: str) -> float:
+    """Inches that a title takes, at the most."""
+    return 0.092 * len(text) + 0.1
+
+
+def nothing(result: Result, text: str, ax: "Axes | None") -> "Axes":
+    """A figure of its title alone, which says that there is nothing to draw."""
+    ax = new_figure(7.2, 0.7).add_subplot() if ax is None else ax
+    ax.set_axis_off()
+    head(ax, f"{name_of(result)}: {text}", pad=4)
+    return ax
+
+
+def heat() -> "Colormap":
+    """Pale to dark for little to much: the order is kept in print."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("heat", HEAT_SHADES)
+
+
+def joined(words: Sequence[str]) -> str:
+    """A list in words.
+
+    >>> joined(["x+", "x−", "y+"])
+    'x+, x− and y+'
+    """
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def scale(seconds: float) -> tuple[float, str]:

@@ -37,6 +37,7 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "slice": _slice(result),
         "plan": _plain(asdict(result.plan)),
         "placement": _placement(result),
+        "network": result.verdicts.network,
         "replicated": [_named(entry) for entry in result.verdicts.dropped],
         "unasked": [
             {"collective": what, "tensor": tensor, "count": count}
@@ -53,6 +54,7 @@ def _slice(result: Result) -> dict[str, Any]:
         "topology": "x".join(map(str, pod.topology.dims)),
         "twisted": pod.topology.twisted,
         "num_slices": pod.num_slices,
+        "dcn_oversubscription": pod.dcn_oversubscription,
         "chips": pod.chips,
         "devices": pod.devices,
     }

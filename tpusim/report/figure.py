@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from io import BytesIO
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from tpusim.report.axes_matrix import plot_axes
 from tpusim.report.breakdown import plot_breakdown, title
 from tpusim.report.memory import plot_memory
 from tpusim.report.roofline import plot_roofline
 from tpusim.report.timeline import plot_timeline
+from tpusim.report.torus_heatmap import plot_torus
 from tpusim.report.utilisation import plot_utilisation
 from tpusim.result import Result
 
@@ -35,6 +39,8 @@ def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
         "timeline": plot_timeline(result)[0],
         "memory": plot_memory(result),
         "utilisation": plot_utilisation(result),
+        "torus": plot_torus(result),
+        "axes": plot_axes(result),
         "roofline": plot_roofline(result),
     }
     for name, ax in axes.items():
@@ -44,13 +50,14 @@ def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
 
 
 def _both(figure: Figure, head: str) -> Iterator[tuple[str, bytes]]:
-    """The same layout twice: it is worked out once."""
-    yield "png", _saved(figure, "png", {"Title": head, "Software": None})
+    """The same layout twice: it is worked out once.
+
+    A canvas that prints draws once, where `savefig` draws twice.
+    """
+    figure.set_dpi(DPI)
+    png, svg = BytesIO(), BytesIO()
+    FigureCanvasAgg(figure).print_png(png, metadata={"Title": head, "Software": None})  # type: ignore[no-untyped-call]
+    yield "png", png.getvalue()
     figure.set_layout_engine("none")
-    yield "svg", _saved(figure, "svg", {"Title": head, "Date": None})
-
-
-def _saved(figure: Figure, kind: str, metadata: dict[str, str | None]) -> bytes:
-    buffer = BytesIO()
-    figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
-    return buffer.getvalue()
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": head, "Date": None})  # type: ignore[no-untyped-call]
+    yield "svg", svg.getvalue()

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.errors import TpusimError, nearest
-from tpusim.report.canvas import EDGE, SMALL, head, new_figure
-from tpusim.report.palette import BEST, GRID, INK, MFU_SHADES, MUTED
+from tpusim.report.canvas import EDGE, SMALL, head, heat, new_figure
+from tpusim.report.palette import BEST, GRID, HEAT_SHADES, INK, MUTED
 from tpusim.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ def plot_mesh_heatmap(data: MeshHeatmap, ax: "Axes | None" = None, title: str = 
 
 def _shades(data: MeshHeatmap) -> "tuple[Colormap, Normalize]":
     """Pale to dark over the range of MFU, so that the best is also the darkest in print."""
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
+    from matplotlib.colors import Normalize
 
     values = [cell.mfu for cell in data.cells if cell.mfu is not None] or [0.0]
     low = min(min(values), max(values) - LEAST_SPAN)
-    return LinearSegmentedColormap.from_list("mfu", MFU_SHADES), Normalize(low, max(values))
+    return heat(), Normalize(low, max(values))
 
 
 def _draw(ax: "Axes", data: MeshHeatmap, cell: Cell, shades: "Colormap", norm: "Normalize") -> None:
@@ -158,7 +158,7 @@ def _key(ax: "Axes", data: MeshHeatmap) -> None:
             f"best: {data.x} {best.x}, {data.y} {best.y}, MFU {best.mfu:.1%}, "
             f"{format_seconds(best.step_time_s or 0)} a step"
         )
-        handles.append(Patch(facecolor=MFU_SHADES[-1], edgecolor=BEST, linewidth=2.4, label=said))
+        handles.append(Patch(facecolor=HEAT_SHADES[-1], edgecolor=BEST, linewidth=2.4, label=said))
     if any(cell.need_bytes is not None for cell in data.cells):
         handles.append(
             Patch(facecolor="white", edgecolor=MUTED, hatch=HATCH, linewidth=EDGE,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tpusim.costs.bind import SKEW
 from tpusim.phase import Phase
 from tpusim.result import COMPUTE_LABELS
 
@@ -13,8 +14,8 @@ ALARM = "#b3261e"
 BEST = "#f2a541"
 """The frame of the best of many."""
 
-MFU_SHADES = ("#e3f0f8", "#a3d0ea", "#328cc1", "#0b3c5d")
-"""Pale to dark for a low to a high MFU."""
+HEAT_SHADES = ("#e3f0f8", "#a3d0ea", "#328cc1", "#0b3c5d")
+"""Pale to dark for low to high: an MFU, the use of a link."""
 
 PHASE_SHADES: Mapping[Phase, str] = {
     Phase.FORWARD: "#0b3c5d",
@@ -40,6 +41,9 @@ COMPUTE_STYLES: Mapping[str, Style] = {
     "convolution": Style("#5f8fb0", "||", text="white"),
     "vector": Style("#cfe6f4"),
 }
+SKEW_STYLE = Style("#c3c9d0", "....")
+"""Waiting for other slices: no work and no transfer."""
+
 TRANSFER_STYLES = (
     Style("#f2a541", "////"),
     Style("#e07b53", "\\\\\\\\"),
@@ -49,13 +53,18 @@ TRANSFER_STYLES = (
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """A style for each label of tasks: kinds of compute in blue, mesh axes in amber and hatched."""
+    """A style for each label of tasks.
+
+    Kinds of compute are blue, mesh axes amber and hatched, and the wait for other slices grey.
+    """
     ordered = sorted(set(labels), key=_rank)
-    moving = [label for label in ordered if label not in COMPUTE_STYLES]
+    fixed = {**COMPUTE_STYLES, SKEW: SKEW_STYLE}
+    moving = [label for label in ordered if label not in fixed]
     hatched = {label: TRANSFER_STYLES[at % len(TRANSFER_STYLES)] for at, label in enumerate(moving)}
-    return {label: hatched.get(label) or COMPUTE_STYLES[label] for label in ordered}
+    return {label: hatched.get(label) or fixed[label] for label in ordered}
 
 
 def _rank(label: str) -> tuple[int, str]:
     known = label in COMPUTE_LABELS
-    return (COMPUTE_LABELS.index(label) if known else len(COMPUTE_LABELS), label)
+    last = len(COMPUTE_LABELS) + (label == SKEW)
+    return (COMPUTE_LABELS.index(label) if known else last, label)

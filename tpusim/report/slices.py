@@ -1,5 +1,6 @@
 """What happened when, on tracks: slices that never overlap on one track, and the level of HBM."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,15 @@ class Slice:
     def length_ps(self) -> int:
         """How long it takes."""
         return self.end_ps - self.start_ps
+
+
+def operation_of(record: Record) -> str:
+    """The operation that a record is a part of.
+
+    The parts of a collective follow one another; all but the last are called `name/label/0` and so
+    on, the last as the operation.
+    """
+    return re.sub(rf"/{re.escape(record.label)}/\d+$", "", record.name)
 
 
 def core_slices(timeline: Timeline, lane: int = 0, *, every: bool = False) -> list[Slice]:

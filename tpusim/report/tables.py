@@ -10,6 +10,7 @@ from itertools import chain
 
 from tpusim.engine.timeline import Record
 from tpusim.program import Collective, Loop, Op, Transfer
+from tpusim.report.slices import operation_of
 from tpusim.result import Result
 
 OPERATIONS = ("name", "phase", "label", "does", "count", "start_s", "duration_s", "total_s")
@@ -36,14 +37,15 @@ def transfers(result: Result) -> str:
     """All collectives and host transfers, also those that the core itself waits in.
 
     `bytes` is the full tensor on one device, as in `Collective`, each of `count` times. A
-    collective that runs within the slice and across slices has a row for each half.
+    collective has a row for each of its parts: transfers within the slice, additions after them,
+    and across slices.
     """
     moving = {op.name: op for op in _moving(result.program.body)}
     records = sorted(result.timeline.tasks, key=lambda record: record.start_ps)
     rows = (
         (r.name, str(r.phase), r.stream, *_described(op), *_times(r))
         for r in records
-        if (op := moving.get(r.name) or moving.get(r.name.removesuffix(f"/{r.label}")))
+        if (op := moving.get(operation_of(r)))
     )
     return _csv(TRANSFERS, rows)
 

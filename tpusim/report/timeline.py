@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tpusim.costs.collective import PCIE
+from tpusim.costs.links import PCIE
 from tpusim.costs.tasks import CORE, HBM
 from tpusim.report.canvas import (
     fill,

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Timeline
 from tpusim.errors import TpusimError, nearest
-from tpusim.program import Collective, Compute, Loop, Op
-from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
+from tpusim.program import Collective, Compute, Loop, Op, Transfer
+from tpusim.report.slices import Slice, core_slices, memory_levels, operation_of, stream_tracks
 from tpusim.result import PICO, Result
 from tpusim.units import format_seconds
 
@@ -110,7 +110,7 @@ def _slice_event(lane: int, thread: int, each: Slice, about: dict[str, Event]) -
         "phase": str(record.phase),
         "label": record.label,
         "repeats": record.count,
-        **about.get(record.name, about.get(record.name.rpartition("/")[0], {})),
+        **about.get(operation_of(record), {}),
     }
     return _complete(lane, thread, f"wait for {record.name}" if waits else record.name, span, args)
 
@@ -126,5 +126,5 @@ def _about(body: tuple[Op, ...]) -> Iterator[tuple[str, Event]]:
         elif isinstance(op, Collective):
             how = {"axes": "+".join(op.axes), "mode": str(op.mode), "dtype": op.dtype}
             yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind), **how}
-        else:
+        elif isinstance(op, Transfer):
             yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind)}

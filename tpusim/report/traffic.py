@@ -45,7 +45,7 @@ def link_volumes(result: Result) -> dict[str, Counter[str]]:
 def loads(result: Result, start_ps: int, end_ps: int) -> list[Load]:
     """The load of the links between two times, a row for each time in which it is constant.
 
-    A task draws at the rate that the engine gave it: the max-min fair one among those in flight,
+    A task draws at the rate that the engine gave it: the fair one among those in flight,
     from the end of its delay to its own end.
     """
     code = compiled(result)

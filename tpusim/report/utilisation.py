@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpusim.costs.collective import DCN, PCIE
+from tpusim.costs.links import DCN, PCIE
 from tpusim.costs.tasks import HBM
 from tpusim.report.canvas import SMALL, fill, head, legend, name_of, new_figure, quiet, style_of
 from tpusim.report.palette import INK, Style

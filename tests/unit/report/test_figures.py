@@ -15,9 +15,11 @@ from tpusim.phase import Phase
 from tpusim.program import Compute, Loop
 from tpusim.report import (
     memory_data,
+    plot_axes,
     plot_memory,
     plot_roofline,
     plot_timeline,
+    plot_torus,
     plot_utilisation,
     roofline_data,
     timeline_data,
@@ -30,7 +32,7 @@ from tpusim.report.places import clusters, labels, ranges
 from tpusim.report.timeline import short
 from tpusim.result import COMPUTE_LABELS, Result
 
-PLOTS = (plot_memory, plot_roofline, plot_timeline, plot_utilisation)
+PLOTS = (plot_axes, plot_memory, plot_roofline, plot_timeline, plot_torus, plot_utilisation)
 
 
 @cache
@@ -86,7 +88,7 @@ def test_no_text_is_cut_off_and_none_lies_on_another(plot: Any, lowering: str) -
             assert not a.padded(-1).overlaps(b.padded(-1)), (one.get_text(), other.get_text())
 
 
-@pytest.mark.parametrize("plot", [plot_memory, plot_roofline, plot_utilisation])
+@pytest.mark.parametrize("plot", [plot for plot in PLOTS if plot is not plot_timeline])
 def test_a_figure_is_drawn_where_one_wants_it(plot: Any) -> None:
     mine = Figure().add_subplot()
     assert plot(result(), mine) is mine
@@ -100,7 +102,7 @@ def test_the_timeline_is_drawn_where_one_wants_it() -> None:
 
 def test_figures_are_the_same_bytes_each_time() -> None:
     one, other = figure_bytes(result()), figure_bytes(result())
-    names = ("breakdown", "timeline", "memory", "utilisation", "roofline")
+    names = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
     assert list(one) == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     assert one == other
 
@@ -211,10 +213,13 @@ def test_names_on_bars_are_short(name: str, text: str) -> None:
 
 
 def test_kinds_and_axes_differ_in_print_too() -> None:
-    known = styles(["fsdp", "matmul", "tensor", "vector", "attention", "dcn_data", "host"])
+    known = styles(
+        ["fsdp", "slice skew", "matmul", "tensor", "vector", "attention", "dcn_data", "host"]
+    )
+    assert list(known)[-1] == "slice skew"
     assert list(known)[:3] == ["matmul", "attention", "vector"]
     assert len({(style.face, style.hatch) for style in known.values()}) == len(known)
-    hatches = [known[axis].hatch for axis in ("fsdp", "tensor", "dcn_data", "host")]
+    hatches = [known[axis].hatch for axis in ("fsdp", "tensor", "dcn_data", "host", "slice skew")]
     assert all(hatches)
-    assert len(set(hatches)) == 4
+    assert len(set(hatches)) == 5
     assert set(COMPUTE_STYLES) == set(COMPUTE_LABELS)

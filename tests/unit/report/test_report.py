@@ -21,6 +21,7 @@ from tpusim.report import (
     document,
     perfect_compiler,
     plot_breakdown,
+    trace,
     write_report,
 )
 from tpusim.report.palette import PHASE_SHADES
@@ -84,6 +85,20 @@ def test_transfers_hold_every_collective_as_often_as_it_runs() -> None:
             op.mode,
         )
     assert counts == {name: n for name, (_, n) in moving.items()}
+
+
+def test_a_collective_has_a_row_for_each_of_its_parts() -> None:
+    plan = ts.Plan(mesh={"data": 64}, seq_len=256, global_batch=64)
+    run = ts.simulate(MODEL, plan, ts.Slice("v4", "4x4x4"))
+    parts = [row for row in rows(transfers(run)) if row["name"].endswith("/data/0")]
+    names = {row["name"] for row in rows(transfers(run))}
+    assert parts
+    for row in parts:
+        assert row["name"].removesuffix("/data/0") in names
+        assert (row["kind"], row["axes"]) == ("all-reduce", "data")
+    moved = {event["name"]: event["args"] for event in trace(run)["traceEvents"]
+             if event["name"] in names and event["ph"] == "X"}  # fmt: skip
+    assert all(moved[row["name"]]["bytes"] == float(row["bytes"]) for row in parts)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +185,8 @@ def test_json_begins_with_the_stable_keys() -> None:
     assert data["reason"] is None
     assert data["plan"]["mesh"] == MESH
     assert data["slice"] == {
-        "chip": "v5e", "topology": "4x8", "twisted": False, "num_slices": 1, "chips": 32,
-        "devices": 32,
+        "chip": "v5e", "topology": "4x8", "twisted": False, "num_slices": 1,
+        "dcn_oversubscription": 1.0, "chips": 32, "devices": 32,
     }  # fmt: skip
     assert data["model"]["parameters"] == MODEL.parameter_count
     assert data["placement"] == {

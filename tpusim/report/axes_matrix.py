@@ -1,0 +1,125 @@
+"""Which axes of the mesh load which links, as a figure: a matrix in bytes."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpusim.costs.links import DCN, DIE_LINKS
+from tpusim.hardware.placement import DCN_PREFIX
+from tpusim.report.canvas import SMALL, head, heat, name_of, new_figure, nothing, quiet, width_of
+from tpusim.report.palette import INK, MUTED
+from tpusim.report.traffic import link_volumes
+from tpusim.report.utilisation import resource_name
+from tpusim.result import Result
+from tpusim.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NANO = 1e-9
+TOTAL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTraffic:
+    """Bytes that one device puts on the busiest link of a class, by groups of axes.
+
+    rows: the axes of the collectives that cross links, such as `fsdp` or `data+tensor`.
+    columns: the link classes that the slice has. bytes: [row][column], of the step.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    bytes: tuple[tuple[float, ...], ...]
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """The sums over the rows, a link class each."""
+        return tuple(map(sum, zip(*self.bytes, strict=True))) or (0.0,) * len(self.columns)
+
+
+def axes_data(result: Result) -> AxisTraffic:
+    """What each group of axes puts on each link class, the group with most on one link first.
+
+    The sum of a column is what `timeline.links` says that the link carried.
+    """
+    columns = _columns(result)
+    volumes = link_volumes(result)
+    labels = {label for link in columns for label, volume in volumes[link].items() if volume}
+    rows = {label: tuple(NANO * volumes[link][label] for link in columns) for label in labels}
+    order = sorted(rows, key=lambda label: (-max(rows[label]), label))
+    return AxisTraffic(tuple(order), columns, tuple(rows[label] for label in order))
+
+
+def _columns(result: Result) -> tuple[str, ...]:
+    """The link classes of the slice: dimensions of one chip have none."""
+    topology, pod = result.pod.topology, result.pod
+    sizes = zip(topology.names, topology.dims, strict=True)
+    ici = [f"ici:{name}{way}" for name, size in sizes if size > 1 for way in "+-"]
+    die = DIE_LINKS if pod.chip.devices > 1 else ()
+    return (*ici, *die, *((DCN,) if pod.num_slices > 1 else ()))
+
+
+def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
+    """Draw `axes_data` on `ax`, or on a new figure; returns the axes."""
+    data = axes_data(result)
+    if not data.rows:
+        return nothing(result, "nothing crosses a link", ax)
+    most = max(map(max, data.bytes))
+    text = f"{name_of(result)}: {_finding(data, most)}"
+    names = [_row_name(label, result) for label in data.rows]
+    names += [TOTAL] if len(names) > 1 else []
+    if ax is None:
+        left = 0.085 * max(map(len, names)) + 0.1
+        wide = max(7.2, left + 0.78 * len(data.columns), left + width_of(text))
+        ax = new_figure(wide, 1.1 + 0.34 * len(names)).add_subplot()
+    cells = np.array(data.bytes)
+    ax.imshow(
+        np.where(cells, cells, np.nan), heat(), vmin=0, vmax=most, aspect="auto",
+        interpolation="none",
+    )  # fmt: skip
+    _numbers(ax, data, most)
+    ax.set_yticks(range(len(names)), names, parse_math=False)
+    ax.set_xticks(range(len(data.columns)), list(map(resource_name, data.columns)))
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    quiet(ax, rows=True)
+    ax.grid(False)
+    ax.spines["bottom"].set_visible(False)
+    ax.tick_params(length=0)
+    ax.set_xlabel("busiest link of each class, one way [bytes of one device a step]", color=INK)
+    head(ax, text, pad=8)
+    return ax
+
+
+def _finding(data: AxisTraffic, most: float) -> str:
+    """Which axes put most on a link."""
+    top = data.bytes[0]
+    links = [name for name, nbytes in zip(data.columns, top, strict=True) if nbytes == most]
+    return f"{data.rows[0]} puts most on a link, {format_bytes(most)} on {resource_name(links[0])}"
+
+
+def _numbers(ax: "Axes", data: AxisTraffic, most: float) -> None:
+    """The bytes of each cell and of each column; a dot where nothing crosses."""
+    rows = (*data.bytes, data.totals) if len(data.rows) > 1 else data.bytes
+    for row, cells in enumerate(rows):
+        total = row == len(data.rows)
+        for column, nbytes in enumerate(cells):
+            dark = not total and nbytes > 0.45 * most
+            ax.text(
+                column, row, format_bytes(nbytes) if nbytes else "·", ha="center", va="center",
+                fontsize=SMALL, color="white" if dark else INK if nbytes else MUTED,
+                weight="bold" if total else "normal",
+            )  # fmt: skip
+
+
+def _row_name(label: str, result: Result) -> str:
+    """A group of axes, its devices, and what it lies on: `fsdp = 256 on y, z`."""
+    axes, sizes = label.split("+"), dict(result.program.axes)
+    size = prod(sizes[axis] for axis in axes)
+    if all(axis.startswith(DCN_PREFIX) for axis in axes):
+        return f"{label} = {size} slices"
+    written = result.placement.written
+    parts = [part for axis in axes for part in written.get(axis, ())]
+    return f"{label} = {size} on {', '.join(parts)}"
