@@ -66,12 +66,22 @@ def simulate(
     program: Annotated[
         bool, typer.Option("--program", help="Show the partitioned program.")
     ] = False,
+    network: Annotated[
+        str, typer.Option("--network", metavar="MODE", help="flows, or hops: each message.")
+    ] = "flows",
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="WHAT", help="Show why: placement or collectives."),
+    ] = None,
 ) -> str:
     """Simulate one training step of a run."""
     from tpusim.cli.simulation import simulation
 
     folder = _folder(out, "report")
-    return simulation(run, settings or (), folder, stats=stats, fold=fold, program=program)
+    return simulation(
+        run, settings or (), folder, stats=stats, fold=fold, program=program, explain=explain,
+        network=network,
+    )  # fmt: skip
 
 
 @app.command()

@@ -1,8 +1,15 @@
 """What `tpusim simulate` does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tpusim.errors import PlanError, nearest
+from tpusim.explain import (
+    CollectiveTable,
+    PlacementTable,
+    explain_collectives,
+    explain_placement,
+)
 from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
@@ -10,21 +17,31 @@ from tpusim.runfile import blame, read_run
 from tpusim.simulation import simulate
 from tpusim.summary import summary
 
+EXPLAINED: Mapping[str, Callable[[Result], PlacementTable | CollectiveTable]] = {
+    "placement": lambda result: explain_placement(result.model, result.plan, result.pod),
+    "collectives": explain_collectives,
+}
+"""What `--explain` takes."""
+
 
 def simulation(
     path: str, settings: Sequence[str], folder: Path | None, *, stats: bool, fold: bool,
-    program: bool,
+    program: bool, explain: str | None = None, network: str = "flows",
 ) -> str:  # fmt: skip
     """The report of a run file; with a folder, written there too."""
+    if explain is not None and explain not in EXPLAINED:
+        raise PlanError(f"--explain is {explain!r}: {nearest(explain, EXPLAINED)}")
     run = read_run(path, settings)
     if folder is not None:
         check_folder(folder)
     with blame(run.where):
-        result = simulate(run.model, run.plan, run.pod, fold=fold)
+        result = simulate(run.model, run.plan, run.pod, fold=fold, network=network)
         ideal = perfect_compiler(result)
     if folder is not None:
         write_report(result, folder, ideal)
     parts = [summary(result, ideal)]
+    if explain is not None:
+        parts.append(str(EXPLAINED[explain](result)))
     if program:
         parts.append(text(result.program))
     if folder is not None:

@@ -25,8 +25,9 @@ def sweeping(path: str, settings: Sequence[str], folder: Path | None, workers: i
         space = Space(base=run.plan, **given.tries)
         with _progress() as progress:
             table = sweep(run.model, run.pod, space, workers=workers, progress=progress, out=folder)
+    where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (
-        f"{len(table):,} plans of {run.model.name} on {run.pod} ({run.pod.chips} chips) "
+        f"{len(table):,} plans of {run.model.name} on {where} ({run.pod.chips} chips) "
         f"in {monotonic() - began:.1f} s"
     )
     said = text(table, head)

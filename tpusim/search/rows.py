@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from tpusim.costs.bind import HOST, SKEW
 from tpusim.errors import TpusimError
 from tpusim.hardware import Slice
+from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.models import Transformer
 from tpusim.result import COMPUTE_LABELS, EXPOSED, Result
-from tpusim.search.space import Candidate
+from tpusim.search.space import Candidate, shaped
 from tpusim.simulation import simulate
 from tpusim.summary import infeasible_reason
 
@@ -32,6 +34,7 @@ def outcome(model: Transformer, pod: Slice, candidate: Candidate) -> Row:
     A plan that does not fit has its numbers and a reason; one that model or slice refuse has a
     reason alone.
     """
+    pod = shaped(pod, candidate.shape)
     try:
         result = simulate(model, candidate.plan, pod, placement=candidate.placement)
     except TpusimError as error:
@@ -63,7 +66,10 @@ def labels(axes: Iterable[str]) -> tuple[str, ...]:
     """
     names = sorted(axes)
     groups = [group for size in range(1, len(names) + 1) for group in combinations(names, size)]
-    return (*COMPUTE_LABELS, *(EXPOSED + "+".join(group) for group in groups), f"{EXPOSED}host")
+    exposed = ["+".join(group) for group in groups] + [HOST]
+    if any(axis.startswith(DCN_PREFIX) for axis in names):
+        exposed.append(SKEW)
+    return (*COMPUTE_LABELS, *(EXPOSED + label for label in exposed))
 
 
 def _breakdown(result: Result) -> Mapping[str, float]:

@@ -8,10 +8,15 @@ from typing import Any
 
 from tpusim.errors import PlanError, nearest
 from tpusim.hardware import Placement, Slice, placements
+from tpusim.hardware.legality import can_twist, format_shape, legal_shapes
 from tpusim.hardware.placement import DCN_PREFIX
+from tpusim.hardware.rules import GENERATIONS
+from tpusim.hardware.topology import TWISTED
 from tpusim.partition import Plan
 
 PLACEMENTS = ("best", "all")
+ALL_TWISTED = "all+twisted"
+SHAPES = ("all", ALL_TWISTED)
 _ELSEWHERE = {"mesh": "axes or meshes", "placement": 'placements = "all"'}
 
 
@@ -27,6 +32,9 @@ class Space:
     meshes: meshes to try, instead.
     placements: `best` takes the placement with the cheapest collectives; `all` tries every one on
         whole torus dimensions, or where there is none those that cut the fewest.
+    shapes: shapes to try instead of the slice's own, of as many chips: a list (`4x8x16`,
+        `4x8x16_twisted`), `all` that the generation has, or `all+twisted`. A shape is tried in
+        one order of its dimensions, as another is the same machine.
     vary: plan field -> values to try.
 
     Raises PlanError for a field that a plan does not have, and for a value that it cannot have.
@@ -36,6 +44,7 @@ class Space:
     axes: Sequence[str] = ()
     meshes: Sequence[Mapping[str, int]] = ()
     placements: str = "best"
+    shapes: str | Sequence[str] = ()
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -46,7 +55,9 @@ class Space:
             raise PlanError("sweep.axes and sweep.meshes are both given; write one of them")
         if isinstance(self.axes, str) or len(set(self.axes)) < len(self.axes):
             raise PlanError(f"sweep.axes is {self.axes!r}; write a list of names, each once")
-        if self.base.placement is not None and (self.axes or self.meshes or self._all_placements):
+        _check_shapes(self.shapes)
+        chooses = self.axes or self.meshes or self.shapes or self._all_placements
+        if self.base.placement is not None and chooses:
             raise PlanError(
                 "plan.placement is given, but the sweep chooses placements itself; leave it out"
             )
@@ -62,30 +73,62 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan to try, and its placement where that is not left to the simulation.
+    """A plan to try, with the slice's shape and the placement where the sweep sets them.
 
     Model and slice have not been asked yet: one that they do not admit becomes a row that says so.
     """
 
     plan: Plan
     placement: Placement | None = None
+    shape: str = ""
 
 
 def candidates(space: Space, pod: Slice) -> Iterator[Candidate]:
-    """All candidates of a space on `pod`: values outermost, then meshes, then placements.
+    """All candidates of a space on `pod`: values outermost, then shapes, meshes and placements.
 
     The order depends on the space alone, and keeps plans of one graph together. Raises PlanError
-    where no mesh of the axes has the slice's devices.
+    where no mesh of the axes has the slice's devices, or a shape has not its chips, and
+    HardwareError for a shape that the generation does not have.
     """
+    tried = meshes(space, pod)
     laid = [
-        (mesh, placement)
-        for mesh in meshes(space, pod)
-        for placement in _placements(space, pod, mesh)
+        (mesh, placement, shape)
+        for shape in (shapes(space, pod) if space.shapes else ("",))
+        for mesh in tried
+        for placement in _placements(space, shaped(pod, shape), mesh)
     ]
     for values in product(*space.vary.values()):
         varied = replace(space.base, **dict(zip(space.vary, values, strict=True)))
-        for mesh, placement in laid:
-            yield Candidate(replace(varied, mesh=mesh), placement)
+        for mesh, placement, shape in laid:
+            yield Candidate(replace(varied, mesh=mesh), placement, shape)
+
+
+def shapes(space: Space, pod: Slice) -> Sequence[str]:
+    """The shapes of a space, each with as many chips as a slice of `pod`."""
+    if isinstance(space.shapes, str):
+        legal = legal_shapes(pod.chip.generation, pod.topology.chips)
+        twists = space.shapes == ALL_TWISTED and GENERATIONS[pod.chip.generation].twistable
+        return [
+            format_shape(dims) + suffix
+            for dims in legal
+            for suffix in (("", TWISTED) if twists and can_twist(dims) else ("",))
+        ]
+    found = [str(shaped(pod, shape).topology) for shape in space.shapes]
+    for number, shape in enumerate(found):
+        chips = shaped(pod, shape).topology.chips
+        if chips != pod.topology.chips:
+            raise PlanError(
+                f"sweep.shapes[{number}] is {shape}, which has {chips} chips, but the slice "
+                f"{pod.topology} has {pod.topology.chips}; write shapes of as many"
+            )
+    return found
+
+
+def shaped(pod: Slice, shape: str) -> Slice:
+    """The slice with another shape; itself where that is empty."""
+    if not shape:
+        return pod
+    return Slice(pod.chip, shape, pod.num_slices, dcn_oversubscription=pod.dcn_oversubscription)
 
 
 def meshes(space: Space, pod: Slice) -> Sequence[Mapping[str, int]]:
@@ -144,6 +187,17 @@ def _placements(space: Space, pod: Slice, mesh: Mapping[str, int]) -> Sequence[P
         return placements(pod, mesh)
     except PlanError:
         return (None,)
+
+
+def _check_shapes(given: Any) -> None:
+    if isinstance(given, str):
+        if given not in SHAPES:
+            raise PlanError(
+                f"sweep.shapes is {given!r}: {nearest(given, SHAPES)}; a single shape is a list "
+                "of one, such as ['4x4x8']"
+            )
+    elif not all(isinstance(shape, str) for shape in given) or len(set(given)) < len(given):
+        raise PlanError(f"sweep.shapes is {given!r}; write a list of shapes, each once")
 
 
 def _check_values(base: Plan, key: str, values: Any) -> None:

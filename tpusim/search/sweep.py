@@ -28,11 +28,11 @@ def sweep(
 ) -> "DataFrame":  # fmt: skip
     """One row for each plan of `space`, in the order of `candidates(space, pod)`.
 
-    The columns are the sizes of the mesh axes, the varied fields of the plan, `placement` as text,
-    `step_time_s, mfu, hfu, tokens_per_s, hbm_peak_bytes, hbm_bytes, fits, exposed_s` as in
-    `Result`, the labels of its `breakdown_s`, `status` and `reason`. A plan that does not fit has
-    its numbers and a reason (`does not fit`), one that the model or the slice do not admit a reason
-    alone (`refused`, numbers NaN); none is missing.
+    The columns are the sizes of the mesh axes, the varied fields of the plan, `topology` where the
+    space has shapes, `placement` as text, `step_time_s, mfu, hfu, tokens_per_s, hbm_peak_bytes,
+    hbm_bytes, fits, exposed_s` as in `Result`, the labels of its `breakdown_s`, `status` and
+    `reason`. A plan that does not fit has its numbers and a reason (`does not fit`), one that the
+    model or the slice do not admit a reason alone (`refused`, numbers NaN); none is missing.
 
     workers: processes; by default one a CPU, or this process alone for few plans.
     executor: where the chunks run instead, for example that of a dask client.

@@ -11,21 +11,27 @@ from tpusim.search.space import Candidate
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+TOPOLOGY = "topology"
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a sweep: sizes of mesh axes, varied fields, breakdown labels."""
+    """The columns of a sweep: sizes of mesh axes, varied fields, breakdown labels.
+
+    shaped: whether the shape of the slice varies, which is the column `topology`.
+    """
 
     axes: tuple[str, ...]
     varied: tuple[str, ...]
     breakdown: tuple[str, ...]
+    shaped: bool
 
     @property
     def names(self) -> tuple[str, ...]:
         """All columns, in order."""
-        return (
-            *self.axes, *self.varied, "placement", *NUMBERS, *self.breakdown, "status", "reason",
-        )  # fmt: skip
+        shape = (TOPOLOGY,) if self.shaped else ()
+        inputs = (*self.axes, *self.varied, *shape)
+        return (*inputs, "placement", *NUMBERS, *self.breakdown, "status", "reason")
 
 
 def columns(tried: Sequence[Candidate], varied: Sequence[str]) -> Columns:
@@ -33,7 +39,8 @@ def columns(tried: Sequence[Candidate], varied: Sequence[str]) -> Columns:
     meshes = [candidate.plan.mesh for candidate in tried]
     axes = tuple(dict.fromkeys(axis for mesh in meshes for axis in mesh))
     active = {axis for mesh in meshes for axis, size in mesh.items() if size > 1}
-    found = Columns(axes, tuple(varied), labels(active))
+    shaped = any(candidate.shape for candidate in tried)
+    found = Columns(axes, tuple(varied), labels(active), shaped)
     for axis in axes:
         if found.names.count(axis) > 1:
             raise PlanError(f"the mesh axis {axis!r} has the name of a column; write another name")
@@ -56,7 +63,8 @@ def frame(columns: Columns, tried: Sequence[Candidate], outcomes: Sequence[Row])
 def _inputs(columns: Columns, candidate: Candidate) -> Row:
     """What distinguishes a plan. An axis that its mesh does not have is of size 1."""
     sizes = {axis: candidate.plan.mesh.get(axis, 1) for axis in columns.axes}
-    return sizes | {key: written(getattr(candidate.plan, key)) for key in columns.varied}
+    fields = {key: written(getattr(candidate.plan, key)) for key in columns.varied}
+    return sizes | fields | ({TOPOLOGY: candidate.shape} if columns.shaped else {})
 
 
 def _zeros(columns: Columns, outcome: Row) -> Row:

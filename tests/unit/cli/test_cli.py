@@ -112,7 +112,46 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "simulate" in out
 
 
+def test_the_placements_are_explained(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    mesh = ["--set", "plan.mesh={ data = 2, fsdp = 2, tensor = 4 }"]
+    plain = said(["simulate", path, *mesh], capsys)[1]
+    code, out, _ = said(["simulate", path, *mesh, "--explain", "placement"], capsys)
+    assert code == 0
+    assert out.startswith(plain)
+    head, names, first, *rest = out.removeprefix(plain).strip().splitlines()
+    assert head.startswith(f"placements  {1 + len(rest)} candidates")
+    assert names.split() == ["step", "time", "slower", "collectives", "placement"]
+    assert first.endswith(" (chosen)")
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_given_placement_is_marked_in_the_explanation(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--set", "plan.mesh={ fsdp = 4, tensor = 4 }",
+             "--set", 'plan.placement={ fsdp = ["y"], tensor = ["x"] }']  # fmt: skip
+    _, out, _ = said(["simulate", path, *given, "--explain", "placement"], capsys)
+    table = out.split("\n\n")[-1].splitlines()
+    assert table[0] == "placements  2 candidates"
+    assert table[2].endswith("  fsdp=4 on y · tensor=4 on x (given)")
+    assert table[3].endswith("  fsdp=4 on x · tensor=4 on y")
+    assert table[2].split()[:3] == table[3].split()[:3]
+
+
+def test_the_collectives_are_explained(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = said(["simulate", path, "--explain", "collectives"], capsys)
+    head, names, first, *_ = out.split("\n\n")[-1].splitlines()
+    assert head.startswith("collectives ")
+    assert names.split() == ["collective", "mode", "bytes", "times", "each", "how"]
+    assert "fsdp" in first
+    assert max(map(len, out.splitlines())) <= 100
+
+
 MISTAKES = [
+    (["simulate", "RUN", "--explain", "placment"],
+     "--explain is 'placment': did you mean 'placement'?"),
+    (["simulate", "RUN", "--explain", "all"],
+     "--explain is 'all': valid are collectives, placement"),
     (["simulte", "RUN"], "No such command 'simulte'. Did you mean 'simulate'?"),
     (["chips", "v6"], "no chip 'v6' in the catalogue; did you mean 'v6e'"),
     (["simulate"], "Missing argument 'RUN.toml'"),

@@ -101,7 +101,7 @@ def test_a_full_disk_is_a_sentence() -> None:
     assert answer.stderr == "error: the answer cannot be printed: No space left on device\n"
 
 
-FIGURES = ("breakdown", "timeline", "memory", "utilisation", "roofline")
+FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -81,6 +81,18 @@ def test_settings_change_the_sweep(path: str, capsys: pytest.CaptureFixture[str]
     assert said(["sweep", path, *alone], capsys)[1].startswith("sweep       1 plans")
 
 
+def test_shapes_are_a_column_of_the_answer(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--set", "slice.chip=v4", "--set", "slice.topology=4x4x4"]
+    shapes = ["--set", "sweep.shapes=all", "--set", "sweep.axes=['fsdp']",
+              "--set", "plan.global_batch=64"]  # fmt: skip
+    code, out, _ = said(["sweep", path, *where, *shapes, "--workers", "1"], capsys)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].startswith("sweep       2 plans of transformer on shapes of v4 (64 chips) in ")
+    assert lines[4].split()[:3] == ["fsdp", "remat", "topology"]
+    assert [line.split()[3] for line in lines[5:7]] == ["4x4x4", "4x4x4"]
+
+
 def test_refused_plans_are_an_answer(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(["sweep", path, "--set", "plan.mesh.bogus=2"], capsys)
     assert code == 0
@@ -112,6 +124,8 @@ def test_a_mistake_is_one_sentence_and_exit_2(
 
 BAD_SETTINGS = [
     ("sweep.placements=some", PlanError, "sweep.placements is 'some': valid are all, best"),
+    ("sweep.shapes=al", PlanError, "sweep.shapes is 'al': did you mean 'all'"),
+    ("sweep.shapes=3", PlanError, 'sweep.shapes is 3; write "all", "all\\+twisted" or a list'),
     ("sweep.axis=3", PlanError, r"\[sweep\] has an unknown key 'axis'; did you mean 'axes'\?"),
     ("sweep.axes=data", PlanError, "sweep.axes is the text 'data'; write a list of names"),
     ("sweep.vary.remta=['full']", PlanError, r"\[sweep.vary\] .* did you mean 'remat'\?"),

@@ -17,7 +17,7 @@ def test_the_quick_experiment_writes_its_table_and_figures(tmp_path: Path) -> No
     answer = subprocess.run(
         [*script, "--out", str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    assert answer.stdout.startswith("54 plans, ")
+    assert answer.stdout.startswith("36 plans, ")
     assert {file.name for file in tmp_path.iterdir()} == {"plans.csv", "mfu.svg", "ranking.svg"}
 
 

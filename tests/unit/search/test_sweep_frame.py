@@ -1,6 +1,7 @@
 """The frame of a sweep: each row is what `simulate` says, and none is missing."""
 
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,33 @@ def test_two_sweeps_never_mix(tmp_path: Path) -> None:
     damaged.write_bytes(b"no table")
     with pytest.raises(FileError, match="cannot be read; remove it"):
         swept(space(), out=tmp_path / "one")
+
+
+SHAPES = Space(
+    base=ts.Plan(mesh={"fsdp": 16, "tensor": 16}, seq_len=64, global_batch=256),
+    shapes="all+twisted",
+)
+
+
+def test_a_row_of_another_shape_is_the_result_on_it(tmp_path: Path) -> None:
+    pod = ts.Slice("v4", "8x8x4")
+    table = sweep(MODEL, pod, SHAPES, workers=1, out=tmp_path)
+    assert list(table["topology"]) == ["4x4x16", "4x8x8", "4x8x8_twisted"]
+    for row in table.to_dict("records"):
+        result = simulate(MODEL, SHAPES.base, ts.Slice("v4", row["topology"]))
+        assert row["step_time_s"] == result.step_time_s
+        assert row["placement"] == str(result.placement)
+    assert_frame_equal(sweep(MODEL, pod, SHAPES, workers=1, out=tmp_path), table)
+    with pytest.raises(FileError, match="holds another sweep"):
+        sweep(MODEL, pod, replace(SHAPES, shapes="all"), workers=1, out=tmp_path)
+    base = replace(SHAPES.base, mesh={"fsdp": 16, "topology": 16})
+    named = replace(SHAPES, base=base)
+    with pytest.raises(PlanError, match="the mesh axis 'topology' has the name of a column"):
+        sweep(MODEL, pod, named, workers=1)
+
+
+def test_the_shape_is_a_column_where_it_varies_only() -> None:
+    assert "topology" not in swept(Space(base=BASE))
 
 
 @pytest.mark.parametrize(

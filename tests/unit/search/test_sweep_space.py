@@ -5,7 +5,7 @@ from math import prod
 import pytest
 from search_spaces import AXES, BASE, POD, space
 
-from tpusim.errors import PlanError
+from tpusim.errors import HardwareError, PlanError
 from tpusim.hardware import Slice, placements
 from tpusim.partition import Plan
 from tpusim.search import Space, candidates
@@ -68,6 +68,10 @@ MISTAKES = [
     ({"vary": {"remat": "full"}}, "sweep.vary.remat is 'full'; write a list of values"),
     ({"vary": {"remat": []}}, r"sweep.vary.remat is \[\]; write a list"),
     ({"vary": {"remat": ["full", "ful"]}}, r"sweep.vary.remat\[1\]: plan.remat is 'ful': did you"),
+    ({"shapes": "al"}, r"sweep.shapes is 'al': did you mean 'all'"),
+    ({"shapes": "4x4"}, r"sweep.shapes is '4x4': valid are all, all\+twisted; a single shape is a"),
+    ({"shapes": ["4x4", "4x4"]}, "write a list of shapes, each once"),
+    ({"shapes": [44]}, r"sweep.shapes is \[44\]; write a list of shapes"),
     ({"base": Plan(mesh={"fsdp": 16}, seq_len=1, global_batch=1, placement={})},
      "plan.placement is given, but the sweep chooses"),
 ]  # fmt: skip
@@ -77,6 +81,40 @@ MISTAKES = [
 def test_a_space_that_cannot_be_is_one_sentence(given: dict, sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         space(**given)
+
+
+def shapes_of(chip: str, shape: str, given: str | list[str]) -> list[str]:
+    base = Plan(mesh={"fsdp": 8}, seq_len=64, global_batch=32)
+    tried = candidates(Space(base=base, shapes=given), Slice(chip, shape))
+    return [candidate.shape for candidate in tried]
+
+
+def test_all_shapes_have_the_chips_of_the_slice_and_one_order() -> None:
+    assert shapes_of("v4", "16x4x4", "all") == ["4x4x16", "4x8x8"]
+    assert shapes_of("v4", "16x4x4", "all+twisted") == ["4x4x16", "4x8x8", "4x8x8_twisted"]
+    assert shapes_of("v6e", "8x8", "all+twisted") == ["8x8"]
+    assert shapes_of("v4", "4x8x8", ["8x4x8", "4x8x8_twisted"]) == ["8x4x8", "4x8x8_twisted"]
+
+
+def test_each_shape_has_its_own_placements() -> None:
+    pod, mesh = Slice("v5p", "4x8x8"), {"fsdp": 16, "tensor": 16}
+    base = Plan(mesh=mesh, seq_len=64, global_batch=256)
+    tried = list(candidates(Space(base=base, shapes="all", placements="all"), pod))
+    for shape in ("4x4x16", "4x8x8"):
+        assert tuple(c.placement for c in tried if c.shape == shape) == placements(
+            Slice("v5p", shape), mesh
+        )
+
+
+def test_a_shape_of_another_slice_is_told() -> None:
+    with pytest.raises(
+        PlanError, match=r"shapes\[1\] is 4x4x4, which has 64 chips, but the slice 4x8x8 has 256"
+    ):
+        shapes_of("v4", "4x8x8", ["4x4x16", "4x4x4"])
+    with pytest.raises(HardwareError, match="v4 has no slice 4x5x8"):
+        shapes_of("v4", "4x8x8", ["4x5x8"])
+    with pytest.raises(HardwareError, match="4x4x16 cannot be twisted"):
+        shapes_of("v4", "4x8x8", ["4x4x16_twisted"])
 
 
 def test_a_kept_axis_that_does_not_divide_is_told() -> None:
