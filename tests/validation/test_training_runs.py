@@ -47,6 +47,16 @@ def test_no_prediction_is_worse_than_its_bound(name: str) -> None:
         assert bound <= abs(error) + ROOM + SLACK, "a better prediction: run bounds.py to lock it"
 
 
+def test_runs_on_several_slices_slow_down_as_measured() -> None:
+    """Each against the same run on one slice: what differs is DCN and the wait for the slowest."""
+    pairs = [pair for pair in validated().pairs if pair.thing == "num_slices" and not pair.also]
+    found = [pair for pair in pairs if pair.change.startswith("1 ")]
+    assert len(found) == 6
+    for pair in found:
+        assert pair.error is not None
+        assert abs(pair.error) <= 0.03, pair.first
+
+
 def test_there_is_a_bound_for_each_run_and_no_other() -> None:
     assert list(read_bounds()) == IDS
 
