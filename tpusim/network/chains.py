@@ -41,7 +41,8 @@ class Chain:
     """The chips of all groups of a collective, [group, place in the chain, dimension].
 
     An edge goes from each place to the next, and from the last to the first of a ring; `forward`
-    and `backward` are the links to cross along it, [group, edge, dimension].
+    and `backward` are the links to cross along it, [group, edge, dimension]. distinct: how many
+    places in a row hold different chunks; 0 for all of them (see `orbits`).
     """
 
     chips: Chips
@@ -49,6 +50,7 @@ class Chain:
     topology: Topology
     forward: Chips
     backward: Chips
+    distinct: int = 0
 
     @classmethod
     def of(cls, chips: Chips, closed: bool, topology: Topology) -> "Chain":
@@ -69,6 +71,11 @@ class Chain:
     def length(self) -> int:
         """Chips of a group."""
         return int(self.chips.shape[1])
+
+    @property
+    def chunks(self) -> int:
+        """Different chunks along the chain."""
+        return self.distinct or self.length
 
     @property
     def edge_hops(self) -> NDArray[np.intp]:
@@ -105,7 +112,7 @@ def edge_weights(move: Move, chain: Chain) -> tuple[Numbers, Numbers]:
     On a ring of n a gather sends each chunk half way round both ways, so (n-1)/2 chunks an edge. On
     a line, the edge after place i carries the i+1 chunks before it forwards, the others backwards.
     """
-    n, edges = chain.length, chain.forward.shape[1]
+    n, edges = chain.chunks, chain.forward.shape[1]
     place = np.arange(edges, dtype=float)
     match move:
         case Move.GATHER | Move.SCATTER if chain.closed:
@@ -138,7 +145,7 @@ def chain_hops(move: Move, chain: Chain) -> int:
         case Move.SHIFT | Move.HALO:
             return int(hops.max())
         case Move.GATHER | Move.SCATTER if chain.closed:
-            return _longest_run(hops, max(1, chain.length // 2))
+            return _longest_run(hops, max(1, chain.chunks // 2))
         case Move.SPREAD if chain.closed:
             return _longest_run(hops, chain.length - 1)
     return int(hops.sum(axis=1).max())

@@ -16,6 +16,7 @@ from tpusim.network.chains import (
     rows,
 )
 from tpusim.network.groups import on_torus
+from tpusim.network.orbits import orbit_chains
 from tpusim.network.paths import Loads
 from tpusim.program import CollectiveKind
 
@@ -90,9 +91,8 @@ def schedule(
         return ()
     if how is Algorithm.ND:
         dims = tuple(dimension_sizes(spans))
-        chains = {dim: rows(dim, spans, topology) for dim in dims}
         turns = [dims[at:] + dims[:at] for at in range(len(dims))]
-        return _side_by_side([_stages(kind, [chains[dim] for dim in turn]) for turn in turns])
+        return _side_by_side([_stages(kind, _chains(turn, spans, topology)) for turn in turns])
     chain = one_chain(spans, topology)
     if kind is CollectiveKind.PERMUTE:
         closed = how is not Algorithm.HALO
@@ -103,9 +103,16 @@ def schedule(
     return tuple((stage,) for stage in _stages(kind, [chain]))
 
 
+def _chains(turn: Sequence[int], spans: tuple[Span, ...], topology: Topology) -> list[Chain]:
+    """The chains along the dimensions in their turn; the rings of a twisted torus lead further."""
+    if topology.twisted and prod(span.size for span in spans) == topology.chips:
+        return orbit_chains(turn, topology)
+    return [rows(dim, spans, topology) for dim in turn]
+
+
 def _stages(kind: CollectiveKind, chains: Sequence[Chain]) -> list[Stage]:
     """The stages of a colour that has all bytes: a gather's chunks grow from chain to chain."""
-    sizes = [1 / prod(later.length for later in chains[at:]) for at in range(len(chains))]
+    sizes = [1 / prod(later.chunks for later in chains[at:]) for at in range(len(chains))]
     growing = list(zip(chains, sizes, strict=True))
     gathers = [Stage(chain, Move.GATHER, size) for chain, size in growing]
     scatters = [Stage(chain, Move.SCATTER, size) for chain, size in reversed(growing)]

@@ -92,8 +92,10 @@ class _Steps:
             yield from self._spread(group, side)
             return
         n = self.chain.length
-        steps = _line_steps if not self.chain.closed else _ring_steps
-        sizes = steps(self.stage.move, n)
+        move = self.stage.move
+        sizes = (
+            _ring_steps(move, self.chain.chunks, n) if self.chain.closed else _line_steps(move, n)
+        )
         before: dict[int, list[int]] = {}
         for step in range(max(map(len, sizes))):
             for place, mine in enumerate(sizes):
@@ -139,16 +141,16 @@ class _Steps:
         yield (1 if side else n - 1), len(self.sent) - 1
 
 
-def _ring_steps(move: Move, n: int) -> list[list[float]]:
-    """Sizes of the messages that each place of a ring sends one way, in chunks.
+def _ring_steps(move: Move, n: int, places: int) -> list[list[float]]:
+    """Sizes of the messages that each of the places of a ring of n chunks sends one way, in chunks.
 
     Chunks go half way round each way; of an even ring, the one opposite comes half from each side:
     last in a gather, first in a reduction.
     """
     if move is Move.SHIFT:
-        return [[0.5]] * n
+        return [[0.5]] * places
     sizes = [1.0] * ((n - 1) // 2) + [0.5] * (n % 2 == 0)
-    return [sizes if move is Move.GATHER else sizes[::-1]] * n
+    return [sizes if move is Move.GATHER else sizes[::-1]] * places
 
 
 def _line_steps(move: Move, n: int) -> list[list[float]]:
