@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from tpusim.costs import BEST, best_route, dcn_route, describe
 from tpusim.engine import run
-from tpusim.hardware import Placement, Slice, placements
+from tpusim.hardware import Placement, Slice, candidates
 from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.loads import alike, alone
 from tpusim.models import Transformer
@@ -97,14 +97,14 @@ def explain_placement(
 ) -> PlacementTable:
     """The placements that the step could have on `pod`, with the times that decide.
 
-    They are those of `hardware.placements`, and the one that is given where it is none of them.
+    They are those of `hardware.candidates`, and the one that is given where it is none of them.
     Where one is given, it is simulated, and the others until the fastest is known. Raises PlanError
     as `simulate` does.
     """
     graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
-    laid = placements(pod, plan.mesh)
+    laid = candidates(pod, plan.mesh)
     if given is not None and given not in laid:
         laid = (*laid, given)
     found = ways(template, graph, plan, pod, laid)

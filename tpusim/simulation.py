@@ -1,11 +1,12 @@
 """The front door: a model, a plan and a slice become a result."""
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from tpusim.engine import NETWORK_MODES, run
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import Graph, Remat, training_step
-from tpusim.hardware import Placement, Slice, placement_from, placements
+from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
 from tpusim.partition import Plan, Template, lower, structure
 from tpusim.placing import Engine, Run, fastest, run_on, ways
@@ -17,12 +18,13 @@ MOST_CHIPS = 512
 
 def simulate(
     model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True,
-    placement: Placement | None = None, network: str = "flows",
+    placement: Placement | None = None, among: Sequence[Placement] | None = None,
+    network: str = "flows",
 ) -> Result:  # fmt: skip
     """Simulate one training step of `model` under `plan` on `pod`.
 
-    placement: one of `hardware.placements`, in place of the plan's own. Where neither is given, it
-        is the one with the shortest step of all of them, the first of equal ones.
+    placement: in place of the plan's own. Where neither is given, it is the one of `among`
+        with the shortest step, the first of equal ones; `among` is `hardware.candidates`.
     fold: book repeated trips of loops instead of simulating each; the result is the same to the
         picosecond.
     network: `flows`, or `hops` for every message of every collective on every link, as a check of
@@ -35,7 +37,7 @@ def simulate(
     graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
-    laid = (given,) if given else placements(pod, plan.mesh)
+    laid = (given,) if given else tuple(among or candidates(pod, plan.mesh))
     ran = best_run(template, graph, plan, pod, laid, partial(run, fold=fold))
     if network == "hops":
         ran = run_on(ran.placement, ran.program, pod, partial(run, network="hops"))

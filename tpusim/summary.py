@@ -22,10 +22,9 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if not r.fits:
         yield from _entry("DOES NOT FIT", infeasible_reason(r))
-    yield f"{r.model.name} on {r.pod} ({r.pod.chips} chips)"
+    yield f"{r.model.name} on {r.pod} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
     yield from _entry("plan", str(r.plan))
-    chosen = "given" if r.verdicts.placement_given else "chosen"
-    yield from _entry("placement", f"{r.placement} ({chosen})")
+    yield from _entry("placement", _placement(r))
     if r.verdicts.network != "flows":
         yield from _entry("network", f"{r.verdicts.network}: every message over every link")
     yield ""
@@ -49,6 +48,11 @@ def _entry(head: str, text: str) -> Iterator[str]:
         text, WIDTH, initial_indent=first, subsequent_indent=" " * MARGIN,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+
+
+def _placement(r: Result) -> str:
+    chosen = "given" if r.verdicts.placement_given else "chosen"
+    return f"{r.placement} ({chosen})" if r.placement.written else "nothing to place"
 
 
 def _headline(r: Result) -> str:
@@ -113,7 +117,7 @@ def _links(r: Result) -> str:
         if use:
             shown[link[:-1] if both else link] = f"{use:.1%}"
     used = ", ".join(f"{link} {use}" for link, use in shown.items())
-    return f"{used} (the busiest of each, over the step)" if used else "none used"
+    return f"{used} (each collective's busiest links, over the step)" if used else "none used"
 
 
 def _notes(r: Result) -> Iterator[str]:

@@ -8,7 +8,7 @@ from test_any_plan import random_model, random_plan
 from tpusim.engine import run
 from tpusim.errors import PlanError
 from tpusim.explain import explain_placement
-from tpusim.hardware import Slice, placements
+from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.partition import Plan, lower, structure
 from tpusim.placing import Way, ways
@@ -26,9 +26,9 @@ def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
     while True:
         pod = Slice(*rng.choice(PODS))
         model, plan = random_model(rng), random_plan(rng, pod)
-        if len(placements(pod, plan.mesh)) > 1:
+        if len(candidates(pod, plan.mesh)) > 1:
             try:
-                simulate(model, plan, pod, placement=placements(pod, plan.mesh)[0])
+                simulate(model, plan, pod, placement=candidates(pod, plan.mesh)[0])
             except PlanError:
                 continue
             return model, plan, pod
@@ -36,13 +36,13 @@ def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
 
 def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[Way]:
     graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
-    return ways(structure(graph, plan), graph, plan, pod, placements(pod, plan.mesh))
+    return ways(structure(graph, plan), graph, plan, pod, candidates(pod, plan.mesh))
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
     model, plan, pod = drawn(seed)
-    laid = placements(pod, plan.mesh)
+    laid = candidates(pod, plan.mesh)
     times = [simulate(model, plan, pod, placement=way).timeline.total_ps for way in laid]
     chosen = simulate(model, plan, pod)
     assert chosen.timeline.total_ps == min(times)
@@ -74,7 +74,7 @@ def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
     model = Transformer(layers=2, embed=4096, mlp=16384, heads=32, vocab=1000)
     mesh = {"data": 2, "fsdp": 8, "context": 2, "tensor": 8}
     plan, pod = Plan(mesh=mesh, seq_len=512, global_batch=256), Slice("v6e", "16x16")
-    assert len(placements(pod, mesh)) > 4
+    assert len(candidates(pod, mesh)) > 4
     result = simulate(model, plan, pod)
     assert sum(runs) == 1
     (way,) = [w for w in ways_of(model, plan, pod) if w.placement == result.placement]

@@ -60,6 +60,10 @@ def test_a_placement_is_written_in_parts_of_dimensions(tmp_path: Path) -> None:
     run = read_run(written(tmp_path), settings)
     way = placement_from(run.pod, run.plan.mesh, run.plan.placement)
     assert str(way) == "fsdp=32 on x,y,z[:2] · tensor=2 on z[::2]"
+    alone = read_run(
+        written(tmp_path), [settings[0], settings[1].replace('["z[::2]"]', '"z[::2]"')]
+    )
+    assert placement_from(alone.pod, alone.plan.mesh, alone.plan.placement) == way
 
 
 def test_a_model_is_given_by_name_by_dimensions_or_by_what_differs(tmp_path: Path) -> None:
@@ -133,6 +137,8 @@ BAD_CONTENT = [
     ({"plan": P.replace("{ fsdp = 64 }", "{}")}, PlanError, "plan.mesh is empty; write at least"),
     ({"plan": P.replace("{ fsdp = 64 }", "64")}, PlanError, "plan.mesh is 64; write a table of"),
     ({"plan": f"{P}\nsave = 'q'"}, PlanError, r"save is the text 'q'; write a list of names"),
+    ({"plan": f"{P}\nplacement = {{ fsdp = ['x', 3] }}"}, PlanError,
+     r"plan.placement.fsdp\[1\] is 3; write torus dimensions, or parts"),
     ({"plan": f"{P}\nrules = {{ mlp = 3 }}"}, PlanError, "plan.rules.mlp is 3; write an axis or"),
     ({"plan": f"{P}\nremat = 'ful'"}, PlanError, r"plan.remat is 'ful': did you mean 'full'\?"),
     ({"slice": 'chip = "v4"\ntopology = "4x4x5"'}, HardwareError, "v4 has no slice 4x4x5"),

@@ -95,9 +95,11 @@ def collective_seconds(
 ) -> Number:
     """Seconds of a collective of `nbytes` (the full tensor on one device) alone on the torus.
 
-    The same equations as the engine's tasks, for arrays of bytes too. Raises PlanError for an
-    algorithm that the kind cannot use.
+    The same equations as the engine's tasks, for arrays of bytes too (`best` takes one number).
+    Raises PlanError for an algorithm that the kind cannot use.
     """
+    if algorithm == BEST:
+        return route_seconds(best_route(kind, spans, topology, float(nbytes), chip), nbytes, chip)
     return route_seconds(route(kind, spans, topology, algorithm), nbytes, chip)
 
 

@@ -17,7 +17,7 @@ from math import ceil, inf, prod
 from tpusim.costs.links import DCN, DIE_LINKS
 from tpusim.costs.tasks import HBM
 from tpusim.hardware import DIE, Span, Topology
-from tpusim.network import FLAT, Algorithm, algorithm, on_torus, pattern
+from tpusim.network import Algorithm, algorithm, is_flat, on_torus, pattern
 from tpusim.program import CollectiveKind
 
 WHOLE = 64
@@ -97,15 +97,16 @@ def _route(kind: CollectiveKind, spans: tuple[Span, ...], topology: Topology, as
         how = algorithm(kind, spans, topology, "")
     if not on_torus(spans):
         return _over_die(kind, text)
-    return _over_torus(kind, how, spans, topology, text, asked.endswith(FLAT.strip()))
+    return _over_torus(kind, how, spans, topology, text, is_flat(asked))
 
 
 def _over_die(kind: CollectiveKind, text: str) -> Route:
     """The route between the two devices of a chip.
 
-    A permute sends both halves to the same neighbour.
+    A permute sends both halves to the same neighbour, a broadcast all to the one there is.
     """
-    share = 1.0 if kind is CollectiveKind.PERMUTE else _die_bytes(kind, dies=2)
+    whole = kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST)
+    share = 1.0 if whole else _die_bytes(kind)
     hbm = _weight(HBM_BYTES[kind] * _received(kind, 2) / share)
     uses = (*((link, WHOLE) for link in DIE_LINKS), (HBM, hbm))
     return Route(share, uses, passes(kind), added=_added(kind, 2), text=f"{text}across the die")
@@ -124,7 +125,7 @@ def _over_torus(
     weights = {link: _weight(part * load / share) for link, load in found.links}
     hops = 0
     if dies == 2:
-        weights |= dict.fromkeys(DIE_LINKS, _weight(_die_bytes(kind, dies) / share))
+        weights |= dict.fromkeys(DIE_LINKS, _weight(_die_bytes(kind) / share))
         hops = passes(kind)
         text += "each device for itself, " if apart else "and across the die, "
     after = how is Algorithm.ND and kind in REDUCTIONS
@@ -154,9 +155,9 @@ def passes(kind: CollectiveKind) -> int:
     return 2 if kind is CollectiveKind.ALL_REDUCE else 1
 
 
-def _die_bytes(kind: CollectiveKind, dies: int) -> float:
-    """Bytes each way over the die-to-die link: half the tensor a pass, where both take part."""
-    return 0.5 * passes(kind) * (dies - 1)
+def _die_bytes(kind: CollectiveKind) -> float:
+    """Bytes each way over the die-to-die link, where both take part: half the tensor a pass."""
+    return 0.5 * passes(kind)
 
 
 def _received(kind: CollectiveKind, devices: int) -> float:

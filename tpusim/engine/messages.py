@@ -60,7 +60,8 @@ def add_messages(code: Code, program: CostedProgram) -> None:
     if crossings > MOST_CROSSINGS:
         raise PlanError(
             f"the messages of {program.name!r} cross {crossings:,} links, and hop by hop at most "
-            f'{MOST_CROSSINGS:,} can be stepped through; take a smaller torus or network="flows"'
+            f"{MOST_CROSSINGS:,} can be stepped through; take a smaller slice, or the network "
+            '"flows" (--network flows on the command line)'
         )
 
 

@@ -2,7 +2,7 @@
 
 from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entries
 from tpusim.hardware.chip import Chip, Costs, Device, Rates
-from tpusim.hardware.layouts import placements, whole_dimension_placements
+from tpusim.hardware.layouts import candidates, placements, whole_dimension_placements
 from tpusim.hardware.legality import legal_shapes, parse_shape
 from tpusim.hardware.placement import Placement, placement_from
 from tpusim.hardware.slices import Slice, parse_slice
@@ -20,6 +20,7 @@ __all__ = [
     "Sourced",
     "Span",
     "Topology",
+    "candidates",
     "chip_names",
     "legal_shapes",
     "load_chip",

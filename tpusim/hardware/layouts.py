@@ -16,6 +16,9 @@ from tpusim.hardware.slices import Slice
 from tpusim.hardware.spans import Span
 from tpusim.hardware.symmetry import distinct
 
+MORE_CUTS = 2
+MOST_CANDIDATES = 24
+
 _Laid = tuple[tuple[str, Span], ...]
 
 
@@ -45,6 +48,29 @@ def placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
     """
     check_mesh(pod, mesh)
     return next(found for cuts in count() if (found := _ways(pod, mesh, cuts)))
+
+
+def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
+    """The ways among which the best is looked for, those of `placements` first.
+
+    Where each axis has whole dimensions that all close to rings, no link can carry less. Elsewhere
+    ways with more cuts are candidates too: on a slice without wraparound an axis of 4 is a ring on
+    2 x 2 neighbours, and only a line along a dimension. They follow, cut by cut, as long as there
+    are at most 24 in all and at most two cuts more than needed.
+
+    Raises `PlanError` when the mesh does not have the slice's devices.
+    """
+    check_mesh(pod, mesh)
+    least = next(cuts for cuts in count() if _ways(pod, mesh, cuts))
+    found = _ways(pod, mesh, least)
+    if least == 0 and all(pod.topology.wrap) and not pod.topology.twisted:
+        return found
+    for cuts in range(least + 1, least + 1 + MORE_CUTS):
+        more = _ways(pod, mesh, cuts)
+        if len(found) + len(more) > MOST_CANDIDATES:
+            break
+        found += more
+    return found
 
 
 def _ways(pod: Slice, mesh: Mapping[str, int], cuts: int) -> tuple[Placement, ...]:

@@ -4,21 +4,28 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import prod
+from typing import Any
 
 from tpusim.errors import HardwareError, nearest
 from tpusim.hardware import rules
 from tpusim.hardware.rules import CUBE, GENERATIONS, Dims
 
+_SHAPE = r"[1-9][0-9]{0,5}(x[1-9][0-9]{0,5}){0,2}"
+
 
 def parse_shape(text: str) -> Dims:
     """The dimensions of a shape, `8x16x16` -> (8, 16, 16); `HardwareError` if it is none."""
-    if not isinstance(text, str) or not re.fullmatch(
-        r"[1-9][0-9]{0,5}(x[1-9][0-9]{0,5}){0,2}", text
-    ):
-        raise HardwareError(
-            f"{text!r} is not a topology; write chips along each dimension, as in '8x16x16'"
-        )
+    if not isinstance(text, str) or not re.fullmatch(_SHAPE, text):
+        raise HardwareError(f"{text!r} is not a topology; {_spelled(text)}")
     return tuple(int(length) for length in text.split("x"))
+
+
+def _spelled(text: Any) -> str:
+    """How to write what a shape may have meant."""
+    shape = re.match(_SHAPE, text) if isinstance(text, str) and "twist" in text.lower() else None
+    if shape:
+        return f"a twisted torus is written '{shape[0]}_twisted'"
+    return "write chips along each dimension, as in '8x16x16'"
 
 
 def format_shape(dims: Dims) -> str:

@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tpusim.errors import PlanError, nearest
 from tpusim.hardware.slices import Slice
-from tpusim.hardware.spans import DIE, Span, check_tiling, read_span
+from tpusim.hardware.spans import DIE, Laid, Span, check_tiling, read_span
 
 DCN_PREFIX = "dcn_"
 
@@ -64,40 +65,64 @@ def placement_from(
     """The placement that a user wrote: `{"fsdp": ["y[:4]", "z"], "tensor": ["x", "y[::4]"]}`.
 
     A dimension is given whole (`y`) or in parts (`y[:4]`, `y[::4]`, `y[:8:2]`; see `spans`) that
-    together tile it, outermost first within an axis.
+    together tile it, outermost first within an axis. A single part needs no list.
 
     Raises `PlanError` for names that do not exist, for parts that do not tile their dimension, and
     for sizes that do not multiply to the axis'.
     """
     check_mesh(pod, mesh)
     lengths = dimensions(pod)
-    for axis in given:
-        if axis not in mesh:
-            raise PlanError(f"placement: the mesh has no axis {axis!r}; {nearest(axis, mesh)}")
+    _check_axes(mesh, given)
     laid = {
-        axis: tuple(read_span(text, axis, lengths) for text in _listed(given.get(axis, ())))
+        axis: [(text, read_span(text, axis, lengths)) for text in _listed(axis, given)]
         for axis in mesh
     }
     check_tiling(laid, lengths)
     for axis, size in mesh.items():
-        _check_size(axis, size, laid[axis], lengths)
-    return Placement(tuple(laid.items()))
+        if not axis.startswith(DCN_PREFIX):
+            _check_size(axis, size, laid, lengths)
+    return Placement(tuple((axis, tuple(span for _, span in laid[axis])) for axis in mesh))
 
 
-def _listed(parts: Sequence[str]) -> Sequence[str]:
+def _check_axes(mesh: Mapping[str, int], given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            f"placement is {given!r}; write parts for axes, such as {{'tensor': ['x']}}"
+        )
+    for axis, parts in given.items():
+        if axis not in mesh:
+            raise PlanError(f"placement: the mesh has no axis {axis!r}; {nearest(str(axis), mesh)}")
+        if axis.startswith(DCN_PREFIX) and parts:
+            raise PlanError(
+                f"placement: axis {axis!r} is laid on {parts!r}, but {DCN_PREFIX} axes run across "
+                "slices and take no dimension of the torus; leave it out of the placement"
+            )
+
+
+def _listed(axis: str, given: Mapping[str, Any]) -> Sequence[str]:
     """The parts of an axis; one that stands without its list is a list of one."""
+    parts = given.get(axis, ())
+    if not isinstance(parts, Sequence):
+        raise PlanError(
+            f"placement: axis {axis!r} is laid on {parts!r}, which is no list of parts; write one, "
+            "such as ['x', 'y[:4]'], or leave it out"
+        )
     return [parts] if isinstance(parts, str) else parts
 
 
-def _check_size(axis: str, size: int, spans: Sequence[Span], lengths: Mapping[int, int]) -> None:
-    wanted = 1 if axis.startswith(DCN_PREFIX) else size
-    if prod(span.size for span in spans) != wanted:
-        parts = [span.written(lengths[span.dim]) for span in spans]
-        sizes = ", ".join(f"{Span(dim, length)}={length}" for dim, length in lengths.items())
-        raise PlanError(
-            f"placement: axis {axis!r} takes {wanted} places on the torus but is laid on {parts}; "
-            f"write dimensions whose sizes multiply to {wanted} (here {sizes}), or parts of them"
+def _check_size(axis: str, size: int, laid: Laid, lengths: Mapping[int, int]) -> None:
+    if prod(span.size for _, span in laid[axis]) == size:
+        return
+    sizes = ", ".join(f"{Span(dim, length)}={length}" for dim, length in lengths.items())
+    raise PlanError(
+        f"placement: axis {axis!r} takes {_counted(size, 'place')} on the torus but is laid on "
+        f"{[text for text, _ in laid[axis]]}; "
+        + (
+            f"write dimensions whose sizes multiply to {size} (here {sizes}), or parts of them"
+            if size > 1
+            else "leave it out of the placement"
         )
+    )
 
 
 def check_mesh(pod: Slice, mesh: Mapping[str, int]) -> None:
@@ -108,20 +133,27 @@ def check_mesh(pod: Slice, mesh: Mapping[str, int]) -> None:
     across = {axis: size for axis, size in mesh.items() if axis.startswith(DCN_PREFIX)}
     inside = {axis: size for axis, size in mesh.items() if axis not in across}
     _check_product(
-        inside, pod.devices // pod.num_slices, f"devices of {pod.chip.name}:{pod.topology}"
+        inside, pod.devices // pod.num_slices, "device", f" of {pod.chip.name}:{pod.topology}"
     )
     if not across and pod.num_slices > 1:
         raise PlanError(
             f"the slice is {pod.num_slices} slices, but no axis of the mesh runs across them; "
             f"write one that does, such as dcn_data = {pod.num_slices}"
         )
-    _check_product(across, pod.num_slices, "slices (axes that start with dcn_ run across them)")
+    _check_product(
+        across, pod.num_slices, "slice", f" (axes that start with {DCN_PREFIX} run across slices)"
+    )
 
 
-def _check_product(axes: Mapping[str, int], wanted: int, what: str) -> None:
+def _check_product(axes: Mapping[str, int], wanted: int, what: str, which: str) -> None:
     if prod(axes.values()) != wanted:
         written = " x ".join(f"{axis}={size}" for axis, size in axes.items()) or "nothing"
         raise PlanError(
-            f"the mesh has {written} = {prod(axes.values())}, but there are {wanted} {what}; "
+            f"the mesh has {written} = {prod(axes.values())}, but there "
+            f"{'is' if wanted == 1 else 'are'} {_counted(wanted, what)}{which}; "
             f"write axes that multiply to {wanted}"
         )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -13,6 +13,9 @@ from tpusim.errors import PlanError, nearest
 from tpusim.hardware.topology import DIMENSION_NAMES
 
 DIE = -1
+Laid = Mapping[str, Sequence[tuple[str, "Span"]]]
+"""Axis -> its parts, each as the user wrote it and as a span."""
+
 _PART = re.compile(r"(\w+)(?:\[:([0-9]{0,6})(?::([0-9]{1,6}))?\])?", re.ASCII)
 _FORMS = "y, y[:4] (4 neighbours), y[::4] (every fourth place) or y[:8:2] (4 places, 2 apart)"
 
@@ -58,24 +61,43 @@ def read_span(text: str, axis: str, lengths: Mapping[int, int]) -> Span:
     name, last, step = found.groups()
     if name not in names:
         raise PlanError(f"{said}, which the slice does not have; {nearest(name, names)}")
-    end, stride = int(last or lengths[names[name]]), int(step or 1)
-    if not stride or end % stride or end < 2 * stride:
-        raise PlanError(
-            f"{said}, but {end} is not 2 or more times {stride}; write an end that is a multiple "
-            "of the stride, as in y[:8:2], 4 places that are 2 apart"
-        )
+    length = lengths[names[name]]
+    end, stride = int(last or length), int(step or 1)
+    if fault := _fault(name, length, end, stride):
+        raise PlanError(f"{said}, {fault}")
     return Span(names[name], end // stride, stride)
 
 
-def check_tiling(laid: Mapping[str, Sequence[Span]], lengths: Mapping[int, int]) -> None:
+def _fault(name: str, length: int, end: int, stride: int) -> str:
+    """Why a dimension has no such part, and what to write; nothing where it has."""
+    if not stride:
+        return f"whose stride is 0; write one from 1 up, as in {name}[::2], every second place"
+    if end > length:
+        return f"but {name} has {length} places, not {end}; write {name} for all of them"
+    places = -(-end // stride)
+    if places < 2:
+        return (
+            f"which is {places or 'none'} of the {length} places of {name}, and a part has 2 or "
+            f"more; write {name} for all of them, or leave it out"
+        )
+    if end % stride:
+        return (
+            f"but {end} places are no multiple of the stride {stride}; write an end that is one, "
+            "as in y[:8:2], 4 places that are 2 apart"
+        )
+    return ""
+
+
+def check_tiling(laid: Laid, lengths: Mapping[int, int]) -> None:
     """Raise `PlanError` unless the parts of each dimension that is used tile it exactly."""
     for dim, length in lengths.items():
-        parts = [(span, axis) for axis, spans in laid.items() for span in spans if span.dim == dim]
+        parts = [(span, text, axis) for axis, given in laid.items() for text, span in given
+                 if span.dim == dim]  # fmt: skip
         parts.sort(key=lambda part: part[0].stride)
-        if parts and not _tile([span for span, _ in parts], length):
-            raise PlanError(_untiled([(span.written(length), axis) for span, axis in parts],
-                                     list(_fitting([span for span, _ in parts], length)),
-                                     Span(dim, length)))  # fmt: skip
+        spans = [span for span, _, _ in parts]
+        if parts and not _tile(spans, length):
+            texts = [(text, axis) for _, text, axis in parts]
+            raise PlanError(_untiled(texts, list(_fitting(spans, length)), Span(dim, length)))
 
 
 def _tile(parts: Sequence[Span], length: int) -> bool:

@@ -10,6 +10,7 @@ from tpusim.network.algorithm import (
     algorithm,
     default_algorithm,
     dimension_sizes,
+    is_flat,
 )
 from tpusim.network.groups import on_torus
 from tpusim.network.messages import Message, Moves
@@ -26,6 +27,7 @@ __all__ = [
     "algorithm",
     "default_algorithm",
     "dimension_sizes",
+    "is_flat",
     "link_loads_of",
     "messages",
     "moves",

@@ -68,6 +68,11 @@ def dimension_sizes(spans: Sequence[Span]) -> dict[int, int]:
     return dict(sorted(sizes.items()))
 
 
+def is_flat(asked: str) -> bool:
+    """Whether each of a chip's two devices shall move all bytes itself."""
+    return asked == FLAT.strip() or asked.endswith(FLAT)
+
+
 def algorithm(
     kind: CollectiveKind, spans: Sequence[Span], topology: Topology, asked: str
 ) -> Algorithm:
@@ -75,7 +80,7 @@ def algorithm(
 
     Raises PlanError for one that the kind cannot use.
     """
-    name = asked.removesuffix(FLAT).removesuffix(FLAT.strip())
+    name = asked.removesuffix("flat").rstrip() if is_flat(asked) else asked
     if not name:
         return default_algorithm(kind, spans, topology)
     choices = CHOICES[kind]

@@ -3,7 +3,7 @@
 A chain that closes is a ring, whose two directions each carry half; one that does not is a line.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -128,7 +128,7 @@ def edge_weights(move: Move, chain: Chain) -> tuple[Numbers, Numbers]:
     return np.ones(edges), np.zeros(edges)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def move_loads(move: Move, chain: Chain) -> Loads:
     """Chunks on each link."""
     return chain.loads(edge_weights(move, chain))
@@ -185,10 +185,12 @@ def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     )
 
 
-def best_chain(chains: "Sequence[Chain] | Iterator[Chain]") -> Chain:
+def best_chain(chains: Iterable[Chain]) -> Chain:
     """The chain whose links carry least in a gather, then the one of the fewest hops."""
     best, least = None, (np.inf, np.inf)
     for chain in chains:
+        if _least_load(chain) >= least[0]:
+            continue
         cost = float(move_loads(Move.GATHER, chain).max()), float(chain_hops(Move.GATHER, chain))
         if cost < least:
             best, least = chain, cost
@@ -196,6 +198,14 @@ def best_chain(chains: "Sequence[Chain] | Iterator[Chain]") -> Chain:
             break
     assert best is not None
     return best
+
+
+def _least_load(chain: Chain) -> float:
+    """What the busiest link of a gather carries at least: the mean over all links in use."""
+    hops = np.abs(chain.forward)
+    used = np.count_nonzero(hops.any(axis=(0, 1)))
+    edges = float(hops.sum()) * (chain.length - 1) / 2 if chain.closed else 0.0
+    return edges / max(1, int(used) * chain.topology.chips) - 1e-9
 
 
 def _grid(dims: Sequence[int], spans: Sequence[Span], topology: Topology) -> Chips:

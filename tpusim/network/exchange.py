@@ -88,10 +88,15 @@ def every_way(
     starts: Chips, ends: Chips, topology: Topology
 ) -> tuple[Chips, Chips, NDArray[np.float64]]:
     """Start and moves of every shortest way of every pair, and its share of the pair's bytes."""
-    known = [minimal_ways(tuple(offset), topology) for offset in (ends - starts).tolist()]
+    offsets, which = np.unique(ends - starts, axis=0, return_inverse=True)
+    known = [minimal_ways(tuple(offset), topology) for offset in offsets.tolist()]
     counts = np.array([len(ways) for ways in known])
-    moves = np.array([way for ways in known for way in ways], dtype=np.intp)
-    return np.repeat(starts, counts, axis=0), moves, np.repeat(1 / counts, counts)
+    flat = np.array([way for ways in known for way in ways], dtype=np.intp)
+    firsts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    many = counts[which]
+    pair = np.repeat(np.arange(len(starts)), many)
+    nth = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many, many)
+    return starts[pair], flat[firsts[which][pair] + nth], np.repeat(1 / many, many)
 
 
 def waits(spans: Sequence[Span], topology: Topology) -> tuple[list[tuple[float, int]], float]:
@@ -108,8 +113,7 @@ def waits(spans: Sequence[Span], topology: Topology) -> tuple[list[tuple[float, 
     """
     spans = on_torus(spans)
     members = groups(spans, topology)[:1]
-    longest, way = _longest(members, topology)
-    rings = longest < np.ptp(members[0], axis=0)
+    longest, way, rings = _longest(members, topology)
     ends = np.where(rings, 1, (longest + 1) // 2)
     loads = exchange_loads(spans, topology)
     most = loads.reshape(len(longest), -1).max(axis=1)
@@ -122,20 +126,34 @@ def waits(spans: Sequence[Span], topology: Topology) -> tuple[list[tuple[float, 
     return found, _power(way, uneven=bool(rings.any()) and len(set(longest[longest > 0])) > 1)
 
 
-def _longest(members: Chips, topology: Topology) -> tuple[NDArray[np.intp], int]:
-    """Links along each dimension on the longest of the shortest ways there, and of any way.
+def _longest(members: Chips, topology: Topology) -> tuple[NDArray[np.intp], int, NDArray[np.bool_]]:
+    """Links along each dimension on the longest of the shortest ways, on any way, and the rings.
 
     On a regular torus every two places along a dimension come up with any along the others. A
-    twisted one looks alike from every chip, so ways from the first to all are all ways.
+    dimension is a ring for the group where some of its ways go round rather than straight. A
+    twisted torus looks alike from every chip, so ways from the first to all are all ways.
     """
     if topology.twisted:
         whole = members.shape[1] == topology.chips
-        moves = shortest_moves(*(_from_first(members) if whole else pairs(members)), topology)
-        return np.abs(moves).max(axis=0), int(np.abs(moves).sum(axis=1).max())
+        moves = np.abs(
+            shortest_moves(*(_from_first(members) if whole else pairs(members)), topology)
+        )
+        longest = moves.max(axis=0)
+        return longest, int(moves.sum(axis=1).max()), longest < np.ptp(members[0], axis=0)
     lines = [_line(members, dim) for dim in range(members.shape[2])]
-    moved = [np.abs(shortest_moves(*pairs(line), topology)).max(axis=0) for line in lines]
-    longest = np.asarray(np.max(moved, axis=0))
-    return longest, int(longest.sum())
+    longest = np.max([_moved(line, topology, 1).max(axis=0) for line in lines], axis=0)
+    rings = np.array([_goes_round(line, topology) for line in lines])
+    return longest, int(longest.sum()), rings
+
+
+def _moved(line: Chips, topology: Topology, prefer: int) -> Chips:
+    return np.abs(shortest_moves(*pairs(line), topology, prefer))
+
+
+def _goes_round(line: Chips, topology: Topology) -> bool:
+    starts, ends = pairs(line)
+    ways = (shortest_moves(starts, ends, topology, prefer) for prefer in (1, -1))
+    return any(bool((way != ends - starts).any()) for way in ways)
 
 
 def _line(members: Chips, dim: int) -> Chips:

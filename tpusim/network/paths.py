@@ -34,8 +34,7 @@ def shortest_moves(starts: Chips, ends: Chips, topology: Topology, prefer: int =
     """
     if topology.twisted:
         offsets = (ends - starts).reshape(-1, len(topology.dims)).tolist()
-        pick = max if prefer > 0 else min
-        ways = [pick(minimal_ways(tuple(offset), topology)) for offset in offsets]
+        ways = [_straightest(tuple(offset), topology, prefer) for offset in offsets]
         return np.array(ways, dtype=np.intp).reshape(starts.shape)
     moves = ends - starts
     for dim, (length, wraps) in enumerate(zip(topology.dims, topology.wrap, strict=True)):
@@ -43,6 +42,16 @@ def shortest_moves(starts: Chips, ends: Chips, topology: Topology, prefer: int =
             ahead = prefer * moves[..., dim] % length
             moves[..., dim] = prefer * np.where(2 * ahead > length, ahead - length, ahead)
     return moves
+
+
+def _straightest(offset: Way, topology: Topology, prefer: int) -> Way:
+    """The shortest way that goes least along dimensions in which the two ends do not differ."""
+
+    def beside(way: Way) -> int:
+        return sum(abs(links) for links, apart in zip(way, offset, strict=True) if not apart)
+
+    ways = sorted(minimal_ways(offset, topology), reverse=prefer > 0)
+    return min(ways, key=beside)
 
 
 @lru_cache(maxsize=8192)

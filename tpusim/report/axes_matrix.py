@@ -24,7 +24,9 @@ TOTAL = "all"
 
 @dataclass(frozen=True, slots=True)
 class AxisTraffic:
-    """Bytes that one device puts on the busiest link of a class, by groups of axes.
+    """Bytes that one device puts on each collective's busiest link of a class, by groups of axes.
+
+    They are summed over collectives, whose busiest links need not be the same one.
 
     rows: the axes of the collectives that cross links, such as `fsdp` or `data+tensor`.
     columns: the link classes that the slice has. bytes: [row][column], of the step.
@@ -41,9 +43,9 @@ class AxisTraffic:
 
 
 def axes_data(result: Result) -> AxisTraffic:
-    """What each group of axes puts on each link class, the group with most on one link first.
+    """What each group of axes puts on each link class, the group with most on one class first.
 
-    The sum of a column is what `timeline.links` says that the link carried.
+    The sum of a column is what `timeline.links` says that the class carried.
     """
     columns = _columns(result)
     volumes = link_volumes(result)
@@ -88,16 +90,19 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.grid(False)
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(length=0)
-    ax.set_xlabel("busiest link of each class, one way [bytes of one device a step]", color=INK)
+    ax.set_xlabel(
+        "each collective's busiest links, summed, one way [bytes of one device a step]", color=INK
+    )
     head(ax, text, pad=8)
     return ax
 
 
 def _finding(data: AxisTraffic, most: float) -> str:
-    """Which axes put most on a link."""
+    """Which axes put most on the links of a class."""
     top = data.bytes[0]
     links = [name for name, nbytes in zip(data.columns, top, strict=True) if nbytes == most]
-    return f"{data.rows[0]} puts most on a link, {format_bytes(most)} on {resource_name(links[0])}"
+    name = resource_name(links[0])
+    return f"{data.rows[0]} puts most on its busiest links, {format_bytes(most)} on {name}"
 
 
 def _numbers(ax: "Axes", data: AxisTraffic, most: float) -> None:

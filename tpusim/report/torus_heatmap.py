@@ -34,6 +34,9 @@ CELL = 0.42
 LETTER = 0.066
 """Inches: of all panels in a row, of one panel, of one of its cells, and of a letter at most."""
 
+SMALLER = 9 / 11
+"""Letters of the second line of the title, in those of the first."""
+
 LEFT, TOP, BOTTOM = 0.62, 0.95, 0.55
 """Inches around the panels."""
 
@@ -97,7 +100,8 @@ def plot_torus(result: Result, ax: "Axes | None" = None) -> "Axes":
     if not shown.panels:
         return nothing(result, "nothing crosses a link of the torus", ax)
     grid, text = _Grid.of(shown.panels), f"{name_of(result)}: {_finding(use)}"
-    ax = _new_axes(grid, text) if ax is None else ax
+    if ax is None:
+        ax = _new_axes(grid, max(width_of(text), SMALLER * width_of(_subtitle(shown))))
     top = max(use.busiest.values())
     _image(ax, shown.panels, grid, top)
     for number, panel in enumerate(shown.panels):
@@ -108,12 +112,12 @@ def plot_torus(result: Result, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def _new_axes(grid: _Grid, text: str) -> "Axes":
-    """Axes of the grid's size, on a figure as wide as the title: cells are square, to scale."""
+def _new_axes(grid: _Grid, titles: float) -> "Axes":
+    """Axes of the grid's size, on a figure with room for the titles: cells are square, to scale."""
     from matplotlib.figure import Figure
 
     wide, high = grid.end * grid.cell, grid.bottom * grid.cell
-    whole = max(LEFT + wide, LEFT + width_of(text)), high + TOP + BOTTOM
+    whole = LEFT + max(wide, titles), high + TOP + BOTTOM
     place = (LEFT / whole[0], BOTTOM / whole[1], wide / whole[0], high / whole[1])
     return Figure(figsize=whole).add_axes(place)
 
@@ -184,7 +188,12 @@ def _bar(ax: "Axes", grid: _Grid, top: float) -> None:
     ax.imshow(
         np.linspace(1, 0, 64)[:, None], heat(), extent=(left, left + wide, high, 0), aspect="auto",
     )  # fmt: skip
-    for place, text, side in ((0, f"{top:.1%}", "top"), (high, "0%", "bottom")):
+    ticks = (
+        (0, f"{top:.1%}", "top"),
+        (high / 2, f"{top / 2:.1%}", "center"),
+        (high, "0%", "bottom"),
+    )
+    for place, text, side in ticks:
         ax.annotate(
             text, (left + wide, place), xytext=(3, 0), textcoords="offset points", va=side,
             color=INK, fontsize=SMALL,
@@ -207,12 +216,19 @@ def _axes(ax: "Axes", panels: Panels, grid: _Grid) -> None:
     ax.grid(False)
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(length=0, labelsize=SMALL)
-    unused = f"; nothing crosses {joined(panels.unused)}" if panels.unused else ""
     ax.annotate(
-        f"busy share of the step [%] of the link that leaves each chip{unused}", (0, 1),
-        xycoords="axes fraction", xytext=(0, 22), textcoords="offset points", color=MUTED,
-        fontsize=9,
+        _subtitle(panels), (0, 1), xycoords="axes fraction", xytext=(0, 22),
+        textcoords="offset points", color=MUTED, fontsize=9,
     )  # fmt: skip
+
+
+def _subtitle(panels: Panels) -> str:
+    """What a cell is, what a blank one is, and which dimensions are left out."""
+    blank = any(np.isnan(panel.shares).any() for panel in panels.panels)
+    parts = ["busy share of the step [%] of the link that leaves each chip"]
+    parts += ["blank: no link there"] if blank else []
+    parts += [f"nothing crosses {joined(panels.unused)}"] if panels.unused else []
+    return "; ".join(parts)
 
 
 def _ends(starts: list[int], length: int) -> tuple[list[float], list[str]]:

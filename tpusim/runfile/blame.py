@@ -29,14 +29,21 @@ def blame(where: str) -> Iterator[None]:
 
 def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:
     """The first fault of a run file's `data` as one sentence; unknown keys come before the rest."""
-    first = min(error.errors(), key=_rank)
+    first = min(
+        error.errors(), key=lambda fault: (_rank(fault), -len(_walk(fault["loc"], data)[0]))
+    )
     path, found = _walk(first["loc"], data)
     kind = ERRORS.get(str(path[0]), FileError) if path else FileError
     if first["type"] == "extra_forbidden":
         return kind(_unknown(path))
     if first["type"] == "missing":
         return kind(_missing([*path, str(first["loc"][-1])]))
-    return kind(f"{'.'.join(path)} is {shown(found)}; write {wanted(path)}")
+    return kind(f"{_joined(path)} is {shown(found)}; write {wanted(path)}")
+
+
+def _joined(path: list[str]) -> str:
+    """The path as one reads it: `sweep.shapes[0]`."""
+    return ".".join(path).replace(".[", "[")
 
 
 def _rank(fault: Mapping[str, Any]) -> int:
@@ -44,14 +51,18 @@ def _rank(fault: Mapping[str, Any]) -> int:
 
 
 def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
-    """The part of a location that the data has, and what is there."""
+    """The part of a location that the data has, and what is there.
+
+    Where several types are tried, a location also names the type, which is no part of the data.
+    """
     path = []
     for part in loc:
-        inside = part in data if isinstance(data, dict) else isinstance(data, list)
-        if not inside or (isinstance(data, list) and not isinstance(part, int)):
+        if isinstance(data, list) and not isinstance(part, int):
+            continue
+        if not isinstance(data, list) and not (isinstance(data, dict) and part in data):
             break
         data = data[part]
-        path.append(str(part))
+        path.append(f"[{part}]" if isinstance(part, int) else str(part))
     return path, data
 
 
@@ -71,4 +82,4 @@ def _unknown(path: list[str]) -> str:
 def _missing(path: list[str]) -> str:
     if len(path) == 1:
         return f"the section [{path[0]}] is missing; write {wanted(path)}"
-    return f"{'.'.join(path)} is missing; write {wanted(path)}"
+    return f"{_joined(path)} is missing; write {wanted(path)}"

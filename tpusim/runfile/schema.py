@@ -34,9 +34,8 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
         '"layer/mlp_hidden" = ["fsdp", [], "tensor"]',
     ),
     Mapping[str, Sequence[str]] | None: (
-        dict[str, list[str]],
-        "a list of torus dimensions, or of parts of them, for an axis, such as "
-        'tensor = ["x", "y[:4]"]',
+        dict[str, str | list[str]],
+        'torus dimensions, or parts of them, for an axis, such as tensor = ["x", "y[:4]"]',
     ),
     str | Sequence[str]: (
         str | list[str],
@@ -104,6 +103,8 @@ def wanted(path: Sequence[str]) -> str:
             return wanted(["plan", key, *inner])
         case ["sweep", "meshes", _, axis]:
             return wanted(["plan", "mesh", axis])
+        case ["sweep", "shapes", _]:
+            return 'a shape in quotes, such as "4x4x8"'
     kind = FIELDS[path[0]][path[1]]
     return _KINDS[int if kind == Mapping[str, int] and len(path) > 2 else kind][1]
 

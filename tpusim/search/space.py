@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from tpusim.errors import PlanError, nearest
+from tpusim.errors import HardwareError, PlanError, nearest
 from tpusim.hardware import Placement, Slice, placements
 from tpusim.hardware.legality import can_twist, format_shape, legal_shapes
 from tpusim.hardware.placement import DCN_PREFIX
@@ -44,7 +44,7 @@ class Space:
     axes: Sequence[str] = ()
     meshes: Sequence[Mapping[str, int]] = ()
     placements: str = "best"
-    shapes: str | Sequence[str] = ()
+    shapes: str | Sequence[str] | None = None
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,9 +53,10 @@ class Space:
             raise PlanError(f"sweep.placements is {self.placements!r}: {hint}")
         if self.axes and self.meshes:
             raise PlanError("sweep.axes and sweep.meshes are both given; write one of them")
-        if isinstance(self.axes, str) or len(set(self.axes)) < len(self.axes):
+        if not _are_names(self.axes) or len(set(self.axes)) < len(self.axes):
             raise PlanError(f"sweep.axes is {self.axes!r}; write a list of names, each once")
-        _check_shapes(self.shapes)
+        if self.shapes is not None:
+            _check_shapes(self.shapes)
         chooses = self.axes or self.meshes or self.shapes or self._all_placements
         if self.base.placement is not None and chooses:
             raise PlanError(
@@ -93,7 +94,7 @@ def candidates(space: Space, pod: Slice) -> Iterator[Candidate]:
     tried = meshes(space, pod)
     laid = [
         (mesh, placement, shape)
-        for shape in (shapes(space, pod) if space.shapes else ("",))
+        for shape in shapes(space, pod)
         for mesh in tried
         for placement in _placements(space, shaped(pod, shape), mesh)
     ]
@@ -104,7 +105,9 @@ def candidates(space: Space, pod: Slice) -> Iterator[Candidate]:
 
 
 def shapes(space: Space, pod: Slice) -> Sequence[str]:
-    """The shapes of a space, each with as many chips as a slice of `pod`."""
+    """The shapes of a space, each with as many chips as a slice of `pod`; "" for its own."""
+    if space.shapes is None:
+        return ("",)
     if isinstance(space.shapes, str):
         legal = legal_shapes(pod.chip.generation, pod.topology.chips)
         twists = space.shapes == ALL_TWISTED and GENERATIONS[pod.chip.generation].twistable
@@ -113,15 +116,21 @@ def shapes(space: Space, pod: Slice) -> Sequence[str]:
             for dims in legal
             for suffix in (("", TWISTED) if twists and can_twist(dims) else ("",))
         ]
-    found = [str(shaped(pod, shape).topology) for shape in space.shapes]
-    for number, shape in enumerate(found):
-        chips = shaped(pod, shape).topology.chips
-        if chips != pod.topology.chips:
-            raise PlanError(
-                f"sweep.shapes[{number}] is {shape}, which has {chips} chips, but the slice "
-                f"{pod.topology} has {pod.topology.chips}; write shapes of as many"
-            )
-    return found
+    return [_alike(pod, shape, f"sweep.shapes[{n}]") for n, shape in enumerate(space.shapes)]
+
+
+def _alike(pod: Slice, shape: str, where: str) -> str:
+    """The shape as a topology writes it, if it has as many chips as a slice of `pod`."""
+    try:
+        topology = shaped(pod, shape).topology
+    except HardwareError as error:
+        raise HardwareError(f"{where}: {error}") from error
+    if topology.chips != pod.topology.chips:
+        raise PlanError(
+            f"{where} is {topology}, which has {topology.chips} chips, but the slice "
+            f"{pod.topology} has {pod.topology.chips}; write shapes of as many"
+        )
+    return str(topology)
 
 
 def shaped(pod: Slice, shape: str) -> Slice:
@@ -190,14 +199,25 @@ def _placements(space: Space, pod: Slice, mesh: Mapping[str, int]) -> Sequence[P
 
 
 def _check_shapes(given: Any) -> None:
-    if isinstance(given, str):
-        if given not in SHAPES:
-            raise PlanError(
-                f"sweep.shapes is {given!r}: {nearest(given, SHAPES)}; a single shape is a list "
-                "of one, such as ['4x4x8']"
-            )
-    elif not all(isinstance(shape, str) for shape in given) or len(set(given)) < len(given):
-        raise PlanError(f"sweep.shapes is {given!r}; write a list of shapes, each once")
+    """Raise `PlanError` unless these are one of the words, or a list of texts, each once."""
+    if isinstance(given, str) and given in SHAPES:
+        return
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise PlanError(
+            f"sweep.shapes is {given!r}; write 'all', 'all+twisted' or a list of shapes, such as "
+            "['4x4x8'], or leave it out to keep the slice's own"
+        )
+    for number, shape in enumerate(given):
+        if not isinstance(shape, str) or not shape:
+            raise PlanError(f"sweep.shapes[{number}] is {shape!r}; write a shape, such as '4x4x8'")
+        if shape in given[:number]:
+            raise PlanError(f"sweep.shapes[{number}] is {shape!r} again; write each shape once")
+
+
+def _are_names(given: Any) -> bool:
+    """Whether this is a list of texts."""
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    return listed and all(isinstance(name, str) for name in given)
 
 
 def _check_values(base: Plan, key: str, values: Any) -> None:

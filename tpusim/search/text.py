@@ -51,8 +51,17 @@ def _lines(table: "DataFrame", head: str) -> Iterator[str]:
         yield (
             "the fastest that fit" if counts[OK] else "none fits; those that need the least memory"
         )
-        yield from _aligned([_heads(shown), *_cells(shown)])
+        yield from _plans(shown)
     yield from _refused(table)
+
+
+def _plans(table: "DataFrame") -> Sequence[str]:
+    """A line a plan; where its axes lie is left out when that makes the lines too long."""
+    for places in (True, False):
+        lines = list(_aligned([_heads(table), *_cells(table, places=places)]))
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return lines
 
 
 def _refused(table: "DataFrame") -> Iterator[str]:
@@ -81,10 +90,10 @@ def _heads(table: "DataFrame") -> Sequence[str]:
     return (*_inputs(table), "step time", "slower", "MFU", "exposed", "HBM peak")
 
 
-def _cells(table: "DataFrame") -> Iterator[Sequence[str]]:
+def _cells(table: "DataFrame", *, places: bool) -> Iterator[Sequence[str]]:
     first = float(table["step_time_s"].min())
     for _, row in table.iterrows():
-        laid = dict(_laid(part) for part in str(row["placement"]).split(" · "))
+        laid = dict(_laid(part) for part in str(row["placement"]).split(" · ") if places)
         inputs = {key: _cut(str(row[key]), WIDEST) for key in _inputs(table)}
         yield (*(f"{cell} {laid.get(key, '')}".rstrip() for key, cell in inputs.items()),
                *_numbers(row, first))  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tpusim.errors import TpusimError
+from tpusim.hardware import placements
 from tpusim.result import Result
 from tpusim.simulation import simulate
 from tpusim.summary import infeasible_reason
@@ -66,7 +67,9 @@ def outcome(run: Measured) -> Outcome:
         if lacking:
             return _failed(run, "error", f"not simulated yet: {', '.join(lacking)}")
         given = setup(run)
-        return _simulated(run, simulate(given.model, given.plan, given.pod), given.notes)
+        among = placements(given.pod, given.plan.mesh)
+        result = simulate(given.model, given.plan, given.pod, among=among)
+        return _simulated(run, result, given.notes)
     except TpusimError as error:
         return _failed(run, "error", str(error))
     except Exception as error:

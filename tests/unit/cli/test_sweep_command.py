@@ -124,7 +124,9 @@ def test_a_mistake_is_one_sentence_and_exit_2(
 
 BAD_SETTINGS = [
     ("sweep.placements=some", PlanError, "sweep.placements is 'some': valid are all, best"),
-    ("sweep.shapes=al", PlanError, "sweep.shapes is 'al': did you mean 'all'"),
+    ("sweep.shapes=al", PlanError, "sweep.shapes is 'al'; write 'all', 'all\\+twisted' or a list"),
+    ("sweep.shapes=[]", PlanError, r"sweep.shapes is \[\]; write 'all'"),
+    ("sweep.shapes=['4x4', 44]", PlanError, r"sweep.shapes\[1\] is 44; write a shape in quotes"),
     ("sweep.shapes=3", PlanError, 'sweep.shapes is 3; write "all", "all\\+twisted" or a list'),
     ("sweep.axis=3", PlanError, r"\[sweep\] has an unknown key 'axis'; did you mean 'axes'\?"),
     ("sweep.axes=data", PlanError, "sweep.axes is the text 'data'; write a list of names"),
@@ -133,9 +135,9 @@ BAD_SETTINGS = [
     ("sweep.vary.remat=full", PlanError, "a list of values to try, each text in quotes"),
     ("sweep.vary.remat=[]", PlanError, r"sweep.vary.remat is \[\]; write a list of values"),
     ("sweep.vary.remat=['ful']", PlanError, r"vary.remat\[0\]: plan.remat is 'ful': did you"),
-    ("sweep.vary.seq_len=[8, 'a']", PlanError, "vary.seq_len.1 is the text 'a'; write a whole"),
-    ("sweep.vary.rules=[{mlp=3}]", PlanError, "vary.rules.0.mlp is 3; write an axis or"),
-    ("sweep.meshes=[{fsdp='a'}]", PlanError, "meshes.0.fsdp is the text 'a'; write a whole"),
+    ("sweep.vary.seq_len=[8, 'a']", PlanError, r"vary.seq_len\[1\] is the text 'a'; write a whole"),
+    ("sweep.vary.rules=[{mlp=3}]", PlanError, r"vary.rules\[0\].mlp is 3; write an axis or"),
+    ("sweep.meshes=[{fsdp='a'}]", PlanError, r"meshes\[0\].fsdp is the text 'a'; write a whole"),
     ("sweep.meshes=[{fsdp=16}]", PlanError, "sweep.axes and sweep.meshes are both given"),
     ("sweep.axes=[]", PlanError, r"plan.mesh is missing; write .*, or sweep.axes or sweep.meshes"),
     ("swep.axes=[]", FileError, r"unknown section \[swep\]; did you mean 'sweep'\?"),

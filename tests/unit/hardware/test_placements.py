@@ -82,7 +82,7 @@ def test_a_single_device_needs_no_dimension() -> None:
     ("mesh", "sentence"),
     [
         ({"fsdp": 256}, "the mesh has fsdp=256 = 256, but there are 512 devices of v5p:8x8x8"),
-        ({"fsdp": 512, "dcn_data": 2}, "dcn_data=2 = 2, but there are 1 slices"),
+        ({"fsdp": 512, "dcn_data": 2}, "dcn_data=2 = 2, but there is 1 slice \\(axes that"),
         ({}, "the mesh has nothing = 1, but there are 512 devices"),
         ({"fsdp": 512.0}, "mesh axis 'fsdp' is 512.0; write a whole number from 1 up"),
         ({"fsdp": -512, "data": -1}, "mesh axis 'fsdp' is -512"),
@@ -124,10 +124,31 @@ def test_a_placement_that_is_given() -> None:
         ({"fsdp": ["y", "die"], "tensor": ["x"]}, "'die', which the slice does not have"),
         ({"fsdp": ["y", "z"], "tensor": ["y"]}, "'y' to 'fsdp' and 'y' to .*: write y alone$"),
         ({"fsdp": ["y[4:]"], "tensor": ["x"]}, r"'y\[4:\]', which is no .* write y, y\[:4\] \(4"),
-        ({"fsdp": ["y[::0]"], "tensor": ["x"]}, "16 is not 2 or more times 0; write an end"),
-        ({"fsdp": ["y[::16]"], "tensor": ["x"]}, "16 is not 2 or more times 16"),
-        ({"fsdp": ["y[:8:3]"], "tensor": ["x"]}, "8 is not 2 or more times 3"),
-        ({"fsdp": ["y[:1]"], "tensor": ["x"]}, "1 is not 2 or more times 1"),
+        (
+            {"fsdp": ["y[::0]"], "tensor": ["x"]},
+            r"axis 'fsdp' is laid on 'y\[::0\]', whose stride is 0; write one from 1 up, as in "
+            r"y\[::2\], every second place$",
+        ),
+        (
+            {"fsdp": ["y[::16]"], "tensor": ["x"]},
+            r"'y\[::16\]', which is 1 of the 16 places of y, and a part has 2 or more; write y for "
+            "all of them, or leave it out$",
+        ),
+        ({"fsdp": ["y[::32]"], "tensor": ["x"]}, "which is 1 of the 16 places of y"),
+        ({"fsdp": ["y[:1]"], "tensor": ["x"]}, "which is 1 of the 16 places of y"),
+        ({"fsdp": ["y[:0]"], "tensor": ["x"]}, "which is none of the 16 places of y"),
+        ({"fsdp": ["y[:8:3]"], "tensor": ["x"]}, "but 8 places are no multiple of the stride 3"),
+        ({"fsdp": ["y[::3]"], "tensor": ["x"]}, "but 16 places are no multiple of the stride 3"),
+        (
+            {"fsdp": ["y", "z"], "tensor": ["x[:16:2]"]},
+            r"laid on 'x\[:16:2\]', but x has 8 places, not 16; write x for all of them$",
+        ),
+        ({"fsdp": ["y", "z"], "tensor": None}, "'tensor' is laid on None, which is no list of"),
+        (["y", "z"], r"placement is \['y', 'z'\]; write parts for axes"),
+        (
+            {"fsdp": ["y[:16]"], "tensor": ["x"]},
+            r"axis 'fsdp' takes 256 places .* laid on \['y\[:16\]'\]",
+        ),
         ({"fsdp": [3], "tensor": ["x"]}, "laid on 3, which is no dimension nor a part of one"),
         ({"fsdp": ["w[:4]", "z"], "tensor": ["x"]}, r"laid on 'w\[:4\]', which the slice does not"),
         (
@@ -144,7 +165,7 @@ def test_a_placement_that_is_given() -> None:
             r"'z\[:4\]' to 'tensor' and 'z\[:8:2\]' to 'fsdp'; each stride must be the product "
             r"of the sizes below it, .* multiply to 16: write z\[:4\] and z\[::4\]$",
         ),
-        ({"fsdp": ["y", "z[:32]"], "tensor": ["x"]}, r"'z\[:32\]' to 'fsdp'; .*: write z alone$"),
+        ({"fsdp": ["y", "z[:32]"], "tensor": ["x"]}, "z has 16 places, not 32; write z for all"),
         (
             {"fsdp": ["y", "z[::8]"], "tensor": ["x", "z[:8]"]},
             "takes 256 places .* or parts of them$",
@@ -156,6 +177,18 @@ def test_a_placement_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(PlanError, match=sentence):
         placement_from(Slice("v4", "8x16x16"), {"fsdp": 256, "tensor": 8}, given_one)
+
+
+def test_axes_that_have_no_place_on_the_torus_are_laid_on_none() -> None:
+    pods, mesh = Slice("v5e", "4x4", 2), {"dcn_fsdp": 2, "data": 1, "fsdp": 16}
+    laid = {"fsdp": ["x", "y"]}
+    with pytest.raises(PlanError, match="dcn_ axes run across slices and take no dimension of the"):
+        placement_from(pods, mesh, {**laid, "dcn_fsdp": ["x"]})
+    with pytest.raises(
+        PlanError, match=r"'data' takes 1 place on .*; leave it out of the placement"
+    ):
+        placement_from(pods, mesh, {"fsdp": ["x"], "data": ["y"]})
+    assert str(placement_from(pods, mesh, {**laid, "dcn_fsdp": []})) == "fsdp=16 on x,y"
 
 
 def test_parts_of_a_dimension_are_written_as_slices_of_it() -> None:

@@ -77,7 +77,9 @@ def test_a_name_leads_to_a_slice_of_that_name(name: str) -> None:
         ("tpu7x-4x4x", "'4x4x' is not a topology"),
         ("v4:4x4x4_twisted", "v4 4x4x4 cannot be twisted"),
         ("v5e:4x4_twisted", "v5e has no twisted tori; only v4 and v5p have"),
-        ("v4:4x4x8_twistd", "'4x4x8_twistd' is not a topology"),
+        ("v4:4x4x8_twistd", "'4x4x8_twistd' is not a topology; .* written '4x4x8_twisted'"),
+        ("v4:4x4x8_Twisted", "'4x4x8_Twisted' is not a topology; .* written '4x4x8_twisted'"),
+        ("v4:twisted", "'twisted' is not a topology; write chips along each dimension"),
     ],
 )
 def test_what_names_no_slice_is_refused(text: str, sentence: str) -> None:

@@ -141,6 +141,6 @@ def test_a_group_is_described_by_where_it_lies(
     plan = Plan(mesh=mesh, seq_len=512, global_batch=4096, rules={"act_embed": "tensor"}
                 if "tensor" in mesh else {})  # fmt: skip
     model = Transformer(layers=2, embed=1024, mlp=4096, heads=16, vocab=1024)
-    placed = simulate(model, plan, pod).placement
+    placed = simulate(model, plan, pod, among=placements(pod, mesh)).placement
     group = group_of((axis,), pod, placed)
     assert (group.size, group.dimensions, group.whole, group.ring) == expected

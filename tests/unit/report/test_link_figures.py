@@ -9,7 +9,7 @@ import pytest
 import tpusim as ts
 from tpusim.costs import cost_program
 from tpusim.engine import run
-from tpusim.hardware import Topology, placement_from
+from tpusim.hardware import Topology, placement_from, placements
 from tpusim.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Loop, Program
 from tpusim.report import axes_data, plot_axes, plot_torus, torus_data, utilisation_data
@@ -25,7 +25,7 @@ def result(chip: str, shape: str, slices: int = 1, **mesh: int) -> Result:
     model = ts.models.Transformer(layers=2, embed=1024, mlp=4096, heads=16, vocab=32000)
     pod = ts.Slice(chip, shape, slices)
     plan = ts.Plan(mesh=mesh, seq_len=256, global_batch=2 * pod.devices)
-    return ts.simulate(model, plan, pod)
+    return ts.simulate(model, plan, pod, among=placements(pod, mesh))
 
 
 def gathered(chip: str, shape: str, axis: dict[str, list[str]], times: int = 1) -> Result:
@@ -146,7 +146,7 @@ def test_a_run_on_one_chip_says_that_nothing_crosses_a_link() -> None:
 def test_slices_of_one_chip_cross_dcn_alone() -> None:
     several = result("v5e", "1x1", 4, dcn_data=4)
     assert "nothing crosses" in plot_torus(several).get_title("left")
-    assert "dcn_data puts most on a link, " in plot_axes(several).get_title("left")
+    assert "dcn_data puts most on its busiest links, " in plot_axes(several).get_title("left")
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,19 @@ def test_small_panels_have_numbers_and_uniform_ones_a_single_one() -> None:
         texts = [text.get_text() for text in ax.texts]  # type: ignore[attr-defined]
         return sum(text.replace(".", "").removesuffix("%").isdigit() for text in texts)
 
-    assert percents(plot_torus(gathered("v5e", "4x4", {"gather": ["y"]}))) == 2 * 12 + 2
-    assert percents(plot_torus(gathered("v5e", "16x16", {"gather": ["y"]}))) == 1 + 2
+    assert percents(plot_torus(gathered("v5e", "4x4", {"gather": ["y"]}))) == 2 * 12 + 3
+    assert percents(plot_torus(gathered("v5e", "16x16", {"gather": ["y"]}))) == 1 + 3
+
+
+@pytest.mark.parametrize(("shape", "blank"), [("4x4", True), ("16x16", False)])
+def test_cells_without_a_link_are_explained_where_there_are_any(shape: str, blank: bool) -> None:
+    texts = [
+        text.get_text() for text in plot_torus(gathered("v5e", shape, {"gather": ["y"]})).texts
+    ]
+    (said,) = (text for text in texts if text.startswith("busy share of the step"))
+    assert ("; blank: no link there; nothing crosses x" in said) == blank
+
+
+def test_the_matrix_says_that_its_bytes_are_sums_over_collectives() -> None:
+    label = plot_axes(gathered("v5e", "4x4", {"gather": ["y"]})).get_xlabel()
+    assert label.startswith("each collective's busiest links, summed")

@@ -192,8 +192,14 @@ def test_json_begins_with_the_stable_keys() -> None:
     assert data["placement"] == {
         "given": False,
         "axes": {
-            "fsdp": [{"dimension": "y", "size": 8, "stride": 1}],
-            "tensor": [{"dimension": "x", "size": 4, "stride": 1}],
+            "fsdp": [
+                {"dimension": "x", "size": 2, "stride": 2},
+                {"dimension": "y", "size": 4, "stride": 2},
+            ],
+            "tensor": [
+                {"dimension": "x", "size": 2, "stride": 1},
+                {"dimension": "y", "size": 2, "stride": 1},
+            ],
         },
     }
     assert data["replicated"] == [

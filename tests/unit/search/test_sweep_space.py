@@ -68,10 +68,16 @@ MISTAKES = [
     ({"vary": {"remat": "full"}}, "sweep.vary.remat is 'full'; write a list of values"),
     ({"vary": {"remat": []}}, r"sweep.vary.remat is \[\]; write a list"),
     ({"vary": {"remat": ["full", "ful"]}}, r"sweep.vary.remat\[1\]: plan.remat is 'ful': did you"),
-    ({"shapes": "al"}, r"sweep.shapes is 'al': did you mean 'all'"),
-    ({"shapes": "4x4"}, r"sweep.shapes is '4x4': valid are all, all\+twisted; a single shape is a"),
-    ({"shapes": ["4x4", "4x4"]}, "write a list of shapes, each once"),
-    ({"shapes": [44]}, r"sweep.shapes is \[44\]; write a list of shapes"),
+    ({"axes": 3}, "sweep.axes is 3; write a list of names"),
+    ({"axes": [["data"]]}, r"sweep.axes is \[\['data'\]\]; write a list of names"),
+    ({"shapes": "twisted"}, r"^sweep.shapes is 'twisted'; write 'all', 'all\+twisted' or a list of "
+     r"shapes, such as \['4x4x8'\], or leave it out to keep the slice's own$"),
+    ({"shapes": "4x4"}, r"sweep.shapes is '4x4'; .* such as \['4x4x8'\]"),
+    ({"shapes": []}, r"sweep.shapes is \[\]; write 'all'"),
+    ({"shapes": 16}, "sweep.shapes is 16; write 'all'"),
+    ({"shapes": ["4x4", "4x4"]}, r"sweep.shapes\[1\] is '4x4' again; write each shape once"),
+    ({"shapes": ["4x4", 44]}, r"sweep.shapes\[1\] is 44; write a shape, such as '4x4x8'"),
+    ({"shapes": [""]}, r"sweep.shapes\[0\] is ''; write a shape"),
     ({"base": Plan(mesh={"fsdp": 16}, seq_len=1, global_batch=1, placement={})},
      "plan.placement is given, but the sweep chooses"),
 ]  # fmt: skip
@@ -111,9 +117,9 @@ def test_a_shape_of_another_slice_is_told() -> None:
         PlanError, match=r"shapes\[1\] is 4x4x4, which has 64 chips, but the slice 4x8x8 has 256"
     ):
         shapes_of("v4", "4x8x8", ["4x4x16", "4x4x4"])
-    with pytest.raises(HardwareError, match="v4 has no slice 4x5x8"):
-        shapes_of("v4", "4x8x8", ["4x5x8"])
-    with pytest.raises(HardwareError, match="4x4x16 cannot be twisted"):
+    with pytest.raises(HardwareError, match=r"^sweep.shapes\[1\]: v4 has no slice 4x5x8"):
+        shapes_of("v4", "4x8x8", ["4x8x8", "4x5x8"])
+    with pytest.raises(HardwareError, match=r"sweep.shapes\[0\]: v4 4x4x16 cannot be twisted"):
         shapes_of("v4", "4x8x8", ["4x4x16_twisted"])
 
 

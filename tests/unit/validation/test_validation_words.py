@@ -165,7 +165,7 @@ def test_a_plan_that_does_not_fit_is_simulated() -> None:
 
 
 def test_a_defect_of_ours_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")
 
     monkeypatch.setattr("tpusim.validation.outcome.simulate", broken)

@@ -1,0 +1,25 @@
+"""The summary of a result: its words where a count is one, and where there is nothing to say."""
+
+import tpusim as ts
+
+MODEL = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)
+
+
+def lines_of(shape: str, **given: object) -> list[str]:
+    pod = ts.Slice("v5e", shape)
+    plan = ts.Plan(mesh={"fsdp": pod.devices}, seq_len=64, global_batch=16, **given)
+    return str(ts.simulate(MODEL, plan, pod)).splitlines()
+
+
+def test_one_chip_has_nothing_to_place() -> None:
+    for given in ({}, {"placement": {}}):
+        lines = lines_of("1x1", **given)
+        assert lines[0].endswith("on v5e:1x1 (1 chip)")
+        assert "placement   nothing to place" in lines
+
+
+def test_a_placement_says_who_chose_it() -> None:
+    assert "placement   fsdp=16 on x,y (chosen)" in lines_of("4x4")
+    given = lines_of("4x4", placement={"fsdp": ["y", "x"]})
+    assert given[0].endswith("(16 chips)")
+    assert "placement   fsdp=16 on y,x (given)" in given
