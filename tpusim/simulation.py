@@ -32,7 +32,7 @@ def simulate(
     model or the slice does not admit raises PlanError with one sentence.
     """
     _check_network(network, pod)
-    graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
     laid = (given,) if given else placements(pod, plan.mesh)

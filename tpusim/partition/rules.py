@@ -178,15 +178,31 @@ def _check_axes_used(
 
 
 def _check_batch(plan: Plan, axes: Axes) -> None:
-    parts = prod(plan.active_axes[axis] for axis in axes)
+    shards = prod(plan.active_axes[axis] for axis in axes)
+    parts = shards * plan.microbatches
     if plan.global_batch % parts:
         named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
         small = "is smaller than" if plan.global_batch < parts else "does not divide by"
-        nearby = max(plan.global_batch // parts, 1) * parts
+        nearby = {
+            max(plan.global_batch // parts, 1) * parts,
+            -(-plan.global_batch // parts) * parts,
+        }
+        of = f"the {shards} shards of its axes ({named})"
+        if plan.microbatches > 1:
+            of = f"{plan.microbatches} microbatches x {of if axes else '1 shard'} = {parts}"
         raise PlanError(
-            f"plan.global_batch is {plan.global_batch}, which {small} the {parts} shards of its "
-            f"axes ({named}); write a multiple, such as {nearby}"
+            f"plan.global_batch is {plan.global_batch}, which {small} {of}; write a multiple, "
+            f"such as {' or '.join(map(str, sorted(nearby)))}{_fewer(plan, shards)}"
         )
+
+
+def _fewer(plan: Plan, shards: int) -> str:
+    """The largest number of microbatches below the plan's that its batch divides by."""
+    if plan.microbatches == 1 or plan.global_batch % shards:
+        return ""
+    each = plan.global_batch // shards
+    fits = next(n for n in range(min(plan.microbatches, each), 0, -1) if each % n == 0)
+    return f", or microbatches = {fits}"
 
 
 def _key(tensor: Tensor, dim: str) -> str:
