@@ -57,7 +57,7 @@ def _check_network(network: str, pod: Slice) -> None:
 
 @lru_cache(maxsize=32)
 def step_graph(model: Transformer, batch: int, seq_len: int, remat: Remat) -> Graph:
-    """The training step of a model, kept for the next plan of the same batch."""
+    """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`."""
     return training_step(model.graph(batch=batch, seq_len=seq_len), remat)
 
 

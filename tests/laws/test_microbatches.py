@@ -14,7 +14,7 @@ from test_partition_memory import run as run_memory
 from tpusim.errors import PlanError
 from tpusim.hardware import Chip, Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.partition import Plan, structure
 from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program
 from tpusim.report import timeline_data
@@ -238,3 +238,10 @@ def test_a_batch_on_one_shard_says_so() -> None:
 def test_the_additions_belong_to_the_backward_pass() -> None:
     body = loop(step(16, 4).program.body, MICROBATCHES).body
     assert {op.phase for op in named(body, "accumulate/")} == {"backward"}
+
+
+def test_a_graph_of_the_whole_batch_is_refused() -> None:
+    whole = plan({"fsdp": 16}, 4)
+    graph = graph_of(MODEL, replace(whole, microbatches=1))
+    with pytest.raises(PlanError, match="a batch of 512, but a microbatch of the plan has 128"):
+        structure(graph, whole)
