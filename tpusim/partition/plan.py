@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def microbatch(self) -> int:
-        """Sequences that run at a time, over all devices. A plan that they do not divide is refused."""
+        """Sequences that run at a time, over all devices; partitioning checks that they divide."""
         return max(self.global_batch // self.microbatches, 1)
 
     @property
