@@ -117,7 +117,8 @@ def make_result(
     for category, nbytes in memory.by_category().items():
         held[category] += nbytes
     return Result(
-        model=model, plan=plan, pod=pod, placement=placement, tokens=graph.tokens,
+        model=model, plan=plan, pod=pod, placement=placement,
+        tokens=graph.tokens * plan.microbatches,
         step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
         flops=total_flops(program.body),

@@ -34,7 +34,7 @@ def simulate(
     model or the slice does not admit raises PlanError with one sentence.
     """
     _check_network(network, pod)
-    graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
     laid = (given,) if given else tuple(among or candidates(pod, plan.mesh))
@@ -59,7 +59,7 @@ def _check_network(network: str, pod: Slice) -> None:
 
 @lru_cache(maxsize=32)
 def step_graph(model: Transformer, batch: int, seq_len: int, remat: Remat) -> Graph:
-    """The training step of a model, kept for the next plan of the same batch."""
+    """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`."""
     return training_step(model.graph(batch=batch, seq_len=seq_len), remat)
 
 

@@ -65,7 +65,7 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
     mesh = random_mesh(rng, devices, axes)
     if pod.num_slices > 1:
         mesh["dcn_data"] = pod.num_slices
-    return Plan(
+    plan = Plan(
         mesh=mesh, rules=random_rules(rng, axes), seq_len=rng.choice([1, 128, 2048]),
         global_batch=pod.devices * rng.choice([1, 4]),
         remat=rng.choice(["full", "minimal", "dots", "none"]),
@@ -74,6 +74,8 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
         optimizer=rng.choice(["adam", "adafactor", "sgd"]),
         grad_dtype=rng.choice(["bf16", "f32"]), param_dtype=rng.choice(["bf16", "f32"]),
     )  # fmt: skip
+    microbatches = rng.choice([1, 1, 2, 5])
+    return replace(plan, microbatches=microbatches, global_batch=microbatches * plan.global_batch)
 
 
 def obeys(result: Result) -> None:

@@ -35,7 +35,7 @@ def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
 
 
 def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[Way]:
-    graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
     return ways(structure(graph, plan), graph, plan, pod, candidates(pod, plan.mesh))
 
 
@@ -57,7 +57,7 @@ def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_placements_share_a_program_only_if_they_are_lowered_alike(seed: int) -> None:
     model, plan, pod = drawn(seed)
-    graph = step_graph(model, plan.global_batch, plan.seq_len, plan.remat_policy)
+    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
     template = structure(graph, plan)
     for way in ways_of(model, plan, pod):
         assert way.program == lower(template, graph, plan, pod, way.placement)

@@ -11,6 +11,7 @@ from itertools import chain
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
+from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
 from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
@@ -34,13 +35,14 @@ def lower(
     memory = Memory(sizes, decisions.buffers, plan.grad_dtype, frozenset(outside.values()))
     lowerer = _Lowerer(sizes, template, decisions, memory)
     body = lowerer.body(template.nodes, kept=tuple(outside.values()))
-    stacks = {**memory.gradients, **outside}
+    gradients = Gradients({**memory.gradients, **outside}, lowerer.reduced)
+    if plan.microbatches > 1:
+        body, gradients = accumulated(body, gradients, template.weights, plan, sizes)
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
         body=_with_optimizer(
-            (*body, *_barrier(plan, lowerer.crossing)), template, plan, sizes, stacks,
-            lowerer.reduced,
+            (*body, *_barrier(plan, lowerer.crossing)), template, plan, sizes, gradients
         ),
         resident=optimizer.resident(template.weights, plan, sizes),
     )  # fmt: skip
@@ -54,15 +56,14 @@ def _barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:
 
 
 def _with_optimizer(
-    body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes,
-    stacks: dict[str, str], reduced: dict[str, str],
+    body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes, gradients: Gradients
 ) -> tuple[Op, ...]:  # fmt: skip
     """Cast the weights, run forward and backward, update the weights."""
     cast = optimizer.cast(template.weights, plan, sizes)
     updates = [
         replace(
-            optimizer.update(weight, plan, sizes, stacks.get(weight.name, "")),
-            deps=tuple(Dep(reduced[w]) for w in (weight.name,) if w in reduced),
+            optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, "")),
+            deps=gradients.deps(weight.name),
         )
         for weight in template.weights
     ]

@@ -34,6 +34,8 @@ class Plan:
 
     mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
     seq_len, global_batch: tokens a sequence, sequences a step over all devices.
+    microbatches: parts of the global batch that run one after the other; their gradients are added
+        up, and the optimizer runs once.
     remat, save: what the forward pass keeps (see `Remat`), and tensors saved besides.
     rules: dimension -> axes, over the defaults of `rules.py`; `act_` before a dimension means
         activations, without it weights.
@@ -50,6 +52,7 @@ class Plan:
     mesh: Mapping[str, int]
     seq_len: int
     global_batch: int
+    microbatches: int = 1
     remat: str = "full"
     save: Sequence[str] = ()
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class Plan:
             value = getattr(self, key)
             if value not in choices:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
-        for key in ("seq_len", "global_batch"):
+        for key in ("seq_len", "global_batch", "microbatches"):
             _positive(f"plan.{key}", getattr(self, key))
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
@@ -87,6 +90,11 @@ class Plan:
         return {axis: size for axis, size in self.mesh.items() if size > 1}
 
     @property
+    def microbatch(self) -> int:
+        """Sequences that run at a time, over all devices; partitioning checks that they divide."""
+        return max(self.global_batch // self.microbatches, 1)
+
+    @property
     def remat_policy(self) -> Remat:
         """The rematerialisation as the graph takes it."""
         return Remat(self.remat, tuple(self.save))
@@ -94,9 +102,10 @@ class Plan:
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         saved = f" + {', '.join(self.save)}" if self.save else ""
+        parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
-            f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens, "
+            f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
             f"remat {self.remat}{saved}, {self.dtype}, {self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}"
         )

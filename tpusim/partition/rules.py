@@ -69,7 +69,7 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     """The rules of `plan` for the dimensions of `graph`.
 
     Raises PlanError for a rule on a dimension or an axis that does not exist, for a mesh axis that
-    shards nothing, and for a batch that its axes do not divide.
+    shards nothing, for a batch that its axes do not divide, and for a graph of another batch.
     """
     sizes = graph.sizes
     merged = {**DEFAULT_RULES, **STYLE_RULES[plan.style], **_user_rules(plan, sizes)}
@@ -83,7 +83,7 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
             kept = kept[:-1]
         table[key] = kept
     _check_axes_used(plan, table, dropped)
-    _check_batch(plan, table["act_batch"])
+    _check_batch(plan, table["act_batch"], sizes)
     return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)))
 
 
@@ -177,16 +177,33 @@ def _check_axes_used(
             )
 
 
-def _check_batch(plan: Plan, axes: Axes) -> None:
-    parts = prod(plan.active_axes[axis] for axis in axes)
-    if plan.global_batch % parts:
+def _check_batch(plan: Plan, axes: Axes, sizes: Mapping[str, int]) -> None:
+    shards = prod(plan.active_axes[axis] for axis in axes)
+    if plan.global_batch % (shards * plan.microbatches):
         named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
-        small = "is smaller than" if plan.global_batch < parts else "does not divide by"
-        nearby = max(plan.global_batch // parts, 1) * parts
+        of = f"the {shards} shards of its axes ({named})" if axes else "1 shard"
+        raise PlanError(_does_not_divide(plan, shards, of))
+    if sizes.get("batch", plan.microbatch) != plan.microbatch:
         raise PlanError(
-            f"plan.global_batch is {plan.global_batch}, which {small} the {parts} shards of its "
-            f"axes ({named}); write a multiple, such as {nearby}"
+            f"the graph has a batch of {sizes['batch']}, but a microbatch of the plan has "
+            f"{plan.microbatch} sequences; build the graph with batch = plan.microbatch"
         )
+
+
+def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
+    """The sentence, with the nearest batches that do, or fewer microbatches."""
+    batch, count = plan.global_batch, plan.microbatches
+    parts = shards * count
+    small = "is smaller than" if batch < parts else "does not divide by"
+    nearby = sorted({max(batch // parts, 1) * parts, -(-batch // parts) * parts})
+    hint = f"write a multiple, such as {' or '.join(map(str, nearby))}"
+    if count > 1:
+        of = f"{count} microbatches x {of} = {parts}"
+    if batch % shards == 0:
+        each = batch // shards
+        fits = next(n for n in range(min(count, each), 0, -1) if each % n == 0)
+        hint += f", or microbatches = {fits}"
+    return f"plan.global_batch is {batch}, which {small} {of}; {hint}"
 
 
 def _key(tensor: Tensor, dim: str) -> str:

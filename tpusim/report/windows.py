@@ -6,6 +6,7 @@ from itertools import chain
 
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Record
+from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import Loop, Op
 from tpusim.report.slices import Slice
 from tpusim.report.traffic import Load, between, loads
@@ -32,16 +33,23 @@ class Window:
 def timeline_data(result: Result) -> tuple[Window, ...]:
     """A trip in the middle of each of the longest outer loops, in order of time.
 
-    A program without loops is shown whole.
+    Of a step in microbatches it is a trip in the last one. A program without loops is shown whole.
     """
     by_name: dict[str, list[Record]] = {}
     for record in result.timeline.tasks:
         if record.stream == CORE and record.duration_ps:
             by_name.setdefault(record.name, []).append(record)
-    found = [_trip(op, by_name) for op in result.program.body if isinstance(op, Loop)]
+    found = [_trip(op, by_name) for op in _outer_loops(result.program.body)]
     longest = sorted((trip for trip in found if trip), key=lambda trip: -trip[0])[:LOOPS]
     spans = [trip[1:] for trip in longest] or [("step", 0, result.timeline.total_ps)]
     return tuple(_window(result, *span) for span in sorted(spans, key=lambda span: span[1]))
+
+
+def _outer_loops(body: tuple[Op, ...]) -> Iterator[Loop]:
+    """The loops of a body; instead of the one over microbatches, those in it."""
+    for op in body:
+        if isinstance(op, Loop):
+            yield from _outer_loops(op.body) if op.name == MICROBATCHES else (op,)
 
 
 def _trip(loop: Loop, by_name: dict[str, list[Record]]) -> tuple[int, str, int, int] | None:
@@ -58,12 +66,13 @@ def _trip(loop: Loop, by_name: dict[str, list[Record]]) -> tuple[int, str, int, 
 def _middle(
     loop: Loop, by_name: dict[str, list[Record]], whole: tuple[int, int]
 ) -> tuple[int, int]:
-    """From the first task of the middle trip to the same one of the next."""
+    """From the first task of the last run's middle trip to the same one of the next trip."""
     for op in loop.body:
         starts = sorted(chain(*(record.starts() for record in by_name.get(op.name, ()))))
-        if len(starts) == loop.trips:
+        if starts:
             ends = [*starts[1:], whole[1]]
-            return starts[loop.trips // 2], ends[loop.trips // 2]
+            middle = loop.trips // 2 - loop.trips
+            return starts[middle], ends[middle]
     return whole
 
 

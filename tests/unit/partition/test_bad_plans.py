@@ -42,7 +42,7 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
         (
             MESH, {"global_batch": 30},
             "plan.global_batch is 30, which does not divide by the 4 shards of its axes (fsdp=4); "
-            "write a multiple, such as 28",
+            "write a multiple, such as 28 or 32",
         ),
         (
             MESH, {"global_batch": 2},

@@ -1,0 +1,81 @@
+"""Microbatches: forward and backward run once for each, and their gradients are added up.
+
+The program is that of MaxText (gradient_accumulation.py): a loop over the microbatches carries one
+accumulator for each weight, which starts at zero and lies as the weight does. What is added to it
+is therefore whole: gradients are reduced in every microbatch, across slices too. (XLA can sink a
+reduction out of such a loop, but only one whose result goes to nothing but the addition; those of
+scanned layers go to the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpusim.partition.plan import Plan
+from tpusim.partition.sizes import DTYPE_BYTES, Sizes
+from tpusim.partition.template import Weight
+from tpusim.phase import Phase
+from tpusim.program import Alloc, Compute, Dep, Loop, Op, Vector
+
+MICROBATCHES = "microbatches"
+"""The name of the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Where the gradients of weights are when they are complete.
+
+    held: weight -> tensor that holds the gradients of all its layers. after: weight -> operation
+    to wait for, where it is not in program order.
+    """
+
+    held: Mapping[str, str]
+    after: Mapping[str, str]
+
+    def deps(self, weight: str) -> tuple[Dep, ...]:
+        """What the reader of a weight's gradient waits for."""
+        return (Dep(self.after[weight]),) if weight in self.after else ()
+
+
+def accumulated(
+    body: tuple[Op, ...], gradients: Gradients, weights: tuple[Weight, ...], plan: Plan,
+    sizes: Sizes,
+) -> tuple[tuple[Op, ...], Gradients]:  # fmt: skip
+    """The operations for all microbatches, from the `body` of one; and where their sums are."""
+    trained = [weight for weight in weights if weight.name in gradients.held]
+    sums = {weight.name: _accumulator(weight, plan, sizes) for weight in trained}
+    additions = [_addition(weight, plan, sizes, gradients) for weight in trained]
+    loop = Loop(name=MICROBATCHES, trips=plan.microbatches, body=(*body, *additions))
+    after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
+    held = {name: alloc.tensor for name, alloc in sums.items()}
+    return (_zeros(tuple(sums.values())), loop), Gradients(held, after)
+
+
+def _accumulator(weight: Weight, plan: Plan, sizes: Sizes) -> Alloc:
+    """The sum of one weight's gradients, of all its layers, in the gradients' dtype."""
+    nbytes = weight.copies * sizes.elements(weight.local) * DTYPE_BYTES[plan.grad_dtype]
+    padded = nbytes * sizes.padding(weight.local)
+    return Alloc(f"{weight.name}/accumulator", nbytes, "gradient accumulators", padded)
+
+
+def _zeros(sums: tuple[Alloc, ...]) -> Compute:
+    """What fills the accumulators before the first microbatch."""
+    nbytes = sum(alloc.bytes for alloc in sums)
+    return Compute(
+        name="zero_accumulators", phase=Phase.BACKWARD, scope="zero_accumulators",
+        work=Vector(0, nbytes, 0), allocs=sums,
+    )  # fmt: skip
+
+
+def _addition(weight: Weight, plan: Plan, sizes: Sizes, gradients: Gradients) -> Compute:
+    """Adds the gradients of one microbatch: reads both, writes one in its place.
+
+    One vector operation an element, and a conversion for each of the three where they are narrow.
+    """
+    elements = weight.copies * sizes.elements(weight.local)
+    item = DTYPE_BYTES[plan.grad_dtype]
+    conversions = 3 if item < DTYPE_BYTES["f32"] else 0
+    return Compute(
+        name=f"accumulate/{weight.name}", phase=Phase.BACKWARD, scope=weight.name,
+        work=Vector(2 * elements * item, elements * item, (1 + conversions) * elements),
+        deps=gradients.deps(weight.name), frees=(gradients.held[weight.name],),
+    )  # fmt: skip
