@@ -20,7 +20,7 @@ from tpusim.partition.offload import (
     fetched_ahead,
     host_copies,
     names,
-    waits_for_room,
+    turns,
     with_host_copies,
 )
 from tpusim.partition.passes import (
@@ -121,13 +121,13 @@ class _Lowerer:
                           if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
         writers = {key: name for entry in entries for key, name in _results(entry)}
         late, taken = late_results(entries), behind_operands(entries)
-        room, arriving = waits_for_room(entries), arrivals(entries)
+        queued, arriving = turns(entries), arrivals(entries)
         written: dict[str, str] = {}
         ops: list[Op] = []
         for place, (entry, life) in enumerate(zip(entries, lives, strict=True)):
             deps = [Dep(written[key]) for key in entry.reads if key in written]
             deps += [
-                *room.get(place, ()),
+                *queued.get(place, ()),
                 *(d for key in entry.reads for d in arriving.get(key, ())),
             ]
             deps += [Dep(late[key], 1) for key in entry.reads if key in late]

@@ -6,7 +6,7 @@ most. The backward pass fetches the next layer's copies while it runs a layer: t
 waited for, and the last layer has none to fetch, so it stands behind the loop.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tpusim.partition.passes import Entry, HostCopy, on_core
@@ -53,13 +53,26 @@ def _places(entries: Sequence[Entry], key: str) -> list[int]:
     return [place for place, e in enumerate(entries) if key in e.reads or key in e.writes]
 
 
-def waits_for_room(entries: Sequence[Entry]) -> Mapping[int, tuple[Dep, ...]]:
-    """What the first operation of the core waits for: the copies of the layer before the last."""
-    leaving = [e for e in entries if isinstance(e, HostCopy) and e.kind is TransferKind.TO_HOST]
+def turns(entries: Sequence[Entry]) -> dict[int, tuple[Dep, ...]]:
+    """What the entries wait for, by place, besides their operands.
+
+    A copy waits for the one before it, as one queue serves PCIe. The first operation of the core
+    waits for what left in the layer before the last.
+    """
+    copies = [(place, e) for place, e in enumerate(entries) if isinstance(e, HostCopy)]
+    found: dict[int, tuple[Dep, ...]] = {}
+    for at, (place, copy) in enumerate(copies):
+        before = copies[at - 1][1].name
+        found[place] = (Dep(before),) if at else (Dep(before, 1), *_after_first(copy, before))
+    leaving = [copy.name for _, copy in copies if copy.kind is TransferKind.TO_HOST]
     first = next((place for place, entry in enumerate(entries) if on_core(entry)), None)
-    if first is None:
-        return {}
-    return {first: tuple(Dep(copy.name, LAYERS_UNDER_WAY) for copy in leaving)}
+    if first is not None:
+        found[first] = tuple(Dep(name, LAYERS_UNDER_WAY) for name in leaving)
+    return found
+
+
+def _after_first(copy: HostCopy, before: str) -> tuple[Dep, ...]:
+    return (Dep(before + FIRST),) if copy.kind is TransferKind.FROM_HOST else ()
 
 
 def arrivals(entries: Sequence[Entry]) -> dict[str, tuple[Dep, ...]]:
@@ -76,15 +89,18 @@ def fetched_ahead(loop: Loop) -> tuple[Op, ...]:
     fetches = [op for op in loop.body if isinstance(op, Transfer)]
     if not fetches:
         return (loop,)
-    first = tuple(
-        replace(op, name=op.name + FIRST,
-                deps=(Dep(f"{TransferKind.TO_HOST}/{op.scope}"),))
-        for op in fetches
-    )  # fmt: skip
+    first = tuple(_first(op, before) for op, before in zip(fetches, (None, *fetches), strict=False))
     many = loop.trips > 1
     inside = frozenset(names(loop.body))
     last = tuple(_last(op, inside, many) for op in loop.body if op not in fetches)
     return (*first, *((replace(loop, trips=loop.trips - 1),) if many else ()), *last)
+
+
+def _first(fetch: Transfer, before: Transfer | None) -> Transfer:
+    """The fetch for the first trip: what it fetches has left, and the one before it has come."""
+    left = Dep(f"{TransferKind.TO_HOST}/{fetch.scope}")
+    queue = (Dep(before.name + FIRST),) if before else ()
+    return replace(fetch, name=fetch.name + FIRST, deps=(left, *queue))
 
 
 def names(body: Sequence[Op]) -> list[str]:
