@@ -15,8 +15,9 @@ from tpusim.program import Program, Transfer, TransferKind
 from tpusim.result import Result
 from tpusim.simulation import simulate
 
-ANOMALY = 0.02
-"""Several slices: a core that waits for the host leaves links to others (1.2 % in 700 plans)."""
+ANOMALY = 0.01
+"""Over several slices a core that waits for the host leaves links to gradients that cross: up to
+0.8 % faster, in 5 of 700 plans."""
 
 
 def tensors_of(model: Transformer, rng: random.Random) -> list[str]:

@@ -33,20 +33,20 @@ def host_copies(nest: Nest, offload: Collection[str]) -> list[HostCopy]:
 
 
 def with_host_copies(entries: Sequence[Entry], copies: Sequence[HostCopy]) -> list[Entry]:
-    """The entries of a body with its copies: each leaves after its last reader of this body.
+    """The entries of a body with its copies.
 
-    What comes for the next trip is started first, in the order in which it will be read.
+    What leaves does so after its last reader. What comes for the next trip is started before its
+    first reader of this one: a trip ahead, in the order in which the trip needs it.
     """
-    fetched = [copy for copy in copies if copy.kind is TransferKind.FROM_HOST]
-    first = {copy.key: _places(entries, copy.key) for copy in fetched}
-    fetched.sort(key=lambda copy: min(first[copy.key], default=0))
-    result: list[Entry] = [*fetched]
-    leaving = [copy for copy in copies if copy.kind is TransferKind.TO_HOST]
-    last = {copy.key: max(_places(entries, copy.key), default=0) for copy in leaving}
+    starts: dict[int, list[HostCopy]] = {}
+    for copy in copies:
+        found = _places(entries, copy.key) or [0]
+        leaves = copy.kind is TransferKind.TO_HOST
+        starts.setdefault(max(found) + 1 if leaves else min(found), []).append(copy)
+    result: list[Entry] = []
     for place, entry in enumerate(entries):
-        result.append(entry)
-        result.extend(copy for copy in leaving if last[copy.key] == place)
-    return result
+        result.extend((*starts.get(place, ()), entry))
+    return [*result, *starts.get(len(entries), ())]
 
 
 def _places(entries: Sequence[Entry], key: str) -> list[int]:
