@@ -9,7 +9,7 @@ from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
-from tpusim.program import Collective, Flops, Loop, Op, Phase, Program
+from tpusim.program import Collective, Flops, Loop, Op, Phase, Program, Transfer, TransferKind
 
 PICO = 1e-12
 
@@ -87,6 +87,12 @@ class Result:
     def fits(self) -> bool:
         """Whether the peak is within what the compiler can use."""
         return self.hbm_peak_bytes <= self.hbm_bytes
+
+    @property
+    def host_need_bytes(self) -> float:
+        """Bytes that each host keeps for its devices: each of them copied to it once a step."""
+        chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
+        return chips * self.pod.chip.devices * to_host_bytes(self.program.body)
 
     @property
     def exposed_s(self) -> float:
@@ -170,6 +176,17 @@ def total_flops(body: tuple[Op, ...], times: int = 1) -> Flops:
         for kind in ("model", "recompute", "redundant", "padding"):
             kinds[kind] += getattr(flops, kind) * trips
     return Flops(**kinds)
+
+
+def to_host_bytes(body: tuple[Op, ...]) -> float:
+    """Bytes that one device copies to its host."""
+    total = 0.0
+    for op in body:
+        if isinstance(op, Loop):
+            total += op.trips * to_host_bytes(op.body)
+        elif isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST:
+            total += float(op.bytes)
+    return total
 
 
 def _flops(body: tuple[Op, ...], times: int) -> Iterator[tuple[Flops, int]]:

@@ -125,6 +125,11 @@ def _notes(r: Result) -> Iterator[str]:
     for kind, flops in (("redundant", r.flops.redundant), ("padding", r.flops.padding)):
         if flops:
             yield from _entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
+    have = r.pod.chip.host_bytes
+    if have is not None and r.host_need_bytes > have:
+        need = format_bytes(r.host_need_bytes)
+        text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
+        yield from _entry("note", text)
     for dim, size, axis, shards in r.verdicts.dropped:
         text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
         yield from _entry("note", text)

@@ -18,10 +18,9 @@ from tpusim.phase import Phase
 def training_step(graph: Graph, remat: Remat) -> Graph:
     """The forward and backward pass of `graph`, with the gradient of every parameter."""
     bodies = [op.body for op in graph.ops if isinstance(op, Scan)]
-    if remat.save:
-        check_saved_names(
-            remat.save, [t for body in bodies for op in body for t in (*op.inputs, *op.outputs)]
-        )
+    check_saved_names(
+        remat, (t for body in bodies for op in body for t in (*op.inputs, *op.outputs))
+    )
     loss = graph.loss
     seed = {
         loss.name: replace(loss, name=f"d({loss.name})", role=Role.INPUT, primal=loss.name),

@@ -25,11 +25,12 @@ class Remat:
 
     full: only the input of each layer is saved. minimal: also the outputs of products with a
     weight (JAX's `dots_with_no_batch_dims_saveable`). dots: the outputs of all products.
-    none: all that the backward pass reads.
+    none: all that the backward pass reads. offload: tensors that are saved on the host.
     """
 
     policy: str = "full"
     save: tuple[str, ...] = ()
+    offload: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -39,7 +40,7 @@ class Remat:
 
     def keeps(self, op: Op, tensor: Tensor) -> bool:
         """Whether `tensor`, made by `op`, is saved for the backward pass."""
-        if self.policy == "none" or tensor.short == LAYER_IN or tensor.short in self.save:
+        if self.policy == "none" or tensor.short in (LAYER_IN, *self.save, *self.offload):
             return True
         if not isinstance(op, Einsum):
             return False
@@ -67,11 +68,12 @@ def recompute(
     return ops, tuple(saved[name] for name in sorted(saved))
 
 
-def check_saved_names(save: Iterable[str], tensors: Iterable[Tensor]) -> None:
-    """Raise when a save list names a tensor that the model does not have."""
+def check_saved_names(remat: Remat, tensors: Iterable[Tensor]) -> None:
+    """Raise when a list of saved tensors names one that the model does not have."""
     known = {tensor.short for tensor in tensors}
-    for name in save:
-        if name not in known:
-            raise PlanError(
-                f"save lists {name!r}, which is no tensor of a layer: {nearest(name, known)}"
-            )
+    for which, names in (("save", remat.save), ("offload", remat.offload)):
+        for name in names:
+            if name not in known:
+                raise PlanError(
+                    f"{which} lists {name!r}, which is no tensor of a layer: {nearest(name, known)}"
+                )

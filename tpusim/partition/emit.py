@@ -171,8 +171,7 @@ def _scan(scope: Scope, op: Scan) -> None:
     """Emit the body in its own scope; carried tensors lie as wanted at both ends."""
     inner = scope.inner("bwd/" if op.phase is Phase.BACKWARD else scope.prefix)
     entered = [inner.hold(inner_in).key for _, inner_in, _, _ in op.carries]
-    for tensor in op.loads:
-        inner.hold(tensor)
+    loads = tuple(inner.hold(tensor).key for tensor in op.loads)
     _body(inner, op.body)
     left = [inner.whole(inner_out).key for _, _, inner_out, _ in op.carries]
     saves = tuple(inner.whole(tensor).key for tensor in op.saves)
@@ -187,6 +186,7 @@ def _scan(scope: Scope, op: Scan) -> None:
             scan=op, body=fuse_epilogues(inner.nodes, kept),
             reads=tuple(scope.whole(outer_in).key for outer_in, *_ in op.carries),
             writes=tuple(scope.hold(outer_out).key for *_, outer_out in op.carries),
-            carried=tuple(zip(entered, left, strict=True)), saves=saves, gradients=gradients,
+            carried=tuple(zip(entered, left, strict=True)), saves=saves, loads=loads,
+            gradients=gradients,
         )
     )  # fmt: skip

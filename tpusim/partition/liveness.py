@@ -1,14 +1,14 @@
 """When each buffer is taken and given back, from the order of a body's entries."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph import Pointwise
-from tpusim.partition.passes import Entry, Planned, Ring, late_results
+from tpusim.partition.passes import Entry, HostCopy, Planned, Ring, late_results, on_core
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
-from tpusim.program import Alloc, Mode, Number
+from tpusim.program import Alloc, Number
 
 
 @dataclass(slots=True)
@@ -23,16 +23,18 @@ class Memory:
     """The buffers of one program, over all of its bodies.
 
     finished: gradients outside of all loops, which wait for the optimizer. gradients: what holds
-    those of each weight inside of one.
+    those of each weight inside of one. offload: saved tensors that no loop stacks.
     """
 
     def __init__(
-        self, sizes: Sizes, buffers: Buffers, grad_dtype: str, gradients: frozenset[str]
-    ) -> None:
+        self, sizes: Sizes, buffers: Buffers, grad_dtype: str, gradients: frozenset[str],
+        offload: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.sizes = sizes
         self.buffers = buffers
         self.grad_dtype = grad_dtype
         self.finished = gradients
+        self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
         self._saved: list[str] = []
 
@@ -41,8 +43,9 @@ class Memory:
 
         An element-wise group writes over an operand that nobody reads after it. Buffers in `kept`
         outlive the body. A result that comes a trip late goes to its stack at once, and is read
-        from there. A loop takes nothing itself: what it needs all the while is taken by the
-        operation before it, and given back by the one after it.
+        from there. A copy from the host is taken a trip before the one that gives it back. A loop
+        takes nothing itself: what it needs all the while is taken by the operation before it, and
+        given back by the one after it.
         """
         late = late_results(entries)
         last = {
@@ -66,6 +69,11 @@ class Memory:
                     result[end].frees.append(names[key])
             if isinstance(entry, Nest):
                 self._stacks(entry, result[place])
+            if isinstance(entry, HostCopy) and not names.keys() >= set(entry.reads):
+                before = (i for i in range(place) if on_core(entries[i]))
+                copied = self._as_copy(entry)
+                result[max(before, default=place)].allocs.append(copied)
+                result[place].frees.append(copied.tensor)
         return _beside_loops(entries, result)
 
     def _overwritten(
@@ -86,6 +94,10 @@ class Memory:
                 dying.remove(match)
                 pairs[key] = names[match]
         return pairs
+
+    def _as_copy(self, copy: HostCopy) -> Alloc:
+        """The copy of what a trip was given, which the next trip writes over."""
+        return replace(self._alloc(copy.key), tensor=f"{copy.key} (to host)")
 
     def _size(self, key: str) -> Number:
         return buffer_bytes(self.buffers[key], self.sizes)
@@ -110,7 +122,8 @@ class Memory:
         if nest.scan.loads:
             life.frees.extend(self._saved)
             self._saved = []
-        for key in nest.saves:
+        kept = zip(nest.scan.saves, nest.saves, strict=True)
+        for key in (key for tensor, key in kept if tensor.short not in self.offload):
             stack = self._stack(key, nest.scan.trips, "saved activations")
             self._saved.append(stack.tensor)
             life.allocs.append(stack)
@@ -126,7 +139,7 @@ class Memory:
 
 def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
     """Move the lives of loops to the operations of the core next to them."""
-    plain = [place for place, entry in enumerate(entries) if _on_core(entry)]
+    plain = [place for place, entry in enumerate(entries) if on_core(entry)]
     for place, entry in enumerate(entries):
         if not isinstance(entry, Ring | Nest) or not plain:
             continue
@@ -150,8 +163,3 @@ def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: s
     following = range(place + 1, plain[0])
     sooner = (i for i in following if isinstance(entries[i], Planned) and key in entries[i].reads)
     return next(sooner, plain[0])
-
-
-def _on_core(entry: Entry) -> bool:
-    """Whether it is one operation that the core waits for: its times are in program order."""
-    return isinstance(entry, Calc) or (isinstance(entry, Planned) and entry.mode is Mode.SYNC)

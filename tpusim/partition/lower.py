@@ -4,7 +4,7 @@ The sizes of the axes give every extent, the lowering decides how each collectiv
 order of the operations decides when each buffer lives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -15,14 +15,30 @@ from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
 from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
-from tpusim.partition.passes import Entry, Planned, Ring, behind_operands, late_results
+from tpusim.partition.offload import (
+    LAST,
+    arrivals,
+    fetched_ahead,
+    host_copies,
+    names,
+    turns,
+    with_host_copies,
+)
+from tpusim.partition.passes import (
+    Entry,
+    HostCopy,
+    Planned,
+    Ring,
+    behind_operands,
+    late_results,
+)
 from tpusim.partition.plan import Plan
 from tpusim.partition.rings import done_after, ring_loop
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
-from tpusim.partition.work import flops_of, work_of
+from tpusim.partition.work import buffer_bytes, flops_of, work_of
 from tpusim.phase import Phase
-from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Program
+from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Program, Transfer
 
 
 def lower(
@@ -32,8 +48,10 @@ def lower(
     sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
     decisions = Decisions(template, sizes, plan, pod, placement)
     outside = dict(template.gradients)
-    memory = Memory(sizes, decisions.buffers, plan.grad_dtype, frozenset(outside.values()))
-    lowerer = _Lowerer(sizes, template, decisions, memory)
+    memory = Memory(
+        sizes, decisions.buffers, plan.grad_dtype, frozenset(outside.values()), plan.offload
+    )
+    lowerer = _Lowerer(sizes, template, decisions, memory, plan.offload)
     body = lowerer.body(template.nodes, kept=tuple(outside.values()))
     gradients = Gradients({**memory.gradients, **outside}, lowerer.reduced)
     if plan.microbatches > 1:
@@ -69,19 +87,22 @@ def _with_optimizer(
     ]
     if cast:
         updates[0] = replace(updates[0], frees=(*updates[0].frees, cast.allocs[0].tensor))
-    return (*((cast,) if cast else ()), *body, *updates)
+    moments = optimizer.moments(template.weights, plan, sizes) if plan.offload_optimizer else ()
+    return (*((cast,) if cast else ()), *body, *optimizer.streamed(updates, moments))
 
 
 class _Lowerer:
     """Lowers the bodies of one structure."""
 
     def __init__(
-        self, sizes: Sizes, template: Template, decisions: Decisions, memory: Memory
-    ) -> None:
+        self, sizes: Sizes, template: Template, decisions: Decisions, memory: Memory,
+        offload: Collection[str],
+    ) -> None:  # fmt: skip
         self.sizes = sizes
         self.template = template
         self.decisions = decisions
         self.memory = memory
+        self.offload = offload
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
 
@@ -92,24 +113,31 @@ class _Lowerer:
         carried: Sequence[tuple[str, str]] = (),
         gradients: Sequence[tuple[str, str]] = (),
         looped: bool = False,
+        copies: Sequence[HostCopy] = (),
     ) -> tuple[Op, ...]:
         """The operations of one body; `carried` pairs what a trip reads with what it leaves."""
-        entries = self.decisions.entries(nodes, looped)
+        entries = with_host_copies(self.decisions.entries(nodes, looped), copies)
         lives = self.memory.lives(entries, kept)
         self.crossing += [entry.name for entry in entries
                           if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
         writers = {key: name for entry in entries for key, name in _results(entry)}
         late, taken = late_results(entries), behind_operands(entries)
+        queued, arriving = turns(entries), arrivals(entries)
         written: dict[str, str] = {}
-        ops = []
-        for entry, life in zip(entries, lives, strict=True):
+        ops: list[Op] = []
+        for place, (entry, life) in enumerate(zip(entries, lives, strict=True)):
             deps = [Dep(written[key]) for key in entry.reads if key in written]
+            deps += [
+                *queued.get(place, ()),
+                *(d for key in entry.reads for d in arriving.get(key, ())),
+            ]
             deps += [Dep(late[key], 1) for key in entry.reads if key in late]
             deps += [Dep(taken[key], 1) for key in entry.writes if key in taken]
             deps += [Dep(writers[left], 1) for key, left in carried
                      if key in entry.reads and left in writers]  # fmt: skip
-            ops.append(self._operation(entry, tuple(dict.fromkeys(deps)), life))
-            written.update((key, name) for key, name in _results(entry) if key not in late)
+            ops.extend(self._operations(entry, tuple(dict.fromkeys(deps)), life))
+            passed = {**late, **arriving}
+            written.update((key, name) for key, name in _results(entry) if key not in passed)
         self.reduced |= {
             weight: writers[key]
             for weight, key in chain(gradients, self.template.gradients)
@@ -117,17 +145,38 @@ class _Lowerer:
         }
         return tuple(ops)
 
-    def _operation(self, entry: Entry, deps: tuple[Dep, ...], life: Life) -> Op:
+    def _operations(self, entry: Entry, deps: tuple[Dep, ...], life: Life) -> tuple[Op, ...]:
         match entry:
             case Calc():
-                return self._compute(entry, deps, life)
+                return (self._compute(entry, deps, life),)
             case Planned():
-                return self._collective(entry, deps, life)
+                return (self._collective(entry, deps, life),)
             case Ring():
-                return ring_loop(entry, self.sizes, self.decisions.buffers, deps)
+                return (ring_loop(entry, self.sizes, self.decisions.buffers, deps),)
+            case HostCopy():
+                return (self._transfer(entry, deps, life),)
             case Nest():
-                body = self.body(entry.body, (), entry.carried, entry.gradients, looped=True)
-                return Loop(name=entry.scan.name, trips=entry.scan.trips, body=body)
+                return self._loop(entry)
+
+    def _loop(self, nest: Nest) -> tuple[Op, ...]:
+        """A loop, with what stands before and behind it where it fetches from the host."""
+        copies = host_copies(nest, self.offload)
+        body = self.body(nest.body, (), nest.carried, nest.gradients, looped=True, copies=copies)
+        loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
+        if nest.scan.phase is not Phase.BACKWARD:
+            return (loop,)
+        ops = fetched_ahead(loop)
+        last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
+        self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
+        self.crossing = [last.get(name, name) for name in self.crossing]
+        return ops
+
+    def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: Life) -> Transfer:
+        return Transfer(
+            name=copy.name, phase=copy.phase, kind=copy.kind, scope=copy.tensor, deps=deps,
+            bytes=buffer_bytes(self.decisions.buffers[copy.key], self.sizes),
+            allocs=tuple(life.allocs), frees=tuple(life.frees),
+        )  # fmt: skip
 
     def _compute(self, calc: Calc, deps: tuple[Dep, ...], life: Life) -> Compute:
         return Compute(

@@ -1,10 +1,23 @@
 """The optimizer: what it keeps in HBM, and the update of each weight at the end of the step."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Weight
 from tpusim.phase import Phase
-from tpusim.program import Alloc, Compute, Number, Vector
+from tpusim.program import (
+    Alloc,
+    Compute,
+    Dep,
+    Number,
+    Op,
+    Transfer,
+    TransferKind,
+    Vector,
+)
 
 UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0}
 """Vector operations an element: Adam's two moving averages, their correction, root and quotient
@@ -30,17 +43,26 @@ def moment_elements(optimizer: str, weight: Weight, sizes: Sizes) -> Number:
 
 
 def resident(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
-    """What the step's arguments hold: the weights and the optimizer's moments."""
-    item, moment = DTYPE_BYTES[plan.param_dtype], DTYPE_BYTES[plan.moment_dtype]
+    """What the step's arguments hold: the weights, and the moments if they are not on the host."""
+    item = DTYPE_BYTES[plan.param_dtype]
     allocs = []
     for weight in weights:
-        stored = weight.copies * sizes.elements(weight.local)
+        stored = item * weight.copies * sizes.elements(weight.local)
         padding = sizes.padding(weight.local)
-        state = moment * moment_elements(plan.optimizer, weight, sizes)
-        allocs.append(Alloc(weight.name, stored * item, "weights", stored * item * padding))
-        if plan.optimizer != "sgd":
-            name = f"{weight.name}/moments"
-            allocs.append(Alloc(name, state, "optimizer state", state * padding))
+        allocs.append(Alloc(weight.name, stored, "weights", stored * padding))
+    return (*allocs, *(() if plan.offload_optimizer else moments(weights, plan, sizes)))
+
+
+def moments(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
+    """The optimizer's moments of each weight; plain SGD has none."""
+    if plan.optimizer == "sgd":
+        return ()
+    allocs = []
+    for weight in weights:
+        elements = moment_elements(plan.optimizer, weight, sizes)
+        state = DTYPE_BYTES[plan.moment_dtype] * elements
+        padded = state * sizes.padding(weight.local)
+        allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
     return tuple(allocs)
 
 
@@ -69,4 +91,35 @@ def update(weight: Weight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
         name=f"update/{weight.name}", phase=Phase.OPTIMIZER, scope=weight.name,
         work=Vector(reads, stored + state, UPDATE_FLOPS[plan.optimizer] * elements),
         frees=(gradient,) if gradient else (),
+    )  # fmt: skip
+
+
+def streamed(updates: Sequence[Compute], moments: Sequence[Alloc]) -> tuple[Op, ...]:
+    """The updates, each between the copies of its moments from the host and back to it.
+
+    The next weight's moments come while one is updated, once those of the weight before have left:
+    two weights' are in HBM at a time. Without `moments` the updates are as they were.
+    """
+    if not moments:
+        return tuple(updates)
+    ops: list[Op] = [_fetch(updates[0], moments[0])]
+    for place, (update, state) in enumerate(zip(updates, moments, strict=True)):
+        after = place + 1
+        if after < len(updates):
+            left = tuple(Dep(f"{TransferKind.TO_HOST}/{m.tensor}") for m in moments[:place][-1:])
+            ops.append(replace(_fetch(updates[after], moments[after]), deps=left))
+        fetched = Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
+        ops.append(replace(update, deps=(*update.deps, fetched)))
+        ops.append(_copy(TransferKind.TO_HOST, update, state, frees=(state.tensor,)))
+    return tuple(ops)
+
+
+def _fetch(update: Compute, state: Alloc) -> Transfer:
+    return _copy(TransferKind.FROM_HOST, update, state, allocs=(state,))
+
+
+def _copy(kind: TransferKind, update: Compute, state: Alloc, **life: Any) -> Transfer:
+    return Transfer(
+        name=f"{kind}/{state.tensor}", phase=Phase.OPTIMIZER, kind=kind, bytes=state.bytes,
+        scope=update.scope, **life,
     )  # fmt: skip

@@ -10,7 +10,8 @@ from typing import TypeAlias, TypeGuard
 from tpusim.graph import Attention, Einsum
 from tpusim.partition.layout import is_across
 from tpusim.partition.template import Buffer, Calc, Comm, Nest, Node, Purpose
-from tpusim.program import CollectiveKind, Mode
+from tpusim.phase import Phase
+from tpusim.program import CollectiveKind, Mode, TransferKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,37 @@ class Ring:
         return (*kept, *self.comm.writes)
 
 
-Entry: TypeAlias = Calc | Planned | Ring | Nest
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A saved tensor on its way to the host, or on its way back for the next trip of the loop."""
+
+    kind: TransferKind
+    key: str
+    tensor: str
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        """The direction and the tensor."""
+        return f"{self.kind}/{self.tensor}"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The buffer that leaves."""
+        return (self.key,) if self.kind is TransferKind.TO_HOST else ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The buffer that comes back."""
+        return (self.key,) if self.kind is TransferKind.FROM_HOST else ()
+
+
+Entry: TypeAlias = Calc | Planned | Ring | Nest | HostCopy
+
+
+def on_core(entry: Entry) -> bool:
+    """Whether it is one operation that the core waits for: its times are in program order."""
+    return isinstance(entry, Calc) or (isinstance(entry, Planned) and entry.mode is Mode.SYNC)
 
 
 def late_results(entries: Sequence[Entry]) -> dict[str, str]:

@@ -40,6 +40,9 @@ class Plan:
     rules: dimension -> axes, over the defaults of `rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) a dimension; the rest propagates from there.
+    offload: tensors saved on the host instead of in HBM, from the forward to the backward pass; the
+        input of a layer, `layer_in`, is one of them when it is named.
+    offload_optimizer: the optimizer's moments stay on the host, and pass through HBM at the update.
     placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`); chosen
         when not given.
     dtype, param_dtype, moment_dtype, grad_dtype: of matmuls and activations, of stored weights, of
@@ -55,6 +58,7 @@ class Plan:
     microbatches: int = 1
     remat: str = "full"
     save: Sequence[str] = ()
+    offload: Sequence[str] = ()
     rules: Mapping[str, Rule] = field(default_factory=dict)
     annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     placement: Mapping[str, Sequence[str]] | None = None
@@ -66,6 +70,7 @@ class Plan:
     lowering: str = "xla"
     collectives: str = "xla"
     style: str = "plain"
+    offload_optimizer: bool = False
 
     def __post_init__(self) -> None:
         for key, choices in _CHOICES.items():
@@ -74,6 +79,9 @@ class Plan:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
         for key in ("seq_len", "global_batch", "microbatches"):
             _positive(f"plan.{key}", getattr(self, key))
+        for name in self.offload:
+            if name in self.save:
+                raise PlanError(f"{name!r} is in plan.save and in plan.offload; keep it in one")
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -97,16 +105,18 @@ class Plan:
     @property
     def remat_policy(self) -> Remat:
         """The rematerialisation as the graph takes it."""
-        return Remat(self.remat, tuple(self.save))
+        return Remat(self.remat, tuple(self.save), tuple(self.offload))
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         saved = f" + {', '.join(self.save)}" if self.save else ""
         parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        moved = [*self.offload, *(["optimizer state"] if self.offload_optimizer else [])]
+        hosted = f", on the host: {', '.join(moved)}" if moved else ""
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
-            f"remat {self.remat}{saved}, {self.dtype}, {self.optimizer}, "
+            f"remat {self.remat}{saved}{hosted}, {self.dtype}, {self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}"
         )
 

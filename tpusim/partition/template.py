@@ -83,8 +83,8 @@ class Nest:
     """A scan's body, run `scan.trips` times.
 
     carried: (what a trip reads, what it leaves for the next one). saves: buffers of the body that
-    are stacked over the trips. gradients: (weight, buffer) of those that are stacked for the
-    optimizer.
+    are stacked over the trips. loads: buffers of the body that are read from such a stack.
+    gradients: (weight, buffer) of those that are stacked for the optimizer.
     """
 
     scan: Scan
@@ -93,6 +93,7 @@ class Nest:
     writes: tuple[str, ...]
     carried: tuple[tuple[str, str], ...]
     saves: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
 
 

@@ -29,14 +29,13 @@ UNSUPPORTED_AXES = {
     "dcn_pipeline": "pipelines",
 }
 SAVED_NAMES: Mapping[str, tuple[str, ...]] = {
-    "layer_in": (),
     "mlp_in": ("mlp_in", "mlp_in_0", "mlp_in_1"),
     "mlpwi": ("mlp_in", "mlp_in_0", "mlp_in_1"),
     "mlpwi_0": ("mlp_in_0",),
     "mlpwi_1": ("mlp_in_1",),
     "mlpwo": ("mlp_out",),
 }
-"""Names of tensors in the table where they differ from ours. A layer's input is always saved."""
+"""Names of tensors in the table where they differ from ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,11 @@ def plan_of(run: Measured, model: Transformer) -> Plan:
             f"the mesh counts chips, but a {run.chip} chip is {devices} devices; write it in "
             "devices, and mesh_counts = device"
         )
-    remat, save = _remat(run, model)
+    remat, save, offload = _remat(run, model)
     return Plan(
         mesh=mesh, seq_len=run.seq_len, global_batch=run.global_batch, remat=remat, save=save,
-        rules=_rules(run, mesh), optimizer=_optimizer(run)[0], dtype=DTYPES[run.dtype],
+        offload=offload, rules=_rules(run, mesh), optimizer=_optimizer(run)[0],
+        dtype=DTYPES[run.dtype],
         style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
     )  # fmt: skip
 
@@ -114,21 +114,31 @@ def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str,
     return rules
 
 
-def _remat(run: Measured, model: Transformer) -> tuple[str, tuple[str, ...]]:
-    """The policy, and the tensors saved besides; what is offloaded counts as saved."""
+def _remat(run: Measured, model: Transformer) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The policy, the tensors saved besides, and those saved on the host.
+
+    A policy in the column of saved tensors replaces that of `remat`; in the column of offloaded
+    ones it stands for the tensors that it saves.
+    """
     policy, _, excluded = run.remat.partition(":")
-    listed = [name for column in (run.save, run.offload) for name in _names(column)]
+    listed = _names(run.save)
     for name in listed:
         if name in POLICIES:
             policy, listed = name, [other for other in listed if other != name]
     saved = {tensor for name in listed for tensor in _tensors(name, model)}
+    hosted = set(_hosted(run, model))
     if policy == "minimal_except":
         left_out = {tensor for name in _names(excluded) for tensor in _tensors(name, model)}
-        return "full", tuple(sorted(saved | set(_kept("minimal", model)) - left_out))
-    if policy not in POLICIES or excluded:
+        policy, saved = "full", saved | set(_kept("minimal", model)) - left_out
+    elif policy not in POLICIES or excluded:
         known = (*POLICIES, "minimal_except:mlp_in")
         raise PlanError(f"remat is {run.remat!r}, which is not a policy: {nearest(policy, known)}")
-    return policy, tuple(sorted(saved))
+    return policy, tuple(sorted(saved - hosted)), tuple(sorted(hosted))
+
+
+def _hosted(run: Measured, model: Transformer) -> Iterator[str]:
+    for name in _names(run.offload):
+        yield from _kept(name, model) if name in POLICIES else _tensors(name, model)
 
 
 def _names(column: str) -> list[str]:
@@ -166,8 +176,6 @@ def _optimizer(run: Measured) -> tuple[str, bool]:
 
 def notes_of(run: Measured) -> Iterator[str]:
     """What of the run is taken otherwise."""
-    if run.offload:
-        yield "tensors offloaded to the host count as kept on the device, at no cost"
     if run.vocab_tiles > 1:
         yield "the loss is computed whole, not in tiles of the vocabulary"
     if not _optimizer(run)[1]:

@@ -63,9 +63,10 @@ def test_attention(written: str, head_dim: str, taken: str) -> None:
     ("columns", "remat", "save"),
     [
         ({}, "full", ()),
-        ({"save": "layer_in"}, "full", ()),
-        ({"save": "k,v", "offload": "layer_in,mlpwo"}, "full", ("k", "mlp_out", "v")),
-        ({"offload": "dots"}, "dots", ()),
+        ({"save": "layer_in"}, "full", ("layer_in",)),
+        ({"save": "k,v", "offload": "layer_in,mlpwo"}, "full", ("k", "v")),
+        ({"save": "k,v", "offload": "k"}, "full", ("v",)),
+        ({"save": "dots"}, "dots", ()),
         ({"remat": "minimal"}, "minimal", ()),
         ({"save": "mlpwi"}, "full", ("mlp_in_0", "mlp_in_1")),
         ({"save": "mlpwi", "mlp_matrices": 2}, "full", ("mlp_in",)),
@@ -75,6 +76,20 @@ def test_attention(written: str, head_dim: str, taken: str) -> None:
 def test_remat(columns: dict[str, object], remat: str, save: tuple[str, ...]) -> None:
     plan = setup(run(**columns)).plan
     assert (plan.remat, tuple(plan.save)) == (remat, save)
+
+
+@pytest.mark.parametrize(
+    ("written", "offload"),
+    [
+        ("layer_in,mlpwo", ("layer_in", "mlp_out")),
+        ("mlpwi", ("mlp_in_0", "mlp_in_1")),
+        ("dots", ("k", "mlp_in_0", "mlp_in_1", "mlp_out", "out", "q", "v")),
+    ],
+)
+def test_offload(written: str, offload: tuple[str, ...]) -> None:
+    """A policy stands for the tensors that it saves; the layer's input stays where it is."""
+    plan = setup(run(offload=written)).plan
+    assert (plan.remat, tuple(plan.offload)) == ("full", offload)
 
 
 def test_minimal_except_nothing_is_minimal() -> None:
@@ -152,9 +167,9 @@ def test_a_run_that_contradicts_itself_is_a_row(columns: dict[str, object], sent
 
 
 def test_notes_say_what_is_taken_otherwise() -> None:
-    taken = run(offload="q", vocab_tiles=4, optimizer="", framework="novel", attention="")
+    taken = run(vocab_tiles=4, optimizer="", framework="novel", attention="")
     notes = " ".join(setup(taken).notes)
-    for words in ("offloaded", "whole", "taken as adam", "(novel) is lowered", "no attention"):
+    for words in ("whole", "taken as adam", "(novel) is lowered", "no attention"):
         assert words in notes
 
 
