@@ -79,8 +79,9 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
 
 
 def obeys(result: Result) -> None:
-    timeline = result.timeline
-    assert 0 < result.mfu <= result.hfu <= 1
+    timeline, rates = result.timeline, result.pod.chip.flops
+    fastest = max(rates[dtype] for dtype in ("bf16", *result.plan.matmul_dtypes.values()))
+    assert 0 < result.mfu <= result.hfu <= fastest / rates["bf16"]
     assert sum(breakdown_ps(timeline).values()) == timeline.total_ps
     assert sum(result.memory_bytes.values()) == result.hbm_peak_bytes
     assert all(use.busy_ps <= timeline.total_ps for use in timeline.links)
@@ -109,6 +110,17 @@ def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
     obeys_folded_and_not(
         model, replace(plan, mesh=mesh, collectives=rng.choice(["xla", "best"])), pod
     )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_quantised_plan_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice([one for one in (*PODS, *SEVERAL) if one[0] != "v3"]))
+    model, plan = random_model(rng), random_plan(rng, pod)
+    narrow = [dtype for dtype in ("int8", "fp8") if dtype in pod.chip.flops]
+    forward, dx, dw = (rng.choice(["", "bf16", *narrow, *narrow]) for _ in range(3))
+    dtypes = {"matmul_dtype": forward, "matmul_dtype_dx": dx, "matmul_dtype_dw": dw}
+    obeys_folded_and_not(model, replace(plan, dtype=rng.choice(["bf16", "f32"]), **dtypes), pod)
 
 
 def obeys_folded_and_not(model: Transformer, plan: Plan, pod: Slice) -> None:

@@ -7,6 +7,11 @@ from tpusim.hardware import Device
 from tpusim.program import Matmul, Number
 
 SUBLANES = 8
+BYTE_SUBLANES = 32
+"""Rows of a memory tile, of 32-bit and 16-bit elements and of 8-bit ones (JAX's `tpu_info`,
+`get_sublane_tiling`)."""
+
+BYTE_WIDE = ("int8", "fp8")
 
 
 def array_seconds(
@@ -14,13 +19,15 @@ def array_seconds(
 ) -> Number:
     """Seconds that the systolic array is busy: `2 batch m' k' n' / (peak e)`.
 
-    k' is k rounded up to the array's side, m' is m rounded up to the sublanes, and n' is n, but no
-    less than the side. K alone rounds up: at 4160 against 4096 the compiler's estimates grow by
-    3.5 % (v5e) and 6.2 % (v6e), while M and N stay nearly linear (4000 against 4096).
+    k' is k rounded up to the array's side, m' is m rounded up to the rows of a tile, and n' is n,
+    but no less than the side. K alone rounds up: at 4160 against 4096 the compiler's estimates grow
+    by 3.5 % (v5e) and 6.2 % (v6e), while M and N stay nearly linear (4000 against 4096). 8-bit
+    operands fill tiles of 32 rows, and 7x's array is 512 wide for fp8.
     Source: compiler estimates of 269 matmuls, libtpu 0.0.42.1; array sides from JAX's tpu_info.
     """
-    side = device.mxu_side
-    work = 2.0 * batch * round_up(m, SUBLANES) * round_up(k, side) * largest(n, side)
+    side = device.side(dtype)
+    rows = BYTE_SUBLANES if dtype in BYTE_WIDE else SUBLANES
+    work = 2.0 * batch * round_up(m, rows) * round_up(k, side) * largest(n, side)
     return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
 
 

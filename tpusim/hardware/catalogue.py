@@ -31,7 +31,7 @@ Value: TypeAlias = float | int | tuple[int, ...]
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "chip": ("year", "devices", "tensor_cores", "sparse_cores"),
-    "compute": ("mxus", "mxu_side", "clock", "vpu_flops"),
+    "compute": ("mxus", "mxu_side", "mxu_side_fp8", "clock", "vpu_flops"),
     "flops": DTYPES,
     "memory": ("hbm_bytes", "hbm_usable_bytes", "hbm_bandwidth", "vmem_bytes", "cmem_bytes"),
     "ici": ("ici_dimensions", "ici_bandwidth", "die_to_die_bandwidth", "pod_shape"),
@@ -39,7 +39,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "running": ("power", "price"),
     "costs": tuple(COST_UNITS),
 }
-_OPTIONAL = {"int8", "fp8", "int4", "host_bytes", "power", "price"}
+_OPTIONAL = {"int8", "fp8", "int4", "mxu_side_fp8", "host_bytes", "power", "price"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,11 @@ class Device:
     mxu_side: int
     clock: float
     costs: Costs
+    mxu_side_fp8: int | None = None
+
+    def side(self, dtype: str) -> int:
+        """The array's side for operands of `dtype`."""
+        return self.mxu_side_fp8 or self.mxu_side if dtype == "fp8" else self.mxu_side
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the array for `dtype`; `HardwareError` where the chip has no such matmul."""
@@ -122,6 +127,7 @@ class Chip:
     devices: JAX devices on the chip.
     flops: peak FLOP/s by dtype; a dtype that is absent has no matmul. f32 is JAX's default
         precision, one bf16 pass, so it has the bf16 peak.
+    mxu_side, mxu_side_fp8: rows and columns of a systolic array; None where fp8's are the same.
     hbm_usable_bytes: what the compiler lets a program use.
     ici_bandwidth: nominal B/s of one link, one way. Two links to a torus dimension.
     die_to_die_bandwidth: B/s between the chip's two devices, one way; 0 where there is one.
@@ -154,6 +160,7 @@ class Chip:
     pcie_bandwidth: float = field(metadata=BANDWIDTH)
     host_chips: int = field(metadata=COUNTED)
     host_bytes: float | None = field(default=None, metadata=BYTES)
+    mxu_side_fp8: int | None = field(default=None, metadata=COUNTED)
     power: float | None = field(default=None, metadata={"unit": "W"})
     price: float | None = field(default=None, metadata={"unit": "USD/h"})
     costs: Costs
@@ -214,6 +221,7 @@ class Chip:
             mxu_side=self.mxu_side,
             clock=self.clock,
             costs=self.costs,
+            mxu_side_fp8=self.mxu_side_fp8,
         )
 
 

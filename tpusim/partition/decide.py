@@ -24,6 +24,7 @@ from tpusim.partition.passes import (
     regather,
 )
 from tpusim.partition.plan import Plan
+from tpusim.partition.quantise import narrowed, with_passes
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
 from tpusim.partition.work import operand_bytes, work_of
@@ -68,11 +69,12 @@ class Decisions:
 
     def entries(self, nodes: Sequence[Node], looped: bool = False) -> list[Entry]:
         """The entries of a body, of a loop where `looped`, in the order in which they run."""
+        nodes = narrowed(nodes, self.plan, self.weights)
         axes = {node.axes for node in nodes if isinstance(node, Comm)}
         lows = [self.over(each)[1] for each in filter(within, axes)]
         lows = lows or [self.over(each)[1] for each in axes]
         again = [low.regather_after for low in lows if low.regather_after is not None]
-        nodes = regather(nodes, min(again), self.buffers) if again else list(nodes)
+        nodes = regather(nodes, min(again), self.buffers) if again else nodes
         body = _Body(self, nodes, looped)
         rings = body.rings()
         woven = {comm.name for comms in rings.values() for comm in comms}
@@ -89,11 +91,12 @@ class Decisions:
                     entries.append(node)
         entries = merge_small_gradients(entries, body.small_gradients())
         entries = merge_all_reduces(entries, body.small_all_reduces())
-        return prefetch(
+        entries = prefetch(
             entries,
             first_sync=all(low.first_sync for low in lows),
             kernels_carry=all(low.kernels_carry for low in lows),
         )
+        return with_passes(entries, self.buffers)
 
 
 class _Body:

@@ -33,6 +33,7 @@ from tpusim.partition.passes import (
     late_results,
 )
 from tpusim.partition.plan import Plan
+from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.rings import done_after, ring_loop
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
@@ -44,7 +45,11 @@ from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Pr
 def lower(
     template: Template, graph: Graph, plan: Plan, pod: Slice, placement: Placement
 ) -> Program:
-    """The program of one device of `pod`, whose mesh lies on the torus as `placement` says."""
+    """The program of one device of `pod`, whose mesh lies on the torus as `placement` says.
+
+    Raises PlanError for a matmul in a dtype that the chip has no rate for.
+    """
+    check_dtypes(plan, pod.chip)
     sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
     decisions = Decisions(template, sizes, plan, pod, placement)
     outside = dict(template.gradients)

@@ -11,6 +11,7 @@ from tpusim.graph import POLICIES, Remat
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
 COLLECTIVES = ("xla", "best")
+MATMUL_DTYPES = ("bf16", "int8", "fp8")
 STYLES = ("plain", "maxtext")
 
 _CHOICES = {
@@ -24,6 +25,8 @@ _CHOICES = {
     "moment_dtype": ("f32", "bf16"),
     "grad_dtype": ("bf16", "f32"),
 }
+
+_MATMULS = ("matmul_dtype", "matmul_dtype_dx", "matmul_dtype_dw")
 
 Rule = str | Sequence[str] | None
 
@@ -45,6 +48,10 @@ class Plan:
     offload_optimizer: the optimizer's moments stay on the host, and pass through HBM at the update.
     placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`); chosen
         when not given.
+    matmul_dtype: in which the layers' matmuls with weights multiply: `bf16`, `int8` or `fp8`, or
+        empty for `dtype`. Operands narrower than `dtype` are quantised before each matmul.
+    matmul_dtype_dx, matmul_dtype_dw: the same for the two backward matmuls, of input gradients and
+        of weight gradients; empty for `matmul_dtype`.
     dtype, param_dtype, moment_dtype, grad_dtype: of matmuls and activations, of stored weights, of
         the optimizer's moments, and of the stacked gradients.
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
@@ -64,6 +71,9 @@ class Plan:
     placement: Mapping[str, Sequence[str]] | None = None
     optimizer: str = "adam"
     dtype: str = "bf16"
+    matmul_dtype: str = ""
+    matmul_dtype_dx: str = ""
+    matmul_dtype_dw: str = ""
     param_dtype: str = "f32"
     moment_dtype: str = "f32"
     grad_dtype: str = "bf16"
@@ -77,6 +87,10 @@ class Plan:
             value = getattr(self, key)
             if value not in choices:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
+        for key in _MATMULS:
+            value = getattr(self, key)
+            if value and value not in MATMUL_DTYPES:
+                raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), MATMUL_DTYPES)}")
         for key in ("seq_len", "global_batch", "microbatches"):
             _positive(f"plan.{key}", getattr(self, key))
         for name in self.offload:
@@ -107,6 +121,21 @@ class Plan:
         """The rematerialisation as the graph takes it."""
         return Remat(self.remat, tuple(self.save), tuple(self.offload))
 
+    @property
+    def matmul_dtypes(self) -> dict[str, str]:
+        """The dtype of forward matmuls with weights, and of both backward ones, by their key."""
+        forward = self.matmul_dtype or self.dtype
+        return {
+            "matmul_dtype": forward,
+            "matmul_dtype_dx": self.matmul_dtype_dx or forward,
+            "matmul_dtype_dw": self.matmul_dtype_dw or forward,
+        }
+
+    @property
+    def quantised(self) -> bool:
+        """Whether some matmul has operands of another dtype than the activations'."""
+        return any(dtype != self.dtype for dtype in self.matmul_dtypes.values())
+
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         saved = f" + {', '.join(self.save)}" if self.save else ""
@@ -116,9 +145,19 @@ class Plan:
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
-            f"remat {self.remat}{saved}{hosted}, {self.dtype}, {self.optimizer}, "
+            f"remat {self.remat}{saved}{hosted}, {self._dtypes}, {self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}"
         )
+
+    @property
+    def _dtypes(self) -> str:
+        """The dtype, and those of the matmuls where they are others."""
+        if not self.quantised:
+            return self.dtype
+        forward, dx, dw = self.matmul_dtypes.values()
+        if forward == dx == dw:
+            return f"{self.dtype} with {forward} matmuls"
+        return f"{self.dtype} with matmuls {forward}, dx {dx}, dw {dw}"
 
 
 def _positive(where: str, value: Any) -> None:

@@ -6,9 +6,11 @@ trips with a permute both ways under way in each (Wang et al., ASPLOS 2023, sect
 
 from dataclasses import replace
 
+from tpusim.graph import Einsum
 from tpusim.partition.passes import Ring
+from tpusim.partition.quantise import is_quantised, quantisation
 from tpusim.partition.sizes import Sizes
-from tpusim.partition.work import Buffers, flops_of, operand_bytes, work_of
+from tpusim.partition.work import Buffers, flops_of, operand_bytes, vector_of, work_of
 from tpusim.program import (
     Collective,
     CollectiveKind,
@@ -47,19 +49,35 @@ def ring_loop(ring: Ring, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...])
         work=_chunk(ring, whole, sizes, trips), flops=_share(flops_of(calc, sizes), trips),
     )  # fmt: skip
     if ring.gathers:
-        body = _gathering(permute, matmul, deps)
+        body = _gathering(permute, matmul, deps, _casts(ring, sizes, trips))
     else:
         body = _scattering(permute, matmul, nbytes / trips, sizes.itemsize(comm.dtype), deps)
     return Loop(name=f"{calc.name}/ring", trips=trips, body=body)
 
 
-def _gathering(permute: Collective, matmul: Compute, deps: tuple[Dep, ...]) -> tuple[Op, ...]:
-    """Each trip multiplies the chunks that the trip before it received."""
-    received = Dep(permute.name, 1)
+def _gathering(
+    permute: Collective, matmul: Compute, deps: tuple[Dep, ...], casts: tuple[Compute, ...]
+) -> tuple[Op, ...]:
+    """Each trip multiplies the chunks that the trip before it received, cast first if need be."""
+    received = (*deps, Dep(permute.name, 1))
     return (
-        replace(permute, deps=(*deps, received)),
-        replace(matmul, deps=(*deps, received)),
+        replace(permute, deps=received),
+        *(replace(cast, deps=received) for cast in casts),
+        replace(matmul, deps=(*received, *(Dep(cast.name) for cast in casts))),
     )
+
+
+def _casts(ring: Ring, sizes: Sizes, trips: int) -> tuple[Compute, ...]:
+    """The pass that casts one trip's chunk of what the ring gathers, for a quantised matmul."""
+    calc = ring.calc
+    if not (isinstance(calc.op, Einsum) and is_quantised(calc.op)):
+        return ()
+    gathered = calc.op.inputs[calc.reads.index(ring.comm.writes[0])]
+    group = quantisation(gathered, calc.phase)
+    whole = vector_of(group, dict(calc.split), sizes)
+    chunk = Vector(whole.read_bytes / trips, whole.write_bytes / trips, whole.flops / trips)
+    name = f"{calc.name}/quantise"
+    return (Compute(name=name, phase=calc.phase, scope=calc.op.name, work=chunk),)
 
 
 def _scattering(

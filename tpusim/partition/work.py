@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tpusim import graph, program
 from tpusim.graph import Op, Tensor, union_dims
 from tpusim.partition.layout import Axes
+from tpusim.partition.quantise import SCALE_FLOPS, is_quantised
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Buffer, Calc
 from tpusim.phase import Phase
@@ -19,10 +20,12 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
     split = dict(calc.split)
     read, written = _bytes(calc, split, sizes, buffers)
     epilogue = sum(_vector_flops(group, split, sizes) for group in calc.epilogue)
-    dtype = sizes.compute_dtype
     match op:
         case graph.Einsum():
             batch, m, k, n = _matrix(op, split, sizes)
+            if is_quantised(op):
+                epilogue += SCALE_FLOPS * batch * m * n
+            dtype = sizes.dtype(op.lhs.dtype)
             return program.Matmul(batch, m, k, n, dtype, read, written, epilogue)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
@@ -130,6 +133,15 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
         sizes.product(tensor.dims, split) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
     return group.flops * sizes.product(largest.dims, split) + converted
+
+
+def vector_of(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> program.Vector:
+    """The work of a group on its own: its operands read, its results written."""
+    read, written = (
+        sum(operand_bytes(tensor, split, sizes) for tensor in tensors)
+        for tensors in (group.inputs, group.outputs)
+    )
+    return program.Vector(read, written, _vector_flops(group, split, sizes))
 
 
 def operand_bytes(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:

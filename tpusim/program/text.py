@@ -47,7 +47,8 @@ def _work(work: Work) -> str:
     match work:
         case Matmul():
             batch = f"{_count(work.batch)} x " if _one(work.batch) != 1 else ""
-            return f"matmul {batch}[{_count(work.m)}, {_count(work.k)}, {_count(work.n)}]"
+            shape = f"[{_count(work.m)}, {_count(work.k)}, {_count(work.n)}]"
+            return f"matmul {batch}{shape} {work.dtype}"
         case Convolution():
             return (
                 f"convolution {_count(work.batch)} x {_count(work.positions)} positions, "

@@ -43,11 +43,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Points, the largest total time first, and the roofs of one device: FLOP/s and B/s."""
+    """Points, the largest total time first, and the roofs of one device: FLOP/s and B/s.
+
+    dtype: whose peak the roof is, the fastest that the step multiplies in.
+    """
 
     points: tuple[Point, ...]
     peak_flops: float
     hbm_bandwidth: float
+    dtype: str = "bf16"
 
     def roof(self, intensity: float) -> float:
         """The most FLOP/s at that intensity: `min(peak, intensity x bandwidth)`."""
@@ -59,7 +63,7 @@ class Roofline:
 
 
 def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
-    """The operations with the largest total time, against bf16 peak and nominal HBM bandwidth."""
+    """The operations with the largest total time, against peak and nominal HBM bandwidth."""
     device = result.pod.chip.device
     times: dict[str, tuple[int, int]] = {}
     names: dict[str, str] = {}
@@ -78,7 +82,10 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
                 Point(op.name, op.phase, names[op.name], count, seconds, flops / moved, rate)
             )
     points.sort(key=lambda point: -point.seconds)
-    return Roofline(tuple(points[:largest]), device.peak("bf16"), device.hbm_bandwidth)
+    works = [op.work for op in _computes(result.program.body)]
+    dtypes = {"bf16", *(work.dtype for work in works if not isinstance(work, Vector))}
+    fastest = max(sorted(dtypes), key=device.peak)
+    return Roofline(tuple(points[:largest]), device.peak(fastest), device.hbm_bandwidth, fastest)
 
 
 def _computes(body: tuple[Op, ...]) -> Iterator[Compute]:
@@ -125,7 +132,7 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.set_ylabel("reached by one device [TFLOP/s]", color=INK)
     quiet(ax, grid="both")
     share = max((p.flops_per_s for p in data.points), default=0) / data.peak_flops
-    head(ax, f"{name_of(result)}: largest operations, up to {share:.0%} of the bf16 peak")
+    head(ax, f"{name_of(result)}: largest operations, up to {share:.0%} of the {data.dtype} peak")
     legend(ax, known)
     return ax
 
@@ -146,8 +153,8 @@ def _frame(ax: "Axes", data: Roofline) -> None:
         [low, ridge, high], [data.roof(low), data.peak_flops, data.peak_flops], color=INK, lw=1.4
     )
     ax.annotate(
-        f"bf16 {format_rate(data.peak_flops, 'FLOP/s')}", (high, data.peak_flops), xytext=(-3, 3),
-        textcoords="offset points", ha="right", fontsize=SMALL, color=INK,
+        f"{data.dtype} {format_rate(data.peak_flops, 'FLOP/s')}", (high, data.peak_flops),
+        xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=SMALL, color=INK,
     )  # fmt: skip
     middle = (low * ridge) ** 0.5
     at = middle if middle * ridge > low * high else ridge  # beside the longer of slope and roof

@@ -20,6 +20,7 @@ MAXTEXT_LIKE = ("maxtext", "axlearn", "levanter", "torchprime")
 or their equivalent. Assumed for all but MaxText."""
 
 DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "f32": "f32", "fp32": "f32", "float32": "f32"}
+QUANTISED = ("int8", "fp8")
 TRANSPOSED = "fsdp_transpose"
 UNSUPPORTED_AXES = {
     "sequence": "sequences sharded over chips",
@@ -65,7 +66,7 @@ def obstacles(run: Measured) -> Iterator[str]:
         yield f"mixtures of experts ({run.experts} here)"
     if run.head_dim and not re.fullmatch(r"[0-9]{1,6}", run.head_dim):
         yield f"latent attention or another head_dim than one number ({run.head_dim})"
-    if run.dtype not in DTYPES:
+    if run.dtype not in (*DTYPES, *QUANTISED):
         yield f"{run.dtype} matmuls"
     for axis, size in mesh_of(run).items():
         if axis in UNSUPPORTED_AXES and size > 1:
@@ -93,10 +94,11 @@ def plan_of(run: Measured, model: Transformer) -> Plan:
             "devices, and mesh_counts = device"
         )
     remat, save, offload = _remat(run, model)
+    quantised = run.dtype if run.dtype in QUANTISED else ""
     return Plan(
         mesh=mesh, seq_len=run.seq_len, global_batch=run.global_batch, remat=remat, save=save,
         offload=offload, rules=_rules(run, mesh), optimizer=_optimizer(run)[0],
-        dtype=DTYPES[run.dtype],
+        dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
         style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
     )  # fmt: skip
 
@@ -178,6 +180,11 @@ def notes_of(run: Measured) -> Iterator[str]:
     """What of the run is taken otherwise."""
     if run.vocab_tiles > 1:
         yield "the loss is computed whole, not in tiles of the vocabulary"
+    if run.dtype in QUANTISED:
+        yield (
+            f"{run.dtype} taken for the layers' matmuls with weights, forward and both backward "
+            "ones, as MaxText's recipes have it; all else in bf16"
+        )
     if not _optimizer(run)[1]:
         yield f"the optimizer ({run.optimizer or 'not given'}) is taken as adam"
     if not run.framework:

@@ -1,6 +1,7 @@
 """The figures: their data are those of the result, and nothing that is written is hidden."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -159,6 +160,14 @@ def test_the_roofline_has_the_largest_operations_below_their_roofs() -> None:
     assert (data.peak_flops, data.hbm_bandwidth) == (459e12, 2765e9)
     seconds = [point.seconds for point in data.points]
     assert seconds == sorted(seconds, reverse=True)
+    assert all(0 < data.reached(point) <= 1 for point in data.points)
+
+
+def test_the_roof_is_that_of_the_fastest_dtype() -> None:
+    plan = replace(result().plan, matmul_dtype="int8")
+    data = roofline_data(ts.simulate(result().model, plan, result().pod))
+    assert (data.peak_flops, data.dtype) == (918e12, "int8")
+    assert any(data.peak_flops / 2 < point.flops_per_s for point in data.points)
     assert all(0 < data.reached(point) <= 1 for point in data.points)
 
 

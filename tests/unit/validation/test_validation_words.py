@@ -108,6 +108,15 @@ def test_framework(framework: str, style: str) -> None:
     assert plan.rules == ({"act_embed": "tensor"} if framework == "lingvo" else {})
 
 
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_quantised_runs_multiply_all_three_matmuls_so(dtype: str) -> None:
+    one = setup(run(dtype=dtype, chip="v6e"))
+    assert set(one.plan.matmul_dtypes.values()) == {dtype}
+    assert one.plan.dtype == "bf16"
+    assert any(note.startswith(f"{dtype} taken for") for note in one.notes)
+    assert not list(obstacles(run(dtype=dtype)))
+
+
 def test_the_other_dimension_of_the_weights() -> None:
     """Sharding both dimensions leaves a chip as many weights as sharding one over all chips."""
     both, one = (
@@ -126,7 +135,7 @@ def test_the_other_dimension_of_the_weights() -> None:
     [
         ({"experts": 8}, "mixtures of experts (8 here)"),
         ({"head_dim": "192qk/128v"}, "latent attention or another head_dim"),
-        ({"dtype": "int8"}, "int8 matmuls"),
+        ({"dtype": "int4"}, "int4 matmuls"),
         ({"mesh": "fsdp=8;sequence=2"}, "sequences sharded over chips (mesh axis sequence)"),
         ({"mesh": "fsdp=16;dcn_pipeline=2"}, "pipelines (mesh axis dcn_pipeline)"),
         ({"mesh": "fsdp=8;expert=2"}, "experts sharded over chips (mesh axis expert)"),
