@@ -1,7 +1,7 @@
 """What operations of a program cost alone, in the integers of the engine."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from operator import mul
 from typing import TypeAlias
@@ -11,9 +11,8 @@ from tpusim.engine.code import ON_CORE, LoopEnd, LoopStart, Step
 from tpusim.engine.compile import compile_lane
 from tpusim.hardware import Placement, Slice
 from tpusim.phase import Phase
-from tpusim.program import Barrier, Collective, Compute, Loop, Op, Program, Transfer
+from tpusim.program import Collective, Loop, Program, Single, counted
 
-Single: TypeAlias = Compute | Collective | Transfer | Barrier
 Operations: TypeAlias = Mapping[Single, int]
 """Operations that are no loops, and how often each runs."""
 
@@ -34,19 +33,10 @@ class Load:
 
 def alike(program: Program) -> Counter[Single]:
     """Operations that cost the same as one, without names and dependencies: how often they run."""
-    counted: Counter[Single] = Counter()
-    for op, times in _flat(program.body):
-        counted[_bare(op)] += times
-    return counted
-
-
-def _flat(body: Sequence[Op], times: int = 1) -> Iterator[tuple[Single, int]]:
-    """Every operation that is not a loop, with the number of times that it runs."""
-    for op in body:
-        if isinstance(op, Loop):
-            yield from _flat(op.body, times * op.trips)
-        else:
-            yield op, times
+    found: Counter[Single] = Counter()
+    for op, times in counted(program.body):
+        found[_bare(op)] += times
+    return found
 
 
 def _bare(op: Single) -> Single:

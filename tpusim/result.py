@@ -9,7 +9,17 @@ from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
-from tpusim.program import Collective, Flops, Loop, Op, Phase, Program, Transfer, TransferKind
+from tpusim.program import (
+    Collective,
+    Compute,
+    Flops,
+    Op,
+    Phase,
+    Program,
+    Transfer,
+    TransferKind,
+    counted,
+)
 
 PICO = 1e-12
 
@@ -169,38 +179,27 @@ def breakdown_ps(timeline: Timeline) -> dict[str, int]:
     return dict(totals)
 
 
-def total_flops(body: tuple[Op, ...], times: int = 1) -> Flops:
+def total_flops(body: tuple[Op, ...]) -> Flops:
     """The FLOPs of a body, loops counted as often as they run."""
     kinds: Counter[str] = Counter()
-    for flops, trips in _flops(body, times):
-        for kind in ("model", "recompute", "redundant", "padding"):
-            kinds[kind] += getattr(flops, kind) * trips
+    for op, times in counted(body):
+        if isinstance(op, Compute):
+            for kind in ("model", "recompute", "redundant", "padding"):
+                kinds[kind] += getattr(op.flops, kind) * times
     return Flops(**kinds)
 
 
 def to_host_bytes(body: tuple[Op, ...]) -> float:
     """Bytes that one device copies to its host."""
-    total = 0.0
-    for op in body:
-        if isinstance(op, Loop):
-            total += op.trips * to_host_bytes(op.body)
-        elif isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST:
-            total += float(op.bytes)
-    return total
+    return sum(
+        times * float(op.bytes)
+        for op, times in counted(body)
+        if isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST
+    )
 
 
-def _flops(body: tuple[Op, ...], times: int) -> Iterator[tuple[Flops, int]]:
-    for op in body:
-        if isinstance(op, Loop):
-            yield from _flops(op.body, times * op.trips)
-        elif hasattr(op, "flops"):
-            yield op.flops, times
-
-
-def unasked(body: tuple[Op, ...], times: int = 1) -> Iterator[tuple[str, str, int]]:
+def unasked(body: tuple[Op, ...]) -> Iterator[tuple[str, str, int]]:
     """Collectives that nobody asked for: (kind over axes, tensor, how often)."""
-    for op in body:
-        if isinstance(op, Loop):
-            yield from unasked(op.body, times * op.trips)
-        elif isinstance(op, Collective) and not op.asked:
+    for op, times in counted(body):
+        if isinstance(op, Collective) and not op.asked:
             yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times

@@ -46,8 +46,7 @@ def placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
 
     Raises `PlanError` when the mesh does not have the slice's devices.
     """
-    check_mesh(pod, mesh)
-    return next(found for cuts in count() if (found := _ways(pod, mesh, cuts)))
+    return _fewest_cuts(pod, mesh)[1]
 
 
 def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
@@ -60,9 +59,7 @@ def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
 
     Raises `PlanError` when the mesh does not have the slice's devices.
     """
-    check_mesh(pod, mesh)
-    least = next(cuts for cuts in count() if _ways(pod, mesh, cuts))
-    found = _ways(pod, mesh, least)
+    least, found = _fewest_cuts(pod, mesh)
     if least == 0 and all(pod.topology.wrap) and not pod.topology.twisted:
         return found
     for cuts in range(least + 1, least + 1 + MORE_CUTS):
@@ -71,6 +68,12 @@ def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
             break
         found += more
     return found
+
+
+def _fewest_cuts(pod: Slice, mesh: Mapping[str, int]) -> tuple[int, tuple[Placement, ...]]:
+    """The least number of cuts with which there is a way, and the ways with so many."""
+    check_mesh(pod, mesh)
+    return next((cuts, found) for cuts in count() if (found := _ways(pod, mesh, cuts)))
 
 
 def _ways(pod: Slice, mesh: Mapping[str, int], cuts: int) -> tuple[Placement, ...]:

@@ -128,6 +128,7 @@ class _Lowerer:
         writers = {key: name for entry in entries for key, name in _results(entry)}
         late, taken = late_results(entries), behind_operands(entries)
         queued, arriving = turns(entries), arrivals(entries)
+        passed = {*late, *arriving}
         written: dict[str, str] = {}
         ops: list[Op] = []
         for place, (entry, life) in enumerate(zip(entries, lives, strict=True)):
@@ -141,7 +142,6 @@ class _Lowerer:
             deps += [Dep(writers[left], 1) for key, left in carried
                      if key in entry.reads and left in writers]  # fmt: skip
             ops.extend(self._operations(entry, tuple(dict.fromkeys(deps)), life))
-            passed = {**late, **arriving}
             written.update((key, name) for key, name in _results(entry) if key not in passed)
         self.reduced |= {
             weight: writers[key]

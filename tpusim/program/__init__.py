@@ -17,8 +17,10 @@ from tpusim.program.ops import (
     Mode,
     Op,
     Program,
+    Single,
     Transfer,
     TransferKind,
+    counted,
 )
 from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
 
@@ -39,10 +41,12 @@ __all__ = [
     "Op",
     "Phase",
     "Program",
+    "Single",
     "Transfer",
     "TransferKind",
     "Vector",
     "Work",
+    "counted",
     "dumps",
     "loads",
 ]

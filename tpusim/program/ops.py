@@ -5,6 +5,7 @@ occupies the core until it is done. An asynchronous one is issued when the core 
 its own stream once its dependencies are done, and is waited for by whatever depends on it.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -157,7 +158,19 @@ class Loop:
     body: tuple["Op", ...]
 
 
-Op: TypeAlias = Compute | Collective | Transfer | Barrier | Loop
+Single: TypeAlias = Compute | Collective | Transfer | Barrier
+"""An operation that is no loop."""
+
+Op: TypeAlias = Single | Loop
+
+
+def counted(body: Iterable[Op], times: int = 1) -> Iterator[tuple[Single, int]]:
+    """Every operation of a body that is no loop, in order, with how often it runs."""
+    for op in body:
+        if isinstance(op, Loop):
+            yield from counted(op.body, times * op.trips)
+        else:
+            yield op, times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
 """The largest operations against the chip's roofs, as a figure."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.phase import Phase
-from tpusim.program import Compute, Loop, Op, Vector
+from tpusim.program import Compute, Vector, counted
 from tpusim.report.canvas import EDGE, SMALL, beside, head, legend, name_of, new_figure, quiet
 from tpusim.report.palette import INK, styles
 from tpusim.report.places import labels, places
@@ -72,7 +71,8 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
         times[record.name] = count + record.count, total + record.total_ps
         names[record.name] = record.label
     points = []
-    for op in _computes(result.program.body):
+    computed = [op for op, _ in counted(result.program.body) if isinstance(op, Compute)]
+    for op in computed:
         count, picoseconds = times.get(op.name, (0, 0))
         flops, moved = _flops(op, result.pod.devices), _bytes(op)
         if picoseconds and flops and moved:
@@ -82,18 +82,10 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
                 Point(op.name, op.phase, names[op.name], count, seconds, flops / moved, rate)
             )
     points.sort(key=lambda point: -point.seconds)
-    works = [op.work for op in _computes(result.program.body)]
+    works = [op.work for op in computed]
     dtypes = {"bf16", *(work.dtype for work in works if not isinstance(work, Vector))}
     fastest = max(sorted(dtypes), key=device.peak)
     return Roofline(tuple(points[:largest]), device.peak(fastest), device.hbm_bandwidth, fastest)
-
-
-def _computes(body: tuple[Op, ...]) -> Iterator[Compute]:
-    for op in body:
-        if isinstance(op, Loop):
-            yield from _computes(op.body)
-        elif isinstance(op, Compute):
-            yield op
 
 
 def _flops(op: Compute, devices: int) -> float:

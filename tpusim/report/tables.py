@@ -4,12 +4,12 @@ Times are seconds with twelve decimals: the engine's picoseconds, exactly.
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from itertools import chain
 
 from tpusim.engine.timeline import Record
-from tpusim.program import Collective, Loop, Op, Transfer
+from tpusim.program import Collective, Transfer, counted
 from tpusim.report.slices import operation_of
 from tpusim.result import Result
 
@@ -40,7 +40,11 @@ def transfers(result: Result) -> str:
     collective has a row for each of its parts: transfers within the slice, additions after them,
     and across slices.
     """
-    moving = {op.name: op for op in _moving(result.program.body)}
+    moving = {
+        op.name: op
+        for op, _ in counted(result.program.body)
+        if isinstance(op, Collective | Transfer)
+    }
     records = sorted(result.timeline.tasks, key=lambda record: record.start_ps)
     rows = (
         (r.name, str(r.phase), r.stream, *_described(op), *_times(r))
@@ -48,14 +52,6 @@ def transfers(result: Result) -> str:
         if (op := moving.get(operation_of(r)))
     )
     return _csv(TRANSFERS, rows)
-
-
-def _moving(body: Iterable[Op]) -> Iterator[Collective | Transfer]:
-    for op in body:
-        if isinstance(op, Loop):
-            yield from _moving(op.body)
-        elif isinstance(op, Collective | Transfer):
-            yield op
 
 
 def _described(op: Collective | Transfer) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """How busy each single link of the torus is over the step."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ from tpusim.costs.route import Carried
 from tpusim.hardware import Topology
 from tpusim.network import link_loads_of
 from tpusim.network.paths import Loads, link_shape
-from tpusim.program import Collective, Loop, Op
+from tpusim.program import Collective, counted
 from tpusim.result import Result
 
 DIGITS = 9
@@ -72,20 +71,10 @@ def _crossed(result: Result) -> dict[Carried, float]:
     pod, axes = result.pod, dict(result.program.axes)
     machine = Machine(pod.chip, pod.chip.device, pod, result.placement, axes)
     crossed: dict[Carried, float] = {}
-    for op, count in _collectives(result.program.body):
-        what = machine.group(op).ici.carried
-        if what is not None:
+    for op, count in counted(result.program.body):
+        if isinstance(op, Collective) and (what := machine.group(op).ici.carried):
             crossed[what] = crossed.get(what, 0.0) + count * float(op.bytes)
     return crossed
-
-
-def _collectives(body: tuple[Op, ...], count: int = 1) -> Iterator[tuple[Collective, int]]:
-    """All collectives, and how often each runs in the step."""
-    for op in body:
-        if isinstance(op, Loop):
-            yield from _collectives(op.body, count * op.trips)
-        elif isinstance(op, Collective):
-            yield op, count
 
 
 def _missing(topology: Topology, dim: int, side: int) -> tuple[slice | int, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Timeline
 from tpusim.errors import TpusimError, nearest
-from tpusim.program import Collective, Compute, Loop, Op, Transfer
+from tpusim.program import Collective, Compute, Op, Transfer, counted
 from tpusim.report.slices import Slice, core_slices, memory_levels, operation_of, stream_tracks
 from tpusim.result import PICO, Result
 from tpusim.units import format_seconds
@@ -117,10 +117,8 @@ def _slice_event(lane: int, thread: int, each: Slice, about: dict[str, Event]) -
 
 def _about(body: tuple[Op, ...]) -> Iterator[tuple[str, Event]]:
     """What the program says of each operation, by name."""
-    for op in body:
-        if isinstance(op, Loop):
-            yield from _about(op.body)
-        elif isinstance(op, Compute):
+    for op, _ in counted(body):
+        if isinstance(op, Compute):
             moved = float(op.work.read_bytes + op.work.write_bytes)
             yield op.name, {"bytes": moved, "flops": float(op.flops.total)}
         elif isinstance(op, Collective):
