@@ -5,15 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 
-from tpusim.costs import BEST, best_route, dcn_route, describe
+from tpusim.costs.communicate import Machine
 from tpusim.engine import run
 from tpusim.hardware import Placement, Slice, candidates
-from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.loads import alike, alone
 from tpusim.models import Transformer
 from tpusim.partition import Plan, structure
 from tpusim.placing import fastest, ways
-from tpusim.program import Collective, Program
+from tpusim.program import Collective
 from tpusim.result import PICO, Result
 from tpusim.simulation import given_placement, step_graph
 from tpusim.summary import WIDTH
@@ -126,36 +125,28 @@ def explain_placement(
 
 def explain_collectives(result: Result) -> CollectiveTable:
     """The collectives of a simulated step: those that differ in more than name and place."""
+    machine = Machine.of(result.program, result.pod, result.placement)
     rows: Counter[CollectiveRow] = Counter()
     for op, times in alike(result.program).items():
         if isinstance(op, Collective):
-            rows[_row(op, result)] += times
+            rows[_row(op, result, machine)] += times
     found = [replace(row, times=times) for row, times in rows.items()]
     return CollectiveTable(tuple(sorted(found, key=lambda row: -row.times * row.seconds)))
 
 
-def _row(op: Collective, result: Result) -> CollectiveRow:
-    program, pod, placement = result.program, result.pod, result.placement
+def _row(op: Collective, result: Result, machine: Machine) -> CollectiveRow:
+    load = alone(result.program, {op: 1}, result.pod, result.placement)
     return CollectiveRow(
-        kind=str(op.kind), axes=op.axes, mode=str(op.mode), how=_how(op, program, pod, placement),
+        kind=str(op.kind), axes=op.axes, mode=str(op.mode), how=_how(op, machine),
         bytes=float(op.bytes), times=1,
-        seconds=alone(program, {op: 1}, pod, placement).all_ps * PICO,
+        seconds=load.all_ps * PICO,
     )  # fmt: skip
 
 
-def _how(op: Collective, program: Program, pod: Slice, placement: Placement) -> str:
+def _how(op: Collective, machine: Machine) -> str:
     """The algorithm and the way, within the slice and across slices."""
-    spans = [span for axis in op.axes for span in placement.spans(axis)]
-    slices = 1
-    for axis, size in program.axes:
-        slices *= size if axis in op.axes and axis.startswith(DCN_PREFIX) else 1
-    parts = [dcn_route(op.kind, slices).text] if slices > 1 else []
-    if spans and op.algorithm == BEST:
-        route = best_route(op.kind, spans, pod.topology, float(op.bytes), pod.chip)
-        parts.insert(0, route.text)
-    elif spans:
-        parts.insert(0, describe(op.kind, spans, pod.topology, op.algorithm))
-    return "; ".join(parts)
+    group = machine.group(op)
+    return "; ".join(path.text for path in (group.ici, group.dcn) if path.launched)
 
 
 def _rank(row: PlacementRow) -> tuple[float, bool, bool]:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from tpusim.engine import NETWORK_MODES, run
-from tpusim.errors import PlanError, nearest
+from tpusim.engine import check_network_mode, run
+from tpusim.errors import PlanError
 from tpusim.graph import Graph, Remat, training_step
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
@@ -47,8 +47,7 @@ def simulate(
 
 def _check_network(network: str, pod: Slice) -> None:
     """Raise PlanError for a network that does not exist, or that is too slow for the slice."""
-    if network not in NETWORK_MODES:
-        raise PlanError(f"network is {network!r}: {nearest(str(network), NETWORK_MODES)}")
+    check_network_mode(network)
     if network == "hops" and pod.topology.chips > MOST_CHIPS:
         raise PlanError(
             f'network = "hops" follows every message over every link, which takes too long on the '

@@ -1,5 +1,10 @@
-"""Random costed programs for the laws of the engine."""
+"""Random costed programs for the laws of the engine, and what a script prints of them."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 
 from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
@@ -87,3 +92,16 @@ class Generator:
         if kind == "kept":
             return (kept,), ()
         return ((scratch, kept), (scratch.tensor,)) if kind == "both" else ((), ())
+
+
+def printed(script: str, hash_seeds: Iterable[str]) -> set[bytes]:
+    """What a script prints beside these modules, under each hash seed of Python."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    found = set()
+    for seed in hash_seeds:
+        environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environ, capture_output=True, check=True
+        )
+        found.add(done.stdout)
+    return found

@@ -1,14 +1,10 @@
 """Laws of every run: order, exclusive use, conservation, determinism, scale, and monotony."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
-from random_programs import Generator
+from random_programs import Generator, printed
 
 from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
 from tpusim.engine import run
@@ -172,16 +168,9 @@ def test_hash_seeds_do_not_matter() -> None:
         "    t = run([Generator(seed).program()])\n"
         "    print(t.total_ps, t.tasks, t.waits, t.links, t.memory)"
     )
-    printed = set()
-    for seed in "123":
-        paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=environ, capture_output=True, check=True
-        )
-        printed.add(done.stdout)
-    assert len(printed) == 1
-    assert len(printed.pop()) > 1000
+    outputs = printed(script, "123")
+    assert len(outputs) == 1
+    assert len(outputs.pop()) > 1000
 
 
 def unshared(seed: int) -> CostedProgram:

@@ -1,17 +1,14 @@
 """Laws of the hop-by-hop network, over random messages on small toruses."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from pathlib import Path
 from random import Random
 
 import pytest
+from random_programs import printed
 from simpy import Environment
 
 from tpusim.costs.tasks import CostedProgram, Task
@@ -221,13 +218,6 @@ def test_hash_seeds_do_not_matter() -> None:
         "for seed in range(5):\n"
         "    print(crossings(random_program(seed)))"
     )
-    printed = set()
-    for seed in "12":
-        paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=environ, capture_output=True, check=True
-        )
-        printed.add(done.stdout)
-    assert len(printed) == 1
-    assert len(printed.pop()) > 1000
+    outputs = printed(script, "12")
+    assert len(outputs) == 1
+    assert len(outputs.pop()) > 1000

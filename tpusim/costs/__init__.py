@@ -10,7 +10,6 @@ from tpusim.costs.collective import (
     best_route,
     collective_seconds,
     delay_seconds,
-    describe,
     route_seconds,
 )
 from tpusim.costs.convolution import convolution_seconds
@@ -40,7 +39,6 @@ __all__ = [
     "cost_program",
     "dcn_route",
     "delay_seconds",
-    "describe",
     "group_seconds",
     "matmul_seconds",
     "route",

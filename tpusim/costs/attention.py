@@ -1,9 +1,9 @@
 """Seconds of a fused attention kernel."""
 
-from tpusim.costs.numeric import largest, round_up, smallest
 from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.hardware import Device
 from tpusim.program import Attention, Number
+from tpusim.program.numeric import largest, round_up, smallest
 
 BLOCK = 512
 """Queries, and keys, of a block: what a tuned splash kernel visits at once (marin PR #6330)."""

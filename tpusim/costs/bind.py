@@ -105,7 +105,7 @@ def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedPr
     algorithm that the collective cannot use.
     """
     chip = pod.chip
-    machine = Machine(chip, chip.device, pod, placement, dict(program.axes))
+    machine = Machine.of(program, pod, placement)
     links = capacities(chip, pod.dcn_oversubscription)
     return CostedProgram(
         name=program.name,

@@ -8,11 +8,11 @@ which do not wait for each other, hide part of their latency (`network.exchange`
 from collections.abc import Sequence
 
 from tpusim.costs.links import capacities, ici_rate
-from tpusim.costs.numeric import largest
 from tpusim.costs.route import WHOLE, Route, passes, route
 from tpusim.hardware import Chip, Span, Topology
 from tpusim.network import CHOICES, paths_seconds
 from tpusim.program import CollectiveKind, Number
+from tpusim.program.numeric import largest
 
 BEST = "best"
 """Asks for the algorithm that takes the least time, whatever the compiler would pick."""
@@ -101,10 +101,3 @@ def collective_seconds(
     if algorithm == BEST:
         return route_seconds(best_route(kind, spans, topology, float(nbytes), chip), nbytes, chip)
     return route_seconds(route(kind, spans, topology, algorithm), nbytes, chip)
-
-
-def describe(
-    kind: CollectiveKind, spans: Sequence[Span], topology: Topology, asked: str = ""
-) -> str:
-    """The algorithm of a collective in words: `one ring of 256 through y,z`."""
-    return route(kind, spans, topology, asked).text

@@ -19,7 +19,7 @@ from tpusim.costs.tasks import CORE, HBM, Task
 from tpusim.hardware import Chip, Device, Placement, Slice
 from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.network import Moves, moves
-from tpusim.program import Collective, CollectiveKind, Dep, Mode
+from tpusim.program import Collective, CollectiveKind, Dep, Mode, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ class Machine:
     placement: Placement
     sizes: Mapping[str, int]
     groups: dict[tuple[object, ...], Group] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, pod: Slice, placement: Placement) -> "Machine":
+        """What a program is costed on when its mesh lies on the pod as `placement` says."""
+        return cls(pod.chip, pod.chip.device, pod, placement, dict(program.axes))
 
     def group(self, op: Collective) -> Group:
         """The group of a collective."""

@@ -1,10 +1,10 @@
 """Seconds of a matmul on the systolic array."""
 
-from tpusim.costs.numeric import largest, power_sum, round_up
 from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.costs.vector import vector_seconds
 from tpusim.hardware import Device
 from tpusim.program import Matmul, Number
+from tpusim.program.numeric import largest, power_sum, round_up
 
 SUBLANES = 8
 BYTE_SUBLANES = 32

@@ -1,9 +1,9 @@
 """Seconds of the vector unit."""
 
-from tpusim.costs.numeric import largest
 from tpusim.costs.rates import hbm_seconds
 from tpusim.hardware import Device
 from tpusim.program import Number, Vector
+from tpusim.program.numeric import largest
 
 
 def vector_seconds(flops: Number, device: Device) -> Number:

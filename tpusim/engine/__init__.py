@@ -1,6 +1,6 @@
 """The event engine: a costed program in, an exact timeline out."""
 
-from tpusim.engine.drive import NETWORK_MODES, NetworkMode, StalledError, run
+from tpusim.engine.drive import NETWORK_MODES, NetworkMode, StalledError, check_network_mode, run
 from tpusim.engine.fold import Fold
 from tpusim.engine.journal import Repeat
 from tpusim.engine.memory import Held, Memory, MemoryChange
@@ -19,5 +19,6 @@ __all__ = [
     "StalledError",
     "Stats",
     "Timeline",
+    "check_network_mode",
     "run",
 ]

@@ -48,9 +48,7 @@ def run(
     Raises ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
     `memory_of`), and PlanError for an unknown `network`, or too many messages.
     """
-    if network not in NETWORK_MODES:
-        near = nearest(network, NETWORK_MODES)
-        raise PlanError(f"network={network!r} is no way to simulate the network; {near}")
+    check_network_mode(network)
     began = perf_counter()
     codes = _compile(lanes)
     env = Environment(0)
@@ -68,6 +66,13 @@ def run(
         seconds=perf_counter() - began,
     )
     return _timeline(states, stats)
+
+
+def check_network_mode(network: str) -> None:
+    """Raise PlanError for a network mode that does not exist."""
+    if network not in NETWORK_MODES:
+        near = nearest(str(network), NETWORK_MODES)
+        raise PlanError(f"network={network!r} is no way to simulate the network; {near}")
 
 
 def _compile(lanes: Sequence[CostedProgram]) -> list[Code]:

@@ -15,12 +15,10 @@ from tpusim.network.groups import covered
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.schedule import Phase, schedule
 from tpusim.program import CollectiveKind, Number
+from tpusim.program.numeric import largest, power_sum
 
 Paths = tuple[tuple[float, int], ...]
 """Bytes, by byte of the tensor, and hops."""
-
-
-_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,6 @@ class Pattern:
         return min(hops for _, hops in self.paths)
 
 
-def _larger(one: Number, other: Number) -> Number:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.maximum(one, other)
-    return max(one, other)
-
-
 def paths_seconds(paths: Paths, power: float, nbytes: Number, rate: float, hop_s: float) -> Number:
     """Seconds until the last of all paths is done: the longest, or the power sum of the two.
 
@@ -61,12 +53,10 @@ def paths_seconds(paths: Paths, power: float, nbytes: Number, rate: float, hop_s
     """
     times = [nbytes * share / rate + hops * hop_s for share, hops in paths]
     if math.isinf(power):
-        return reduce(_larger, times)
+        return reduce(largest, times)
     (most, _), (first, _) = paths
     busy, far = times
-    longest = _larger(_larger(busy, far), _TINY)
-    joined = ((busy / longest) ** power + (far / longest) ** power) / (1 + (first / most) ** power)
-    seconds: Number = longest * joined ** (1 / power)
+    seconds: Number = power_sum(busy, far, power) / (1 + (first / most) ** power) ** (1 / power)
     return seconds
 
 

@@ -68,8 +68,7 @@ def _bytes_a_step(result: Result) -> float:
 
 def _crossed(result: Result) -> dict[Carried, float]:
     """Bytes of the tensors that are carried in each way over the torus in the step."""
-    pod, axes = result.pod, dict(result.program.axes)
-    machine = Machine(pod.chip, pod.chip.device, pod, result.placement, axes)
+    machine = Machine.of(result.program, result.pod, result.placement)
     crossed: dict[Carried, float] = {}
     for op, count in counted(result.program.body):
         if isinstance(op, Collective) and (what := machine.group(op).ici.carried):

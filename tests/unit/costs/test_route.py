@@ -3,7 +3,7 @@
 import pytest
 from toruses import torus, whole
 
-from tpusim.costs import Route, best_route, describe, route, route_seconds
+from tpusim.costs import Route, best_route, route, route_seconds
 from tpusim.errors import PlanError
 from tpusim.hardware import DIE, Span, load_chip
 from tpusim.network import CHOICES, Algorithm
@@ -77,7 +77,8 @@ def test_the_best_route_takes_the_least_time(kind: Kind, nbytes: float) -> None:
 
 def test_a_route_is_told_in_words() -> None:
     spans = (*whole(torus(4, 4, 4)), Span(DIE, 2))
-    texts = [describe(Kind.ALL_GATHER, spans, torus(4, 4, 4), asked) for asked in ("", "ring flat")]
+    routes = (route(Kind.ALL_GATHER, spans, torus(4, 4, 4), how) for how in ("", "ring flat"))
+    texts = [path.text for path in routes]
     assert texts == [
         "and across the die, all of x,y,z at once, 3 colours",
         "each device for itself, one ring of 64 through x,y,z",

@@ -6,7 +6,7 @@ on two Python numbers costs twenty times a Python one.
 
 import numpy as np
 
-from tpusim.program import Number
+from tpusim.program.work import Number
 
 
 def round_up(value: Number, multiple: float) -> Number:
