@@ -29,6 +29,13 @@ CONVENTION = (
 )
 
 
+FRAGMENTATION = 0.02
+"""What lies idle between buffers, over the most that is live beside the step's arguments. The mean
+of the compiled programs of experiments/compiled_memory, of which all but two lose 0 to 2 %; the
+largest loss is 17 %, where buffers of several large sizes take turns (libtpu 0.0.42.1)."""
+IDLE = "fragmentation"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdicts:
     """How the result came about: dimensions replicated, placement given or chosen, the network."""
@@ -44,7 +51,8 @@ class Result:
 
     breakdown_s: where the core's time goes, by kind of work and, for communication that no compute
         hides, by mesh axes (`exposed fsdp`); sums to `step_time_s`.
-    hbm_peak_bytes, hbm_bytes: the peak of the schedule, and what the compiler can use.
+    hbm_peak_bytes, hbm_bytes: what the step needs, and what the compiler can use. The need is the
+        peak of the schedule, and what is lost between buffers (`FRAGMENTATION`).
     memory_bytes: who holds the peak, by category; sums to `hbm_peak_bytes`.
     link_use: the share of the step in which each link would be busy at its full rate.
     flops: of all devices together, each kind apart.
@@ -128,22 +136,28 @@ def make_result(
     program: Program, timeline: Timeline, verdicts: Verdicts,
 ) -> Result:  # fmt: skip
     """The result of one lane's timeline."""
-    memory = timeline.memory[0]
-    held: Counter[str] = Counter()
-    for category, nbytes in memory.by_category().items():
-        held[category] += nbytes
+    held = memory_held(program, timeline)
     return Result(
         model=model, plan=plan, pod=pod, placement=placement,
         tokens=graph.tokens * plan.microbatches,
         step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
         flops=total_flops(program.body),
-        hbm_peak_bytes=float(memory.peak_bytes), hbm_bytes=pod.chip.device.hbm_usable_bytes,
-        memory_bytes={category: float(n) for category, n in held.most_common()},
+        hbm_peak_bytes=sum(held.values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
+        memory_bytes=held,
         link_use={use.link: use.busy_ps / timeline.total_ps for use in timeline.links},
         unasked=tuple(unasked(program.body)),
         verdicts=verdicts, program=program, timeline=timeline,
     )  # fmt: skip
+
+
+def memory_held(program: Program, timeline: Timeline) -> dict[str, float]:
+    """Whole bytes at the peak by category, the largest first, with what is lost between them."""
+    memory = timeline.memory[0]
+    held = Counter(memory.by_category())
+    arguments = sum(float(alloc.bytes) for alloc in program.resident)
+    held[IDLE] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
+    return {category: float(nbytes) for category, nbytes in held.most_common() if nbytes}
 
 
 COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")

@@ -6,6 +6,7 @@ Compiler figures: the same step compiled for v4 8x16x16 with Adam, libtpu 0.0.42
 """
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from plans import ENCODER_480B, GIB, PLAN_480B, v4_2048
@@ -53,20 +54,37 @@ def test_a_perfect_compiler_would_hide_most_of_it(result: Result) -> None:
     assert ideal.flops == result.flops
 
 
-def test_the_memory_is_that_of_the_compiled_program(result: Result) -> None:
-    """Its memory report: 9.16 GiB in all, of which these."""
-    assert 7 * GIB <= result.hbm_peak_bytes <= 13 * GIB
-    assert result.memory_bytes["saved activations"] == pytest.approx(2.00 * GIB, rel=0.1)
-    assert result.memory_bytes["cast weights"] == pytest.approx(0.44 * GIB, rel=0.1)
-    assert result.memory_bytes["gradients"] == pytest.approx(0.44 * GIB, rel=0.1)
-    arguments = result.memory_bytes["weights"] + result.memory_bytes["optimizer state"]
-    assert arguments == pytest.approx(2.66 * GIB, rel=0.1)
+COMPILED = {
+    "arguments": 2.66,
+    "saved activations": 2.00,
+    "cast weights": 0.44,
+    "gradients": 0.44,
+    "table": 0.13,
+    "one layer and what is carried": 3.18,
+    "heap": 6.50,
+    "total": 9.16,
+}
+"""GiB of the compiled program's memory report (jax 0.10.2, libtpu 0.0.42.1, Adam, a vocabulary of
+32,768). One layer: two gathered matrices of 512 MiB, eight activations of 256; 0.18 is carried."""
 
 
-def test_one_layer_holds_two_gathered_matrices_or_three(result: Result) -> None:
-    """One backward layer of the report: two gathered matrices of 512 MiB, eight of 256 MiB."""
-    assert 1.0 * GIB <= result.memory_bytes["gathered weights"] <= 1.8 * GIB
-    assert result.memory_bytes["activations"] == pytest.approx(2.0 * GIB, rel=0.15)
+@pytest.mark.parametrize("item", COMPILED)
+def test_the_memory_is_that_of_the_compiled_program(item: str) -> None:
+    """Item by item, within 10 %."""
+    assert adams_memory()[item] / GIB == pytest.approx(COMPILED[item], rel=0.1)
+
+
+@cache
+def adams_memory() -> dict[str, float]:
+    model, plan = replace(ENCODER_480B, vocab=32768), replace(PLAN_480B, optimizer="adam")
+    result = simulate(model, plan, v4_2048())
+    held = result.memory_bytes
+    arguments = held["weights"] + held["optimizer state"]
+    return {
+        **held, "arguments": arguments, "heap": result.hbm_peak_bytes - arguments,
+        "table": held["unreduced gradients"], "total": result.hbm_peak_bytes,
+        "one layer and what is carried": held["gathered weights"] + held["activations"],
+    }  # fmt: skip
 
 
 def test_the_breakdown_and_the_memory_add_up(result: Result) -> None:

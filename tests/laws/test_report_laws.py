@@ -208,10 +208,10 @@ def test_rates_over_time_carry_every_byte_and_never_more_than_a_link_has(seed: i
 def test_the_memory_counter_reaches_the_peak_and_ends_alike(seed: int) -> None:
     run = result(seed)
     full, ends = (memory_levels(run, every=every) for every in (True, False))
-    memory = run.timeline.memory[0]
+    peak_ps = run.timeline.memory[0].peak_ps
     for levels in (full, ends):
-        assert max(level for _, level in levels) == memory.peak_bytes
-        assert next(time for time, level in levels if level == memory.peak_bytes) == memory.peak_ps
+        assert max(level for _, level in levels) == run.hbm_peak_bytes
+        assert next(time for time, level in levels if level == run.hbm_peak_bytes) == peak_ps
         times = [time for time, _ in levels]
         assert times == sorted(times)
         assert 0 <= times[0] <= times[-1] <= run.timeline.total_ps

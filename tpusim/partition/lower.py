@@ -115,14 +115,15 @@ class _Lowerer:
         self,
         nodes: Sequence[Node],
         kept: Sequence[str],
-        carried: Sequence[tuple[str, str]] = (),
-        gradients: Sequence[tuple[str, str]] = (),
-        looped: bool = False,
-        copies: Sequence[HostCopy] = (),
+        nest: Nest | None = None,
     ) -> tuple[Op, ...]:
-        """The operations of one body; `carried` pairs what a trip reads with what it leaves."""
-        entries = with_host_copies(self.decisions.entries(nodes, looped), copies)
-        lives = self.memory.lives(entries, kept)
+        """The operations of one body, of a loop where `nest` is one."""
+        carried, gradients, loads = (
+            (nest.carried, nest.gradients, nest.loads) if nest else ((),) * 3
+        )
+        copies = host_copies(nest, self.offload) if nest else ()
+        entries = with_host_copies(self.decisions.entries(nodes, nest is not None), copies)
+        lives = self.memory.lives(entries, kept, loads)
         self.crossing += [entry.name for entry in entries
                           if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
         writers = {key: name for entry in entries for key, name in _results(entry)}
@@ -165,8 +166,7 @@ class _Lowerer:
 
     def _loop(self, nest: Nest) -> tuple[Op, ...]:
         """A loop, with what stands before and behind it where it fetches from the host."""
-        copies = host_copies(nest, self.offload)
-        body = self.body(nest.body, (), nest.carried, nest.gradients, looped=True, copies=copies)
+        body = self.body(nest.body, kept=(), nest=nest)
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)

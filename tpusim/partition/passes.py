@@ -320,12 +320,17 @@ def _first_user(entries: Sequence[Entry], place: int) -> int:
 
 
 def _kernels_wait(entries: Sequence[Entry]) -> list[Entry]:
-    """Let attention kernels wait for the gather under way, by reading what it writes."""
+    """Let attention kernels wait for the gather under way, by reading what it writes.
+
+    A gather is under way until something else has read what it writes.
+    """
     result: list[Entry] = []
     under_way: Planned | None = None
     for entry in entries:
         if _is_prefetched(entry) and not is_across(entry.comms[0].axes):
             under_way = entry
+        elif under_way and not set(under_way.writes).isdisjoint(entry.reads):
+            under_way = None
         elif isinstance(entry, Calc) and isinstance(entry.op, Attention) and under_way:
             entry = replace(entry, reads=(*entry.reads, *under_way.writes))
         result.append(entry)

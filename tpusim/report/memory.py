@@ -46,7 +46,7 @@ def memory_data(result: Result) -> MemoryUse:
         levels=tuple((time * PICO, level) for time, level in memory_levels(result)),
         end_s=result.step_time_s,
         peak_s=memory.peak_ps * PICO,
-        peak_bytes=memory.peak_bytes,
+        peak_bytes=int(result.hbm_peak_bytes),
         held={category: int(held) for category, held in result.memory_bytes.items()},
         limit_bytes=result.hbm_bytes,
     )

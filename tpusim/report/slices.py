@@ -8,7 +8,7 @@ from tpusim.costs.tasks import CORE
 from tpusim.engine import MemoryChange, Record, Timeline
 from tpusim.engine.clock import whole_bytes
 from tpusim.report.unroll import Block, Gap, change_blocks, extent, record_blocks, unrolled
-from tpusim.result import Result
+from tpusim.result import IDLE, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,12 @@ def stream_tracks(
 def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[tuple[int, int]]:
     """(time in ps, bytes held from then on), from 0, in the order in which they are reached.
 
+    What is lost between buffers counts all along, as the compiler lays them out once.
     every: each repetition; otherwise the first and last ones, and straight from one to the other.
     Either way the highest level is the peak: it is in the first or the last.
     """
     level = sum(whole_bytes(float(alloc.bytes)) for alloc in result.program.resident)
+    level += int(result.memory_bytes.get(IDLE, 0))
     levels = [(0, level)]
     for entry in unrolled(change_blocks(result.timeline.memory[lane].changes), every):
         if isinstance(entry, Gap):
