@@ -13,19 +13,21 @@ _RANGE = re.compile(r"^    (\S+?)(\{[\d,]*\}):(\d+)-(\d+)$")
 def read_dump(folder, largest=12):
     """Bytes of HBM: `total` = `arguments` + `outputs` that share no argument + `heap`.
 
+    host: what is offloaded to the host, of one device.
     live: the most that is alive in the heap at one time; the rest of the heap is fragmentation.
     peak: the largest buffers alive then.
     """
     text = {kind: _text(folder, kind) for kind in
             ("memory-usage-report", "buffer-assignment", "live-range")}  # fmt: skip
     total = int(re.search(r"color=0\)\nTotal bytes: (\d+)", text["memory-usage-report"])[1])
-    arguments = outputs = heap = 0
+    arguments = outputs = heap = host = 0
     values, inside = [], False
     for line in text["buffer-assignment"].splitlines():
         if found := _ALLOCATION.match(line):
             size, what = int(found[1]), found[2]
             inside = what == "preallocated-temp:"
             heap += size if inside else 0
+            host += size if what.startswith("color 5, preallocated-temp") else 0
             arguments += size if "parameter" in what and "color" not in what else 0
             outputs += size if "maybe-live-out" in what and "parameter" not in what else 0
         elif inside and (found := _VALUE.match(line)):
@@ -33,7 +35,10 @@ def read_dump(folder, largest=12):
     ranges = {m[1] + m[2]: (int(m[3]), int(m[4]))
               for m in map(_RANGE.match, text["live-range"].splitlines()) if m}  # fmt: skip
     when, live = _fullest(values, ranges)
-    sizes = {"total": total, "arguments": arguments, "outputs": outputs, "heap": heap, "live": live}
+    sizes = {
+        "total": total, "arguments": arguments, "outputs": outputs, "heap": heap, "live": live,
+        **({"host": host} if host else {}),
+    }  # fmt: skip
     names = _op_names(_text(folder, "before_buffer_assignment"))
     peak = [_shown(slot, names) for slot in _alive(values, ranges, when)[:largest]]
     return sizes, peak, _at(text["live-range"], when, names)

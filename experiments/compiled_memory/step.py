@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import mesh_utils, topologies
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 DTYPES = {"bf16": BF16, "f32": F32}
@@ -289,7 +289,9 @@ def adafactor(weights, moments, grads):
         scale = 1.0
         for mean, axes in zip(means, over, strict=True):
             scale *= lax.rsqrt(jnp.expand_dims(mean, axes))
-        step = g * scale * jnp.sqrt(jnp.mean(means[0]))
+        if len(means) == 2:
+            scale *= jnp.sqrt(jnp.mean(means[0]))
+        step = g * scale
         step /= jnp.maximum(1.0, jnp.sqrt(jnp.mean(step * step)))
         made[key], kept[key] = (weight - 1e-3 * step).astype(weight.dtype), means
     return made, kept
@@ -302,11 +304,28 @@ TOPOLOGY = {
 """What libtpu calls a chip, and what makes a megacore chip of v4 one device."""
 
 
+def devices_of(chip, topology):
+    """The devices of a slice that is not there."""
+    name, others = TOPOLOGY.get(chip, (chip, {}))
+    return topologies.get_topology_desc(
+        platform="tpu", topology_name=f"{name}:{topology}", **others
+    ).devices
+
+
+def refusal(jitted, *arguments):
+    """The compiler's message if it has too little HBM for a function, else nothing."""
+    try:
+        jitted.lower(*arguments).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return str(error)
+    return ""
+
+
 def compile_step(run):
     """Compile the step of a run file's tables; the message if it is refused, else nothing."""
-    chip, others = TOPOLOGY.get(run["slice"]["chip"], (run["slice"]["chip"], {}))
-    name = f"{chip}:{run['slice']['topology']}"
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **others).devices
+    devices = devices_of(run["slice"]["chip"], run["slice"]["topology"])
     axes = run["plan"]["mesh"]
     grid = mesh_utils.create_device_mesh(
         tuple(axes.values()), devices, allow_split_physical_axes=True
@@ -314,11 +333,11 @@ def compile_step(run):
     step = Step(run, Mesh(grid, tuple(axes)))
     state = step.state()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=shardings)
-    try:
-        jitted.lower(state, step.ids()).compile()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return str(error)
-    return ""
+    return refusal(jax.jit(step, donate_argnums=0, out_shardings=shardings), state, step.ids())
+
+
+def compile_too_much(chip):
+    """The compiler's message on an array that no chip has room for."""
+    device = devices_of(chip, "2x2x1" if chip in ("v4", "v5p", "7x") else "2x2")[0]
+    array = jax.ShapeDtypeStruct((64, 2**30), F32, sharding=SingleDeviceSharding(device))
+    return refusal(jax.jit(jnp.cumsum), array)

@@ -53,9 +53,21 @@ class Compared:
 
 
 @cache
+def _stored() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(REPORTS.read_text("utf-8"))
+    return found
+
+
 def reports() -> dict[str, dict[str, Any]]:
-    plans: dict[str, dict[str, Any]] = json.loads(REPORTS.read_text("utf-8"))["plans"]
+    """What the compiler reported of each plan."""
+    plans: dict[str, dict[str, Any]] = _stored()["plans"]
     return plans
+
+
+def usable_gib() -> dict[str, float]:
+    """HBM of one device that the compiler can use, for each chip."""
+    usable: dict[str, float] = _stored()["usable_gib"]
+    return usable
 
 
 @cache
