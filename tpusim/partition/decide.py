@@ -18,6 +18,7 @@ from tpusim.partition.passes import (
     Entry,
     Planned,
     Ring,
+    gradients_after_loop,
     merge_all_reduces,
     merge_small_gradients,
     prefetch,
@@ -92,7 +93,7 @@ class Decisions:
         entries = merge_small_gradients(entries, body.small_gradients())
         entries = merge_all_reduces(entries, body.small_all_reduces())
         entries = prefetch(
-            entries,
+            gradients_after_loop(entries),
             first_sync=all(low.first_sync for low in lows),
             kernels_carry=all(low.kernels_carry for low in lows),
         )
