@@ -75,8 +75,11 @@ def _matmul_dtype(calc: Calc, plan: Plan, weights: frozenset[str]) -> str:
 
 
 def is_quantised(op: Einsum) -> bool:
-    """Whether its operands are narrower than the compute dtype."""
-    return op.lhs.dtype != COMPUTE
+    """Whether both its operands are narrower than the compute dtype.
+
+    The gradient of the logits may be wider; it is then converted as it is read.
+    """
+    return op.lhs.dtype == op.rhs.dtype != COMPUTE
 
 
 def with_passes(entries: Sequence[Entry], buffers: dict[str, Buffer]) -> list[Entry]:
@@ -93,7 +96,7 @@ def with_passes(entries: Sequence[Entry], buffers: dict[str, Buffer]) -> list[En
         if isinstance(calc, Calc) and isinstance(calc.op, Einsum) and is_quantised(calc.op):
             gathered = entry.comm.writes if isinstance(entry, Ring) and entry.gathers else ()
             for place, key in _operands(calc):
-                if key not in gathered:
+                if key not in gathered and buffers[key].dtype != calc.op.inputs[place].dtype:
                     calc = _brought(calc, place, key, made, result, buffers)
             entry = replace(entry, calc=calc) if isinstance(entry, Ring) else calc
         result.append(entry)
@@ -136,16 +139,18 @@ def _pass(
     while copy in buffers:
         copy += "'"
     return Calc(
-        name=f"quantise/{copy}", op=quantisation(tensor, calc.phase, over),
+        name=f"quantise/{copy}", op=quantisation(tensor, calc.phase, over, buffers[key].dtype),
         split=tuple((dim, axes) for dim, axes in calc.split if dim in tensor.dims),
         reads=(key,), writes=(copy,),
     )  # fmt: skip
 
 
-def quantisation(tensor: Tensor, phase: Phase, over: tuple[str, ...] = ()) -> Pointwise:
-    """The pass that casts `tensor` from the compute dtype, with scales along `over`."""
+def quantisation(
+    tensor: Tensor, phase: Phase, over: tuple[str, ...] = (), source: str = COMPUTE
+) -> Pointwise:
+    """The pass that casts `tensor` from the dtype `source`, with scales along `over`."""
     cast = replace(tensor, name=f"{tensor.name} {tensor.dtype}")
     return Pointwise(
-        f"{tensor.name}/quantise", (replace(tensor, dtype=COMPUTE),), (cast,), QUANTISE_FLOPS,
+        f"{tensor.name}/quantise", (replace(tensor, dtype=source),), (cast,), QUANTISE_FLOPS,
         over=over, keeps="", phase=phase,
     )  # fmt: skip

@@ -23,9 +23,10 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
     match op:
         case graph.Einsum():
             batch, m, k, n = _matrix(op, split, sizes)
+            dtype = sizes.compute_dtype
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
-            dtype = sizes.dtype(op.lhs.dtype)
+                dtype = op.lhs.dtype
             return program.Matmul(batch, m, k, n, dtype, read, written, epilogue)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
