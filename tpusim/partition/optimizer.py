@@ -113,18 +113,19 @@ def update(weight: Weight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
 def streamed(updates: Sequence[Compute], moments: Sequence[Alloc]) -> tuple[Op, ...]:
     """The updates, each between the copies of its moments from the host and back to it.
 
-    The next weight's moments come while one is updated, once those of the weight before have left:
-    two weights' are in HBM at a time. Without `moments` the updates are as they were.
+    The next weight's moments come, one after another, while those of this one are updated and
+    leave, once those of the weight before have left: two weights' are in HBM at a time. Without
+    `moments` the updates are as they were.
     """
     if not moments:
         return tuple(updates)
     ops: list[Op] = [_fetch(updates[0], moments[0])]
     for place, (update, state) in enumerate(zip(updates, moments, strict=True)):
-        after = place + 1
+        after, fetched = place + 1, Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
         if after < len(updates):
             left = tuple(Dep(f"{TransferKind.TO_HOST}/{m.tensor}") for m in moments[:place][-1:])
-            ops.append(replace(_fetch(updates[after], moments[after]), deps=left))
-        fetched = Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
+            fetch = _fetch(updates[after], moments[after])
+            ops.append(replace(fetch, deps=(fetched, *left)))
         ops.append(replace(update, deps=(*update.deps, fetched)))
         ops.append(_copy(TransferKind.TO_HOST, update, state, frees=(state.tensor,)))
     return tuple(ops)
