@@ -168,7 +168,7 @@ def _uses(op: Op, weight: str) -> bool:
 
 def _cast(calc: Calc, key: str, copy: str, weight: str, buffers: dict[str, Buffer]) -> Calc:
     gathered = buffers[key]
-    buffers[copy] = replace(gathered, dtype=COMPUTE)
+    buffers[copy] = replace(gathered, dtype=COMPUTE, category="cast weights")
     group = conversion(_weight(calc.op, weight), gathered.dtype, calc.phase)
     return _calc(f"cast/{key}", group, key, copy, gathered)
 
