@@ -15,6 +15,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan, decide
 from tpusim.program import Collective, Compute, Matmul, Program, dumps, loads
+from tpusim.search import Space, sweep
 from tpusim.simulation import simulate
 
 NEAR = [pod for pod in (*PODS, *SEVERAL) if pod[1] not in ("8x8x16", "16x16")]
@@ -241,6 +242,29 @@ def test_what_is_written_out_changes_nothing(changes: dict[str, Any]) -> None:
     assert any_program_of(small(), plan, POD) == any_program_of(small(), written, POD)
 
 
+def test_a_gather_over_slices_travels_in_one_dtype() -> None:
+    """The shard is quantised once, before it crosses; what arrives is multiplied as it is."""
+    plan = plan_of({"dcn_fsdp": 2, "fsdp": 16}, style="maxtext", gather_dtype="int8", **INT8)
+    program = any_program_of(small(), plan, Slice("v6e", "4x4", 2))
+    steps = {op.axes: op for op, _ in flat(program.body)
+             if isinstance(op, Collective) and op.scope == "layer/wo"}  # fmt: skip
+    assert {axes: op.dtype for axes, op in steps.items()} == {
+        ("dcn_fsdp",): "int8", ("fsdp",): "int8",
+    }  # fmt: skip
+    passes = [name for name in works(program) if re.search("quantise/.*layer/wo( |@)", name)]
+    assert passes == ["quantise/layer/wo int8", "quantise/bwd/layer/wo int8"]
+
+
+@pytest.mark.parametrize("style", ["plain", "maxtext"])
+def test_where_weights_are_large_narrower_gathers_are_faster(style: str) -> None:
+    """A pass costs launch time wherever it stands; in a tiny model it hides a gather's as well."""
+    wide = small(embed=4096, mlp=16384, heads=32, head_dim=128)
+    plan = plan_of({"fsdp": 16}, seq_len=1024, style=style, **INT8)
+    times = [simulate(wide, replace(plan, gather_dtype=dtype), POD).step_time_s
+             for dtype in ("int8", "bf16", "f32")]  # fmt: skip
+    assert times == sorted(set(times))
+
+
 PRECISE: list[tuple[dict[str, str], dict[str, str]]] = [
     ({"gather_dtype": "bf16"}, {"gather_dtype": "f32"}),
     ({"reduce_dtype": "bf16"}, {"reduce_dtype": "f32"}),
@@ -321,9 +345,20 @@ def test_mixed_precision_obeys_the_laws_of_all_plans(seed: int) -> None:
 )  # fmt: skip
 def test_a_dtype_that_cannot_be_gets_one_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanError) as raised:
-        replace(FSDP, **changes)
+        simulate(small(), replace(FSDP, **changes), POD)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_sweep_refuses_what_contradicts_and_runs_the_rest() -> None:
+    vary = {"matmul_dtype": ["", "int8"], "gather_dtype": ["", "int8", "f32"]}
+    table = sweep(small(), POD, Space(base=FSDP, vary=vary), workers=1)
+    assert list(table["status"]) == ["ok", "refused", "ok", "ok", "ok", "ok"]
+    assert "plan.gather_dtype is 'int8', but plan.matmul_dtype is 'bf16'" in table["reason"][1]
+    with pytest.raises(
+        PlanError, match=r"sweep.vary.reduce_dtype\[1\]: plan.reduce_dtype is 'f64'"
+    ):
+        Space(base=FSDP, vary={"reduce_dtype": ["", "f64"]})
 
 
 def test_a_chip_without_int8_gathers_none() -> None:

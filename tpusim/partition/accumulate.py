@@ -1,10 +1,11 @@
 """Microbatches: forward and backward run once for each, and their gradients are added up.
 
 The program is that of MaxText (gradient_accumulation.py): a loop over the microbatches carries one
-accumulator for each weight, which starts at zero and lies as the weight does. What is added to it
-is therefore whole: gradients are reduced in every microbatch, across slices too. (XLA can sink a
-reduction out of such a loop, but only one whose result goes to nothing but the addition; those of
-scanned layers go to the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
+accumulator for each weight, which starts at zero and lies as the weight does. (MaxText's also has
+the weight's dtype; here that is `accumulator_dtype`.) What is added to it is therefore whole:
+gradients are reduced in every microbatch, across slices too. (XLA can sink a reduction out of such
+a loop, but only one whose result goes to nothing but the addition; those of scanned layers go to
+the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
 from collections.abc import Mapping

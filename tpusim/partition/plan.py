@@ -136,12 +136,6 @@ class Plan:
             value = getattr(self, key)
             if value and value not in choices:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
-        self._check_gathers()
-        if self.dtype_of("loss_dtype") != self.dtype == "f32":
-            raise PlanError(
-                "plan.loss_dtype is 'bf16', but plan.dtype is 'f32': logits are no less precise "
-                "than the activations that they are made of; leave it out"
-            )
         for key in ("seq_len", "global_batch", "microbatches"):
             _positive(f"plan.{key}", getattr(self, key))
         for name in self.offload:
@@ -201,26 +195,6 @@ class Plan:
     def gathers_quantised(self) -> bool:
         """Whether weights of quantised matmuls are quantised before they are gathered."""
         return self.dtype_of("gather_dtype") not in (self.dtype, self.param_dtype)
-
-    def _check_gathers(self) -> None:
-        """Raise PlanError for gathers in a dtype that the weights are never in."""
-        dtype = self.dtype_of("gather_dtype")
-        if not self.gathers_quantised:
-            return
-        narrow = [key for key in _MATMULS[:2] if self.matmul_dtypes[key] != dtype]
-        if not narrow:
-            return
-        if dtype in WIDE_DTYPES:
-            raise PlanError(
-                f"plan.gather_dtype is {dtype!r}, but weights are stored in {self.param_dtype} "
-                f"and used in {self.dtype}; write one of those"
-            )
-        raise PlanError(
-            f"plan.gather_dtype is {dtype!r}, but plan.{narrow[0]} is "
-            f"{self.matmul_dtypes[narrow[0]]!r}: weights that arrive in {dtype} are multiplied in "
-            f"it, forward and for input gradients; write matmul_dtype = {dtype!r}, or leave "
-            "gather_dtype out"
-        )
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
