@@ -40,7 +40,7 @@ def plan_of(mesh: dict[str, int], **changes: Any) -> Plan:
 
 
 def graph_of(model: Transformer, plan: Plan) -> Graph:
-    return step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
+    return step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype)
 
 
 def template_of(model: Transformer, plan: Plan) -> Template:

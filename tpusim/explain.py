@@ -100,7 +100,7 @@ def explain_placement(
     Where one is given, it is simulated, and the others until the fastest is known. Raises PlanError
     as `simulate` does.
     """
-    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
+    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
     laid = candidates(pod, plan.mesh)

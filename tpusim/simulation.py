@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 
 from tpusim.engine import check_network_mode, run
 from tpusim.errors import PlanError
-from tpusim.graph import Graph, Remat, training_step
+from tpusim.graph import COMPUTE, Graph, Remat, training_step
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
 from tpusim.partition import Plan, Template, lower, structure
@@ -34,7 +34,7 @@ def simulate(
     model or the slice does not admit raises PlanError with one sentence.
     """
     _check_network(network, pod)
-    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
+    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
     laid = (given,) if given else tuple(among or candidates(pod, plan.mesh))
@@ -57,9 +57,12 @@ def _check_network(network: str, pod: Slice) -> None:
 
 
 @lru_cache(maxsize=32)
-def step_graph(model: Transformer, batch: int, seq_len: int, remat: Remat) -> Graph:
+def step_graph(
+    model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str = COMPUTE
+) -> Graph:
     """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`."""
-    return training_step(model.graph(batch=batch, seq_len=seq_len), remat)
+    forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype)
+    return training_step(forward, remat)
 
 
 def given_placement(plan: Plan, pod: Slice) -> Placement | None:

@@ -4,7 +4,7 @@ import pytest
 from plans import flat, plan_of, small
 
 from tpusim.hardware import Slice
-from tpusim.program import Transfer
+from tpusim.program import Transfer, TransferKind
 from tpusim.result import Result
 from tpusim.simulation import simulate
 
@@ -28,7 +28,8 @@ def test_a_step_is_its_transfers_and_what_is_outside_of_its_layers() -> None:
     first, second = (r.step_time_s for r in slow)
     assert second - first == pytest.approx(2000 * COPY, rel=1e-3)
     assert first == pytest.approx(2 * LAYERS * 1000 * COPY, rel=1e-2)
-    assert slow[0].link_use["pcie"] == pytest.approx(1, rel=1e-2)
+    for way in ("pcie+", "pcie-"):
+        assert slow[0].link_use[way] == pytest.approx(1 / 2, rel=1e-2)
 
 
 def test_half_the_bandwidth_is_twice_the_step_where_pcie_binds() -> None:
@@ -43,12 +44,25 @@ def test_where_compute_binds_only_the_first_fetch_is_waited_for() -> None:
     assert fast.breakdown_s["exposed host"] == pytest.approx(copy, rel=1e-6)
 
 
-def test_moments_go_back_and_forth_over_one_link() -> None:
-    """Two f32 moments a weight, in and out; the first comes and the last leaves with nobody by."""
-    slow = result((), PCIE / 1000, offload_optimizer=True)
+def test_moments_come_while_those_before_them_leave() -> None:
+    """Two f32 moments a weight, in and out; each direction has a link of its own.
+
+    Moments come once those of the weight before the last have left, and leave once they have come.
+    """
+    rate = PCIE / 1000
+    slow = result((), rate, offload_optimizer=True)
     weights = LAYERS * (4 * 64 * 256 + 3 * 64 * 256 + 2 * 64) + 2 * 512 * 64 + 64
-    there_and_back = sum(float(op.bytes) for op, _ in flat(slow.program.body)
-                         if isinstance(op, Transfer))  # fmt: skip
-    assert there_and_back == 2 * 8 * weights
-    without = result((), PCIE / 1000).step_time_s
-    assert slow.step_time_s - without == pytest.approx(there_and_back / (PCIE / 1000), rel=1e-3)
+    back, away = (
+        [float(op.bytes) for op, _ in flat(slow.program.body)
+         if isinstance(op, Transfer) and op.kind is kind]
+        for kind in (TransferKind.FROM_HOST, TransferKind.TO_HOST)
+    )  # fmt: skip
+    assert back == away
+    assert sum(away) == 8 * weights
+    came, left = [0.0], [0.0, 0.0]
+    for nbytes in away:
+        came.append(max(came[-1], left[-2]) + nbytes)
+        left.append(max(left[-1], came[-1]) + nbytes)
+    without = result((), rate).step_time_s
+    assert slow.step_time_s - without == pytest.approx(left[-1] / rate, rel=1e-3)
+    assert left[-1] < 1.5 * sum(away)

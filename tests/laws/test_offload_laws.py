@@ -8,6 +8,8 @@ import pytest
 from plans import flat
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
+from tpusim.costs import TO_HOST, TaskLoop, TaskOp, cost_program
+from tpusim.engine import run
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
@@ -101,6 +103,30 @@ def test_more_on_the_host_is_never_faster(seed: int) -> None:
         now = simulate(model, some, pod, placement=kept.placement).timeline.total_ps
         assert now >= before
         before = now
+
+
+def one_way(body: tuple[TaskOp, ...]) -> tuple[TaskOp, ...]:
+    """The tasks with all transfers to and from the host on one link and one stream."""
+    tasks: list[TaskOp] = []
+    for op in body:
+        if isinstance(op, TaskLoop):
+            tasks.append(replace(op, body=one_way(op.body)))
+        elif op.label == "host":
+            tasks.append(replace(op, stream="host", uses=((TO_HOST, 1), ("hbm", 1))))
+        else:
+            tasks.append(op)
+    return tuple(tasks)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_two_directions_are_never_slower_than_one(seed: int) -> None:
+    model, plan, pod = drawn(seed, PODS)
+    plan = replace(plan, offload_optimizer=True)
+    found = simulate(model, plan, pod)
+    costed = cost_program(found.program, pod, found.placement)
+    assert run([costed]).total_ps == found.timeline.total_ps
+    shared = run([replace(costed, body=one_way(costed.body))])
+    assert found.timeline.total_ps <= shared.total_ps
 
 
 @pytest.mark.parametrize("seed", range(5))

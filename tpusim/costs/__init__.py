@@ -13,7 +13,7 @@ from tpusim.costs.collective import (
     route_seconds,
 )
 from tpusim.costs.convolution import convolution_seconds
-from tpusim.costs.links import DCN, PCIE, capacities
+from tpusim.costs.links import DCN, FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
 from tpusim.costs.route import WHOLE, Route, dcn_route, route
 from tpusim.costs.tasks import CORE, HBM, CostedProgram, Task, TaskLoop, TaskOp
@@ -23,8 +23,9 @@ __all__ = [
     "BEST",
     "CORE",
     "DCN",
+    "FROM_HOST",
     "HBM",
-    "PCIE",
+    "TO_HOST",
     "WHOLE",
     "CostedProgram",
     "Route",

@@ -7,7 +7,7 @@ from typing import TypeGuard
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.communicate import Machine, collective_tasks
 from tpusim.costs.convolution import convolution_seconds
-from tpusim.costs.links import PCIE, capacities
+from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
 from tpusim.costs.skew import skew_seconds
 from tpusim.costs.tasks import HBM, CostedProgram, Task, TaskLoop, TaskOp, core_seconds
@@ -25,6 +25,7 @@ from tpusim.program import (
     Op,
     Program,
     Transfer,
+    TransferKind,
     Vector,
     Work,
 )
@@ -62,14 +63,15 @@ def _compute(op: Compute, machine: Machine) -> Task:
 
 
 def _transfer(op: Transfer) -> Task:
-    """A task on the host's stream, over PCIe."""
+    """A task on its direction's stream to or from the host, over PCIe."""
+    link = TO_HOST if op.kind is TransferKind.TO_HOST else FROM_HOST
     return Task(
         name=op.name,
         phase=op.phase,
         label=HOST,
-        stream=HOST,
+        stream=str(op.kind),
         bytes=float(op.bytes),
-        uses=((PCIE, 1), (HBM, 1)),
+        uses=((link, 1), (HBM, 1)),
         deps=op.deps,
         allocs=op.allocs,
         frees=op.frees,
@@ -98,8 +100,8 @@ def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedPr
     """The program as tasks on one device of the pod, and the links that they share.
 
     A synchronous collective runs on the core; any other on the stream of its axes (`ici:...`), or
-    on `dcn`, and a transfer on `host`. A collective of one device keeps its allocations and takes
-    no time. Links have the capacity of one device: see `capacities`.
+    on `dcn`, and a transfer on `to-host` or `from-host`. A collective of one device keeps its
+    allocations and takes no time. Links have the capacity of one device: see `capacities`.
 
     Raises PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
     algorithm that the collective cannot use.

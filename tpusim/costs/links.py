@@ -5,7 +5,7 @@ from tpusim.hardware import Chip
 from tpusim.hardware.topology import DIMENSION_NAMES
 
 DCN = "dcn"
-PCIE = "pcie"
+TO_HOST, FROM_HOST = "pcie+", "pcie-"
 DIE_LINKS = ("die+", "die-")
 
 
@@ -14,7 +14,9 @@ def capacities(chip: Chip, oversubscription: float = 1.0) -> dict[str, float]:
 
     Where a chip is two devices (v2, v3, 7x), each has half of its ICI, DCN and PCIe links. The
     chips of a host share its network cards, and a slice's hosts its uplink to the data centre
-    network, which is narrower than all cards by `oversubscription`.
+    network, which is narrower than all cards by `oversubscription`. PCIe lanes are pairs of wires,
+    one each way, so what leaves for the host does not slow what comes (PCI Express Base
+    Specification, dual-simplex links).
     """
     links = {f"ici:{name}{way}": ici_rate(chip) for name in DIMENSION_NAMES[: chip.ici_dimensions]
              for way in "+-"}  # fmt: skip
@@ -22,7 +24,7 @@ def capacities(chip: Chip, oversubscription: float = 1.0) -> dict[str, float]:
         links |= dict.fromkeys(DIE_LINKS, chip.die_to_die_bandwidth)
     links[HBM] = chip.hbm_bandwidth / chip.devices
     links[DCN] = chip.dcn_bandwidth / chip.devices / oversubscription
-    links[PCIE] = chip.pcie_bandwidth / chip.devices
+    links |= dict.fromkeys((TO_HOST, FROM_HOST), chip.pcie_bandwidth / chip.devices)
     return links
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from tpusim.errors import ModelError
-from tpusim.graph import Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
+from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
 from tpusim.models.block import (
     ACTIVATION_FLOPS,
     RESIDUAL,
@@ -106,26 +106,27 @@ class Transformer:
         """How many weights the model has."""
         return self.graph(batch=1, seq_len=1).parameter_count
 
-    def graph(self, *, batch: int, seq_len: int) -> Graph:
+    def graph(self, *, batch: int, seq_len: int, logits_dtype: str = COMPUTE) -> Graph:
         """The forward pass and the loss, for `batch` sequences of `seq_len` tokens."""
         dims = {
             "batch": batch, "seq": seq_len, "kv_seq": seq_len, "embed": self.embed,
             "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
             "mlp": self.mlp, "vocab": self.vocab,
         }  # fmt: skip
-        return Graph(self.name, tuple(dims.items()), _model_ops(self, seq_len), _LOSS)
+        ops = _model_ops(self, seq_len, logits_dtype)
+        return Graph(self.name, tuple(dims.items()), ops, _LOSS)
 
 
 _LOSS = Tensor("loss", TOKEN, dtype="f32")
 
 
-def _model_ops(m: Transformer, seq_len: int) -> tuple[Op, ...]:
+def _model_ops(m: Transformer, seq_len: int, logits_dtype: str) -> tuple[Op, ...]:
     ids = Tensor("ids", TOKEN, Role.INPUT, "s32")
     table = Tensor("embedding", ("vocab", "embed"), Role.PARAM)
     head = table if m.tied_embeddings else Tensor("head", ("embed", "vocab"), Role.PARAM)
     first, last = Tensor("embedded", RESIDUAL), Tensor("layers_out", RESIDUAL)
     layer_in, layer_out = Tensor("layer/layer_in", RESIDUAL), Tensor("layer/layer_out", RESIDUAL)
-    logits = Tensor("logits", (*TOKEN, "vocab"))
+    logits = Tensor("logits", (*TOKEN, "vocab"), dtype=logits_dtype)
     normed = Tensor("final_norm", RESIDUAL)
     return (
         Gather("embed", table, ids, first, "vocab"),

@@ -1,10 +1,11 @@
 """Microbatches: forward and backward run once for each, and their gradients are added up.
 
 The program is that of MaxText (gradient_accumulation.py): a loop over the microbatches carries one
-accumulator for each weight, which starts at zero and lies as the weight does. What is added to it
-is therefore whole: gradients are reduced in every microbatch, across slices too. (XLA can sink a
-reduction out of such a loop, but only one whose result goes to nothing but the addition; those of
-scanned layers go to the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
+accumulator for each weight, which starts at zero and lies as the weight does. (MaxText's also has
+the weight's dtype; here that is `accumulator_dtype`.) What is added to it is therefore whole:
+gradients are reduced in every microbatch, across slices too. (XLA can sink a reduction out of such
+a loop, but only one whose result goes to nothing but the addition; those of scanned layers go to
+the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
 from collections.abc import Mapping
@@ -51,8 +52,9 @@ def accumulated(
 
 
 def _accumulator(weight: Weight, plan: Plan, sizes: Sizes) -> Alloc:
-    """The sum of one weight's gradients, of all its layers, in the gradients' dtype."""
-    nbytes = weight.copies * sizes.elements(weight.local) * DTYPE_BYTES[plan.grad_dtype]
+    """The sum of one weight's gradients, of all its layers."""
+    item = DTYPE_BYTES[plan.dtype_of("accumulator_dtype")]
+    nbytes = weight.copies * sizes.elements(weight.local) * item
     padded = nbytes * sizes.padding(weight.local)
     return Alloc(f"{weight.name}/accumulator", nbytes, "gradient accumulators", padded)
 
@@ -72,10 +74,11 @@ def _addition(weight: Weight, plan: Plan, sizes: Sizes, gradients: Gradients) ->
     One vector operation an element, and a conversion for each of the three where they are narrow.
     """
     elements = weight.copies * sizes.elements(weight.local)
-    item = DTYPE_BYTES[plan.grad_dtype]
-    conversions = 3 if item < DTYPE_BYTES["f32"] else 0
+    held = DTYPE_BYTES[plan.dtype_of("accumulator_dtype")]
+    given = DTYPE_BYTES[plan.grad_dtype]
+    narrow = [item < DTYPE_BYTES["f32"] for item in (given, held, held)]
     return Compute(
         name=f"accumulate/{weight.name}", phase=Phase.BACKWARD, scope=weight.name,
-        work=Vector(2 * elements * item, elements * item, (1 + conversions) * elements),
+        work=Vector(elements * (given + held), elements * held, (1 + sum(narrow)) * elements),
         deps=gradients.deps(weight.name), frees=(gradients.held[weight.name],),
     )  # fmt: skip

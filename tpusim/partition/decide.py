@@ -28,6 +28,7 @@ from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import narrowed, with_passes
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
+from tpusim.partition.travel import reduced_in, travelling, with_casts
 from tpusim.partition.work import operand_bytes, work_of
 from tpusim.program import CollectiveKind, Matmul, Mode
 
@@ -46,7 +47,7 @@ class Decisions:
         self, template: Template, sizes: Sizes, plan: Plan, pod: Slice, placement: Placement
     ) -> None:
         self.sizes = sizes
-        self.buffers = dict(template.buffers)
+        self.buffers = reduced_in(plan, template.buffers)
         self.weights = frozenset(weight.name for weight in template.weights)
         self.plan = plan
         self.pod = pod
@@ -71,6 +72,7 @@ class Decisions:
     def entries(self, nodes: Sequence[Node], looped: bool = False) -> list[Entry]:
         """The entries of a body, of a loop where `looped`, in the order in which they run."""
         nodes = narrowed(nodes, self.plan, self.weights)
+        nodes = travelling(nodes, self.plan, self.weights, self.buffers)
         axes = {node.axes for node in nodes if isinstance(node, Comm)}
         lows = [self.over(each)[1] for each in filter(within, axes)]
         lows = lows or [self.over(each)[1] for each in axes]
@@ -97,7 +99,7 @@ class Decisions:
             first_sync=all(low.first_sync for low in lows),
             kernels_carry=all(low.kernels_carry for low in lows),
         )
-        return with_passes(entries, self.buffers)
+        return with_casts(with_passes(entries, self.buffers), self.buffers)
 
 
 class _Body:

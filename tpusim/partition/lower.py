@@ -37,6 +37,7 @@ from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.rings import done_after, ring_loop
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
+from tpusim.partition.travel import cast_before
 from tpusim.partition.work import buffer_bytes, flops_of, work_of
 from tpusim.phase import Phase
 from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Program, Transfer
@@ -82,7 +83,8 @@ def _with_optimizer(
     body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes, gradients: Gradients
 ) -> tuple[Op, ...]:  # fmt: skip
     """Cast the weights, run forward and backward, update the weights."""
-    cast = optimizer.cast(template.weights, plan, sizes)
+    shards = cast_before(template, plan)
+    cast = optimizer.cast(tuple(w for w in template.weights if w.name in shards), plan, sizes)
     updates = [
         replace(
             optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, "")),

@@ -42,6 +42,19 @@ def moment_elements(optimizer: str, weight: Weight, sizes: Sizes) -> Number:
     return weight.copies * (elements / columns + columns)
 
 
+def moment_bytes(weight: Weight, plan: Plan, sizes: Sizes) -> Number:
+    """Bytes of optimizer state on one device.
+
+    Adam's moments are as many of the first as of the second; Adafactor's means are second moments.
+    """
+    first, second = (
+        DTYPE_BYTES[plan.moment_dtype],
+        DTYPE_BYTES[plan.dtype_of("second_moment_dtype")],
+    )
+    item = (first + second) / 2 if plan.optimizer == "adam" else second
+    return moment_elements(plan.optimizer, weight, sizes) * item
+
+
 def resident(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
     """What the step's arguments hold: the weights, and the moments if they are not on the host."""
     item = DTYPE_BYTES[plan.param_dtype]
@@ -59,16 +72,18 @@ def moments(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> tuple[Allo
         return ()
     allocs = []
     for weight in weights:
-        elements = moment_elements(plan.optimizer, weight, sizes)
-        state = DTYPE_BYTES[plan.moment_dtype] * elements
+        state = moment_bytes(weight, plan, sizes)
         padded = state * sizes.padding(weight.local)
         allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
     return tuple(allocs)
 
 
 def cast(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> Compute | None:
-    """The copy of the local weights in the compute dtype, made once a step; None if stored so."""
-    if plan.param_dtype == plan.dtype:
+    """The copy of these local weights in the compute dtype, made once a step.
+
+    None where they are stored so, or where there are none.
+    """
+    if plan.param_dtype == plan.dtype or not weights:
         return None
     counts = [weight.copies * sizes.elements(weight.local) for weight in weights]
     elements = sum(counts)
@@ -84,9 +99,10 @@ def cast(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> Compute | Non
 def update(weight: Weight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
     """The update of one weight (all layers of it): reads weight, moments and gradient."""
     elements = weight.copies * sizes.elements(weight.local)
-    state = moment_elements(plan.optimizer, weight, sizes) * DTYPE_BYTES[plan.moment_dtype]
+    state = moment_bytes(weight, plan, sizes)
     stored = elements * DTYPE_BYTES[plan.param_dtype]
-    reads = stored + state + elements * DTYPE_BYTES[plan.grad_dtype]
+    held = plan.dtype_of("accumulator_dtype") if plan.microbatches > 1 else plan.grad_dtype
+    reads = stored + state + elements * DTYPE_BYTES[held]
     return Compute(
         name=f"update/{weight.name}", phase=Phase.OPTIMIZER, scope=weight.name,
         work=Vector(reads, stored + state, UPDATE_FLOPS[plan.optimizer] * elements),
@@ -97,18 +113,19 @@ def update(weight: Weight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
 def streamed(updates: Sequence[Compute], moments: Sequence[Alloc]) -> tuple[Op, ...]:
     """The updates, each between the copies of its moments from the host and back to it.
 
-    The next weight's moments come while one is updated, once those of the weight before have left:
-    two weights' are in HBM at a time. Without `moments` the updates are as they were.
+    The next weight's moments come, one after another, while those of this one are updated and
+    leave, once those of the weight before have left: two weights' are in HBM at a time. Without
+    `moments` the updates are as they were.
     """
     if not moments:
         return tuple(updates)
     ops: list[Op] = [_fetch(updates[0], moments[0])]
     for place, (update, state) in enumerate(zip(updates, moments, strict=True)):
-        after = place + 1
+        after, fetched = place + 1, Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
         if after < len(updates):
             left = tuple(Dep(f"{TransferKind.TO_HOST}/{m.tensor}") for m in moments[:place][-1:])
-            ops.append(replace(_fetch(updates[after], moments[after]), deps=left))
-        fetched = Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
+            fetch = _fetch(updates[after], moments[after])
+            ops.append(replace(fetch, deps=(fetched, *left)))
         ops.append(replace(update, deps=(*update.deps, fetched)))
         ops.append(_copy(TransferKind.TO_HOST, update, state, frees=(state.tensor,)))
     return tuple(ops)

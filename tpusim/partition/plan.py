@@ -1,17 +1,18 @@
 """The plan: everything that a user decides about how a model runs on a slice."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import Any
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import POLICIES, Remat
+from tpusim.graph import COMPUTE, POLICIES, Remat
 
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
 COLLECTIVES = ("xla", "best")
 MATMUL_DTYPES = ("bf16", "int8", "fp8")
+WIDE_DTYPES = ("bf16", "f32")
 STYLES = ("plain", "maxtext")
 
 _CHOICES = {
@@ -20,13 +21,43 @@ _CHOICES = {
     "lowering": LOWERINGS,
     "collectives": COLLECTIVES,
     "style": STYLES,
-    "dtype": ("bf16", "f32"),
-    "param_dtype": ("f32", "bf16"),
-    "moment_dtype": ("f32", "bf16"),
-    "grad_dtype": ("bf16", "f32"),
+    "dtype": WIDE_DTYPES,
+    "param_dtype": WIDE_DTYPES,
+    "moment_dtype": WIDE_DTYPES,
+    "grad_dtype": WIDE_DTYPES,
 }
 
 _MATMULS = ("matmul_dtype", "matmul_dtype_dx", "matmul_dtype_dw")
+
+_OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(_MATMULS, MATMUL_DTYPES),
+    "gather_dtype": (*WIDE_DTYPES, "int8", "fp8"),
+    **dict.fromkeys(
+        ("reduce_dtype", "accumulator_dtype", "second_moment_dtype", "loss_dtype"), WIDE_DTYPES
+    ),
+}
+"""The dtypes that may be empty, and what else they may be."""
+
+_FOLLOWS = {
+    "gather_dtype": "dtype",
+    "reduce_dtype": "dtype",
+    "accumulator_dtype": "grad_dtype",
+    "second_moment_dtype": "moment_dtype",
+    "loss_dtype": "dtype",
+}
+"""What an empty dtype is the same as."""
+
+_SHOWN = {
+    "param_dtype": "weights",
+    "gather_dtype": "gathers",
+    "reduce_dtype": "reductions",
+    "grad_dtype": "gradients",
+    "accumulator_dtype": "accumulators",
+    "moment_dtype": "moments",
+    "second_moment_dtype": "second moments",
+    "loss_dtype": "logits",
+}
+"""What a plan's text calls each dtype, where it is not the default."""
 
 Rule = str | Sequence[str] | None
 
@@ -54,6 +85,15 @@ class Plan:
         of weight gradients; empty for `matmul_dtype`.
     dtype, param_dtype, moment_dtype, grad_dtype: of matmuls and activations, of stored weights, of
         the optimizer's moments, and of the stacked gradients.
+    gather_dtype: in which weights are gathered; empty for `dtype`. `param_dtype` gathers them as
+        they are stored and casts each gathered copy; the `matmul_dtype` of quantised matmuls
+        gathers what is quantised already.
+    reduce_dtype: in which weight gradients leave their matmul and are reduced; empty for `dtype`.
+    accumulator_dtype: in which the gradients of microbatches are added up; empty for `grad_dtype`.
+        MaxText's accumulators have the dtype of the weights.
+    second_moment_dtype: of the optimizer's second moments; empty for `moment_dtype`. `mu_dtype` of
+        optax is the first moment's alone.
+    loss_dtype: in which logits and their gradient are written to HBM; empty for `dtype`.
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
     collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
@@ -81,16 +121,21 @@ class Plan:
     collectives: str = "xla"
     style: str = "plain"
     offload_optimizer: bool = False
+    gather_dtype: str = ""
+    reduce_dtype: str = ""
+    accumulator_dtype: str = ""
+    second_moment_dtype: str = ""
+    loss_dtype: str = ""
 
     def __post_init__(self) -> None:
         for key, choices in _CHOICES.items():
             value = getattr(self, key)
             if value not in choices:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
-        for key in _MATMULS:
+        for key, choices in _OPTIONAL.items():
             value = getattr(self, key)
-            if value and value not in MATMUL_DTYPES:
-                raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), MATMUL_DTYPES)}")
+            if value and value not in choices:
+                raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
         for key in ("seq_len", "global_batch", "microbatches"):
             _positive(f"plan.{key}", getattr(self, key))
         for name in self.offload:
@@ -136,6 +181,21 @@ class Plan:
         """Whether some matmul has operands of another dtype than the activations'."""
         return any(dtype != self.dtype for dtype in self.matmul_dtypes.values())
 
+    def dtype_of(self, key: str) -> str:
+        """The dtype under a key that may be empty: its own, or the one that it follows."""
+        return getattr(self, key) or str(getattr(self, _FOLLOWS[key]))
+
+    @property
+    def logits_dtype(self) -> str:
+        """The dtype of logits as the graph takes it."""
+        dtype = self.dtype_of("loss_dtype")
+        return COMPUTE if dtype == self.dtype else dtype
+
+    @property
+    def gathers_quantised(self) -> bool:
+        """Whether weights of quantised matmuls are quantised before they are gathered."""
+        return self.dtype_of("gather_dtype") not in (self.dtype, self.param_dtype)
+
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         saved = f" + {', '.join(self.save)}" if self.save else ""
@@ -151,13 +211,23 @@ class Plan:
 
     @property
     def _dtypes(self) -> str:
-        """The dtype, and those of the matmuls where they are others."""
-        if not self.quantised:
-            return self.dtype
+        """The dtype, those of the matmuls where they are others, and all that are not default."""
         forward, dx, dw = self.matmul_dtypes.values()
-        if forward == dx == dw:
-            return f"{self.dtype} with {forward} matmuls"
-        return f"{self.dtype} with matmuls {forward}, dx {dx}, dw {dw}"
+        if not self.quantised:
+            text = self.dtype
+        elif forward == dx == dw:
+            text = f"{self.dtype} with {forward} matmuls"
+        else:
+            text = f"{self.dtype} with matmuls {forward}, dx {dx}, dw {dw}"
+        others = [
+            f"{what} {getattr(self, key)}"
+            for key, what in _SHOWN.items()
+            if getattr(self, key) not in (_DEFAULTS[key], "")
+        ]
+        return f"{text} ({', '.join(others)})" if others else text
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Plan)}
 
 
 def _positive(where: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from tpusim.graph import COMPUTE, Einsum, Pointwise, Role, Tensor, union_dims
 from tpusim.hardware import Chip
 from tpusim.partition.layout import Layout, Local
 from tpusim.partition.passes import Entry, Ring
-from tpusim.partition.plan import Plan
+from tpusim.partition.plan import WIDE_DTYPES, Plan
 from tpusim.partition.template import Buffer, Calc, Node
 from tpusim.phase import Phase
 
@@ -35,13 +35,38 @@ Key = tuple[str, str, tuple[str, ...], Layout]
 
 
 def check_dtypes(plan: Plan, chip: Chip) -> None:
-    """Raise PlanError for a matmul in a dtype that the chip has no rate for."""
+    """Raise PlanError for a dtype that the chip has no rate for, and for those that contradict."""
     for key, dtype in (("dtype", plan.dtype), *plan.matmul_dtypes.items()):
         if dtype not in chip.flops:
             raise PlanError(
                 f"plan.{key} is {dtype!r}, but {chip.name} has no {dtype} matmul; "
                 f"it multiplies {', '.join(chip.flops)}"
             )
+    _check_gathers(plan)
+    if plan.dtype_of("loss_dtype") != plan.dtype == "f32":
+        raise PlanError(
+            "plan.loss_dtype is 'bf16', but plan.dtype is 'f32': logits are no less precise than "
+            "the activations that they are made of; leave it out"
+        )
+
+
+def _check_gathers(plan: Plan) -> None:
+    """Raise PlanError for gathers in a dtype that the weights are never in."""
+    dtype = plan.dtype_of("gather_dtype")
+    forward = {key: plan.matmul_dtypes[key] for key in ("matmul_dtype", "matmul_dtype_dx")}
+    other = next((key for key, own in forward.items() if own != dtype), None)
+    if other is None or not plan.gathers_quantised:
+        return
+    if dtype in WIDE_DTYPES:
+        raise PlanError(
+            f"plan.gather_dtype is {dtype!r}, but weights are stored in {plan.param_dtype} and "
+            f"used in {plan.dtype}; write one of those"
+        )
+    raise PlanError(
+        f"plan.gather_dtype is {dtype!r}, but plan.{other} is {forward[other]!r}: weights that "
+        f"arrive in {dtype} are multiplied in it, forward and for input gradients; write "
+        f"matmul_dtype = {dtype!r}, or leave gather_dtype out"
+    )
 
 
 def narrowed(nodes: Sequence[Node], plan: Plan, weights: frozenset[str]) -> list[Node]:
@@ -75,8 +100,11 @@ def _matmul_dtype(calc: Calc, plan: Plan, weights: frozenset[str]) -> str:
 
 
 def is_quantised(op: Einsum) -> bool:
-    """Whether its operands are narrower than the compute dtype."""
-    return op.lhs.dtype != COMPUTE
+    """Whether both its operands are narrower than the compute dtype.
+
+    The gradient of the logits may be wider; it is then converted as it is read.
+    """
+    return op.lhs.dtype == op.rhs.dtype != COMPUTE
 
 
 def with_passes(entries: Sequence[Entry], buffers: dict[str, Buffer]) -> list[Entry]:
@@ -93,7 +121,7 @@ def with_passes(entries: Sequence[Entry], buffers: dict[str, Buffer]) -> list[En
         if isinstance(calc, Calc) and isinstance(calc.op, Einsum) and is_quantised(calc.op):
             gathered = entry.comm.writes if isinstance(entry, Ring) and entry.gathers else ()
             for place, key in _operands(calc):
-                if key not in gathered:
+                if key not in gathered and buffers[key].dtype != calc.op.inputs[place].dtype:
                     calc = _brought(calc, place, key, made, result, buffers)
             entry = replace(entry, calc=calc) if isinstance(entry, Ring) else calc
         result.append(entry)
@@ -136,16 +164,18 @@ def _pass(
     while copy in buffers:
         copy += "'"
     return Calc(
-        name=f"quantise/{copy}", op=quantisation(tensor, calc.phase, over),
+        name=f"quantise/{copy}", op=quantisation(tensor, calc.phase, over, buffers[key].dtype),
         split=tuple((dim, axes) for dim, axes in calc.split if dim in tensor.dims),
         reads=(key,), writes=(copy,),
     )  # fmt: skip
 
 
-def quantisation(tensor: Tensor, phase: Phase, over: tuple[str, ...] = ()) -> Pointwise:
-    """The pass that casts `tensor` from the compute dtype, with scales along `over`."""
+def quantisation(
+    tensor: Tensor, phase: Phase, over: tuple[str, ...] = (), source: str = COMPUTE
+) -> Pointwise:
+    """The pass that casts `tensor` from the dtype `source`, with scales along `over`."""
     cast = replace(tensor, name=f"{tensor.name} {tensor.dtype}")
     return Pointwise(
-        f"{tensor.name}/quantise", (replace(tensor, dtype=COMPUTE),), (cast,), QUANTISE_FLOPS,
+        f"{tensor.name}/quantise", (replace(tensor, dtype=source),), (cast,), QUANTISE_FLOPS,
         over=over, keeps="", phase=phase,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from tpusim.graph import Einsum
 from tpusim.partition.passes import Ring
 from tpusim.partition.quantise import is_quantised, quantisation
 from tpusim.partition.sizes import Sizes
+from tpusim.partition.travel import conversion
 from tpusim.partition.work import Buffers, flops_of, operand_bytes, vector_of, work_of
 from tpusim.program import (
     Collective,
@@ -68,15 +69,18 @@ def _gathering(
 
 
 def _casts(ring: Ring, sizes: Sizes, trips: int) -> tuple[Compute, ...]:
-    """The pass that casts one trip's chunk of what the ring gathers, for a quantised matmul."""
-    calc = ring.calc
-    if not (isinstance(calc.op, Einsum) and is_quantised(calc.op)):
+    """The pass that casts one trip's chunk of what the ring gathers in another dtype."""
+    calc, source = ring.calc, ring.comm.dtype
+    gathered = next((t for t in calc.op.inputs if t.name == ring.comm.tensor), None)
+    if gathered is None or gathered.dtype == source:
         return ()
-    gathered = calc.op.inputs[calc.reads.index(ring.comm.writes[0])]
-    group = quantisation(gathered, calc.phase)
+    if isinstance(calc.op, Einsum) and is_quantised(calc.op):
+        what, group = "quantise", quantisation(gathered, calc.phase, source=source)
+    else:
+        what, group = "cast", conversion(gathered, source, calc.phase)
     whole = vector_of(group, dict(calc.split), sizes)
     chunk = Vector(whole.read_bytes / trips, whole.write_bytes / trips, whole.flops / trips)
-    name = f"{calc.name}/quantise"
+    name = f"{calc.name}/{what}"
     return (Compute(name=name, phase=calc.phase, scope=calc.op.name, work=chunk),)
 
 

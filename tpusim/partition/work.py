@@ -23,9 +23,11 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
     match op:
         case graph.Einsum():
             batch, m, k, n = _matrix(op, split, sizes)
+            dtype = sizes.compute_dtype
+            epilogue += _narrowing(op, split, sizes)
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
-            dtype = sizes.dtype(op.lhs.dtype)
+                dtype = op.lhs.dtype
             return program.Matmul(batch, m, k, n, dtype, read, written, epilogue)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
@@ -89,6 +91,12 @@ def _matrix(
     )
     batch, m, k, n = (sizes.product(tuple(group), split) for group in groups)
     return batch, m, k, n
+
+
+def _narrowing(op: graph.Einsum, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Conversions of operands that are wider than they are multiplied: one an element."""
+    wide = sizes.itemsize("compute")
+    return sum(sizes.product(t.dims, split) for t in op.inputs if sizes.itemsize(t.dtype) > wide)
 
 
 def _convolution(

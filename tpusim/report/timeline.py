@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tpusim.costs.links import PCIE
+from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.tasks import CORE, HBM
 from tpusim.report.canvas import (
     fill,
@@ -67,7 +67,8 @@ def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tupl
 def _rows(window: Window) -> list[tuple[str, tuple[str, ...]]]:
     """Names of the links in use, and the links: both directions are one row where they agree."""
     used = {link for load in window.loads for link in load.shares}
-    order = [link for link in (HBM, *sorted(used - {HBM, PCIE}), PCIE) if link in used]
+    host = (TO_HOST, FROM_HOST)
+    order = [link for link in (HBM, *sorted(used - {HBM, *host}), *host) if link in used]
     rows: list[tuple[str, tuple[str, ...]]] = []
     for link in order:
         other = f"{link[:-1]}-"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpusim.costs.links import DCN, PCIE
+from tpusim.costs.links import DCN, FROM_HOST, TO_HOST
 from tpusim.costs.tasks import HBM
 from tpusim.report.canvas import SMALL, fill, head, legend, name_of, new_figure, quiet, style_of
 from tpusim.report.palette import INK, Style
@@ -70,7 +70,10 @@ def _links(result: Result) -> list[Busy]:
 
 def resource_name(link: str) -> str:
     """A link as a person calls it."""
-    known = {HBM: "HBM", DCN: "DCN", PCIE: "host (PCIe)"}
+    known = {
+        HBM: "HBM", DCN: "DCN", TO_HOST: "to host (PCIe)", FROM_HOST: "from host (PCIe)",
+        TO_HOST[:-1]: "host (PCIe)",
+    }  # fmt: skip
     return known.get(link) or link.replace("ici:", "ICI ").replace("-", "−")
 
 

@@ -5,7 +5,7 @@ What the simulator lacks is a reason, what it takes otherwise than the run had i
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import POLICIES, Op, Remat, Scan
@@ -14,12 +14,12 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.validation.measured import Measured
 from tpusim.validation.model import model_of
+from tpusim.validation.precision import DTYPES, precision_notes, precision_of
 
 MAXTEXT_LIKE = ("maxtext", "axlearn", "levanter", "torchprime")
 """Frameworks whose programs are lowered as MaxText's: layers in a scan, sharding by logical rules
 or their equivalent. Assumed for all but MaxText."""
 
-DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "f32": "f32", "fp32": "f32", "float32": "f32"}
 QUANTISED = ("int8", "fp8")
 TRANSPOSED = "fsdp_transpose"
 UNSUPPORTED_AXES = {
@@ -95,12 +95,13 @@ def plan_of(run: Measured, model: Transformer) -> Plan:
         )
     remat, save, offload = _remat(run, model)
     quantised = run.dtype if run.dtype in QUANTISED else ""
-    return Plan(
+    plan = Plan(
         mesh=mesh, seq_len=run.seq_len, global_batch=run.global_batch, remat=remat, save=save,
         offload=offload, rules=_rules(run, mesh), optimizer=_optimizer(run)[0],
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
         style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
     )  # fmt: skip
+    return replace(plan, **precision_of(run))
 
 
 def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str, ...]]:
@@ -185,6 +186,7 @@ def notes_of(run: Measured) -> Iterator[str]:
             f"{run.dtype} taken for the layers' matmuls with weights, forward and both backward "
             "ones, as MaxText's recipes have it; all else in bf16"
         )
+    yield from precision_notes(run)
     if not _optimizer(run)[1]:
         yield f"the optimizer ({run.optimizer or 'not given'}) is taken as adam"
     if not run.framework:

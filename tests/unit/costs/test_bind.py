@@ -161,11 +161,12 @@ def test_slices_wait_for_the_slowest_at_a_barrier() -> None:
     assert barrier.delay_s == pytest.approx(computed.work_s * jitter / sqrt(pi), rel=2e-3)
 
 
-def test_offload_runs_on_the_hosts_stream() -> None:
-    op = Transfer(name="t", phase=Phase.FORWARD, kind=TransferKind.TO_HOST, bytes=5.0)
-    found = task(op)
-    assert (found.stream, found.label, found.bytes) == ("host", "host", 5.0)
-    assert found.uses == (("pcie", 1), ("hbm", 1))
+@pytest.mark.parametrize("kind", TransferKind)
+def test_each_direction_of_offload_has_a_stream_and_a_link(kind: TransferKind) -> None:
+    found = task(Transfer(name="t", phase=Phase.FORWARD, kind=kind, bytes=5.0))
+    link = "pcie+" if kind is TransferKind.TO_HOST else "pcie-"
+    assert (found.stream, found.label, found.bytes) == (kind, "host", 5.0)
+    assert found.uses == ((link, 1), ("hbm", 1))
 
 
 def test_loops_stay_loops() -> None:

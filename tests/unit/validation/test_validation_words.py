@@ -1,5 +1,7 @@
 """A run's columns in the words of a simulation."""
 
+from dataclasses import replace
+
 import pytest
 
 from tpusim.errors import TpusimError
@@ -115,6 +117,32 @@ def test_quantised_runs_multiply_all_three_matmuls_so(dtype: str) -> None:
     assert one.plan.dtype == "bf16"
     assert any(note.startswith(f"{dtype} taken for") for note in one.notes)
     assert not list(obstacles(run(dtype=dtype)))
+
+
+F32 = {"param_dtype": "f32", "moment_dtype": "f32", "second_moment_dtype": "f32"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "found"),
+    [
+        ("per-step log line. mu bf16; vocab tiling 4",
+         {"param_dtype": "f32", "moment_dtype": "bf16", "second_moment_dtype": "f32"}),
+        ("weights bf16; collective-matmul disabled",
+         {"param_dtype": "bf16", "moment_dtype": "bf16", "second_moment_dtype": "bf16"}),
+        ("weights bf16, mu f32",
+         {"param_dtype": "bf16", "moment_dtype": "f32", "second_moment_dtype": "bf16"}),
+        ("random routing; fp32 weights", F32),
+        ("grad float32", {"grad_dtype": "f32"}),
+        ("mu bf16 was slower. without weights bf16, it did not fit; mu bf17", {}),
+        ("mu bf16; mu f32", {}),
+    ],
+)  # fmt: skip
+def test_dtypes_that_the_notes_give(notes: str, found: dict[str, str]) -> None:
+    """A remark that stands by itself is read, and said; prose about it is not."""
+    one, plain = setup(run(notes=notes)), setup(run())
+    assert one.plan == replace(plain.plan, **found)
+    said = [note for note in one.notes if note.endswith(", as the notes say")]
+    assert bool(said) == bool(found)
 
 
 def test_the_other_dimension_of_the_weights() -> None:
