@@ -48,8 +48,8 @@ def test_the_pod_is_a_legal_slice_of_as_many_dimensions(chip: Chip) -> None:
 
 @EACH
 def test_usable_memory_is_nearly_all_of_it(chip: Chip) -> None:
-    """v5p's page says 95 GiB and its compiler 95.74, so slightly above one is possible."""
-    assert 0.95 < chip.hbm_usable_bytes / chip.hbm_bytes < 1.01
+    """v5p: its page says 95 GiB and its compiler 95.74. v2: its compiler keeps 7.48 of 8 GiB."""
+    assert 0.93 < chip.hbm_usable_bytes / chip.hbm_bytes < 1.01
 
 
 @EACH
