@@ -9,7 +9,7 @@ the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
@@ -39,16 +39,20 @@ class Gradients:
 
 def accumulated(
     body: tuple[Op, ...], gradients: Gradients, weights: tuple[Weight, ...], plan: Plan,
-    sizes: Sizes,
+    sizes: Sizes, held: tuple[str, ...] = (),
 ) -> tuple[tuple[Op, ...], Gradients]:  # fmt: skip
-    """The operations for all microbatches, from the `body` of one; and where their sums are."""
+    """The operations for all microbatches, from the `body` of one; and where their sums are.
+
+    held: tensors that a microbatch holds to its end.
+    """
     trained = [weight for weight in weights if weight.name in gradients.held]
     sums = {weight.name: _accumulator(weight, plan, sizes) for weight in trained}
     additions = [_addition(weight, plan, sizes, gradients) for weight in trained]
+    additions[0] = replace(additions[0], frees=(*additions[0].frees, *held))
     loop = Loop(name=MICROBATCHES, trips=plan.microbatches, body=(*body, *additions))
     after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
-    held = {name: alloc.tensor for name, alloc in sums.items()}
-    return (_zeros(tuple(sums.values())), loop), Gradients(held, after)
+    summed = {name: alloc.tensor for name, alloc in sums.items()}
+    return (_zeros(tuple(sums.values())), loop), Gradients(summed, after)
 
 
 def _accumulator(weight: Weight, plan: Plan, sizes: Sizes) -> Alloc:

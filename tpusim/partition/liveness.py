@@ -23,7 +23,8 @@ class Memory:
     """The buffers of one program, over all of its bodies.
 
     finished: gradients outside of all loops, which wait for the optimizer. gradients: what holds
-    those of each weight inside of one. offload: saved tensors that no loop stacks.
+    those of each weight inside of one. offload: saved tensors that no loop stacks. left_over: what
+    a last loop held, for whatever follows the body to give back.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Memory:
         self.finished = gradients
         self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
+        self.left_over: list[str] = []
         self._saved: list[str] = []
 
     def lives(
@@ -56,7 +58,8 @@ class Memory:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
-        return _beside_loops(entries, body.lives)
+        self.left_over += _beside_loops(entries, body.lives)
+        return body.lives
 
     def size(self, key: str) -> Number:
         """Bytes of a buffer on one device."""
@@ -189,8 +192,12 @@ def _element_by_element(entry: Entry) -> Sequence[str]:
     return entry.reads[2:] if entry.epilogue else ()
 
 
-def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
-    """Move the lives of loops to the operations of the core next to them."""
+def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[str]:
+    """Move the lives of loops to the operations of the core next to them.
+
+    Returns what a last loop holds to its end, where nothing of the body follows it.
+    """
+    left_over: list[str] = []
     plain = [place for place, entry in enumerate(entries) if on_core(entry)]
     for place, entry in enumerate(entries):
         if not isinstance(entry, Ring | Nest) or not plain:
@@ -198,9 +205,12 @@ def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[Life]:
         life, lives[place] = lives[place], Life()
         for alloc in life.allocs:
             lives[_taken_at(entries, place, plain, alloc.tensor)].allocs.append(alloc)
-        after = min((i for i in plain if i > place), default=plain[-1])
-        lives[after].frees.extend(life.frees)
-    return lives
+        after = next((i for i in plain if i > place), None)
+        if after is None and isinstance(entry, Nest):
+            left_over += life.frees
+        else:
+            lives[plain[-1] if after is None else after].frees.extend(life.frees)
+    return left_over
 
 
 def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:

@@ -60,13 +60,15 @@ def lower(
     lowerer = _Lowerer(sizes, template, decisions, memory, plan.offload)
     body = lowerer.body(template.nodes, kept=tuple(outside.values()))
     gradients = Gradients({**memory.gradients, **outside}, lowerer.reduced)
+    held = tuple(memory.left_over)
     if plan.microbatches > 1:
-        body, gradients = accumulated(body, gradients, template.weights, plan, sizes)
+        body, gradients = accumulated(body, gradients, template.weights, plan, sizes, held)
+        held = ()
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
         body=_with_optimizer(
-            (*body, *_barrier(plan, lowerer.crossing)), template, plan, sizes, gradients
+            (*body, *_barrier(plan, lowerer.crossing)), template, plan, sizes, gradients, held
         ),
         resident=optimizer.resident(template.weights, plan, sizes),
     )  # fmt: skip
@@ -80,9 +82,13 @@ def _barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:
 
 
 def _with_optimizer(
-    body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes, gradients: Gradients
+    body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes, gradients: Gradients,
+    held: tuple[str, ...],
 ) -> tuple[Op, ...]:  # fmt: skip
-    """Cast the weights, run forward and backward, update the weights."""
+    """Cast the weights, run forward and backward, update the weights.
+
+    held: tensors that the backward pass holds to its end.
+    """
     shards = cast_before(template, plan)
     cast = optimizer.cast(tuple(w for w in template.weights if w.name in shards), plan, sizes)
     updates = [
@@ -92,8 +98,8 @@ def _with_optimizer(
         )
         for weight in template.weights
     ]
-    if cast:
-        updates[0] = replace(updates[0], frees=(*updates[0].frees, cast.allocs[0].tensor))
+    copies = (cast.allocs[0].tensor,) if cast else ()
+    updates[0] = replace(updates[0], frees=(*updates[0].frees, *held, *copies))
     moments = optimizer.moments(template.weights, plan, sizes) if plan.offload_optimizer else ()
     return (*((cast,) if cast else ()), *body, *optimizer.streamed(updates, moments))
 
