@@ -3,16 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
+from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import (
     Collective,
     Compute,
     Flops,
+    Loop,
     Op,
     Phase,
     Program,
@@ -38,11 +41,15 @@ IDLE = "fragmentation"
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """How the result came about: dimensions replicated, placement given or chosen, the network."""
+    """How the result came about: dimensions replicated, placement given or chosen, the network.
+
+    unread: names of `save` and `offload` that are not saved, as no backward pass reads them.
+    """
 
     dropped: tuple[tuple[str, int, str, int], ...] = ()
     placement_given: bool = False
     network: str = "flows"
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +211,11 @@ def total_flops(body: tuple[Op, ...]) -> Flops:
 
 
 def to_host_bytes(body: tuple[Op, ...]) -> float:
-    """Bytes that one device copies to its host."""
+    """Bytes that one device keeps on its host: a microbatch writes over those of the one before."""
+    once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
     return sum(
         times * float(op.bytes)
-        for op, times in counted(body)
+        for op, times in counted(chain.from_iterable(once))
         if isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST
     )
 

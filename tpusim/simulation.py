@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 
 from tpusim.engine import check_network_mode, run
 from tpusim.errors import PlanError
-from tpusim.graph import COMPUTE, Graph, Remat, training_step
+from tpusim.graph import COMPUTE, Graph, Remat, Scan, training_step
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
 from tpusim.partition import Plan, Template, lower, structure
@@ -41,7 +41,7 @@ def simulate(
     ran = best_run(template, graph, plan, pod, laid, partial(run, fold=fold))
     if network == "hops":
         ran = run_on(ran.placement, ran.program, pod, partial(run, network="hops"))
-    verdicts = Verdicts(template.dropped, given is not None, network)
+    verdicts = Verdicts(template.dropped, given is not None, network, unread(graph, plan))
     return make_result(model, plan, pod, ran.placement, graph, ran.program, ran.timeline, verdicts)
 
 
@@ -63,6 +63,12 @@ def step_graph(
     """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`."""
     forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype)
     return training_step(forward, remat)
+
+
+def unread(graph: Graph, plan: Plan) -> tuple[str, ...]:
+    """Names of `save` and `offload` that no layer saves: its backward pass does not read them."""
+    saved = {t.short for op in graph.ops if isinstance(op, Scan) for t in op.saves}
+    return tuple(name for name in (*plan.save, *plan.offload) if name not in saved)
 
 
 def given_placement(plan: Plan, pod: Slice) -> Placement | None:

@@ -130,6 +130,9 @@ def _notes(r: Result) -> Iterator[str]:
         need = format_bytes(r.host_need_bytes)
         text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
         yield from _entry("note", text)
+    if r.verdicts.unread:
+        names = ", ".join(r.verdicts.unread)
+        yield from _entry("note", f"not saved, as no backward pass reads it: {names}")
     for dim, size, axis, shards in r.verdicts.dropped:
         text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
         yield from _entry("note", text)

@@ -137,9 +137,9 @@ def test_a_quantised_step_takes_more_than_half_the_time(chip: str, dtype: str) -
 @pytest.mark.parametrize(
     ("chip", "key", "dtype", "said"),
     [
-        ("7x", "matmul_dtype", "int8", "7x has no int8 matmul; it multiplies bf16, f32, fp8"),
-        ("v3", "matmul_dtype_dw", "int8", "v3 has no int8 matmul; it multiplies bf16, f32"),
-        ("v4", "matmul_dtype_dx", "fp8", "v4 has no fp8 matmul; it multiplies bf16, f32, int8"),
+        ("7x", "matmul_dtype", "int8", "7x has no int8 matmul; write bf16 or fp8"),
+        ("v3", "matmul_dtype_dw", "int8", "v3 has no int8 matmul; write bf16"),
+        ("v4", "matmul_dtype_dx", "fp8", "v4 has no fp8 matmul; write bf16 or int8"),
     ],
 )
 def test_a_chip_without_the_dtype_refuses(chip: str, key: str, dtype: str, said: str) -> None:

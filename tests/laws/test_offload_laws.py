@@ -10,6 +10,7 @@ from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, ran
 
 from tpusim.costs import TO_HOST, TaskLoop, TaskOp, cost_program
 from tpusim.engine import run
+from tpusim.graph import Scan
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
@@ -20,6 +21,10 @@ from tpusim.simulation import simulate
 ANOMALY = 0.01
 """Over several slices a core that waits for the host leaves links to gradients that cross: up to
 0.8 % faster, in 5 of 700 plans."""
+DELAY = 2e-4
+"""On one slice a slower PCIe can move a gather to where it disturbs less: up to 1e-4 faster, in 9
+of 1050 plans."""
+ONE = (("v5e", "1x1", 1), ("v6e", "1x1", 1))
 
 
 def tensors_of(model: Transformer, rng: random.Random) -> list[str]:
@@ -60,7 +65,7 @@ def moved(program: Program, kind: TransferKind) -> float:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_host_costs_time_and_moves_what_it_keeps_twice(seed: int) -> None:
-    """Not faster, no more FLOPs, all bytes out and back once, a peak higher by two layers' copies.
+    """Not faster, no more FLOPs, all bytes out and back once, and no higher peak.
 
     Both run where keeping is fastest.
     """
@@ -74,7 +79,7 @@ def test_the_host_costs_time_and_moves_what_it_keeps_twice(seed: int) -> None:
     moments = allocated(kept.program, "optimizer state") if plan.offload_optimizer else 0
     for kind in TransferKind:
         assert moved(gone.program, kind) == stacks + moments
-    assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes + 2 * stacks / model.layers
+    assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -136,3 +141,52 @@ def test_a_tensor_that_no_backward_pass_reads_changes_nothing(seed: int) -> None
     plain = replace(plan, offload=(), save=(), offload_optimizer=False, remat="full")
     named = replace(plain, offload=("layer_out",))
     assert simulate(model, named, pod).program == simulate(model, plain, pod).program
+
+
+def all_tensors(model: Transformer) -> list[str]:
+    ops = model.graph(batch=1, seq_len=1).ops
+    body = next(op.body for op in ops if isinstance(op, Scan))
+    return sorted({t.short for op in body for t in op.outputs} | {"layer_in"})
+
+
+def with_pcie(pod: Slice, factor: float) -> Slice:
+    chip = pod.chip.replace(pcie_bandwidth=factor * pod.chip.pcie_bandwidth)
+    return Slice(chip, str(pod.topology), pod.num_slices)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_on_one_device_all_that_leaves_costs_at_most_its_transfers(seed: int) -> None:
+    """No less than the step without it or than its transfers alone, no more than both; and never
+    less over a slower link. (One faster than HBM could disturb the core.)
+    """
+    model, plan, pod = drawn(seed, ONE)
+    rng = random.Random(seed)
+    names = rng.sample(all_tensors(model), rng.randint(1, 6))
+    parts = rng.choice([1, 3])
+    plan = replace(plan, offload=names, save=(), microbatches=parts, global_batch=4 * parts)
+    kept = kept_twin(model, plan, pod)
+    times = [kept.timeline.total_ps]
+    for factor in (3, 1, 0.3, 1e-2, 1e-4):
+        gone = simulate(model, plan, with_pcie(pod, factor))
+        assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
+        times.append(gone.timeline.total_ps)
+        rate = factor * pod.chip.pcie_bandwidth
+        copies = [moved(gone.program, kind) / rate for kind in TransferKind]
+        assert max(copies) <= gone.step_time_s <= sum(copies) + kept.step_time_s + 1e-9
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_slower_link_to_the_host_is_not_faster(seed: int) -> None:
+    """Whatever leaves, together or alone; nor is the peak above that of keeping it all."""
+    model, plan, pod = drawn(seed, PODS[:4])
+    rng = random.Random(seed)
+    names = rng.sample(all_tensors(model), rng.randint(2, 6))
+    plan = replace(plan, offload=names, save=())
+    kept = kept_twin(model, plan, pod)
+    before = kept.timeline.total_ps
+    for factor in (1, 0.4, 0.05, 1e-3):
+        gone = simulate(model, plan, with_pcie(pod, factor), placement=kept.placement)
+        assert gone.timeline.total_ps >= (1 - DELAY) * before
+        assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
+        before = gone.timeline.total_ps

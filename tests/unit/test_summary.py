@@ -23,3 +23,11 @@ def test_a_placement_says_who_chose_it() -> None:
     given = lines_of("4x4", placement={"fsdp": ["y", "x"]})
     assert given[0].endswith("(16 chips)")
     assert "placement   fsdp=16 on y,x (given)" in given
+
+
+def test_a_name_that_no_backward_pass_reads_is_noted() -> None:
+    """A layer's last projection, and without recomputation what is read in another shape only."""
+    text = "note        not saved, as no backward pass reads it: "
+    assert f"{text}mlp_out" in lines_of("4x4", save=["mlp_out", "context"])
+    assert f"{text}q" in lines_of("4x4", remat="none", offload=["q"])
+    assert not [line for line in lines_of("4x4", offload=["q"]) if line.startswith(text)]

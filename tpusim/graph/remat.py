@@ -69,11 +69,12 @@ def recompute(
 
 
 def check_saved_names(remat: Remat, tensors: Iterable[Tensor]) -> None:
-    """Raise when a list of saved tensors names one that the model does not have."""
-    known = {tensor.short for tensor in tensors}
+    """Raise when a list of saved tensors names one that no layer makes; weights are always kept."""
+    known = {tensor.short for tensor in tensors if tensor.role is Role.ACTIVATION}
     for which, names in (("save", remat.save), ("offload", remat.offload)):
         for name in names:
             if name not in known:
                 raise PlanError(
-                    f"{which} lists {name!r}, which is no tensor of a layer: {nearest(name, known)}"
+                    f"plan.{which} lists {name!r}, which is no activation of a layer: "
+                    f"{nearest(name.rsplit('/', 1)[-1], known)}"
                 )

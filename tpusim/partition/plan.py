@@ -138,9 +138,18 @@ class Plan:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
         for key in ("seq_len", "global_batch", "microbatches"):
             _positive(f"plan.{key}", getattr(self, key))
+        for key in ("save", "offload"):
+            _names(f"plan.{key}", getattr(self, key))
         for name in self.offload:
             if name in self.save:
-                raise PlanError(f"{name!r} is in plan.save and in plan.offload; keep it in one")
+                raise PlanError(
+                    f"{name!r} is in plan.save and in plan.offload; keep it in one: save holds it "
+                    "in HBM, offload on the host"
+                )
+        if not isinstance(self.offload_optimizer, bool):
+            raise PlanError(
+                f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
+            )
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -233,3 +242,12 @@ _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 def _positive(where: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
+
+
+def _names(where: str, value: Any) -> None:
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    if not listed or not all(isinstance(name, str) for name in value):
+        raise PlanError(f'{where} is {value!r}; write a list of names, such as ["q", "k"]')
+    for place, name in enumerate(value):
+        if name in value[:place]:
+            raise PlanError(f"{where} lists {name!r} twice; write each name once")

@@ -17,7 +17,7 @@ from tpusim.graph import COMPUTE, Einsum, Pointwise, Role, Tensor, union_dims
 from tpusim.hardware import Chip
 from tpusim.partition.layout import Layout, Local
 from tpusim.partition.passes import Entry, Ring
-from tpusim.partition.plan import WIDE_DTYPES, Plan
+from tpusim.partition.plan import MATMUL_DTYPES, WIDE_DTYPES, Plan
 from tpusim.partition.template import Buffer, Calc, Node
 from tpusim.phase import Phase
 
@@ -38,9 +38,10 @@ def check_dtypes(plan: Plan, chip: Chip) -> None:
     """Raise PlanError for a dtype that the chip has no rate for, and for those that contradict."""
     for key, dtype in (("dtype", plan.dtype), *plan.matmul_dtypes.items()):
         if dtype not in chip.flops:
+            taken = ("bf16", "f32") if key == "dtype" else MATMUL_DTYPES
             raise PlanError(
                 f"plan.{key} is {dtype!r}, but {chip.name} has no {dtype} matmul; "
-                f"it multiplies {', '.join(chip.flops)}"
+                f"write {' or '.join(name for name in taken if name in chip.flops)}"
             )
     _check_gathers(plan)
     if plan.dtype_of("loss_dtype") != plan.dtype == "f32":

@@ -131,12 +131,23 @@ def _remat(run: Measured, model: Transformer) -> tuple[str, tuple[str, ...], tup
     saved = {tensor for name in listed for tensor in _tensors(name, model)}
     hosted = set(_hosted(run, model))
     if policy == "minimal_except":
-        left_out = {tensor for name in _names(excluded) for tensor in _tensors(name, model)}
-        policy, saved = "full", saved | set(_kept("minimal", model)) - left_out
+        policy, saved = "full", saved | set(_kept("minimal", model)) - _left_out(excluded, model)
     elif policy not in POLICIES or excluded:
         known = (*POLICIES, "minimal_except:mlp_in")
         raise PlanError(f"remat is {run.remat!r}, which is not a policy: {nearest(policy, known)}")
     return policy, tuple(sorted(saved - hosted)), tuple(sorted(hosted))
+
+
+def _left_out(excluded: str, model: Transformer) -> set[str]:
+    """The tensors of a list that `minimal` is to leave out; each has to be one of the model's."""
+    known = {tensor.short for op in _layer(model) for tensor in (*op.inputs, *op.outputs)}
+    for name in _names(excluded):
+        if name not in known and name not in SAVED_NAMES:
+            raise PlanError(
+                f"remat is minimal_except:{excluded}, but {name!r} is no tensor of a layer: "
+                f"{nearest(name, (*known, *SAVED_NAMES))}"
+            )
+    return {tensor for name in _names(excluded) for tensor in _tensors(name, model)}
 
 
 def _hosted(run: Measured, model: Transformer) -> Iterator[str]:

@@ -72,8 +72,15 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
         (MESH, {"lowering": "perfect"}, "plan.lowering is 'perfect': valid are ideal, xla"),
         (MESH, {"style": "jax"}, "plan.style is 'jax': valid are maxtext, plain"),
         (MESH, {"dtype": "fp16"}, "plan.dtype is 'fp16': did you mean 'bf16'"),
-        (MESH, {"save": ("contxt",)}, "save lists 'contxt', which is no tensor of a layer: did you "
-         "mean 'context'?"),
+        (MESH, {"save": ("contxt",)}, "plan.save lists 'contxt', which is no activation of a "
+         "layer: did you mean 'context'?"),
+        (MESH, {"save": None}, "plan.save is None; write a list of names"),
+        (MESH, {"save": ("layer/1/q",)}, "'layer/1/q', which is no activation of a layer: did you "
+         "mean 'q'?"),
+        (MESH, {"save": ("logits",)}, "'logits', which is no activation of a layer: valid are "
+         "attended, attn_norm, context, k, k_kernel, k_rotary, layer_in, layer_out, mid, "
+         "mlp_hidden, mlp_in_0, mlp_in_1, mlp_norm, mlp_out, out, q, q_kernel, q_rotary, v, "
+         "v_kernel"),
         (MESH, {"placement": {"fsdp": ["x"], "tensor": ["z"]}}, "axis 'fsdp' takes 4 places on the "
          "torus but is laid on ['x']"),
         (MESH, {"annotate": {HIDDEN: ("fsdp", None, ("fsdp",))}}, "plan.annotate.layer/mlp_hidden "

@@ -145,9 +145,10 @@ def test_sgd_has_no_moments_to_move() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"offload": ("contxt",)}, "offload lists 'contxt', which is no tensor of a layer: did you "
-         "mean 'context'?"),
-        ({"offload": ("q",), "save": ("q",)}, "'q' is in plan.save and in plan.offload; keep it"),
+        ({"offload": ("contxt",)}, "plan.offload lists 'contxt', which is no activation of a "
+         "layer: did you mean 'context'?"),
+        ({"offload": ("q",), "save": ("q",)}, "'q' is in plan.save and in plan.offload; keep it "
+         "in one: save holds it in HBM, offload on the host"),
     ],
 )  # fmt: skip
 def test_a_list_that_cannot_be(changes: dict[str, Any], sentence: str) -> None:

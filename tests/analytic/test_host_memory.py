@@ -1,0 +1,107 @@
+"""What each host keeps for its devices, by hand; more than it has is said, not refused."""
+
+from typing import Any
+
+import pytest
+from plans import plan_of, small
+
+from tpusim.hardware import Slice, load_chip
+from tpusim.models import Transformer
+from tpusim.result import Result
+from tpusim.simulation import simulate
+from tpusim.units import format_bytes
+
+BATCH, SEQ, LAYERS, BF16, F32 = 64, 128, 6, 2, 4
+MODEL = small(layers=LAYERS, kv_heads=2)
+WIDTHS = {"layer_in": 64, "q": 8 * 32, "k": 2 * 32, "v": 2 * 32, "context": 8 * 32, "out": 64,
+          "mlp_in_0": 256, "mlp_in_1": 256}  # fmt: skip
+"""Elements a token of each tensor."""
+SOME = ("layer_in", "q", "v", "mlp_in_0")
+
+
+def run(pod: Slice, offload: tuple[str, ...], model: Transformer = MODEL, **plan: Any) -> Result:
+    across = {"dcn_data": pod.num_slices} if pod.num_slices > 1 else {}
+    mesh = {"fsdp": pod.devices // pod.num_slices, **across}
+    given = {"seq_len": SEQ, "global_batch": BATCH, "offload": offload}
+    return simulate(model, plan_of(mesh, **(given | plan)), pod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "hosts"),
+    [
+        (("v5e", "4x4"), 2),
+        (("v5e", "2x2"), 1),
+        (("v6e", "4x8"), 4),
+        (("v5p", "2x2x4"), 4),
+        (("7x", "2x2x2"), 2),
+        (("v5e", "4x4", 2), 4),
+    ],
+)
+@pytest.mark.parametrize("offload", [("layer_in",), SOME, tuple(WIDTHS)])
+def test_hosts_share_the_layers_of_all_tensors(
+    pod: tuple[Any, ...], hosts: int, offload: tuple[str, ...]
+) -> None:
+    """Layers x tokens x width in bf16, over all hosts of all slices, chips or half chips alike."""
+    tokens = BATCH * SEQ
+    whole = LAYERS * tokens * sum(WIDTHS[name] for name in offload) * BF16
+    assert run(Slice(*pod), offload).host_need_bytes == whole / hosts
+
+
+def test_tensors_that_stay_need_no_host() -> None:
+    assert run(Slice("v5e", "4x4"), (), save=SOME).host_need_bytes == 0
+
+
+@pytest.mark.parametrize("attention", ["dot", "flash"])
+def test_a_pattern_of_layers_offloads_each_of_them(attention: str) -> None:
+    """Three layers a trip, of which each has its own input, and its own queries."""
+    model = small(layers=LAYERS, window=16, global_every=3, attention=attention)
+    needed = run(Slice("v5e", "4x4"), ("layer_in", "q"), model).host_need_bytes
+    assert needed == LAYERS * BATCH * SEQ * (64 + 8 * 32) * BF16 / 2
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "each"),
+    [("adam", "f32", 2 * F32), ("adam", "bf16", 2 * BF16), ("sgd", "f32", 0)],
+)
+def test_moments_are_kept_beside_the_tensors(optimizer: str, dtype: str, each: int) -> None:
+    """Two a weight, the matrices' shared out over the devices and the norms' on every one."""
+    pod = Slice("v5e", "4x4")
+    plan = {"offload_optimizer": True, "optimizer": optimizer, "moment_dtype": dtype}
+    tensors = run(pod, SOME).host_need_bytes
+    norms = (2 * LAYERS + 1) * 64
+    shared = (MODEL.parameter_count - norms) / 2 + 8 * norms
+    assert run(pod, SOME, **plan).host_need_bytes == tensors + each * shared
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999, 1.0])
+def test_a_host_that_is_too_small_is_noted_and_the_step_is_simulated(share: float) -> None:
+    """Only where it is: the times are those of any host."""
+    pod = Slice("v5e", "4x4")
+    wanted = run(pod, SOME)
+    have = share * wanted.host_need_bytes
+    narrow = Slice(pod.chip.replace(host_bytes=have), "4x4")
+    found = run(narrow, SOME)
+    assert found.fits
+    assert found.step_time_s == wanted.step_time_s
+    note = (
+        f"note {format_bytes(wanted.host_need_bytes)} are offloaded to each host, which has "
+        f"{format_bytes(have)}"
+    )
+    assert (note in " ".join(str(found).split())) == (share < 1)
+
+
+def test_a_host_of_unknown_size_is_not_judged() -> None:
+    """v4's catalogue gives none."""
+    assert load_chip("v4").host_bytes is None
+    found = run(Slice("v4", "2x2x4"), tuple(WIDTHS))
+    assert found.host_need_bytes > 0
+    assert "offloaded to each host" not in str(found)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_microbatch_writes_over_what_the_one_before_it_left(parts: int) -> None:
+    """The host keeps one of them, and the moments of all weights."""
+    pod, plan = Slice("v5e", "4x4"), {"offload_optimizer": True}
+    moments = run(pod, (), **plan).host_need_bytes
+    tensors = run(pod, SOME).host_need_bytes
+    assert run(pod, SOME, microbatches=parts, **plan).host_need_bytes == tensors / parts + moments
