@@ -38,14 +38,16 @@ class Memory:
         self.gradients: dict[str, str] = {}
         self._saved: list[str] = []
 
-    def lives(self, entries: Sequence[Entry], kept: Sequence[str]) -> list[Life]:
+    def lives(
+        self, entries: Sequence[Entry], kept: Sequence[str], outside: Collection[str] = ()
+    ) -> list[Life]:
         """The life of each entry: a buffer lives from its writer to its last reader.
 
         An element-wise group writes over an operand that nobody reads after it. Buffers in `kept`
-        outlive the body. A result that comes a trip late goes to its stack at once, and is read
-        from there. A copy from the host is taken a trip before the one that gives it back. A loop
-        takes nothing itself: what it needs all the while is taken by the operation before it, and
-        given back by the one after it.
+        outlive the body, and those in `outside` are taken and given back around it. A result that
+        comes a trip late goes to its stack at once, and is read from there. A copy from the host is
+        taken a trip before the one that gives it back. A loop takes nothing itself: what it needs
+        all the while is taken by the operation before it, and given back by the one after it.
         """
         late = late_results(entries)
         last = {
@@ -57,8 +59,8 @@ class Memory:
         result = [Life() for _ in entries]
         names: dict[str, str] = {}
         for place, entry in enumerate(entries):
-            over = self._overwritten(entry, place, last, names, kept)
-            for key in entry.writes:
+            over = self._overwritten(entry, place, last, names, (*kept, *outside))
+            for key in (key for key in entry.writes if key not in outside):
                 end = None if key in kept else last.get(key, place)
                 names[key] = over.pop(key, key)
                 if names[key] == key:
