@@ -54,7 +54,8 @@ class _Tape:
         shares = [share.view(tensor.dims) for share in self.shares.get(tensor.name, ())]
         if len(shares) < 2:
             return shares[0] if shares else None
-        made = replace(tensor, name=f"d({tensor.name})", role=Role.GRADIENT, primal=tensor.name)
+        dtype = STORED if any(share.dtype == STORED for share in shares) else tensor.dtype
+        made = replace(_cotangent(tensor), dtype=dtype)
         self.ops.append(
             Pointwise(
                 f"{tensor.name}/dsum",
