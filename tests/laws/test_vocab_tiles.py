@@ -168,3 +168,14 @@ def test_the_policy_of_the_layers_leaves_the_tiles_alone(place: int) -> None:
         if isinstance(op, Compute) and op.phase is Phase.RECOMPUTE
     }
     assert {"final_norm", "logits"} <= again
+
+
+def test_a_tile_lies_as_the_tensor_that_it_is_a_part_of() -> None:
+    """Also where an annotation says how, and the tokens are cut in two dimensions."""
+    plan = tiled(
+        PLANS[2], 4096, annotate={"layers_out": (("fsdp",), ("tensor",), None)}, style="plain"
+    )
+    layouts = template_of(MODEL, plan).layouts
+    assert layouts["tile/layers_out"] == layouts["layers_out"] == (("fsdp",), ("tensor",), ())
+    assert layouts["tile/ids"] == layouts["ids"]
+    assert {"batch/4", "seq/1024"} <= graph_of(MODEL, plan).sizes.keys()

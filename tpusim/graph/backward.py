@@ -115,7 +115,6 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
     written = {
         inside.name: replace(_cotangent(inside), role=given[outside.name].role)
         for inside, outside in op.stacks
-        if outside.name in given
     }
     _, inner = _differentiate(op.body, carried | written, remat)
     carries = []
@@ -126,16 +125,19 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
         carries.append(
             (given[outer_out.name], carried[inner_out.name], total, tape.share(outer_in, op.name))
         )
-    stacks = _gradients(op, inner, tape, ((i, o, o.dtype) for o, i in op.slices))
-    sums = _gradients(op, inner, tape, ((t, t, STORED) for t in op.shared))
-    keeps = Remat().keeps if op.recomputed else remat.keeps
-    again, kept = recompute(op.body, inner.ops, keeps)
+    stacks = _gradients(op, inner, tape, ((part, whole) for whole, part in op.slices))
+    sums = _gradients(op, inner, tape, ((t, replace(t, dtype=STORED)) for t in op.shared))
+    again, kept = recompute(op.body, inner.ops, (Remat() if op.recomputed else remat).keeps)
     body = again + tuple(inner.ops)
     read = {tensor.name for one in body for tensor in one.inputs}
-    slices = [(given[o.name], written[i.name]) for i, o in op.stacks if o.name in given]
-    slices += [(o, i) for o, i in op.slices if i.name in read]
-    sliced = {inside.name for _, inside in slices}
+    slices = tuple(
+        pair
+        for pair in (*((given[o.name], written[i.name]) for i, o in op.stacks), *op.slices)
+        if pair[1].name in read
+    )
+    sliced = {part.name for _, part in slices}
     saved = tuple(tensor for tensor in kept if tensor.name not in sliced)
+    shared = {tensor.name: tensor for tensor in op.shared}
     tape.ops.append(
         Scan(
             f"{op.name}/d",
@@ -143,28 +145,27 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
             body,
             tuple(carries),
             loads=saved,
-            slices=tuple(slices),
+            slices=slices,
             stacks=stacks,
-            shared=tuple(tensor for tensor in op.shared if tensor.name in read),
+            shared=tuple(tensor for name, tensor in shared.items() if name in read),
             sums=sums,
             phase=Phase.BACKWARD,
         )
     )
-    shared = {tensor.name for tensor in op.shared}
-    stacked = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
-    tape.parameter_gradients |= stacked
+    own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
+    tape.parameter_gradients |= own
     return replace(op, saves=saved)
 
 
 def _gradients(
-    op: Scan, inner: _Tape, tape: _Tape, tensors: Iterable[tuple[Tensor, Tensor, str]]
+    op: Scan, inner: _Tape, tape: _Tape, tensors: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The gradient of each tensor in a trip, and what the scan makes of it for the one outside."""
+    """Of each (inside, outside): the gradient of a trip, and what the scan makes of those."""
     pairs = []
-    for inside, outside, dtype in tensors:
+    for inside, outside in tensors:
         total = inner.total(inside) if outside.role is not Role.INPUT else None
         if total is not None:
-            pairs.append((total, tape.share(replace(outside, dtype=dtype), op.name)))
+            pairs.append((total, tape.share(outside, op.name)))
     return tuple(pairs)
 
 

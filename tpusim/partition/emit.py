@@ -168,27 +168,20 @@ def _merged_terms(scope: Scope, op: Pointwise, pieces: list[Piece]) -> list[Piec
 
 
 def _scan(scope: Scope, op: Scan) -> None:
-    """Emit the body in its own scope; carried tensors lie as wanted at both ends."""
+    """Emit the body in its own scope; tensors lie as wanted where they enter and leave it."""
     inner = scope.inner("bwd/" if op.phase is Phase.BACKWARD else scope.prefix, op)
     entered = [inner.hold(inner_in).key for _, inner_in, _, _ in op.carries]
     loads = tuple(inner.hold(tensor).key for tensor in op.loads)
-    for _, inside in op.slices:
-        inner.hold(inside)
+    for _, part in op.slices:
+        inner.hold(part)
     _body(inner, op.body)
     left = [inner.whole(inner_out).key for _, _, inner_out, _ in op.carries]
     saves = tuple(inner.whole(tensor).key for tensor in op.saves)
-    stacked = [inner.whole(inside).key for inside, _ in op.stacks]
+    parts = [inner.whole(part).key for part, _ in op.stacks]
     sums = [_added_up(scope, inner, inside, outside) for inside, outside in op.sums]
-    shared = {tensor.name for tensor in op.shared}
-    gradients = tuple(
-        (tensor.primal, inner.held[tensor.name].key)
-        for tensor in {t.name: t for o in op.body for t in o.outputs}.values()
-        if tensor.name == f"d({tensor.primal})"
-        and tensor.primal not in shared
-        and inner.is_weight_gradient(tensor)
-    )
+    gradients = _stacked_gradients(inner, op)
     outside = tuple(inner.outside)
-    kept = (*left, *saves, *stacked, *outside, *(key for _, key in gradients))
+    kept = (*left, *saves, *parts, *outside, *(key for _, key in gradients))
     given = (*(before for before, *_ in op.carries), *(whole for whole, _ in op.slices))
     made = (*(after for *_, after in op.carries), *(whole for _, whole in op.stacks))
     scope.nodes.append(
@@ -201,6 +194,18 @@ def _scan(scope: Scope, op: Scan) -> None:
         )
     )  # fmt: skip
     scope.finish(sums)
+
+
+def _stacked_gradients(inner: Scope, op: Scan) -> tuple[tuple[str, str], ...]:
+    """The weights of which each trip has its own, with what holds a trip's gradient of it."""
+    shared = {tensor.name for tensor in op.shared}
+    return tuple(
+        (tensor.primal, inner.held[tensor.name].key)
+        for tensor in {t.name: t for o in op.body for t in o.outputs}.values()
+        if tensor.name == f"d({tensor.primal})"
+        and tensor.primal not in shared
+        and inner.is_weight_gradient(tensor)
+    )
 
 
 def _added_up(scope: Scope, inner: Scope, inside: Tensor, outside: Tensor) -> Piece:
