@@ -142,11 +142,25 @@ def test_a_tied_table_has_two_shares_of_its_gradient(place: int) -> None:
     graph = graph_of(TIED, plan)
     assert graph.parameter_count == TIED.parameter_count
     assert len(graph.gradients) == len(graph.parameters)
-    (both,) = [c for c, _ in calcs(template_of(TIED, plan)) if c.name.endswith("embedding/dsum")]
+    (both,) = (c for c, _ in calcs(template_of(TIED, plan)) if c.op.name == "embedding/dsum")
     assert len(both.reads) == 2
     whole, parts = step(place, 1, TIED), step(place, 4, TIED)
     logits = 2 * plan.global_batch * 1024 * TIED.embed * TIED.vocab
     assert parts.flops.recompute - whole.flops.recompute == logits
+
+
+def test_both_shares_of_a_tied_table_are_added_up_before_they_are_reduced() -> None:
+    """Once, in the dtype of the tiles' sum; until then the sum is held unreduced."""
+    program = any_program_of(TIED, tiled(PLANS[0], 4), POD)
+    (reduced,) = (
+        op for op, _ in flat(program.body)
+        if isinstance(op, Collective) and op.scope.startswith("d(embedding)")
+    )  # fmt: skip
+    assert reduced.kind in REDUCTIONS
+    assert (reduced.bytes, reduced.dtype) == (4 * TIED.embed * TIED.vocab, "f32")
+    ((both, _),) = computed(program.body, "embedding/dsum")
+    lookup, tiles, total = (item * TIED.embed * TIED.vocab for item in (2, 4, 4))
+    assert (both.work.read_bytes, both.work.write_bytes) == (lookup + tiles, total)
 
 
 def test_logits_wait_for_the_head_that_all_tiles_share() -> None:

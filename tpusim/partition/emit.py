@@ -223,4 +223,5 @@ def _added_up(scope: Scope, inner: Scope, inside: Tensor, outside: Tensor) -> Pi
         f"{outside.name}/sum", (before, inside), (after,), 1.0, linear=True, phase=Phase.BACKWARD
     )
     inner.add_to(total, add, split, share)
-    return replace(total, partial=share.partial)
+    scope.held[outside.name] = replace(total, partial=share.partial, maker="")
+    return scope.held[outside.name]
