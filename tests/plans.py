@@ -10,7 +10,7 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan, Sizes, Template, lower, structure
 from tpusim.partition.template import Calc, Comm, body_nodes
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
-from tpusim.simulation import simulate, step_graph
+from tpusim.simulation import planned_graph, simulate
 
 ENCODER_480B = Transformer(
     name="bert-480b", kind="encoder", layers=64, embed=16384, mlp=131072, heads=256, kv_heads=1,
@@ -40,7 +40,7 @@ def plan_of(mesh: dict[str, int], **changes: Any) -> Plan:
 
 
 def graph_of(model: Transformer, plan: Plan) -> Graph:
-    return step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype)
+    return planned_graph(model, plan)
 
 
 def template_of(model: Transformer, plan: Plan) -> Template:
@@ -58,7 +58,7 @@ def any_program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
 
 
 def sizes_of(model: Transformer, plan: Plan) -> Sizes:
-    return Sizes(graph_of(model, plan).sizes, plan.active_axes, plan.dtype)
+    return Sizes(graph_of(model, plan).sizes, plan.active_axes, plan.dtype, plan.param_dtype)
 
 
 def comms(template: Template) -> list[tuple[Comm, int]]:

@@ -14,7 +14,7 @@ from tpusim.partition import Plan, structure
 from tpusim.placing import fastest, ways
 from tpusim.program import Collective
 from tpusim.result import PICO, Result
-from tpusim.simulation import given_placement, step_graph
+from tpusim.simulation import given_placement, planned_graph
 from tpusim.summary import WIDTH
 from tpusim.units import format_bytes, format_seconds
 
@@ -100,7 +100,7 @@ def explain_placement(
     Where one is given, it is simulated, and the others until the fastest is known. Raises PlanError
     as `simulate` does.
     """
-    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype)
+    graph = planned_graph(model, plan)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
     laid = candidates(pod, plan.mesh)

@@ -1,14 +1,14 @@
 """The front door: a model, a plan and a slice become a result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from tpusim.engine import check_network_mode, run
 from tpusim.errors import PlanError
-from tpusim.graph import COMPUTE, Graph, Remat, Scan, training_step
+from tpusim.graph import COMPUTE, Graph, Remat, Scan, training_step, with_tiled_loss
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
-from tpusim.partition import Plan, Template, lower, structure
+from tpusim.partition import Plan, Template, loss_parts, lower, structure
 from tpusim.placing import Engine, Run, fastest, run_on, ways
 from tpusim.result import Result, Verdicts, make_result
 
@@ -34,7 +34,7 @@ def simulate(
     model or the slice does not admit raises PlanError with one sentence.
     """
     _check_network(network, pod)
-    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype)
+    graph = planned_graph(model, plan)
     template = structure(graph, plan)
     given = placement or given_placement(plan, pod)
     laid = (given,) if given else tuple(among or candidates(pod, plan.mesh))
@@ -56,13 +56,28 @@ def _check_network(network: str, pod: Slice) -> None:
         )
 
 
+def planned_graph(model: Transformer, plan: Plan) -> Graph:
+    """Forward and backward pass of one microbatch of `plan`."""
+    parts: Mapping[str, int] = {}
+    if plan.vocab_tiles > 1:
+        parts = loss_parts(plan, model.graph(batch=plan.microbatch, seq_len=plan.seq_len))
+    return step_graph(
+        model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype,
+        tuple(parts.items()),
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=32)
 def step_graph(
-    model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str = COMPUTE
-) -> Graph:
-    """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`."""
+    model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str = COMPUTE,
+    parts: tuple[tuple[str, int], ...] = (),
+) -> Graph:  # fmt: skip
+    """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`.
+
+    parts: into how many each dimension of the loss is cut, see `with_tiled_loss`.
+    """
     forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype)
-    return training_step(forward, remat)
+    return training_step(with_tiled_loss(forward, dict(parts)), remat)
 
 
 def unread(graph: Graph, plan: Plan) -> tuple[str, ...]:

@@ -123,6 +123,15 @@ def test_a_random_quantised_plan_obeys_the_laws(seed: int) -> None:
     obeys_folded_and_not(model, replace(plan, dtype=rng.choice(["bf16", "f32"]), **dtypes), pod)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
+    model, plan = random_model(rng), random_plan(rng, pod)
+    plan = replace(plan, seq_len=2048, vocab_tiles=rng.choice([2, 4, 64]))
+    obeys_folded_and_not(model, plan, pod)
+
+
 def obeys_folded_and_not(model: Transformer, plan: Plan, pod: Slice) -> None:
     """The laws hold, and no fold changes a result."""
     folded = simulate(model, plan, pod)

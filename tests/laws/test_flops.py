@@ -77,6 +77,7 @@ plans = st.builds(
     rules=st.sampled_from([{}, {"act_embed": "tensor"}, {"act_seq": "tensor"}]),
     lowering=st.sampled_from(["xla", "ideal"]),
     style=st.sampled_from(["plain", "maxtext"]),
+    vocab_tiles=st.sampled_from([1, 2]),
 )
 
 

@@ -74,6 +74,7 @@ plans = st.builds(
     style=st.sampled_from(["plain", "maxtext"]),
     param_dtype=st.sampled_from(["f32", "bf16"]),
     grad_dtype=st.sampled_from(["f32", "bf16"]),
+    vocab_tiles=st.sampled_from([1, 4]),
 )
 
 

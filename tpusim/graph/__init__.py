@@ -16,12 +16,15 @@ from tpusim.graph.ops import (
     Window,
 )
 from tpusim.graph.remat import POLICIES, Remat
-from tpusim.graph.tensor import COMPUTE, Role, Tensor, union_dims
+from tpusim.graph.tensor import COMPUTE, STORED, Role, Tensor, part_of, union_dims, whole_dim
 from tpusim.graph.text import text
+from tpusim.graph.tile import VOCAB_TILES, with_tiled_loss
 
 __all__ = [
     "COMPUTE",
     "POLICIES",
+    "STORED",
+    "VOCAB_TILES",
     "Attention",
     "Convolution",
     "Einsum",
@@ -40,8 +43,11 @@ __all__ = [
     "Window",
     "executed_flops",
     "model_flops",
+    "part_of",
     "text",
     "training_step",
     "union_dims",
     "walk",
+    "whole_dim",
+    "with_tiled_loss",
 ]

@@ -2,22 +2,24 @@
 
 The sweep goes through the operations backwards, asks each for its transposes, and adds up the
 shares that a tensor's gradient has when it was read more than once. A scan becomes a second scan
-over its transposed body, with what is recomputed in front.
+over its transposed body, with what is recomputed in front; what its trips shared gets the sum of
+their gradients, in the dtype in which weights are stored.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Pointwise, Scan
 from tpusim.graph.remat import Remat, check_saved_names, recompute
-from tpusim.graph.tensor import Role, Tensor
+from tpusim.graph.tensor import STORED, Role, Tensor
 from tpusim.phase import Phase
 
 
 def training_step(graph: Graph, remat: Remat) -> Graph:
     """The forward and backward pass of `graph`, with the gradient of every parameter."""
-    bodies = [op.body for op in graph.ops if isinstance(op, Scan)]
+    bodies = [op.body for op in graph.ops if isinstance(op, Scan) and not op.recomputed]
     check_saved_names(
         remat, (t for body in bodies for op in body for t in (*op.inputs, *op.outputs))
     )
@@ -52,7 +54,8 @@ class _Tape:
         shares = [share.view(tensor.dims) for share in self.shares.get(tensor.name, ())]
         if len(shares) < 2:
             return shares[0] if shares else None
-        made = replace(tensor, name=f"d({tensor.name})", role=Role.GRADIENT, primal=tensor.name)
+        dtype = STORED if any(share.dtype == STORED for share in shares) else tensor.dtype
+        made = replace(_cotangent(tensor), dtype=dtype)
         self.ops.append(
             Pointwise(
                 f"{tensor.name}/dsum",
@@ -108,34 +111,66 @@ def _pass_through(op: Pointwise, given: dict[str, Tensor], tape: _Tape) -> None:
 
 def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Remat) -> Scan:
     """Put the backward scan on the tape; return the forward one with what it has to save."""
-    seed = {
-        inside.name: replace(
-            inside, name=f"d({inside.name})", role=Role.GRADIENT, primal=inside.name
-        )
-        for _, _, inside, _ in op.carries
+    carried = {inside.name: _cotangent(inside) for _, _, inside, _ in op.carries}
+    written = {
+        inside.name: replace(_cotangent(inside), role=given[outside.name].role)
+        for inside, outside in op.stacks
     }
-    _, inner = _differentiate(op.body, seed, remat)
+    _, inner = _differentiate(op.body, carried | written, remat)
     carries = []
     for outer_in, inner_in, inner_out, outer_out in op.carries:
         total = inner.total(inner_in)
         if total is None or outer_out.name not in given:
             raise ValueError(f"{op.name}: no gradient reaches {inner_in.name}")
         carries.append(
-            (given[outer_out.name], seed[inner_out.name], total, tape.share(outer_in, op.name))
+            (given[outer_out.name], carried[inner_out.name], total, tape.share(outer_in, op.name))
         )
-    again, saved = recompute(op.body, inner.ops, remat.keeps)
+    stacks = _gradients(op, inner, tape, ((part, whole) for whole, part in op.slices))
+    sums = _gradients(op, inner, tape, ((t, replace(t, dtype=STORED)) for t in op.shared))
+    again, kept = recompute(op.body, inner.ops, (Remat() if op.recomputed else remat).keeps)
+    body = again + tuple(inner.ops)
+    read = {tensor.name for one in body for tensor in one.inputs}
+    slices = tuple(
+        pair
+        for pair in (*((given[o.name], written[i.name]) for i, o in op.stacks), *op.slices)
+        if pair[1].name in read
+    )
+    sliced = {part.name for _, part in slices}
+    saved = tuple(tensor for tensor in kept if tensor.name not in sliced)
+    shared = {tensor.name: tensor for tensor in op.shared}
     tape.ops.append(
         Scan(
             f"{op.name}/d",
             op.trips,
-            again + tuple(inner.ops),
+            body,
             tuple(carries),
             loads=saved,
+            slices=slices,
+            stacks=stacks,
+            shared=tuple(tensor for name, tensor in shared.items() if name in read),
+            sums=sums,
             phase=Phase.BACKWARD,
         )
     )
-    tape.parameter_gradients |= inner.parameter_gradients
+    own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
+    tape.parameter_gradients |= own
     return replace(op, saves=saved)
+
+
+def _gradients(
+    op: Scan, inner: _Tape, tape: _Tape, tensors: Iterable[tuple[Tensor, Tensor]]
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Of each (inside, outside): the gradient of a trip, and what the scan makes of those."""
+    pairs = []
+    for inside, outside in tensors:
+        total = inner.total(inside) if outside.role is not Role.INPUT else None
+        if total is not None:
+            pairs.append((total, tape.share(outside, op.name)))
+    return tuple(pairs)
+
+
+def _cotangent(tensor: Tensor) -> Tensor:
+    return replace(tensor, name=f"d({tensor.name})", role=Role.GRADIENT, primal=tensor.name)
 
 
 def _short(name: str) -> str:

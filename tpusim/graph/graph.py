@@ -1,7 +1,7 @@
 """A model's step as operations over named dimensions, before anything is partitioned."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tpusim.graph.ops import Attention, Convolution, Einsum, Op, Scan, Sizes
@@ -39,10 +39,8 @@ class Graph:
     def parameters(self) -> tuple[Parameter, ...]:
         """The weights in order of first use; a weight used twice is there once."""
         found: dict[str, Parameter] = {}
-        for op, trips in walk(self.ops):
-            for tensor in op.inputs:
-                if tensor.role is Role.PARAM:
-                    found.setdefault(tensor.name, Parameter(tensor, trips))
+        for parameter in _parameters(self.ops):
+            found.setdefault(parameter.tensor.name, parameter)
         return tuple(found.values())
 
     @property
@@ -77,6 +75,17 @@ def walk(ops: tuple[Op, ...], trips: int = 1) -> Iterator[tuple[Op, int]]:
             yield from walk(op.body, trips * op.trips)
         else:
             yield op, trips
+
+
+def _parameters(ops: tuple[Op, ...]) -> Iterator[Parameter]:
+    """The weights that operations read: one a trip of a scan, but for those that it shares."""
+    for op in ops:
+        yield from (Parameter(tensor, 1) for tensor in op.inputs if tensor.role is Role.PARAM)
+        if isinstance(op, Scan):
+            own = {tensor.name for tensor in op.shared}
+            for inner in _parameters(op.body):
+                if inner.tensor.name not in own:
+                    yield replace(inner, copies=op.trips * inner.copies)
 
 
 def executed_flops(op: Op, sizes: Sizes) -> int:

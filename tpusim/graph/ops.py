@@ -355,25 +355,36 @@ class Scan:
     carries: (outside before, inside before, inside after, outside after) of each carried tensor.
     saves: tensors of the body that are stacked over the trips for the backward scan.
     loads: tensors that the backward scan reads from those stacks.
+    slices: (outside, inside) where a trip reads its own part of a tensor.
+    stacks: (inside, outside) where a trip writes its own part of a tensor.
+    shared: what all trips read alike. sums: (inside, outside) of what the trips' results add up to.
+    recomputed: the backward scan computes the body again, whatever else is kept.
     """
 
     name: str
     trips: int
     body: "tuple[Op, ...]"
-    carries: tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...]
+    carries: tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...] = ()
     saves: tuple[Tensor, ...] = ()
     loads: tuple[Tensor, ...] = ()
+    slices: tuple[tuple[Tensor, Tensor], ...] = ()
+    stacks: tuple[tuple[Tensor, Tensor], ...] = ()
+    shared: tuple[Tensor, ...] = ()
+    sums: tuple[tuple[Tensor, Tensor], ...] = ()
+    recomputed: bool = False
     phase: Phase = Phase.FORWARD
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What the first trip starts from."""
-        return tuple(before for before, *_ in self.carries)
+        """What the first trip starts from, what each takes a part of, and what all read."""
+        carried = (before for before, *_ in self.carries)
+        return (*carried, *(outside for outside, _ in self.slices), *self.shared)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """What the last trip leaves."""
-        return tuple(after for *_, after in self.carries)
+        """What the last trip leaves, what the trips wrote parts of, and what they added up."""
+        carried = (after for *_, after in self.carries)
+        return (*carried, *(outside for _, outside in (*self.stacks, *self.sums)))
 
 
 Op: TypeAlias = Einsum | Convolution | Pointwise | Gather | Scatter | Attention | Route | Scan

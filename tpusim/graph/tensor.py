@@ -11,6 +11,11 @@ from enum import StrEnum
 COMPUTE = "compute"
 """The dtype of activations and of weights in use; the plan says which one it is."""
 
+STORED = "stored"
+"""The dtype in which weights are kept between steps; the plan says which one it is."""
+
+_OF = "/"
+
 
 class Role(StrEnum):
     """What a tensor is to the training step."""
@@ -50,3 +55,13 @@ class Tensor:
 def union_dims(*tensors: Tensor) -> tuple[str, ...]:
     """Every dimension of the tensors, in order of first appearance."""
     return tuple(dict.fromkeys(dim for tensor in tensors for dim in tensor.dims))
+
+
+def part_of(dim: str, parts: int) -> str:
+    """The name of one of `parts` equal parts of a dimension: `seq/4`; the whole is itself."""
+    return f"{dim}{_OF}{parts}" if parts > 1 else dim
+
+
+def whole_dim(dim: str) -> str:
+    """The dimension that a part is of; it is sharded as its parts are."""
+    return dim.partition(_OF)[0]

@@ -9,5 +9,6 @@ from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.structure import structure
 from tpusim.partition.template import Template
+from tpusim.partition.tiles import loss_parts
 
-__all__ = ["Plan", "Sizes", "Template", "lower", "structure"]
+__all__ = ["Plan", "Sizes", "Template", "loss_parts", "lower", "structure"]

@@ -24,7 +24,8 @@ def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ..
     for place, node in enumerate(nodes):
         if not (isinstance(node, Calc) and isinstance(node.op, Pointwise) and node.op.fusible):
             continue
-        host = max((made.get(key, -1) for key in node.reads), default=-1)
+        others = (key for key in node.reads if key not in node.writes)
+        host = max((made.get(key, -1) for key in others), default=-1)
         target = result[host] if host >= 0 else None
         if isinstance(target, Calc) and isinstance(target.op, Einsum):
             result[host] = _fused(target, node, node.op)

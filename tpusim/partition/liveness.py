@@ -41,16 +41,17 @@ class Memory:
         self._saved: list[str] = []
 
     def lives(
-        self, entries: Sequence[Entry], kept: Sequence[str], loads: Sequence[str] = ()
-    ) -> list[Life]:
+        self, entries: Sequence[Entry], kept: Sequence[str], loads: Sequence[str] = (),
+        outside: Collection[str] = (),
+    ) -> list[Life]:  # fmt: skip
         """The life of each entry: a buffer lives from its writer to its last reader.
 
-        Buffers in `kept` outlive the body. `loads` are copied out of their stacks by their first
-        reader. A result that comes a trip late goes to its stack at once, and is read from there. A
-        loop takes nothing itself: what it needs all the while is taken by the operation before it,
-        and given back by the one after it.
+        Buffers in `kept` outlive the body, and those in `outside` are taken and given back around
+        it. `loads` are copied out of their stacks by their first reader. A result that comes a trip
+        late goes to its stack at once, and is read from there. A loop takes nothing itself: what it
+        needs all the while is taken by the operation before it, and given back by the one after it.
         """
-        body = _Body(self, entries, kept, loads)
+        body = _Body(self, entries, kept, loads, outside)
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -106,11 +107,13 @@ class _Body:
     """
 
     def __init__(
-        self, memory: Memory, entries: Sequence[Entry], kept: Sequence[str], loads: Sequence[str]
-    ) -> None:
+        self, memory: Memory, entries: Sequence[Entry], kept: Sequence[str],
+        loads: Sequence[str], outside: Collection[str],
+    ) -> None:  # fmt: skip
         self.memory = memory
         self.entries = entries
-        self.kept = frozenset(kept)
+        self.kept = frozenset((*kept, *outside))
+        self.outside = outside
         self.lives = [Life() for _ in entries]
         self.names: dict[str, str] = {}
         late = late_results(entries)
@@ -133,7 +136,7 @@ class _Body:
     def write(self, place: int, entry: Entry) -> None:
         """Take the entry's results, or write them over operands that nobody reads after it."""
         over = self._overwritten(place, entry)
-        for key in entry.writes:
+        for key in (key for key in entry.writes if key not in self.outside):
             end = None if key in self.kept else self.last.get(key, place)
             self.names[key] = over.get(key, key)
             if key in over:

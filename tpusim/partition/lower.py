@@ -4,7 +4,7 @@ The sizes of the axes give every extent, the lowering decides how each collectiv
 order of the operations decides when each buffer lives.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -51,7 +51,7 @@ def lower(
     Raises PlanError for a matmul in a dtype that the chip has no rate for.
     """
     check_dtypes(plan, pod.chip)
-    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype)
+    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype)
     decisions = Decisions(template, sizes, plan, pod, placement)
     outside = dict(template.gradients)
     memory = Memory(
@@ -124,21 +124,25 @@ class _Lowerer:
         nodes: Sequence[Node],
         kept: Sequence[str],
         nest: Nest | None = None,
+        outside: Mapping[str, str] | None = None,
     ) -> tuple[Op, ...]:
-        """The operations of one body, of a loop where `nest` is one."""
+        """The operations of one body, of a loop where `nest` is one.
+
+        outside: buffers of the body around it that it uses, each with the operation that wrote it.
+        """
         carried, gradients, loads = (
             (nest.carried, nest.gradients, nest.loads) if nest else ((),) * 3
         )
         copies = host_copies(nest, self.offload) if nest else ()
         entries = with_host_copies(self.decisions.entries(nodes, nest is not None), copies)
-        lives = self.memory.lives(entries, kept, loads)
+        lives = self.memory.lives(entries, kept, loads, outside or ())
         self.crossing += [entry.name for entry in entries
                           if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
         writers = {key: name for entry in entries for key, name in _results(entry)}
         late, taken = late_results(entries), behind_operands(entries)
         queued, arriving = turns(entries), arrivals(entries)
         passed = {*late, *arriving}
-        written: dict[str, str] = {}
+        written = {key: name for key, name in (outside or {}).items() if name}
         ops: list[Op] = []
         for place, (entry, life) in enumerate(zip(entries, lives, strict=True)):
             deps = [Dep(written[key]) for key in entry.reads if key in written]
@@ -150,7 +154,7 @@ class _Lowerer:
             deps += [Dep(taken[key], 1) for key in entry.writes if key in taken]
             deps += [Dep(writers[left], 1) for key, left in carried
                      if key in entry.reads and left in writers]  # fmt: skip
-            ops.extend(self._operations(entry, tuple(dict.fromkeys(deps)), life))
+            ops.extend(self._operations(entry, tuple(dict.fromkeys(deps)), life, written))
             written.update((key, name) for key, name in _results(entry) if key not in passed)
         self.reduced |= {
             weight: writers[key]
@@ -159,7 +163,9 @@ class _Lowerer:
         }
         return tuple(ops)
 
-    def _operations(self, entry: Entry, deps: tuple[Dep, ...], life: Life) -> tuple[Op, ...]:
+    def _operations(
+        self, entry: Entry, deps: tuple[Dep, ...], life: Life, written: Mapping[str, str]
+    ) -> tuple[Op, ...]:
         match entry:
             case Calc():
                 return (self._compute(entry, deps, life),)
@@ -170,11 +176,11 @@ class _Lowerer:
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case Nest():
-                return self._loop(entry)
+                return self._loop(entry, {key: written.get(key, "") for key in entry.outside})
 
-    def _loop(self, nest: Nest) -> tuple[Op, ...]:
+    def _loop(self, nest: Nest, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """A loop, with what stands before and behind it where it fetches from the host."""
-        body = self.body(nest.body, kept=(), nest=nest)
+        body = self.body(nest.body, kept=(), nest=nest, outside=outside)
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)

@@ -70,6 +70,8 @@ class Plan:
     seq_len, global_batch: tokens a sequence, sequences a step over all devices.
     microbatches: parts of the global batch that run one after the other; their gradients are added
         up, and the optimizer runs once.
+    vocab_tiles: parts of a device's tokens for which the loss is computed one after the other, so
+        that the logits of one part lie in HBM; they are computed again in the backward pass.
     remat, save: what the forward pass keeps (see `Remat`), and tensors saved besides.
     rules: dimension -> axes, over the defaults of `rules.py`; `act_` before a dimension means
         activations, without it weights.
@@ -126,6 +128,7 @@ class Plan:
     accumulator_dtype: str = ""
     second_moment_dtype: str = ""
     loss_dtype: str = ""
+    vocab_tiles: int = 1
 
     def __post_init__(self) -> None:
         for key, choices in _CHOICES.items():
@@ -136,7 +139,7 @@ class Plan:
             value = getattr(self, key)
             if value and value not in choices:
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
-        for key in ("seq_len", "global_batch", "microbatches"):
+        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles"):
             _positive(f"plan.{key}", getattr(self, key))
         for key in ("save", "offload"):
             _names(f"plan.{key}", getattr(self, key))
@@ -210,11 +213,12 @@ class Plan:
         saved = f" + {', '.join(self.save)}" if self.save else ""
         parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
         moved = [*self.offload, *(["optimizer state"] if self.offload_optimizer else [])]
+        tiles = f", loss in {self.vocab_tiles} tiles" if self.vocab_tiles > 1 else ""
         hosted = f", on the host: {', '.join(moved)}" if moved else ""
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
-            f"remat {self.remat}{saved}{hosted}, {self._dtypes}, {self.optimizer}, "
+            f"remat {self.remat}{saved}{hosted}{tiles}, {self._dtypes}, {self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}"
         )
 

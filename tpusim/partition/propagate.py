@@ -8,7 +8,7 @@ the rules where propagation leaves a dimension open. Without annotations the rul
 
 from collections.abc import Iterable
 
-from tpusim.graph import Graph, Op, Pointwise, Role, Scan, Tensor
+from tpusim.graph import Graph, Op, Pointwise, Role, Scan, Tensor, whole_dim
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan
 from tpusim.partition.rules import Rules, annotations
@@ -55,11 +55,12 @@ def _forward(ops: Iterable[Op]) -> Iterable[Op]:
 
 
 def _carries(ops: Iterable[Op]) -> Iterable[tuple[Tensor, Tensor]]:
-    """Tensors that must lie alike: what a scan carries in and out of its trips."""
+    """Tensors that must lie alike: what a scan carries in and out, and what it takes in parts."""
     for op in ops:
         if isinstance(op, Scan) and op.phase is Phase.FORWARD:
             for before, first, last, after in op.carries:
                 yield from ((before, first), (first, last), (last, after))
+            yield from (*op.slices, *op.stacks)
 
 
 def _spread(
@@ -87,12 +88,12 @@ def _agree(state: dict[str, _Open], tensors: list[Tensor]) -> bool:
     for tensor in tensors:
         for dim, axes in zip(tensor.dims, state[tensor.name], strict=True):
             if axes:
-                known.setdefault(dim, axes)
+                known.setdefault(whole_dim(dim), axes)
     changed = False
     for tensor in tensors:
         opened = state[tensor.name]
         for place, dim in enumerate(tensor.dims):
-            axes = known.get(dim)
+            axes = known.get(whole_dim(dim))
             taken = {a for have in opened if have for a in have}
             if opened[place] is None and axes and not taken & set(axes):
                 opened[place] = axes

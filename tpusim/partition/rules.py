@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import Graph, Role, Tensor
+from tpusim.graph import Graph, Role, Tensor, whole_dim
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
 
@@ -145,7 +145,8 @@ def _check_once(where: str, axes: Sequence[str]) -> None:
 
 
 def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
-    valid = {*DEFAULT_RULES, *sizes, *(f"act_{dim}" for dim in sizes)}
+    dims = {whole_dim(dim) for dim in sizes}
+    valid = {*DEFAULT_RULES, *dims, *(f"act_{dim}" for dim in dims)}
     rules = {}
     for key, rule in plan.rules.items():
         if key not in valid:
@@ -208,5 +209,5 @@ def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
 
 def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not Role.PARAM:
-        return f"act_{dim}"
+        return f"act_{whole_dim(dim)}"
     return dim if len(tensor.dims) > 1 else "norm"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tpusim.graph import Op, Pointwise, Role, Tensor
+from tpusim.graph import Op, Pointwise, Role, Scan, Tensor
 from tpusim.partition.layout import Axes, Layout, Local, Step, reshard
 from tpusim.partition.split import Split
 from tpusim.partition.template import Buffer, Calc, Comm, Node, Purpose
@@ -32,26 +32,35 @@ class Scope:
     wanted: the layout that the plan gives each forward tensor; a gradient lies as its primal.
     sizes: of the dimensions.
     prefix: sets the names of a backward body apart from the forward ones that it repeats.
+    outer: the scope of the body around a loop's, which has what all of the loop's trips share.
     """
 
     def __init__(
         self, wanted: Mapping[str, Layout], weights: frozenset[str],
         buffers: dict[str, Buffer], sizes: Mapping[str, int], prefix: str = "",
+        outer: "Scope | None" = None,
     ) -> None:  # fmt: skip
         self.wanted = wanted
         self.sizes = sizes
         self.weights = weights
         self.buffers = buffers
         self.prefix = prefix
+        self.outer = outer
         self.phase = Phase.FORWARD
         self.nodes: list[Node] = []
         self.held: dict[str, Piece] = {}
+        self.outside: dict[str, None] = {}
+        self._shared: frozenset[str] = frozenset()
+        self._summed: frozenset[str] = frozenset()
         self._copies: dict[tuple[str, Layout], Piece] = {}
         self._readers: dict[str, list[Op]] = {}
 
-    def inner(self, prefix: str) -> "Scope":
-        """A scope for a loop's body, writing to the same table of buffers."""
-        return Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix)
+    def inner(self, prefix: str, scan: Scan) -> "Scope":
+        """A scope for the body of `scan`, writing to the same table of buffers."""
+        made = Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix, self)
+        made._shared = frozenset(tensor.name for tensor in scan.shared)
+        made._summed = frozenset(inside.name for inside, _ in scan.sums)
+        return made
 
     def read_by(self, ops: Sequence[Op]) -> None:
         """Note who reads what, before the operations are emitted."""
@@ -78,6 +87,8 @@ class Scope:
 
     def piece(self, tensor: Tensor) -> Piece:
         """The tensor as it lies now, its terms perhaps not added up."""
+        if self.outer and tensor.name in self._shared:
+            return self.outer.piece(tensor)
         return self.held.get(tensor.name) or self.hold(tensor)
 
     def whole(self, tensor: Tensor) -> Piece:
@@ -86,7 +97,14 @@ class Scope:
         return self.settle(piece) if piece.partial else piece
 
     def need(self, tensor: Tensor, split: Split) -> str:
-        """The key of a buffer that holds the tensor divided as `split` says, or less divided."""
+        """The key of a buffer that holds the tensor divided as `split` says, or less divided.
+
+        What the trips of a loop share is brought to lie so before the loop, once.
+        """
+        if self.outer and tensor.name in self._shared:
+            key = self.outer.need(tensor, split)
+            self.outside[key] = None
+            return key
         piece = self.whole(tensor)
         target = tuple(split.get(dim, ()) for dim in tensor.dims)
         steps = list(reshard(piece.layout, (), target))
@@ -105,8 +123,13 @@ class Scope:
         return settled
 
     def finish(self, pieces: Sequence[Piece]) -> None:
-        """Settle results at once, unless a sum is going to add up their terms first."""
+        """Settle results at once, unless a sum is going to add up their terms first.
+
+        What a loop adds up over its trips is settled behind the loop.
+        """
         for piece in pieces:
+            if piece.tensor.name in self._summed:
+                continue
             readers = self._readers.get(piece.tensor.name, ())
             summed = readers and all(isinstance(op, Pointwise) and op.linear for op in readers)
             if not (piece.partial and summed):
@@ -168,6 +191,17 @@ class Scope:
             )
         )  # fmt: skip
         return pieces
+
+    def add_to(self, total: Piece, op: Op, split: Split, share: Piece) -> None:
+        """Emit `op`, which adds `share` to `total`, a piece of the scope around this one."""
+        self.outside[total.key] = None
+        self.nodes.append(
+            Calc(
+                name=self.prefix + op.name, op=op,
+                split=tuple((dim, axes) for dim, axes in split.items() if axes),
+                reads=(total.key, share.key), writes=(total.key,),
+            )
+        )  # fmt: skip
 
     def buffer(self, key: str, local: Local, dtype: str, category: str) -> None:
         """Declare a buffer that a node writes."""

@@ -10,7 +10,7 @@ from math import ceil
 
 import numpy as np
 
-from tpusim.graph import COMPUTE
+from tpusim.graph import COMPUTE, STORED
 from tpusim.partition.layout import Axes, Local
 from tpusim.program import Number
 
@@ -27,6 +27,7 @@ class Sizes:
     dims: Mapping[str, int]
     axes: Mapping[str, Number]
     compute_dtype: str = "bf16"
+    stored_dtype: str = "f32"
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:
@@ -71,8 +72,8 @@ class Sizes:
         return 1 - real / self.padded(local.dims, local.split())
 
     def dtype(self, name: str) -> str:
-        """The dtype of that name; `compute` is the plan's compute dtype."""
-        return self.compute_dtype if name == COMPUTE else name
+        """The dtype of that name; `compute` and `stored` are the plan's dtypes for weights."""
+        return {COMPUTE: self.compute_dtype, STORED: self.stored_dtype}.get(name, name)
 
     def itemsize(self, dtype: str) -> float:
         """Bytes of an element."""

@@ -84,7 +84,8 @@ class Nest:
 
     carried: (what a trip reads, what it leaves for the next one). saves: buffers of the body that
     are stacked over the trips. loads: buffers of the body that are read from such a stack.
-    gradients: (weight, buffer) of those that are stacked for the optimizer.
+    gradients: (weight, buffer) of those that are stacked for the optimizer. outside: buffers of the
+    program around it that the body reads or adds to.
     """
 
     scan: Scan
@@ -95,6 +96,7 @@ class Nest:
     saves: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
+    outside: tuple[str, ...] = ()
 
 
 Node: TypeAlias = Calc | Comm | Nest

@@ -27,9 +27,14 @@ def reduced_in(plan: Plan, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
     """The buffers, those of unreduced gradients in the dtype of their reduction."""
     dtype = _other(plan.dtype_of("reduce_dtype"), plan)
     return {
-        key: replace(buffer, dtype=dtype) if buffer.category == GRADIENTS else buffer
+        key: replace(buffer, dtype=dtype) if _is_term(buffer) else buffer
         for key, buffer in buffers.items()
     }
+
+
+def _is_term(buffer: Buffer) -> bool:
+    """Whether it is an unreduced gradient; sums over trips are in a dtype of their own."""
+    return buffer.category == GRADIENTS and buffer.dtype == COMPUTE
 
 
 def travelling(
@@ -49,7 +54,7 @@ def travelling(
             after = tuple(_summing(group, weights, sums) for group in node.epilogue)
             node = replace(node, op=op, epilogue=after)
         elif isinstance(node, Comm) and node.purpose is Purpose.GRADIENT:
-            node = replace(node, dtype=sums)
+            node = replace(node, dtype=sums) if node.dtype == COMPUTE else node
         elif isinstance(node, Comm) and node.name in gathers:
             node = _gathered(node, gathers[node.name], plan, passes, buffers)
         result.append(node)

@@ -97,7 +97,8 @@ def plan_of(run: Measured, model: Transformer) -> Plan:
     quantised = run.dtype if run.dtype in QUANTISED else ""
     plan = Plan(
         mesh=mesh, seq_len=run.seq_len, global_batch=run.global_batch, remat=remat, save=save,
-        offload=offload, rules=_rules(run, mesh), optimizer=_optimizer(run)[0],
+        offload=offload, vocab_tiles=max(run.vocab_tiles, 1), rules=_rules(run, mesh),
+        optimizer=_optimizer(run)[0],
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
         style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
     )  # fmt: skip
@@ -190,8 +191,6 @@ def _optimizer(run: Measured) -> tuple[str, bool]:
 
 def notes_of(run: Measured) -> Iterator[str]:
     """What of the run is taken otherwise."""
-    if run.vocab_tiles > 1:
-        yield "the loss is computed whole, not in tiles of the vocabulary"
     if run.dtype in QUANTISED:
         yield (
             f"{run.dtype} taken for the layers' matmuls with weights, forward and both backward "

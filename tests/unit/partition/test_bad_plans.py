@@ -87,6 +87,14 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
          "names 'fsdp' twice; an axis shards one dimension of a tensor, once"),
         (MESH, {"rules": {"act_embed": ["tensor", "tensor"]}}, "plan.rules.act_embed names "
          "'tensor' twice"),
+        (MESH, {"vocab_tiles": 0}, "plan.vocab_tiles is 0; it must be a whole number of at least "
+         "1"),
+        (MESH, {"vocab_tiles": 12}, "plan.vocab_tiles is 12, which does not divide the 128 tokens "
+         "that a device has at a time (8 of batch x 16 of seq); write 8 or 16"),
+        (MESH, {"vocab_tiles": 256, "microbatches": 4}, "plan.vocab_tiles is 256, which does not "
+         "divide the 32 tokens that a device has at a time (2 of batch x 16 of seq); write 32"),
+        (MESH, {"vocab_tiles": 128, "rules": {"act_seq": "tensor"}}, "the 32 tokens that a device "
+         "has at a time (8 of batch x 4 of seq); write 32"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_answered_with_a_sentence(

@@ -204,10 +204,14 @@ def test_a_run_that_contradicts_itself_is_a_row(columns: dict[str, object], sent
 
 
 def test_notes_say_what_is_taken_otherwise() -> None:
-    taken = run(vocab_tiles=4, optimizer="", framework="novel", attention="")
+    taken = run(optimizer="", framework="novel", attention="")
     notes = " ".join(setup(taken).notes)
-    for words in ("whole", "taken as adam", "(novel) is lowered", "no attention"):
+    for words in ("taken as adam", "(novel) is lowered", "no attention"):
         assert words in notes
+
+
+def test_the_loss_is_computed_in_as_many_tiles() -> None:
+    assert [setup(run(vocab_tiles=tiles)).plan.vocab_tiles for tiles in (0, 1, 4)] == [1, 1, 4]
 
 
 def test_a_plan_that_does_not_fit_is_simulated() -> None:
