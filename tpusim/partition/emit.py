@@ -143,7 +143,7 @@ def _sum(scope: Scope, op: Pointwise) -> None:
     (output,) = op.outputs
     want = scope.want(output)
     terms = _merged_terms(scope, op, [scope.piece(tensor) for tensor in op.inputs])
-    settled = [scope.reshard(term, want) for term in terms]
+    settled = [scope.added_up(term, want) for term in terms]
     if len(settled) == 1:
         scope.held[output.name] = replace(settled[0], tensor=output)
         return
