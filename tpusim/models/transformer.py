@@ -33,6 +33,8 @@ class Transformer:
     kv_heads: fewer than `heads` for grouped-query attention, 1 for multi-query.
     gated: the MLP has two input matrices, the product of which goes on.
     parallel: attention and MLP read the same norm and are added together (PaLM, GPT-J).
+    post_norms: what attention and MLP make is normed before it is added (Gemma 2 and 3).
+    qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
     attention: `flash` is a fused kernel, `dot` writes the scores to HBM.
     window: keys that a query sees, 0 for all of them. global_every: where there is a window, each
         so many-th layer sees all keys (Gemma 3: 6), 0 for none (Mistral).
@@ -50,6 +52,8 @@ class Transformer:
     gated: bool = True
     activation: str = "silu"
     parallel: bool = False
+    post_norms: bool = False
+    qk_norm: bool = False
     tied_embeddings: bool = False
     rotary: bool = True
     attention: str = "flash"
@@ -159,6 +163,8 @@ def _block(m: Transformer, name: str, window: int, seq_len: int) -> Block:
         gated=m.gated,
         activation=m.activation,
         parallel=m.parallel,
+        post_norms=m.post_norms,
+        qk_norm=m.qk_norm,
         rotary=m.rotary,
         fused=m.attention == "flash",
         causal=m.causal,
