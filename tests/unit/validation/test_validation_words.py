@@ -196,7 +196,6 @@ CONTRADICTIONS = [
     ({"save": "querry"}, "'querry', which is no tensor of a layer"),
     ({"mlp_matrices": 4}, "write 2 (plain) or 3 (gated)"),
     ({"n_kv_heads": 3}, "4 heads cannot share 3 K/V heads"),
-    ({"chip": "7x", "topology": "2x2x4", "mesh_counts": "chip"}, "a 7x chip is 2 devices"),
 ]
 
 
