@@ -8,6 +8,7 @@ from tpusim.partition.passes import Entry, HostCopy, Planned, Ring, late_results
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
+from tpusim.phase import Phase
 from tpusim.program import Alloc, Number
 
 
@@ -36,7 +37,7 @@ class Memory:
         self.finished = gradients
         self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
-        self._saved: list[str] = []
+        self._saved: list[tuple[str, ...]] = []
 
     def lives(self, entries: Sequence[Entry], kept: Sequence[str]) -> list[Life]:
         """The life of each entry: a buffer lives from its writer to its last reader.
@@ -118,15 +119,18 @@ class Memory:
         )
 
     def _stacks(self, nest: Nest, life: Life) -> None:
-        """What a loop stacks: activations saved for the backward loop, gradients of all layers."""
-        if nest.scan.loads:
-            life.frees.extend(self._saved)
-            self._saved = []
-        kept = zip(nest.scan.saves, nest.saves, strict=True)
-        for key in (key for tensor, key in kept if tensor.short not in self.offload):
-            stack = self._stack(key, nest.scan.trips, "saved activations")
-            self._saved.append(stack.tensor)
-            life.allocs.append(stack)
+        """What a loop stacks: activations saved for the backward loop, gradients of all layers.
+
+        Backward loops come in the reverse order of the forward ones.
+        """
+        if nest.scan.phase is Phase.BACKWARD:
+            life.frees.extend(self._saved.pop())
+        else:
+            kept = zip(nest.scan.saves, nest.saves, strict=True)
+            keys = (key for tensor, key in kept if tensor.short not in self.offload)
+            stacks = [self._stack(key, nest.scan.trips, "saved activations") for key in keys]
+            self._saved.append(tuple(stack.tensor for stack in stacks))
+            life.allocs.extend(stacks)
         for weight, key in nest.gradients:
             stack = self._as_gradient(self._stack(key, nest.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
