@@ -6,6 +6,7 @@ over its transposed body, with what is recomputed in front.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph.graph import Graph
@@ -128,7 +129,7 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
         Scan(
             f"{op.name}/d",
             op.trips,
-            again + tuple(inner.ops),
+            _block_by_block(again, inner.ops),
             tuple(carries),
             loads=saved,
             phase=Phase.BACKWARD,
@@ -136,6 +137,37 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
     )
     tape.parameter_gradients |= inner.parameter_gradients
     return replace(op, saves=saved)
+
+
+def _block_by_block(again: Sequence[Op], backward: Sequence[Op]) -> tuple[Op, ...]:
+    """The backward pass, with what each block computes again right before it.
+
+    A block is what names have before their last part: one layer of a pattern. All of its inputs
+    are saved, so nothing of it has to be there before its own backward pass.
+    """
+    waiting: dict[str, list[Op]] = {}
+    for op in again:
+        waiting.setdefault(_block(op.name), []).append(op)
+    maker = {tensor.name: _block(op.name) for op in again for tensor in op.outputs}
+    result: list[Op] = []
+
+    def bring(block: str) -> None:
+        for op in waiting.pop(block, ()):
+            for tensor in op.inputs:
+                bring(maker.get(tensor.name, ""))
+            result.append(op)
+
+    for op in backward:
+        for block in [block for block in waiting if op.name.startswith(f"{block}/")]:
+            bring(block)
+        for tensor in op.inputs:
+            bring(maker.get(tensor.name, ""))
+        result.append(op)
+    return tuple(result)
+
+
+def _block(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def _short(name: str) -> str:

@@ -8,6 +8,7 @@ from plans import flat, plan_of, small
 
 from tpusim.graph import Attention, Remat, Scan, model_flops, training_step, walk
 from tpusim.hardware import Slice
+from tpusim.phase import Phase
 from tpusim.simulation import simulate
 
 SEQ, WINDOW = 64, 8
@@ -109,3 +110,23 @@ def test_stacks_of_both_scans_are_given_back() -> None:
 
 def test_fewer_layers_than_a_pattern_are_all_local() -> None:
     assert [op.window for op in kernels(layers=2, window=WINDOW, global_every=3)] == [WINDOW]
+
+
+def test_each_layer_of_a_pattern_is_computed_again_right_before_its_backward_pass() -> None:
+    model = small(layers=6, window=WINDOW, global_every=3)
+    step = training_step(model.graph(batch=4, seq_len=SEQ), Remat("full"))
+    body = next(op.body for op in step.ops if isinstance(op, Scan) and op.loads)
+    order = dict.fromkeys((op.name.split("/")[1], op.phase) for op in body)
+    assert [(layer, phase) for layer, phase in order if layer.isdigit()] == [
+        (layer, phase) for layer in "210" for phase in (Phase.RECOMPUTE, Phase.BACKWARD)
+    ]
+
+
+def test_a_pattern_holds_the_activations_of_one_layer() -> None:
+    pod, plan = Slice("v5e", "4x4"), plan_of({"data": 16}, seq_len=512)
+    one, many = (
+        simulate(small(layers=12, window=WINDOW, global_every=every), plan, pod).memory_bytes
+        for every in (0, 6)
+    )
+    assert many["activations"] <= 1.25 * one["activations"]
+    assert many["saved activations"] == one["saved activations"]
