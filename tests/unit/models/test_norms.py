@@ -86,16 +86,31 @@ def test_a_norm_of_heads_costs_its_bytes() -> None:
     assert forward_bytes(small(**QK), PLAN) - forward_bytes(small(), PLAN) == LAYERS * 2 * one
 
 
-@pytest.mark.parametrize(("mesh", "summed"), [({"fsdp": 8, "tensor": 2}, 0), ({"fsdp": 8}, 3)])
-def test_a_norm_after_a_matmul_costs_its_bytes(mesh: dict[str, int], summed: int) -> None:
-    """And those of the sum that follows, which has left the matmul's epilogue.
+@pytest.mark.parametrize(("mesh", "passes"), [({"fsdp": 8, "tensor": 2}, 0), ({"fsdp": 8}, 3)])
+def test_a_norm_after_a_matmul_and_the_sum_after_it_are_one_pass(
+    mesh: dict[str, int], passes: int
+) -> None:
+    """Two terms read, one written, and the scale cast and read.
 
-    Where the matmul's result is a partial sum, it was not in there before either.
+    The sum has left the matmul's epilogue for it; where the matmul's result is a partial sum, it
+    was not in there before either, and the norm costs no more than its scale.
     """
     plan = plan_of(mesh)
-    one = (2 + summed) * 2 * TOKENS * EMBED + (4 + 2 + 2) * EMBED
+    one = passes * 2 * TOKENS * EMBED + (4 + 2 + 2) * EMBED
     more = forward_bytes(small(**POST), plan) - forward_bytes(small(), plan)
     assert more == LAYERS * 2 * one
+
+
+def test_a_residual_gradient_is_added_where_the_norm_is_differentiated() -> None:
+    """Three operands read, one result written: the gradient of the sum before a norm."""
+    program = program_of(small(), plan_of({"fsdp": 8}), Slice("v5e", "2x4"))
+    found = {op.name: op.work for op, _ in flat(program.body) if isinstance(op, Compute)}
+    assert not [name for name in found if "layer" in name and name.endswith("/dsum")]
+    for name in ("attn_norm", "mlp_norm"):
+        work = found[f"bwd/layer/{name}/d"]
+        assert isinstance(work, Vector)
+        assert work.read_bytes == 3 * 2 * TOKENS * EMBED + 2 * EMBED
+        assert work.write_bytes == 2 * TOKENS * EMBED + 2 * EMBED
 
 
 def test_the_last_projection_is_computed_again_for_the_norm_after_it() -> None:
