@@ -36,7 +36,7 @@ class Step:
 
     def __init__(self, run, mesh):
         self.model = {"gated": True, "rotary": True, "attention": "flash", "activation": "silu",
-                      "kind": "decoder", **run["model"]}  # fmt: skip
+                      "kind": "decoder", "softmax_dtype": "compute", **run["model"]}  # fmt: skip
         self.plan = {"microbatches": 1, "remat": "full", "save": [], "offload": [], "rules": {},
                      "optimizer": "adam", "param_dtype": "f32", "moment_dtype": "f32",
                      "grad_dtype": "bf16", **run["plan"]}  # fmt: skip
@@ -143,9 +143,10 @@ class Step:
 
     def dot(self, q, k, v):
         """Attention as XLA runs it: the scores are in HBM, and causal ones are whole."""
+        wide = DTYPES[self.model["softmax_dtype"].replace("compute", "bf16")]
         shared = q.shape[2] // k.shape[2]
         k, v = (jnp.repeat(t, shared, axis=2) if shared > 1 else t for t in (k, v))
-        scores = checkpoint_name(jnp.einsum("bqhk,bthk->bhqt", q, k), "scores").astype(F32)
+        scores = checkpoint_name(jnp.einsum("bqhk,bthk->bhqt", q, k), "scores").astype(wide)
         if self.model["kind"] == "decoder":
             seen = jnp.tri(q.shape[1], dtype=bool)
             scores = jnp.where(seen, scores, -1e30)

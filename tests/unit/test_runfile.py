@@ -115,6 +115,8 @@ BAD_CONTENT = [
     ({"plam": "x = 1"}, FileError, r"unknown section \[plam\]; did you mean 'plan'\?"),
     ({"plan": f"{P}\nseqlen = 3"}, PlanError, r"unknown key 'seqlen'; did you mean 'seq_len'\?"),
     ({"plan": f"{P}\ntwisted = true"}, PlanError, r"'twisted'; it belongs to \[slice\]"),
+    ({"model": "post_norm = true"}, ModelError, r"'post_norm'; did you mean 'post_norms'"),
+    ({"model": "qk_norm = 1"}, ModelError, r"write true or false, without quotes"),
     ({"model": "vocabulary = 9"}, ModelError, r"unknown key 'vocabulary'; did you mean 'vocab'\?"),
     ({"slice": 'ship = "v4"'}, HardwareError, r"unknown key 'ship'; did you mean 'chip'\?"),
     ({"plan": "seq_len = 8\nmesh = { fsdp = 64 }"}, PlanError,

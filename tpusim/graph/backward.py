@@ -7,7 +7,7 @@ their gradients, in the dtype in which weights are stored.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph.graph import Graph
@@ -45,7 +45,7 @@ class _Tape:
     def share(self, of: Tensor, by: str) -> Tensor:
         """A new tensor for the part of `of`'s gradient that operation `by` makes."""
         name = f"d({of.name})" if self.uses[of.name] == 1 else f"d({of.name})~{_short(by)}"
-        made = replace(of, name=name, role=Role.GRADIENT, primal=of.name)
+        made = of.gradient(name)
         self.shares.setdefault(of.name, []).append(made)
         return made
 
@@ -54,8 +54,9 @@ class _Tape:
         shares = [share.view(tensor.dims) for share in self.shares.get(tensor.name, ())]
         if len(shares) < 2:
             return shares[0] if shares else None
-        dtype = STORED if any(share.dtype == STORED for share in shares) else tensor.dtype
-        made = replace(_cotangent(tensor), dtype=dtype)
+        made = _cotangent(tensor)
+        if any(share.dtype == STORED for share in shares):
+            made = replace(made, dtype=STORED)
         self.ops.append(
             Pointwise(
                 f"{tensor.name}/dsum",
@@ -128,7 +129,7 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
     stacks = _gradients(op, inner, tape, ((part, whole) for whole, part in op.slices))
     sums = _gradients(op, inner, tape, ((t, replace(t, dtype=STORED)) for t in op.shared))
     again, kept = recompute(op.body, inner.ops, (Remat() if op.recomputed else remat).keeps)
-    body = again + tuple(inner.ops)
+    body = _block_by_block(again, inner.ops)
     read = {tensor.name for one in body for tensor in one.inputs}
     slices = tuple(
         pair
@@ -170,7 +171,38 @@ def _gradients(
 
 
 def _cotangent(tensor: Tensor) -> Tensor:
-    return replace(tensor, name=f"d({tensor.name})", role=Role.GRADIENT, primal=tensor.name)
+    return tensor.gradient(f"d({tensor.name})")
+
+
+def _block_by_block(again: Sequence[Op], backward: Sequence[Op]) -> tuple[Op, ...]:
+    """The backward pass, with what each block computes again right before it.
+
+    A block is what names have before their last part: one layer of a pattern. All of its inputs
+    are saved, so nothing of it has to be there before its own backward pass.
+    """
+    waiting: dict[str, list[Op]] = {}
+    for op in again:
+        waiting.setdefault(_block(op.name), []).append(op)
+    maker = {tensor.name: _block(op.name) for op in again for tensor in op.outputs}
+    result: list[Op] = []
+
+    def bring(block: str) -> None:
+        for op in waiting.pop(block, ()):
+            for tensor in op.inputs:
+                bring(maker.get(tensor.name, ""))
+            result.append(op)
+
+    for op in backward:
+        for block in [block for block in waiting if op.name.startswith(f"{block}/")]:
+            bring(block)
+        for tensor in op.inputs:
+            bring(maker.get(tensor.name, ""))
+        result.append(op)
+    return tuple(result)
+
+
+def _block(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def _short(name: str) -> str:

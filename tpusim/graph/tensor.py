@@ -31,6 +31,7 @@ class Tensor:
     """A tensor; its name identifies it within the graph.
 
     primal: for a gradient, the name of the tensor whose gradient (or part of it) this is.
+    narrow: the dtype of its gradient and of its saved copies, where that is another.
     """
 
     name: str
@@ -38,6 +39,16 @@ class Tensor:
     role: Role = Role.ACTIVATION
     dtype: str = COMPUTE
     primal: str = ""
+    narrow: str = ""
+
+    def gradient(self, name: str) -> "Tensor":
+        """A tensor for its gradient, or for a part of that."""
+        return Tensor(name, self.dims, Role.GRADIENT, self.saved_dtype, self.name)
+
+    @property
+    def saved_dtype(self) -> str:
+        """The dtype in which it is saved for the backward pass."""
+        return self.narrow or self.dtype
 
     def view(self, dims: tuple[str, ...]) -> "Tensor":
         """The same tensor with its dimensions called otherwise (keys run over `kv_seq`)."""

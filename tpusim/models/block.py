@@ -21,9 +21,10 @@ class Block:
     """The structure of one layer; sizes belong to the graph.
 
     name: what its tensors' names begin with. kv_head: the dimension of the K/V heads, `heads` where
-    each query head has its own; repeated: they are fewer, but more than one. fused: attention is
-    one kernel. window: keys that a query sees, 0 for all. share: the part of whole scores that the
-    model needs.
+    each query head has its own; repeated: they are fewer, but more than one. post_norms and
+    qk_norm: see `Transformer`. fused: attention is one kernel. window: keys that a query sees, 0
+    for all. share: the part of whole scores that the model needs. softmax_dtype: of the scores,
+    where attention is no kernel.
     """
 
     name: str
@@ -32,29 +33,45 @@ class Block:
     gated: bool
     activation: str
     parallel: bool
+    post_norms: bool
+    qk_norm: bool
     rotary: bool
     fused: bool
     causal: bool
     window: int
     share: float
+    softmax_dtype: str
 
 
 def block_ops(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
     """One layer: attention and MLP, one after the other or side by side."""
     attn_in, projected = Tensor(f"{b.name}/attn_norm", RESIDUAL), Tensor(f"{b.name}/out", RESIDUAL)
     mlp_out = Tensor(f"{b.name}/mlp_out", RESIDUAL)
-    attention = (norm(f"{b.name}/attn_norm", x, attn_in), *_attention(b, attn_in, projected))
+    after_attn, attended = _post_norm(b, "attn", projected)
+    after_mlp, fed = _post_norm(b, "mlp", mlp_out)
+    attention = (
+        norm(f"{b.name}/attn_norm", x, attn_in), *_attention(b, attn_in, projected), *after_attn
+    )  # fmt: skip
     if b.parallel:
-        return (*attention, *_mlp(b, attn_in, mlp_out),
-                _add(f"{b.name}/layer_out", (x, projected, mlp_out), out))  # fmt: skip
+        return (*attention, *_mlp(b, attn_in, mlp_out), *after_mlp,
+                _add(f"{b.name}/layer_out", (x, attended, fed), out))  # fmt: skip
     mid, mlp_in = Tensor(f"{b.name}/mid", RESIDUAL), Tensor(f"{b.name}/mlp_norm", RESIDUAL)
     return (
         *attention,
-        _add(f"{b.name}/mid", (x, projected), mid),
+        _add(f"{b.name}/mid", (x, attended), mid),
         norm(f"{b.name}/mlp_norm", mid, mlp_in),
         *_mlp(b, mlp_in, mlp_out),
-        _add(f"{b.name}/layer_out", (mid, mlp_out), out),
+        *after_mlp,
+        _add(f"{b.name}/layer_out", (mid, fed), out),
     )
+
+
+def _post_norm(b: Block, name: str, made: Tensor) -> tuple[tuple[Op, ...], Tensor]:
+    """The norm of what attention or MLP made, where there is one, and what is added up."""
+    if not b.post_norms:
+        return (), made
+    normed = Tensor(f"{b.name}/post_{name}_norm", RESIDUAL)
+    return (norm(normed.name, made, normed),), normed
 
 
 def _attention(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
@@ -64,23 +81,26 @@ def _attention(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
         Einsum(f"{b.name}/w{t.short}", x, _weight(b, f"w{t.short}", "embed", *t.dims[2:]), t)
         for t in (q, k, v)
     )  # fmt: skip
-    rotations: tuple[Op, ...] = ()
-    if b.rotary:
-        q_turned, k_turned = (Tensor(f"{t.name}_rotary", t.dims) for t in (q, k))
-        rotations = tuple(
-            Pointwise(
-                f"{b.name}/{t.short}_rotary", (t,), (turned,), ROTARY_FLOPS, keeps="", alone=True
-            )
-            for t, turned in ((q, q_turned), (k, k_turned))
-        )
-        q, k = q_turned, k_turned
+    (q_ops, q), (k_ops, k) = _prepared(b, "q", q), _prepared(b, "k", k)
     context = Tensor(f"{b.name}/context", (*TOKEN, "heads", "head_dim"))
     core = (_flash if b.fused else _dot)(b, q, k, v, context)
     (attended,) = core[-1].outputs
     return (
-        *projections, *rotations, *core,
+        *projections, *q_ops, *k_ops, *core,
         Einsum(f"{b.name}/wo", attended, _weight(b, "wo", "heads", "head_dim", "embed"), out),
     )  # fmt: skip
+
+
+def _prepared(b: Block, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tensor]:
+    """Queries or keys normed head by head and turned by their position, as the model has it."""
+    ops: list[Op] = []
+    if b.qk_norm:
+        given, t = t, Tensor(f"{b.name}/{name}_norm", t.dims)
+        ops.append(norm(t.name, given, t, "head_dim"))
+    if b.rotary:
+        given, t = t, Tensor(f"{b.name}/{name}_rotary", t.dims)
+        ops.append(Pointwise(t.name, (given,), (t,), ROTARY_FLOPS, keeps="", alone=True))
+    return tuple(ops), t
 
 
 def _keys(t: Tensor) -> Tensor:
@@ -113,7 +133,11 @@ def _copy(name: str, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> Op:
 
 
 def _dot(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
-    """Attention as XLA runs it: scores, softmax and weighted sum through HBM, causal ones whole."""
+    """Attention as XLA runs it: scores, softmax and weighted sum through HBM, causal ones whole.
+
+    Where the softmax is in f32, so are the scores in HBM, but not their gradient; the backward pass
+    computes it from the scores again (plain models on v4 and v5e, libtpu 0.0.42.1).
+    """
     repeats: tuple[Op, ...] = ()
     if b.repeated:
         wide = tuple(Tensor(f"{t.name}_repeated", (*TOKEN, "heads", "head_dim")) for t in (k, v))
@@ -123,15 +147,15 @@ def _dot(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op
             for t, w in zip((k, v), wide, strict=True)
         )  # fmt: skip
         k, v = wide
-    scores, probs = (
-        Tensor(f"{b.name}/{name}", ("batch", "heads", "seq", "kv_seq"))
-        for name in ("scores", "probs")
-    )
+    dims = ("batch", "heads", "seq", "kv_seq")
+    in_f32 = b.softmax_dtype != COMPUTE
+    scores = Tensor(f"{b.name}/scores", dims, dtype=b.softmax_dtype, narrow=COMPUTE)
+    probs = Tensor(f"{b.name}/probs", dims)
     return (
         *repeats,
         Einsum(f"{b.name}/scores", q, _keys(k), scores, b.share),
         Pointwise(f"{b.name}/softmax", (scores,), (probs,), SOFTMAX_FLOPS, over=("kv_seq",),
-                  keeps="outputs"),
+                  keeps="inputs" if in_f32 else "outputs"),
         Einsum(f"{b.name}/context", probs, _keys(v), context, b.share),
     )  # fmt: skip
 
@@ -151,10 +175,10 @@ def _mlp(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
     )  # fmt: skip
 
 
-def norm(name: str, x: Tensor, out: Tensor) -> Op:
-    """A normalisation over `embed`, with its scale."""
-    scale = Tensor(f"{name}_scale", ("embed",), Role.PARAM)
-    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=("embed",))
+def norm(name: str, x: Tensor, out: Tensor, over: str = "embed") -> Op:
+    """A normalisation over one dimension, with its scale."""
+    scale = Tensor(f"{name}_scale", (over,), Role.PARAM)
+    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,))
 
 
 def _add(name: str, terms: tuple[Tensor, ...], out: Tensor) -> Op:

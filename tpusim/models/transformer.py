@@ -23,6 +23,7 @@ _CHOICES = {
     "kind": ("decoder", "encoder"),
     "activation": tuple(ACTIVATION_FLOPS),
     "attention": ("flash", "dot"),
+    "softmax_dtype": (COMPUTE, "f32"),
 }
 
 
@@ -33,9 +34,14 @@ class Transformer:
     kv_heads: fewer than `heads` for grouped-query attention, 1 for multi-query.
     gated: the MLP has two input matrices, the product of which goes on.
     parallel: attention and MLP read the same norm and are added together (PaLM, GPT-J).
+    post_norms: what attention and MLP make is normed before it is added (Gemma 2 and 3).
+    qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
     attention: `flash` is a fused kernel, `dot` writes the scores to HBM.
+    softmax_dtype: where attention is `dot`, the dtype of the scores that the softmax takes: the
+        plan's (`compute`), or `f32`. A kernel keeps them on the chip.
     window: keys that a query sees, 0 for all of them. global_every: where there is a window, each
-        so many-th layer sees all keys (Gemma 3: 6), 0 for none (Mistral).
+        so many-th layer sees all keys (Gemma 3: 6), 0 for none (Mistral). Layers that do not fill
+        the last pattern see the window.
     """
 
     name: str = "transformer"
@@ -50,9 +56,12 @@ class Transformer:
     gated: bool = True
     activation: str = "silu"
     parallel: bool = False
+    post_norms: bool = False
+    qk_norm: bool = False
     tied_embeddings: bool = False
     rotary: bool = True
     attention: str = "flash"
+    softmax_dtype: str = COMPUTE
     window: int = 0
     global_every: int = 0
 
@@ -67,11 +76,6 @@ class Transformer:
             raise ModelError(
                 f"{self.name}: {self.heads} heads cannot share {self.kv_heads} K/V heads evenly; "
                 f"write a kv_heads that divides {self.heads}"
-            )
-        if self.layers % self.period:
-            raise ModelError(
-                f"{self.name}: {self.layers} layers are no multiple of global_every = "
-                f"{self.global_every}; write layers that are"
             )
 
     def _derived_head_dim(self) -> int:
@@ -124,29 +128,45 @@ def _model_ops(m: Transformer, seq_len: int, logits_dtype: str) -> tuple[Op, ...
     ids = Tensor("ids", TOKEN, Role.INPUT, "s32")
     table = Tensor("embedding", ("vocab", "embed"), Role.PARAM)
     head = table if m.tied_embeddings else Tensor("head", ("embed", "vocab"), Role.PARAM)
-    first, last = Tensor("embedded", RESIDUAL), Tensor("layers_out", RESIDUAL)
-    layer_in, layer_out = Tensor("layer/layer_in", RESIDUAL), Tensor("layer/layer_out", RESIDUAL)
+    first = Tensor("embedded", RESIDUAL)
+    scans = _scans(m, seq_len, first)
+    (last,) = scans[-1].outputs
     logits = Tensor("logits", (*TOKEN, "vocab"), dtype=logits_dtype)
     normed = Tensor("final_norm", RESIDUAL)
     return (
         Gather("embed", table, ids, first, "vocab"),
-        Scan("layers", m.layers // m.period, _layers(m, seq_len, layer_in, layer_out),
-             ((first, layer_in, layer_out, last),)),
+        *scans,
         norm("final_norm", last, normed),
         Einsum("logits", normed, head, logits),
         Pointwise("loss", (logits, ids), (_LOSS,), SOFTMAX_FLOPS, over=("vocab",)),
     )  # fmt: skip
 
 
-def _layers(m: Transformer, seq_len: int, x: Tensor, out: Tensor) -> tuple[Op, ...]:
+def _scans(m: Transformer, seq_len: int, first: Tensor) -> tuple[Scan, ...]:
+    """A scan over whole patterns of layers, and one over what is left (Gemma 3 27B: 2 of 62)."""
+    patterns, left = divmod(m.layers, m.period)
+    scans: list[Scan] = []
+    for name, trips, length in (("layer", patterns, m.period), ("last_layer", left, 1)):
+        if trips:
+            x, out = (Tensor(f"{name}/layer_{end}", RESIDUAL) for end in ("in", "out"))
+            made = Tensor(f"{name}s_out", RESIDUAL)
+            body = _layers(m, seq_len, name, length, x, out)
+            scans.append(Scan(f"{name}s", trips, body, ((first, x, out, made),)))
+            first = made
+    return tuple(scans)
+
+
+def _layers(
+    m: Transformer, seq_len: int, name: str, length: int, x: Tensor, out: Tensor
+) -> tuple[Op, ...]:
     """The layers of one trip, one after the other; the last of a pattern sees all keys."""
-    if m.period == 1:
-        return block_ops(_block(m, "layer", m.window, seq_len), x, out)
-    inputs = [x, *(Tensor(f"layer/{i}/layer_in", RESIDUAL) for i in range(1, m.period)), out]
+    if length == 1:
+        return block_ops(_block(m, name, m.window, seq_len), x, out)
+    inputs = [x, *(Tensor(f"{name}/{i}/layer_in", RESIDUAL) for i in range(1, length)), out]
     ops: list[Op] = []
     for i, (given, made) in enumerate(pairwise(inputs)):
-        window = 0 if i == m.period - 1 else m.window
-        ops.extend(block_ops(_block(m, f"layer/{i}", window, seq_len), given, made))
+        window = 0 if i == length - 1 else m.window
+        ops.extend(block_ops(_block(m, f"{name}/{i}", window, seq_len), given, made))
     return tuple(ops)
 
 
@@ -160,6 +180,9 @@ def _block(m: Transformer, name: str, window: int, seq_len: int) -> Block:
         gated=m.gated,
         activation=m.activation,
         parallel=m.parallel,
+        post_norms=m.post_norms,
+        qk_norm=m.qk_norm,
+        softmax_dtype=m.softmax_dtype,
         rotary=m.rotary,
         fused=m.attention == "flash",
         causal=m.causal,

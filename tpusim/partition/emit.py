@@ -143,7 +143,7 @@ def _sum(scope: Scope, op: Pointwise) -> None:
     (output,) = op.outputs
     want = scope.want(output)
     terms = _merged_terms(scope, op, [scope.piece(tensor) for tensor in op.inputs])
-    settled = [scope.reshard(term, want) for term in terms]
+    settled = [scope.added_up(term, want) for term in terms]
     if len(settled) == 1:
         scope.held[output.name] = replace(settled[0], tensor=output)
         return
@@ -171,7 +171,7 @@ def _scan(scope: Scope, op: Scan) -> None:
     """Emit the body in its own scope; tensors lie as wanted where they enter and leave it."""
     inner = scope.inner("bwd/" if op.phase is Phase.BACKWARD else scope.prefix, op)
     entered = [inner.hold(inner_in).key for _, inner_in, _, _ in op.carries]
-    loads = tuple(inner.hold(tensor).key for tensor in op.loads)
+    loads = tuple(inner.hold(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
     for _, part in op.slices:
         inner.hold(part)
     _body(inner, op.body)

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from tpusim.graph import Pointwise
+from tpusim.graph import Pointwise, Tensor
 from tpusim.partition.passes import Entry, HostCopy, Planned, Ring, late_results, on_core
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
+from tpusim.phase import Phase
 from tpusim.program import Alloc, Number
 
 
@@ -38,7 +39,7 @@ class Memory:
         self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
         self.left_over: list[str] = []
-        self._saved: list[str] = []
+        self._saved: list[tuple[str, ...]] = []
 
     def lives(
         self, entries: Sequence[Entry], kept: Sequence[str], loads: Sequence[str] = (),
@@ -80,19 +81,30 @@ class Memory:
         )
 
     def _stacks(self, nest: Nest, life: Life) -> None:
-        """What a loop stacks: activations saved for the backward loop, gradients of all layers."""
-        if nest.scan.loads:
-            life.frees.extend(self._saved)
-            self._saved = []
-        kept = zip(nest.scan.saves, nest.saves, strict=True)
-        for key in (key for tensor, key in kept if tensor.short not in self.offload):
-            stack = self._stack(key, nest.scan.trips, "saved activations")
-            self._saved.append(stack.tensor)
-            life.allocs.append(stack)
+        """What a loop stacks: activations saved for the backward loop, gradients of all layers.
+
+        Backward loops come in the reverse order of the forward ones.
+        """
+        if nest.scan.phase is Phase.BACKWARD:
+            life.frees.extend(self._saved.pop())
+        else:
+            kept = zip(nest.scan.saves, nest.saves, strict=True)
+            stacks = [
+                self._as_saved(self._stack(key, nest.scan.trips, "saved activations"), tensor)
+                for tensor, key in kept
+                if tensor.short not in self.offload
+            ]
+            self._saved.append(tuple(stack.tensor for stack in stacks))
+            life.allocs.extend(stacks)
         for weight, key in nest.gradients:
             stack = self._as_gradient(self._stack(key, nest.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
             life.allocs.append(stack)
+
+    def _as_saved(self, stack: Alloc, tensor: Tensor) -> Alloc:
+        """A stack in the dtype in which the tensor is saved."""
+        narrow = self.sizes.itemsize(tensor.saved_dtype) / self.sizes.itemsize(tensor.dtype)
+        return replace(stack, bytes=stack.bytes * narrow, padded=stack.padded * narrow)
 
     def _stack(self, key: str, trips: int, category: str) -> Alloc:
         one = self.alloc(key)

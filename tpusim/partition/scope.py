@@ -122,6 +122,13 @@ class Scope:
         self.held[piece.tensor.name] = settled
         return settled
 
+    def added_up(self, term: Piece, target: Layout) -> Piece:
+        """Bring a term of a sum to `target`; who reads it later (to save it) finds it so."""
+        settled = self.reshard(term, target)
+        if self.held.get(term.tensor.name) is term and self.want(term.tensor) == target:
+            self.held[term.tensor.name] = settled
+        return settled
+
     def finish(self, pieces: Sequence[Piece]) -> None:
         """Settle results at once, unless a sum is going to add up their terms first.
 

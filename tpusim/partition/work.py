@@ -39,7 +39,7 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
             )
             return program.Vector(read, written, rows / sizes.itemsize("compute"))
         case graph.Pointwise():
-            return program.Vector(read, written, _vector_flops(op, split, sizes))
+            return program.Vector(read, written, _vector_flops(op, split, sizes) + epilogue)
     raise TypeError(f"{calc.name}: no work is known for {type(op).__name__}")
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from tpusim import models
 from tpusim.errors import ModelError
@@ -13,9 +14,17 @@ from tpusim.validation.measured import Measured
 NEAR = 0.01
 """Parameters that differ by more than this share from the table's are noted."""
 
-WINDOWS = {"gemma2": (4096, 2), "gemma3": (1024, 6)}
-"""Keys that a local layer sees, and which layer sees all: Gemma 2 (arXiv:2408.00118, section 2) and
-Gemma 3 (arXiv:2503.19786, section 2). The table names the model and nothing more."""
+_GEMMA: Mapping[str, Any] = {"activation": "gelu", "post_norms": True}
+FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "Gemma 2": (r"gemma[\W_]*2(?!\d|b)", {**_GEMMA, "window": 4096, "global_every": 2}),
+    "Gemma 3": (r"gemma[\W_]*3(?!\d|n)", {**_GEMMA, "window": 1024, "global_every": 6,
+                                       "qk_norm": True}),
+    "Qwen3": (r"qwen[\W_]*3(?![\d.])", {"qk_norm": True}),
+}  # fmt: skip
+"""How a family is written at the start of a model's name, and what its layers have: Gemma 2
+(arXiv:2408.00118, section 2; its soft caps are left out), Gemma 3 (arXiv:2503.19786, section 2) and
+Qwen3 (arXiv:2505.09388, section 2). The table names the model and nothing more. Gemma 2B and Qwen
+32B are of other families."""
 
 Key = tuple[object, ...]
 
@@ -31,12 +40,25 @@ def model_of(run: Measured) -> tuple[Transformer, tuple[str, ...]]:
     known = _zoo().get(_key(given))
     model, notes = (known, ()) if known else _nearest_in_size(run, given)
     model = replace(model, name=given.name, attention=_attention(run, given.head_dim))
-    family = re.sub(r"[^a-z0-9]", "", run.model.lower())
-    for name, (window, global_every) in WINDOWS.items():
-        if family.startswith(name):
-            model = replace(model, window=window, global_every=global_every)
-            notes = (*notes, f"local layers see {window} keys, each {global_every}th layer all")
+    for family, (pattern, layers) in FAMILIES.items():
+        if re.match(pattern, run.model.lower()):
+            model = replace(model, **layers)
+            notes = (*notes, f"{family}: {_in_words(layers)}")
     return model, (*notes, *_size_note(run, model))
+
+
+def _in_words(layers: Mapping[str, Any]) -> str:
+    """What the layers of a family have."""
+    words = []
+    if "window" in layers:
+        words.append(
+            f"local layers see {layers['window']} keys, each {layers['global_every']}th layer all"
+        )
+    if "post_norms" in layers:
+        words.append("norms after attention and MLP too")
+    if "qk_norm" in layers:
+        words.append("norms of queries and keys")
+    return "; ".join(words)
 
 
 def _dimensioned(run: Measured) -> Transformer:

@@ -12,6 +12,7 @@ from tpusim.graph import POLICIES, Op, Remat, Scan
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
+from tpusim.validation.devices import mesh_in_devices, pod_of
 from tpusim.validation.measured import Measured
 from tpusim.validation.model import model_of
 from tpusim.validation.precision import DTYPES, precision_notes, precision_of
@@ -51,13 +52,10 @@ class Setup:
 
 def setup(run: Measured) -> Setup:
     """The simulation of a run; a `TpusimError` where it contradicts itself."""
-    pod = Slice(run.chip, run.topology, run.num_slices)
-    if run.num_chips not in (0, pod.chips):
-        raise PlanError(
-            f"num_chips is {run.num_chips}, but {pod} has {pod.chips}; correct one of them"
-        )
+    pod, counted = pod_of(run)
     model, chosen = model_of(run)
-    return Setup(model, plan_of(run, model), pod, (*notes_of(run), *chosen))
+    plan, taken = plan_of(run, model, pod)
+    return Setup(model, plan, pod, (*counted, *taken, *notes_of(run), *chosen))
 
 
 def obstacles(run: Measured) -> Iterator[str]:
@@ -84,15 +82,9 @@ def mesh_of(run: Measured) -> dict[str, int]:
     return mesh
 
 
-def plan_of(run: Measured, model: Transformer) -> Plan:
-    """Mesh, batch, remat and lowering of a run."""
-    mesh = mesh_of(run)
-    devices = Slice(run.chip, run.topology).chip.devices
-    if run.mesh_counts == "chip" and devices > 1:
-        raise PlanError(
-            f"the mesh counts chips, but a {run.chip} chip is {devices} devices; write it in "
-            "devices, and mesh_counts = device"
-        )
+def plan_of(run: Measured, model: Transformer, pod: Slice) -> tuple[Plan, tuple[str, ...]]:
+    """Mesh, batch, remat and lowering of a run; and notes on the mesh."""
+    mesh, notes = mesh_in_devices(run, mesh_of(run), pod)
     remat, save, offload = _remat(run, model)
     quantised = run.dtype if run.dtype in QUANTISED else ""
     plan = Plan(
@@ -102,7 +94,7 @@ def plan_of(run: Measured, model: Transformer) -> Plan:
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
         style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
     )  # fmt: skip
-    return replace(plan, **precision_of(run))
+    return replace(plan, **precision_of(run)), notes
 
 
 def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str, ...]]:

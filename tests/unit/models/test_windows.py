@@ -1,18 +1,21 @@
 """Layers that see a window of the keys, in turn with layers that see all of them."""
 
-import pytest
-from plans import plan_of, small
+from collections import Counter
+from dataclasses import replace
 
-from tpusim.errors import ModelError
+import pytest
+from plans import flat, plan_of, small
+
 from tpusim.graph import Attention, Remat, Scan, model_flops, training_step, walk
 from tpusim.hardware import Slice
+from tpusim.phase import Phase
 from tpusim.simulation import simulate
 
 SEQ, WINDOW = 64, 8
 
 
 def kernels(**changes: int) -> list[Attention]:
-    graph = small(layers=6, **changes).graph(batch=1, seq_len=SEQ)
+    graph = small(**({"layers": 6} | changes)).graph(batch=1, seq_len=SEQ)
     return [op for op, _ in walk(graph.ops) if isinstance(op, Attention)]
 
 
@@ -66,6 +69,64 @@ def test_a_pattern_costs_what_its_layers_cost() -> None:
     assert len(set(times)) == 3
 
 
-def test_layers_that_do_not_fill_the_pattern_are_refused() -> None:
-    with pytest.raises(ModelError, match="7 layers are no multiple of global_every = 3"):
-        small(layers=7, window=8, global_every=3)
+REST = {"layers": 8, "window": WINDOW, "global_every": 3}
+
+
+def test_layers_that_do_not_fill_the_last_pattern_see_the_window() -> None:
+    """Eight in patterns of three: two patterns, and two local layers (Gemma 3 27B: 62 of 6)."""
+    graph = small(**REST).graph(batch=1, seq_len=SEQ)
+    scans = [(op.name, op.trips) for op in graph.ops if isinstance(op, Scan)]
+    assert scans == [("layers", 2), ("last_layers", 2)]
+    windows = [
+        op.window for op, n in walk(graph.ops) if isinstance(op, Attention) for _ in range(n)
+    ]
+    assert Counter(windows) == {WINDOW: 6, 0: 2}
+    assert small(**REST).parameter_count == small(layers=8).parameter_count
+
+
+@pytest.mark.parametrize("remat", ["full", "minimal", "none"])
+def test_what_is_left_costs_its_layers(remat: str) -> None:
+    """With windows of all keys, eight layers in two scans are eight in one."""
+    pod, plan = Slice("v5e", "4x4"), plan_of({"fsdp": 16}, seq_len=SEQ, remat=remat)
+    whole = small(layers=8, head_dim=128)
+    parts = replace(whole, window=SEQ, global_every=3)
+    one, two = (simulate(m, plan, pod) for m in (whole, parts))
+    assert two.flops == one.flops
+    assert two.breakdown_s["matmul"] == pytest.approx(one.breakdown_s["matmul"], rel=1e-9)
+    kept = ("weights", "optimizer state", "saved activations")
+    assert [two.memory_bytes.get(k) for k in kept] == [one.memory_bytes.get(k) for k in kept]
+
+
+def test_stacks_of_both_scans_are_given_back() -> None:
+    program = simulate(
+        small(**REST), plan_of({"fsdp": 16}, seq_len=SEQ), Slice("v5e", "4x4")
+    ).program
+    ops = [op for op, _ in flat(program.body)]
+    taken = [alloc.tensor for op in ops for alloc in op.allocs if " x2" in alloc.tensor]
+    freed = [name for op in ops for name in op.frees if " x2" in name]
+    assert len([name for name in taken if "layer_in" in name]) == 4
+    assert Counter(taken) == Counter(freed)
+
+
+def test_fewer_layers_than_a_pattern_are_all_local() -> None:
+    assert [op.window for op in kernels(layers=2, window=WINDOW, global_every=3)] == [WINDOW]
+
+
+def test_each_layer_of_a_pattern_is_computed_again_right_before_its_backward_pass() -> None:
+    model = small(layers=6, window=WINDOW, global_every=3)
+    step = training_step(model.graph(batch=4, seq_len=SEQ), Remat("full"))
+    body = next(op.body for op in step.ops if isinstance(op, Scan) and op.loads)
+    order = dict.fromkeys((op.name.split("/")[1], op.phase) for op in body)
+    assert [(layer, phase) for layer, phase in order if layer.isdigit()] == [
+        (layer, phase) for layer in "210" for phase in (Phase.RECOMPUTE, Phase.BACKWARD)
+    ]
+
+
+def test_a_pattern_holds_the_activations_of_one_layer() -> None:
+    pod, plan = Slice("v5e", "4x4"), plan_of({"data": 16}, seq_len=512)
+    one, many = (
+        simulate(small(layers=12, window=WINDOW, global_every=every), plan, pod).memory_bytes
+        for every in (0, 6)
+    )
+    assert many["activations"] <= 1.25 * one["activations"]
+    assert many["saved activations"] == one["saved activations"]

@@ -24,8 +24,17 @@ BILLIONS = {
     "marin-llama-1.2b": 1.431,
     "marin-llama-400m": 0.358,
     "marin-llama-130m": 0.154,
+    "gemma2-9b": 9.242,
+    "gemma2-27b": 27.228,
+    "gemma3-12b": 11.766,
+    "gemma3-4b": 3.880,
+    "gemma3-27b": 27.009,
+    "qwen3-8b": 8.191,
+    "qwen3-14b": 14.768,
+    "qwen3-32b": 32.762,
 }
-"""Published with the runs or the weights (Llama: the number of elements of the checkpoints)."""
+"""Published with the runs or the weights (Llama, Qwen3: the number of elements of the checkpoints;
+Gemma 2: arXiv:2408.00118, Table 2)."""
 
 
 def test_every_model_of_the_zoo_is_counted() -> None:
@@ -39,6 +48,12 @@ def test_parameters_are_those_published(name: str, billions: float) -> None:
 
 def test_the_flagship_is_counted_to_the_last_weight() -> None:
     assert models.load("bert-480b").parameter_count == 481_806_958_592
+
+
+def test_gemma_2_is_counted_to_the_last_weight() -> None:
+    """Embedding and the rest, arXiv:2408.00118, Table 2."""
+    assert models.load("gemma2-9b").parameter_count == 917_962_752 + 8_324_201_984
+    assert models.load("gemma2-27b").parameter_count == 1_180_237_824 + 26_047_480_320
 
 
 def test_one_by_hand() -> None:

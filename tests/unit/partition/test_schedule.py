@@ -173,7 +173,7 @@ def test_no_operation_waits_for_one_that_is_not_in_its_program() -> None:
 def test_a_trip_waits_for_what_the_trip_before_left() -> None:
     """The residual stream is carried forward, its gradient backward, from trip to trip."""
     program = program_of(small(), plan_of({"fsdp": 4, "tensor": 4}), Slice("v4", "2x2x4"))
-    carried = {"layers": "layer/layer_out", "layers/d": "bwd/layer/layer_in/dsum"}
+    carried = {"layers": "layer/layer_out", "layers/d": "bwd/layer/attn_norm/d"}
     for name, left in carried.items():
         deps = {dep for op in loop(program.body, name).body for dep in op.deps if dep.distance}
         assert deps == {Dep(left, 1)}

@@ -11,6 +11,7 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.phase import Phase
 from tpusim.validation import Measured
+from tpusim.validation.devices import pod_of
 from tpusim.validation.words import plan_of
 
 COLUMNS = ("layer_in", "q", "k", "v", "context", "out", "mlp_in", "mlpwi", "mlpwo")
@@ -29,7 +30,7 @@ def planned(model: Transformer, **columns: str) -> Plan:
         id="a", chip="v5e", topology="4x4", n_layers=6, d_model=64, n_heads=8, d_ff=256, vocab=512,
         seq_len=16, global_batch=32, mesh="fsdp=16", step_s=1.0, **columns,
     )  # fmt: skip
-    return plan_of(run, model)
+    return plan_of(run, model, pod_of(run)[0])[0]
 
 
 def saved(model: Transformer, plan: Plan) -> list[str]:

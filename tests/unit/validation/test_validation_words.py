@@ -48,6 +48,36 @@ def test_another_number_of_parameters_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "has"),
+    [
+        ("Gemma2-9B", {"post_norms", "window"}),
+        ("gemma-2-2b", {"post_norms", "window"}),
+        ("Gemma3-12B", {"post_norms", "window", "qk_norm"}),
+        ("gemma_3_27b", {"post_norms", "window", "qk_norm"}),
+        ("Qwen3-8B", {"qk_norm"}),
+        ("gemma-2b", set()),
+        ("gemma2b", set()),
+        ("qwen-32b", set()),
+        ("llama3.1-8b", set()),
+    ],
+)
+def test_the_name_says_what_norms_a_layer_has(written: str, has: set[str]) -> None:
+    model, notes = model_of(run(model=written, n_layers=6, params_b=0.02))
+    assert {key for key in ("post_norms", "qk_norm", "window") if getattr(model, key)} == has
+    assert model.activation == ("gelu" if "post_norms" in has else "silu")
+    assert ("norms of queries and keys" in " ".join(notes)) == ("qk_norm" in has)
+
+
+def test_gemma_3_is_known_by_its_dimensions() -> None:
+    gemma = load("gemma3-12b")
+    row = run(model="Gemma3-12B", n_layers=48, d_model=3840, n_heads=16, n_kv_heads=8, d_ff=15360,
+              head_dim="256", vocab=262144, params_b=11.765)  # fmt: skip
+    model, notes = model_of(row)
+    assert replace(model, name=gemma.name) == gemma
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
     ("written", "head_dim", "taken"),
     [
         ("dot", "128", "dot"),
@@ -192,7 +222,6 @@ CONTRADICTIONS = [
     ({"save": "querry"}, "'querry', which is no activation of a layer"),
     ({"mlp_matrices": 4}, "write 2 (plain) or 3 (gated)"),
     ({"n_kv_heads": 3}, "4 heads cannot share 3 K/V heads"),
-    ({"chip": "7x", "topology": "2x2x4", "mesh_counts": "chip"}, "a 7x chip is 2 devices"),
 ]
 
 
