@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tpusim.graph import Einsum
 from tpusim.hardware import Placement, Slice
+from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
 from tpusim.partition.layout import Axes, is_across, within
 from tpusim.partition.lowering import (
@@ -85,8 +86,7 @@ class Decisions:
                     if node.name not in woven:
                         entries.append(body.planned(node, rings))
                 case Calc():
-                    found = rings.get(node.name)
-                    entries.append(Ring(node, found[0]) if found else node)
+                    entries.extend(body.woven(node, rings.get(node.name)))
                 case Nest():
                     entries.append(node)
         entries = merge_small_gradients(entries, body.small_gradients())
@@ -159,6 +159,15 @@ class _Body:
         maker = self.makers.get(comm.maker)
         ringed = maker is not None and maker.name in rings
         return "all-reduce" if ringed else low.reduce_algorithm
+
+    def woven(self, calc: Calc, comms: list[Comm] | None) -> tuple[Entry, ...]:
+        """An operation, as a ring where it has a collective; what was fused to it then follows."""
+        if not comms:
+            return (calc,)
+        if self.context.over(comms[0].axes)[1].rings_fuse:
+            return (Ring(calc, comms[0]),)
+        product, *groups = unfused(calc)
+        return (Ring(product, comms[0]), *groups)
 
     def rings(self) -> dict[str, list[Comm]]:
         """The matmuls that become rings, each with its collective."""

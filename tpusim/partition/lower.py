@@ -36,6 +36,7 @@ from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.rings import done_after, ring_loop
 from tpusim.partition.sizes import Sizes
+from tpusim.partition.stacks import with_stacks
 from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
 from tpusim.partition.work import buffer_bytes, flops_of, work_of
 from tpusim.phase import Phase
@@ -93,7 +94,8 @@ def _with_optimizer(
     if cast:
         updates[0] = replace(updates[0], frees=(*updates[0].frees, cast.allocs[0].tensor))
     moments = optimizer.moments(template.weights, plan, sizes) if plan.offload_optimizer else ()
-    return (*((cast,) if cast else ()), *body, *optimizer.streamed(updates, moments))
+    clip = optimizer.clip(template.weights, plan, sizes, gradients)
+    return (*((cast,) if cast else ()), *body, *clip, *optimizer.streamed(updates, moments))
 
 
 class _Lowerer:
@@ -167,6 +169,9 @@ class _Lowerer:
         """A loop, with what stands before and behind it where it fetches from the host."""
         copies = host_copies(nest, self.offload)
         body = self.body(nest.body, (), nest.carried, nest.gradients, looped=True, copies=copies)
+        body = with_stacks(
+            nest, body, self.sizes, self.decisions.buffers, self.offload, self.memory.grad_dtype
+        )
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)

@@ -1,0 +1,70 @@
+"""What a loop puts on its stacks and takes from them: copies that the core makes itself.
+
+In compiled programs (plain language models of 130M to 7B parameters on v5e and v5p, libtpu
+0.0.42.1) the product that makes a saved tensor writes it to its stack in place. What comes from
+elsewhere is copied: the input of a layer, which the trip before left, and what a kernel or a group
+made. The backward loop slices each tensor from its stack into a buffer of its own, and copies the
+gradients of its layer's weights, once they are reduced, to stacks that were cleared before.
+"""
+
+from collections.abc import Collection, Iterator
+
+from tpusim.graph import Einsum, Tensor
+from tpusim.partition.sizes import DTYPE_BYTES, Sizes
+from tpusim.partition.template import Calc, Nest
+from tpusim.partition.work import Buffers, buffer_bytes
+from tpusim.phase import Phase
+from tpusim.program import Compute, Number, Op, Vector
+
+
+def with_stacks(
+    nest: Nest, body: tuple[Op, ...], sizes: Sizes, buffers: Buffers, offload: Collection[str],
+    grad_dtype: str,
+) -> tuple[Op, ...]:  # fmt: skip
+    """The body of a loop between the copies from its stacks and those to them.
+
+    Tensors in `offload` have no stack; gradients are stacked in `grad_dtype`.
+    """
+
+    def copies(way: str, phase: Phase, tensors: Iterator[tuple[Tensor, str]]) -> tuple[Op, ...]:
+        return tuple(
+            _copy(f"{way}/{key}", phase, tensor.name, buffer_bytes(buffers[key], sizes))
+            for tensor, key in tensors
+            if tensor.short not in offload
+        )
+
+    in_place = {key for node in nest.body if _writes_in_place(node) for key in node.writes}
+    saved = zip(nest.scan.saves, nest.saves, strict=True)
+    loaded = zip(nest.scan.loads, nest.loads, strict=True)
+    return (
+        *copies("load", Phase.BACKWARD, iter(loaded)),
+        *body,
+        *copies("save", Phase.FORWARD, (pair for pair in saved if pair[1] not in in_place)),
+        *_gradients(nest, sizes, buffers, grad_dtype),
+    )
+
+
+def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> tuple[Compute, ...]:
+    """The copy of a layer's gradients to their stacks: one read, and two writes with the clearing.
+
+    It waits for none of them: those that are reduced beside the core are copied a trip later.
+    """
+    made = [buffers[key] for _, key in nest.gradients]
+    if not made:
+        return ()
+    read = sum(buffer_bytes(buffer, sizes) for buffer in made)
+    elements = sum(buffer_bytes(b, sizes) / sizes.itemsize(b.dtype) for b in made)
+    return (
+        Compute(
+            name=f"stack/{nest.scan.name}", phase=Phase.BACKWARD, scope="gradients",
+            work=Vector(read, 2 * elements * DTYPE_BYTES[grad_dtype], 0.0),
+        ),
+    )  # fmt: skip
+
+
+def _writes_in_place(node: object) -> bool:
+    return isinstance(node, Calc) and isinstance(node.op, Einsum)
+
+
+def _copy(name: str, phase: Phase, scope: str, nbytes: Number) -> Compute:
+    return Compute(name=name, phase=phase, scope=scope, work=Vector(nbytes, nbytes, 0.0))
