@@ -169,9 +169,9 @@ class _Lowerer:
         """A loop, with what stands before and behind it where it fetches from the host."""
         copies = host_copies(nest, self.offload)
         body = self.body(nest.body, (), nest.carried, nest.gradients, looped=True, copies=copies)
-        body = with_stacks(
-            nest, body, self.sizes, self.decisions.buffers, self.offload, self.memory.grad_dtype
-        )
+        if self.decisions.plan.lowering != "ideal":
+            buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
+            body = with_stacks(nest, body, self.sizes, buffers, grad_dtype)
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)

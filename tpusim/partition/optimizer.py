@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tpusim.partition.accumulate import Gradients
-from tpusim.partition.layout import Axes
+from tpusim.partition.layout import Axes, across, within
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Weight
@@ -108,14 +108,15 @@ def clip(
         work=Vector(elements * DTYPE_BYTES[plan.grad_dtype], 0, NORM_FLOPS * elements),
     )  # fmt: skip
     sharding = {axis for w in weights for axes in w.local.layout for axis in axes}
-    axes = tuple(axis for axis in plan.active_axes if axis in sharding)
-    return (norm, *((_sum_over(axes),) if axes else ()))
+    used = tuple(axis for axis in plan.active_axes if axis in sharding)
+    parts = (within(used), across(used))
+    return (norm, *(_sum_over(axes) for axes in parts if axes))
 
 
 def _sum_over(axes: Axes) -> Collective:
     """The shards' sums of squares added up."""
     return Collective(
-        name="all-reduce/gradient_norm", phase=Phase.OPTIMIZER, kind=CollectiveKind.ALL_REDUCE,
+        name=f"all-reduce/gradient_norm@{'+'.join(axes)}", phase=Phase.OPTIMIZER, kind=CollectiveKind.ALL_REDUCE,
         axes=axes, bytes=DTYPE_BYTES["f32"], dtype="f32", mode=Mode.SYNC, scope="gradient_norm",
         deps=(Dep("gradient_norm"),),
     )  # fmt: skip

@@ -30,7 +30,13 @@ from tpusim.program import (
 
 def done_after(ring: Ring) -> str:
     """The operation of the loop after which the ring's result is complete."""
-    return f"{ring.name}/{'chunk' if ring.gathers else 'permute'}"
+    last = ("place" if _is_placed(ring) else "chunk") if ring.gathers else "permute"
+    return f"{ring.name}/{last}"
+
+
+def _is_placed(ring: Ring) -> bool:
+    """Whether the result comes by columns, one chunk of the weight's each."""
+    return ring.comm.purpose is Purpose.WEIGHT and ring.comm.dim in ring.calc.op.outputs[0].dims
 
 
 def ring_loop(ring: Ring, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...]) -> Loop:
@@ -100,9 +106,9 @@ def _placed(ring: Ring, whole: Matmul, trips: int) -> tuple[Compute, ...]:
     So it is where a weight is gathered by columns: the layer's output projections of plain language
     models, 16-way on v5p 2x2x4. Chunks of the contraction are summed in place.
     """
-    calc, comm = ring.calc, ring.comm
-    if comm.purpose is not Purpose.WEIGHT or comm.dim not in calc.op.outputs[0].dims:
+    if not _is_placed(ring):
         return ()
+    calc = ring.calc
     nbytes = whole.write_bytes / trips
     work = Vector(nbytes, 2 * nbytes, 0.0)
     return (Compute(name=f"{calc.name}/place", phase=calc.phase, scope=calc.op.name, work=work),)

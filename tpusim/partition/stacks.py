@@ -7,38 +7,40 @@ made. The backward loop slices each tensor from its stack into a buffer of its o
 gradients of its layer's weights, once they are reduced, to stacks that were cleared before.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from itertools import takewhile
 
 from tpusim.graph import Einsum, Tensor
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes
 from tpusim.phase import Phase
-from tpusim.program import Compute, Number, Op, Vector
+from tpusim.program import Compute, Number, Op, Transfer, Vector
 
 
 def with_stacks(
-    nest: Nest, body: tuple[Op, ...], sizes: Sizes, buffers: Buffers, offload: Collection[str],
-    grad_dtype: str,
-) -> tuple[Op, ...]:  # fmt: skip
+    nest: Nest, body: tuple[Op, ...], sizes: Sizes, buffers: Buffers, grad_dtype: str
+) -> tuple[Op, ...]:
     """The body of a loop between the copies from its stacks and those to them.
 
-    Tensors in `offload` have no stack; gradients are stacked in `grad_dtype`.
+    What goes to the host is taken to be copied too: the transfer reads a buffer of its own, and
+    writes one; those that come for the next trip start first. Gradients are stacked in `grad_dtype`.
     """
 
     def copies(way: str, phase: Phase, tensors: Iterator[tuple[Tensor, str]]) -> tuple[Op, ...]:
         return tuple(
             _copy(f"{way}/{key}", phase, tensor.name, buffer_bytes(buffers[key], sizes))
             for tensor, key in tensors
-            if tensor.short not in offload
         )
 
+    lead = len([*takewhile(lambda op: isinstance(op, Transfer), body)])
     in_place = {key for node in nest.body if _writes_in_place(node) for key in node.writes}
     saved = zip(nest.scan.saves, nest.saves, strict=True)
     loaded = zip(nest.scan.loads, nest.loads, strict=True)
     return (
+        *body[:lead],
         *copies("load", Phase.BACKWARD, iter(loaded)),
-        *body,
+        *body[lead:],
         *copies("save", Phase.FORWARD, (pair for pair in saved if pair[1] not in in_place)),
         *_gradients(nest, sizes, buffers, grad_dtype),
     )
