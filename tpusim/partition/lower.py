@@ -171,7 +171,7 @@ class _Lowerer:
         body = self.body(nest.body, (), nest.carried, nest.gradients, looped=True, copies=copies)
         if self.decisions.plan.lowering != "ideal":
             buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
-            body = with_stacks(nest, body, self.sizes, buffers, grad_dtype)
+            body = with_stacks(nest, body, self.sizes, buffers, grad_dtype, arrivals(copies))
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)

@@ -116,9 +116,9 @@ def clip(
 def _sum_over(axes: Axes) -> Collective:
     """The shards' sums of squares added up."""
     return Collective(
-        name=f"all-reduce/gradient_norm@{'+'.join(axes)}", phase=Phase.OPTIMIZER, kind=CollectiveKind.ALL_REDUCE,
-        axes=axes, bytes=DTYPE_BYTES["f32"], dtype="f32", mode=Mode.SYNC, scope="gradient_norm",
-        deps=(Dep("gradient_norm"),),
+        name=f"all-reduce/gradient_norm@{'+'.join(axes)}", phase=Phase.OPTIMIZER,
+        kind=CollectiveKind.ALL_REDUCE, axes=axes, bytes=DTYPE_BYTES["f32"], dtype="f32",
+        mode=Mode.SYNC, scope="gradient_norm", deps=(Dep("gradient_norm"),),
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ made. The backward loop slices each tensor from its stack into a buffer of its o
 gradients of its layer's weights, once they are reduced, to stacks that were cleared before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import takewhile
 
 from tpusim.graph import Einsum, Tensor
@@ -15,35 +16,38 @@ from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes
 from tpusim.phase import Phase
-from tpusim.program import Compute, Number, Op, Transfer, Vector
+from tpusim.program import Compute, Dep, Op, Transfer, Vector
 
 
 def with_stacks(
-    nest: Nest, body: tuple[Op, ...], sizes: Sizes, buffers: Buffers, grad_dtype: str
-) -> tuple[Op, ...]:
+    nest: Nest, body: tuple[Op, ...], sizes: Sizes, buffers: Buffers, grad_dtype: str,
+    arriving: Mapping[str, tuple[Dep, ...]],
+) -> tuple[Op, ...]:  # fmt: skip
     """The body of a loop between the copies from its stacks and those to them.
 
     What goes to the host is taken to be copied too: the transfer reads a buffer of its own, and
-    writes one; those that come for the next trip start first. Gradients are stacked in `grad_dtype`.
+    writes one; those for the next trip start first. `arriving` is what the copy of a buffer from
+    the host waits for. Gradients are stacked in `grad_dtype`.
     """
-
-    def copies(way: str, phase: Phase, tensors: Iterator[tuple[Tensor, str]]) -> tuple[Op, ...]:
-        return tuple(
-            _copy(f"{way}/{key}", phase, tensor.name, buffer_bytes(buffers[key], sizes))
-            for tensor, key in tensors
-        )
-
     lead = len([*takewhile(lambda op: isinstance(op, Transfer), body)])
     in_place = {key for node in nest.body if _writes_in_place(node) for key in node.writes}
     saved = zip(nest.scan.saves, nest.saves, strict=True)
     loaded = zip(nest.scan.loads, nest.loads, strict=True)
     return (
         *body[:lead],
-        *copies("load", Phase.BACKWARD, iter(loaded)),
+        *(
+            replace(_copy("load", Phase.BACKWARD, tensor, key, sizes, buffers),
+                    deps=arriving.get(key, ()))
+            for tensor, key in loaded
+        ),
         *body[lead:],
-        *copies("save", Phase.FORWARD, (pair for pair in saved if pair[1] not in in_place)),
+        *(
+            _copy("save", Phase.FORWARD, tensor, key, sizes, buffers)
+            for tensor, key in saved
+            if key not in in_place
+        ),
         *_gradients(nest, sizes, buffers, grad_dtype),
-    )
+    )  # fmt: skip
 
 
 def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> tuple[Compute, ...]:
@@ -68,5 +72,10 @@ def _writes_in_place(node: object) -> bool:
     return isinstance(node, Calc) and isinstance(node.op, Einsum)
 
 
-def _copy(name: str, phase: Phase, scope: str, nbytes: Number) -> Compute:
-    return Compute(name=name, phase=phase, scope=scope, work=Vector(nbytes, nbytes, 0.0))
+def _copy(
+    way: str, phase: Phase, tensor: Tensor, key: str, sizes: Sizes, buffers: Buffers
+) -> Compute:
+    nbytes = buffer_bytes(buffers[key], sizes)
+    return Compute(
+        name=f"{way}/{key}", phase=phase, scope=tensor.name, work=Vector(nbytes, nbytes, 0.0)
+    )
