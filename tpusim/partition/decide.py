@@ -123,9 +123,9 @@ class _Body:
             return self._planned_across(comm, low)
         match comm.purpose:
             case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
-                waits = low.gather is Mode.RING or (self.has_loop and low.outside_sync)
-                mode = Mode.SYNC if waits else low.gather
-                return Planned((comm,), mode, low.gather_algorithm)
+                mode = low.twice if low.gather is Mode.RING else low.gather
+                waits = self.has_loop and low.outside_sync
+                return Planned((comm,), Mode.SYNC if waits else mode, low.gather_algorithm)
             case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
                 mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
                 return Planned((comm,), mode, self._reduction(comm, low, rings))
