@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from tpusim.partition.accumulate import Gradients
-from tpusim.partition.layout import Axes, across, within
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Weight
@@ -95,8 +94,8 @@ def clip(
 ) -> tuple[Op, ...]:
     """The norm of all gradients, by which Adam's are clipped: no update starts before it is known.
 
-    A pass over the gradients, two operations an element, and an all-reduce of one number over the
-    axes that shard weights; the scaling is part of the updates. MaxText, AXLearn and Levanter clip
+    A pass over the gradients, two operations an element, and an all-reduce of one number over each
+    axis that shards weights; the scaling is part of the updates. MaxText, AXLearn and Levanter clip
     by default; taken for every run with Adam and for no other.
     """
     if plan.optimizer != "adam":
@@ -108,16 +107,14 @@ def clip(
         work=Vector(elements * DTYPE_BYTES[plan.grad_dtype], 0, NORM_FLOPS * elements),
     )  # fmt: skip
     sharding = {axis for w in weights for axes in w.local.layout for axis in axes}
-    used = tuple(axis for axis in plan.active_axes if axis in sharding)
-    parts = (within(used), across(used))
-    return (norm, *(_sum_over(axes) for axes in parts if axes))
+    return (norm, *(_sum_over(axis) for axis in plan.active_axes if axis in sharding))
 
 
-def _sum_over(axes: Axes) -> Collective:
-    """The shards' sums of squares added up."""
+def _sum_over(axis: str) -> Collective:
+    """The shards' sums of squares added up over one axis."""
     return Collective(
-        name=f"all-reduce/gradient_norm@{'+'.join(axes)}", phase=Phase.OPTIMIZER,
-        kind=CollectiveKind.ALL_REDUCE, axes=axes, bytes=DTYPE_BYTES["f32"], dtype="f32",
+        name=f"all-reduce/gradient_norm@{axis}", phase=Phase.OPTIMIZER,
+        kind=CollectiveKind.ALL_REDUCE, axes=(axis,), bytes=DTYPE_BYTES["f32"], dtype="f32",
         mode=Mode.SYNC, scope="gradient_norm", deps=(Dep("gradient_norm"),),
     )  # fmt: skip
 

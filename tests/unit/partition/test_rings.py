@@ -191,3 +191,36 @@ def test_a_small_language_model_is_all_rings_but_for_what_is_used_twice() -> Non
     gathers = [op for op in backward if isinstance(op, Collective) and "gather" in op.kind]
     assert {op.scope for op in gathers} == {f"layer/{m}" for m in matrices[:-1]}
     assert {op.mode for op in gathers} == {Mode.SYNC}
+
+
+def test_maxtexts_flags_change_only_how_what_is_used_twice_is_gathered() -> None:
+    """As compiled with them for 16 ways on v5p 2x2x4 and 8 ways on v6e 2x4: the same rings."""
+    programs = {
+        style: program_of(
+            LM, plan_of({"fsdp": 16}, seq_len=1024, global_batch=64, style=style),
+            Slice("v5p", "2x2x4"),
+        )
+        for style in ("plain", "maxtext")
+    }  # fmt: skip
+    for name in ("layers", "layers/d"):
+        plain, maxtext = (loop(made.body, name).body for made in programs.values())
+        assert [op.name for op in plain if isinstance(op, Loop)] == [
+            op.name for op in maxtext if isinstance(op, Loop)
+        ]
+    gathers = [op for op in loop(programs["maxtext"].body, "layers/d").body
+               if isinstance(op, Collective) and "gather" in op.kind]  # fmt: skip
+    assert [op.mode for op in gathers] == [Mode.SYNC] + 4 * [Mode.ASYNC]
+
+
+def test_what_was_fused_to_a_product_follows_its_ring_on_its_own() -> None:
+    """Activations and residual sums; a perfect compiler keeps them in the epilogue."""
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    body = loop(program_of(LM, plan, Slice("v5p", "2x2x4")).body, "layers").body
+    names = [op.name for op in body]
+    for ring, group in (("wo", "mid"), ("wi", "silu"), ("wo_mlp", "layer_out")):
+        assert names.index(f"layer/{group}") == names.index(f"layer/{ring}/ring") + 1
+    assert all(
+        op.work.epilogue_flops == 0
+        for inner in body if isinstance(inner, Loop)
+        for op in inner.body if isinstance(op, Compute) and isinstance(op.work, Matmul)
+    )  # fmt: skip
