@@ -116,7 +116,7 @@ _TABLE = (
             "16-way on v5p 2x2x4, and 8B, 8-way on v6e 2x4: the rings of plain programs, but what "
             "is used twice in the backward pass is gathered beside matmuls",
         ),
-        ("v4", "v5p", "v6e"), "maxtext", whole=True, max_group=16,
+        ("v5p", "v6e"), "maxtext", whole=True, max_group=16,
     ),
     _Line(
         Lowering(
