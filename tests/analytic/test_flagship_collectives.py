@@ -46,10 +46,10 @@ def collectives(body: tuple[object, ...]) -> Counter[tuple[str, str, str, float]
     found: Counter[tuple[str, str, str, float]] = Counter()
     for op in body:
         if isinstance(op, Loop):
-            (permute,) = (inner for inner in op.body if isinstance(inner, Collective))
-            assert permute.kind is CollectiveKind.PERMUTE
-            whole = permute.bytes * op.trips * 8 / 7
-            found["+".join(permute.axes), RING, permute.mode, whole / MIB] += 1
+            permutes = [inner for inner in op.body if isinstance(inner, Collective)]
+            assert {permute.kind for permute in permutes} == {CollectiveKind.PERMUTE}
+            whole = sum(permute.bytes for permute in permutes) * op.trips * 8 / 7
+            found["+".join(permutes[0].axes), RING, permutes[0].mode, whole / MIB] += 1
         elif isinstance(op, Collective) and op.asked:
             kind = op.kind + (f" as {op.algorithm}" if op.algorithm else "")
             size = op.bytes / MIB

@@ -42,7 +42,9 @@ def plan(mesh: dict[str, int], batch: int = BATCH, **changes: object) -> Plan:
 
 
 def collectives(program: Program) -> list[tuple[Collective, int]]:
-    return [(op, n) for op, n in flat(program.body) if isinstance(op, Collective)]
+    """All but the number that the gradients' norm is summed from."""
+    return [(op, n) for op, n in flat(program.body)
+            if isinstance(op, Collective) and op.scope != "gradient_norm"]  # fmt: skip
 
 
 def crosses(op: Collective) -> bool:

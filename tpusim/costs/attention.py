@@ -18,6 +18,10 @@ v5e reaches 3.7 % of peak with blocks of 128 (jax issue #24633), v5p 38-41 % wit
 (marin PR #6330): a time per block of (edge^2 + STEP_WORK) passes through both.
 """
 
+STATISTIC_BYTES = 4 * 128
+"""Bytes in which the forward kernel leaves the logarithm of each query's sum of exponentials: one
+f32 number in each of 128 lanes (JAX's splash and flash attention kernels)."""
+
 BACKWARD_FLOPS = 2.5
 """Backward kernel over forward kernel: five products instead of two (flash-attention, #1525)."""
 
@@ -65,10 +69,23 @@ def short_blocks(work: Attention) -> Number:
     return (1 + STEP_WORK / area) / (1 + STEP_WORK / BLOCK**2)
 
 
+def statistics_seconds(work: Attention, device: Device) -> Number:
+    """Seconds in which the backward kernel's statistics are brought to its layout: `3 n / HBM`.
+
+    n is what the forward kernel left, `b h q` numbers in 128 lanes each. Compiled programs copy it
+    and then read one lane of the copy (plain language models with splash attention on v5e, v5p).
+    """
+    if not work.backward:
+        return 0.0 * work.q_len
+    left = work.batch * work.heads * work.q_len * STATISTIC_BYTES
+    return hbm_seconds(2 * left, left, device) + 2 * device.costs.op_launch
+
+
 def attention_seconds(work: Attention, device: Device) -> Number:
     """Seconds of the kernel: `max(flops x short / (peak e), bytes / HBM) + launch`.
 
-    e is the chip's measured efficiency, forward or backward, on the blocks that are visited.
+    e is the chip's measured efficiency, forward or backward, on the blocks that are visited. The
+    backward kernel comes after `statistics_seconds`.
     Raises PlanError where the chip has no matrix rate for the dtype.
     """
     costs = device.costs
@@ -79,4 +96,5 @@ def attention_seconds(work: Attention, device: Device) -> Number:
     )
     rate = matrix_rate(device, work.dtype) * reached
     array = kernel_flops(work, device.mxu_side) * short_blocks(work) / rate
-    return largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device)) + costs.op_launch
+    kernel = largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device))
+    return kernel + costs.op_launch + statistics_seconds(work, device)

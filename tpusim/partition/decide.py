@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tpusim.graph import Einsum
 from tpusim.hardware import Placement, Slice
+from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
 from tpusim.partition.layout import Axes, is_across, within
 from tpusim.partition.lowering import (
@@ -88,8 +89,7 @@ class Decisions:
                     if node.name not in woven:
                         entries.append(body.planned(node, rings))
                 case Calc():
-                    found = rings.get(node.name)
-                    entries.append(Ring(node, found[0]) if found else node)
+                    entries.extend(body.woven(node, rings.get(node.name)))
                 case Nest():
                     entries.append(node)
         entries = merge_small_gradients(entries, body.small_gradients())
@@ -126,9 +126,9 @@ class _Body:
             return self._planned_across(comm, low)
         match comm.purpose:
             case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
-                waits = low.gather is Mode.RING or (self.has_loop and low.outside_sync)
-                mode = Mode.SYNC if waits else low.gather
-                return Planned((comm,), mode, low.gather_algorithm)
+                mode = low.twice if low.gather is Mode.RING else low.gather
+                waits = self.has_loop and low.outside_sync
+                return Planned((comm,), Mode.SYNC if waits else mode, low.gather_algorithm)
             case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
                 mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
                 return Planned((comm,), mode, self._reduction(comm, low, rings))
@@ -162,6 +162,15 @@ class _Body:
         maker = self.makers.get(comm.maker)
         ringed = maker is not None and maker.name in rings
         return "all-reduce" if ringed else low.reduce_algorithm
+
+    def woven(self, calc: Calc, comms: list[Comm] | None) -> tuple[Entry, ...]:
+        """An operation, as a ring where it has a collective; what was fused to it then follows."""
+        if not comms:
+            return (calc,)
+        if self.context.over(comms[0].axes)[1].rings_fuse:
+            return (Ring(calc, comms[0]),)
+        product, *groups = unfused(calc)
+        return (Ring(product, comms[0]), *groups)
 
     def rings(self) -> dict[str, list[Comm]]:
         """The matmuls that become rings, each with its collective."""

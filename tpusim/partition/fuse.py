@@ -50,7 +50,17 @@ def _fused(host: Calc, node: Calc, group: Pointwise) -> Calc:
         reads=tuple(dict.fromkeys((*host.reads, *others))),
         writes=(*host.writes, *node.writes),
         epilogue=(*host.epilogue, group),
+        parts=(*(host.parts or (host,)), node),
     )
+
+
+def unfused(calc: Calc) -> tuple[Calc, ...]:
+    """The product without its epilogue, then the groups that were fused to it, in order."""
+    if not calc.parts:
+        return (calc,)
+    product, *groups = calc.parts
+    own = calc.reads[: len(product.reads)]
+    return (replace(calc, reads=own, writes=product.writes, epilogue=(), parts=()), *groups)
 
 
 def _without_dead_writes(nodes: list[Node], kept: set[str]) -> tuple[Node, ...]:

@@ -36,6 +36,7 @@ from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.rings import done_after, ring_loop
 from tpusim.partition.sizes import Sizes
+from tpusim.partition.stacks import with_stacks
 from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
 from tpusim.partition.travel import cast_before
 from tpusim.partition.work import buffer_bytes, flops_of, work_of
@@ -101,7 +102,8 @@ def _with_optimizer(
     copies = (cast.allocs[0].tensor,) if cast else ()
     updates[0] = replace(updates[0], frees=(*updates[0].frees, *held, *copies))
     moments = optimizer.moments(template.weights, plan, sizes) if plan.offload_optimizer else ()
-    return (*((cast,) if cast else ()), *body, *optimizer.streamed(updates, moments))
+    clip = optimizer.clip(template.weights, plan, sizes, gradients)
+    return (*((cast,) if cast else ()), *body, *clip, *optimizer.streamed(updates, moments))
 
 
 class _Lowerer:
@@ -181,6 +183,10 @@ class _Lowerer:
     def _loop(self, nest: Nest, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """A loop, with what stands before and behind it where it fetches from the host."""
         body = self.body(nest.body, kept=(), nest=nest, outside=outside)
+        if self.decisions.plan.lowering != "ideal":
+            arriving = arrivals(host_copies(nest, self.offload))
+            buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
+            body = with_stacks(nest, body, self.sizes, buffers, grad_dtype, arriving)
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)

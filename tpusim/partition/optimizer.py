@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tpusim.partition.accumulate import Gradients
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Weight
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
+    Collective,
+    CollectiveKind,
     Compute,
     Dep,
+    Mode,
     Number,
     Op,
     Transfer,
@@ -23,6 +27,10 @@ UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0}
 """Vector operations an element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
 its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction."""
+
+
+NORM_FLOPS = 2.0
+"""Vector operations an element of a sum of squares."""
 
 
 def moment_elements(optimizer: str, weight: Weight, sizes: Sizes) -> Number:
@@ -93,6 +101,36 @@ def cast(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> Compute | Non
         name="cast_weights", phase=Phase.FORWARD, scope="cast_weights",
         work=Vector(elements * DTYPE_BYTES[plan.param_dtype], elements * item, elements),
         allocs=(Alloc("cast_weights", elements * item, "cast weights", empty * item),),
+    )  # fmt: skip
+
+
+def clip(
+    weights: tuple[Weight, ...], plan: Plan, sizes: Sizes, gradients: Gradients
+) -> tuple[Op, ...]:
+    """The norm of all gradients, by which Adam's are clipped: no update starts before it is known.
+
+    A pass over the gradients, two operations an element, and an all-reduce of one number over each
+    axis that shards weights; the scaling is part of the updates. MaxText, AXLearn and Levanter clip
+    by default; taken for every run with Adam and for no other.
+    """
+    if plan.optimizer != "adam":
+        return ()
+    elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
+    deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
+    norm = Compute(
+        name="gradient_norm", phase=Phase.OPTIMIZER, scope="gradient_norm", deps=deps,
+        work=Vector(elements * DTYPE_BYTES[plan.grad_dtype], 0, NORM_FLOPS * elements),
+    )  # fmt: skip
+    sharding = {axis for w in weights for axes in w.local.layout for axis in axes}
+    return (norm, *(_sum_over(axis) for axis in plan.active_axes if axis in sharding))
+
+
+def _sum_over(axis: str) -> Collective:
+    """The shards' sums of squares added up over one axis."""
+    return Collective(
+        name=f"all-reduce/gradient_norm@{axis}", phase=Phase.OPTIMIZER,
+        kind=CollectiveKind.ALL_REDUCE, axes=(axis,), bytes=DTYPE_BYTES["f32"], dtype="f32",
+        mode=Mode.SYNC, scope="gradient_norm", deps=(Dep("gradient_norm"),),
     )  # fmt: skip
 
 

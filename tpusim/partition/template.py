@@ -38,7 +38,7 @@ class Calc:
     """A graph operation on the local shards, with the element-wise groups fused to it.
 
     split: the axes over which each dimension of its iteration space is divided.
-    reads, writes: keys of buffers.
+    reads, writes: keys of buffers. parts: what was fused, each as it would run on its own.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Calc:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     epilogue: tuple[Pointwise, ...] = ()
+    parts: "tuple[Calc, ...]" = ()
 
     @property
     def phase(self) -> Phase:

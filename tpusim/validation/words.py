@@ -17,9 +17,14 @@ from tpusim.validation.measured import Measured
 from tpusim.validation.model import model_of
 from tpusim.validation.precision import DTYPES, precision_notes, precision_of
 
-MAXTEXT_LIKE = ("maxtext", "axlearn", "levanter", "torchprime")
+MAXTEXT_LIKE = ("maxtext", "axlearn", "torchprime")
 """Frameworks whose programs are lowered as MaxText's: layers in a scan, sharding by logical rules
-or their equivalent. Assumed for all but MaxText."""
+or their equivalent, and the flags that make gathers asynchronous. Assumed for all but MaxText."""
+
+PLAIN = ("lingvo", "levanter")
+"""Frameworks whose programs are those of plain JAX: no compiler flags of their own. Levanter's
+llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p 2x2x4 (libtpu
+0.0.42.1), are all rings, which MaxText's programs are not."""
 
 QUANTISED = ("int8", "fp8")
 TRANSPOSED = "fsdp_transpose"
@@ -193,7 +198,7 @@ def notes_of(run: Measured) -> Iterator[str]:
         yield f"the optimizer ({run.optimizer or 'not given'}) is taken as adam"
     if not run.framework:
         yield "no framework is given: lowered as plain JAX"
-    elif run.framework not in (*MAXTEXT_LIKE, "lingvo"):
+    elif run.framework not in (*MAXTEXT_LIKE, *PLAIN):
         yield f"the framework ({run.framework}) is lowered as plain JAX"
     if not run.attention:
         yield "no attention is given: taken as a fused kernel"

@@ -72,7 +72,7 @@ def test_the_backward_pass_fetches_a_layer_ahead() -> None:
     assert first.allocs == ahead.allocs
     assert first.deps == (Dep("to-host/layer/layer_in"),)
     readers = [op for op in backward.body[1:] if Dep(ahead.name, 1) in waits_of(op)]
-    assert readers[0].name == "bwd/layer/attn_norm"
+    assert readers[0].name == "load/bwd/layer/layer_in"
     assert all(Dep(first.name) in waits_of(op) for op in readers)
     assert sum("bwd/layer/layer_in" in getattr(op, "frees", ()) for op in backward.body) == 1
 

@@ -132,7 +132,13 @@ def test_minimal_except_nothing_is_minimal() -> None:
 
 @pytest.mark.parametrize(
     ("framework", "style"),
-    [("maxtext", "maxtext"), ("axlearn", "maxtext"), ("lingvo", "plain"), ("", "plain")],
+    [
+        ("maxtext", "maxtext"),
+        ("axlearn", "maxtext"),
+        ("levanter", "plain"),
+        ("lingvo", "plain"),
+        ("", "plain"),
+    ],
 )
 def test_framework(framework: str, style: str) -> None:
     plan = setup(run(framework=framework, mesh="fsdp=8;tensor=2")).plan
