@@ -63,9 +63,9 @@ COMPILED = {
     "heap": 6.79,
     "total": 9.46,
 }
-"""GiB of the compiled program's memory report (experiments/compiled_memory, v4_480b: with Adam and a
-vocabulary of 32,768). One layer: two gathered matrices of 512 MiB and one of 128, nine activations
-of 256 and nine of 32 or 64, the gradient of the logits of 64."""
+"""GiB of the compiled program's memory report (experiments/compiled_memory, v4_480b: with Adam and
+a vocabulary of 32,768). One layer: gathered matrices of 512, 512 and 128 MiB, nine activations of
+256 and nine of 32 or 64, the gradient of the logits of 64."""
 
 
 @pytest.mark.parametrize("item", COMPILED)

@@ -47,6 +47,12 @@ def test_no_prediction_is_worse_than_its_bound(name: str) -> None:
         assert bound <= abs(error) + ROOM + SLACK, "a better prediction: run bounds.py to lock it"
 
 
+@pytest.mark.parametrize("name", SIMULATED)
+def test_what_ran_fits_in_memory(name: str) -> None:
+    """All of these runs were measured, so each had room."""
+    assert outcomes()[name].fits, outcomes()[name].reason
+
+
 def test_runs_on_several_slices_slow_down_as_measured() -> None:
     """Each against the same run on one slice: what differs is DCN and the wait for the slowest."""
     pairs = [pair for pair in validated().pairs if pair.thing == "num_slices" and not pair.also]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tpusim.validation.frameworks import framework_of
 from tpusim.validation.measured import Measured
 
 DTYPES: Mapping[str, str] = {
@@ -41,19 +42,20 @@ def remarks(run: Measured) -> dict[str, str]:
 
 
 def precision_of(run: Measured) -> dict[str, Any]:
-    """The dtypes of a plan as the notes give them.
+    """The dtypes of a plan as the notes give them, or as the framework has them.
 
     Moments have the weights' dtype where nothing else is said: `mu_dtype` of optax.adamw sets the
     first one alone, and MaxText takes the weights' for it where it is not given.
     """
-    found = remarks(run)
-    if not found.keys() & {"param_dtype", "moment_dtype"}:
-        return found
-    weights = found.get("param_dtype", "f32")
+    found = {"param_dtype": framework_of(run).param_dtype} | remarks(run)
+    weights = found["param_dtype"]
     return {"moment_dtype": weights, "second_moment_dtype": weights} | found
 
 
 def precision_notes(run: Measured) -> Iterator[str]:
-    """What is taken from the notes."""
+    """What is taken from the notes and from the framework."""
+    if "param_dtype" not in remarks(run) and framework_of(run).param_dtype != "f32":
+        dtype = framework_of(run).param_dtype
+        yield f"{_SAID['param_dtype']} in {dtype}, as {run.framework} has them"
     for key, dtype in remarks(run).items():
         yield f"{_SAID[key]} in {dtype}, as the notes say"

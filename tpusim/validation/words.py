@@ -13,18 +13,10 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.validation.devices import mesh_in_devices, pod_of
+from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
 from tpusim.validation.measured import Measured
 from tpusim.validation.model import model_of
 from tpusim.validation.precision import DTYPES, precision_notes, precision_of
-
-MAXTEXT_LIKE = ("maxtext", "axlearn", "torchprime")
-"""Frameworks whose programs are lowered as MaxText's: layers in a scan, sharding by logical rules
-or their equivalent, and the flags that make gathers asynchronous. Assumed for all but MaxText."""
-
-PLAIN = ("lingvo", "levanter")
-"""Frameworks whose programs are those of plain JAX: no compiler flags of their own. Levanter's
-llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p 2x2x4 (libtpu
-0.0.42.1), are all rings, which MaxText's programs are not."""
 
 QUANTISED = ("int8", "fp8")
 TRANSPOSED = "fsdp_transpose"
@@ -95,9 +87,9 @@ def plan_of(run: Measured, model: Transformer, pod: Slice) -> tuple[Plan, tuple[
     plan = Plan(
         mesh=mesh, seq_len=run.seq_len, global_batch=run.global_batch, remat=remat, save=save,
         offload=offload, vocab_tiles=max(run.vocab_tiles, 1), rules=_rules(run, mesh),
-        optimizer=_optimizer(run)[0],
+        optimizer=optimizer_of(run)[0],
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
-        style="maxtext" if run.framework in MAXTEXT_LIKE else "plain",
+        style=framework_of(run).style,
     )  # fmt: skip
     return replace(plan, **precision_of(run)), notes
 
@@ -177,15 +169,6 @@ def _layer(model: Transformer) -> tuple[Op, ...]:
     return next(op.body for op in ops if isinstance(op, Scan))
 
 
-def _optimizer(run: Measured) -> tuple[str, bool]:
-    """The optimizer that comes nearest, and whether it is the run's."""
-    written = run.optimizer.lower()
-    for name in ("adafactor", "adam", "sgd"):
-        if name in written:
-            return name, True
-    return "adam", False
-
-
 def notes_of(run: Measured) -> Iterator[str]:
     """What of the run is taken otherwise."""
     if run.dtype in QUANTISED:
@@ -194,11 +177,11 @@ def notes_of(run: Measured) -> Iterator[str]:
             "ones, as MaxText's recipes have it; all else in bf16"
         )
     yield from precision_notes(run)
-    if not _optimizer(run)[1]:
-        yield f"the optimizer ({run.optimizer or 'not given'}) is taken as adam"
+    if note := optimizer_of(run)[1]:
+        yield note
     if not run.framework:
         yield "no framework is given: lowered as plain JAX"
-    elif run.framework not in (*MAXTEXT_LIKE, *PLAIN):
+    elif run.framework not in FRAMEWORKS:
         yield f"the framework ({run.framework}) is lowered as plain JAX"
     if not run.attention:
         yield "no attention is given: taken as a fused kernel"
