@@ -73,7 +73,7 @@ def test_two_devices_of_a_chip_share_what_their_chip_gathers() -> None:
     use = torus_data(result("7x", "2x2x2", fsdp=16))
     rows = {row.resource: row.total for row in utilisation_data(result("7x", "2x2x2", fsdp=16))}
     assert use.busiest["x+"] > 0
-    assert use.busiest["x+"] <= rows["ici:x+"] <= 1
+    assert use.busiest["x+"] <= rows["ici:x+"] * (1 + 1e-9) <= 1
 
 
 def test_only_links_that_exist_have_a_share() -> None:
