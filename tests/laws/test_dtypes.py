@@ -107,7 +107,7 @@ def test_reductions_of_half_the_size_move_and_hold_half(
 
 
 def test_a_weight_gradient_is_written_as_it_is_reduced() -> None:
-    """By eight matmuls and by the scatter to the table; they read what they read. No ring on v5e."""
+    """By eight matmuls and the scatter to the table; they read what they read. No ring on v5e."""
     plans = [replace(FSDP, reduce_dtype=dtype, style="maxtext") for dtype in ("f32", "bf16")]
     wide, narrow = (works(any_program_of(small(), plan, Slice("v5e", "4x4"))) for plan in plans)
     found: dict[str, Any] = {name: work for name, work in narrow.items() if name.endswith("/dw")}

@@ -94,8 +94,10 @@ class Decisions:
                     entries.append(node)
         entries = merge_small_gradients(entries, body.small_gradients())
         entries = merge_all_reduces(entries, body.small_all_reduces())
+        if self.plan.lowering != "ideal":
+            entries = gradients_after_loop(entries)
         entries = prefetch(
-            gradients_after_loop(entries),
+            entries,
             first_sync=all(low.first_sync for low in lows),
             kernels_carry=all(low.kernels_carry for low in lows),
         )

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph import Pointwise, Tensor
+from tpusim.partition.offload import leaving
 from tpusim.partition.passes import Entry, HostCopy, Planned, Ring, late_results, on_core
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
@@ -162,7 +163,7 @@ class _Body:
         if self.names.keys() >= set(copy.reads):
             return
         before = (i for i in range(place) if on_core(self.entries[i]))
-        one = replace(self.memory.alloc(copy.key), tensor=f"{copy.key} (to host)")
+        one = replace(self.memory.alloc(copy.key), tensor=leaving(copy.key))
         self.lives[max(before, default=place)].allocs.append(one)
         self.lives[place].frees.append(one.tensor)
 

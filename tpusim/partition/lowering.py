@@ -113,7 +113,7 @@ _TABLE = (
         Lowering(
             _RING, _RING, twice=_ASYNC,
             shown_by="language models compiled with MaxText's flags (libtpu 0.0.42.1): 1.2B, "
-            "16-way on v5p 2x2x4, and 8B, 8-way on v6e 2x4: the rings of plain programs, but what "
+            "16-way on v5p 2x2x4, and 8B on v6e 2x4 and 4x4: the rings of plain programs, but what "
             "is used twice in the backward pass is gathered beside matmuls",
         ),
         ("v5p", "v6e"), "maxtext", whole=True, max_group=16,

@@ -20,6 +20,11 @@ LAST = " (last)"
 FIRST = " (first)"
 
 
+def leaving(key: str) -> str:
+    """The name of the copy that leaves for the host while the next trip writes over the buffer."""
+    return f"{key} (to host)"
+
+
 def host_copies(nest: Nest, offload: Collection[str]) -> list[HostCopy]:
     """The copies of a trip: away in a forward loop, back in a backward one."""
     away = zip(nest.scan.saves, nest.saves, strict=True)
@@ -56,8 +61,8 @@ def _places(entries: Sequence[Entry], key: str) -> list[int]:
 def turns(entries: Sequence[Entry]) -> dict[int, tuple[Dep, ...]]:
     """What the entries wait for, by place, besides their operands.
 
-    A copy waits for the one before it, as one queue serves PCIe. The first operation of the core
-    waits for what left in the layer before the last.
+    A copy waits for the one before it, as one queue serves each direction of PCIe. The first
+    operation of the core waits for what left in the layer before the last.
     """
     copies = [(place, e) for place, e in enumerate(entries) if isinstance(e, HostCopy)]
     found: dict[int, tuple[Dep, ...]] = {}

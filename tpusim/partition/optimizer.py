@@ -119,7 +119,7 @@ def clip(
     deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
     norm = Compute(
         name="gradient_norm", phase=Phase.OPTIMIZER, scope="gradient_norm", deps=deps,
-        work=Vector(elements * DTYPE_BYTES[plan.grad_dtype], 0, NORM_FLOPS * elements),
+        work=Vector(elements * DTYPE_BYTES[plan.finished_dtype], 0, NORM_FLOPS * elements),
     )  # fmt: skip
     sharding = {axis for w in weights for axes in w.local.layout for axis in axes}
     return (norm, *(_sum_over(axis) for axis in plan.active_axes if axis in sharding))
@@ -139,8 +139,7 @@ def update(weight: Weight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
     elements = weight.copies * sizes.elements(weight.local)
     state = moment_bytes(weight, plan, sizes)
     stored = elements * DTYPE_BYTES[plan.param_dtype]
-    held = plan.dtype_of("accumulator_dtype") if plan.microbatches > 1 else plan.grad_dtype
-    reads = stored + state + elements * DTYPE_BYTES[held]
+    reads = stored + state + elements * DTYPE_BYTES[plan.finished_dtype]
     return Compute(
         name=f"update/{weight.name}", phase=Phase.OPTIMIZER, scope=weight.name,
         work=Vector(reads, stored + state, UPDATE_FLOPS[plan.optimizer] * elements),

@@ -3,7 +3,7 @@
 Each pass takes the entries of a body in order and returns them in their new order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard
 
@@ -290,12 +290,19 @@ def prefetch(entries: Sequence[Entry], first_sync: bool, kernels_carry: bool) ->
     taken = {key for entry in entries if _is_prefetched(entry) for key in entry.reads}
     feeding = [e for e in entries if _is_prefetched(e) and not taken.isdisjoint(e.writes)]
     others = [entry for entry in entries if entry not in feeding]
-    result = _one_gather_ahead(_beside_matmuls(others, first_sync), feeding, first_sync)
+    ahead = _beside_matmuls(others, feeding, first_sync)
+    result = _one_gather_ahead(ahead, feeding, first_sync)
     return result if kernels_carry else _kernels_wait(result)
 
 
-def _beside_matmuls(entries: Sequence[Entry], first_sync: bool) -> list[Entry]:
-    """Start each asynchronous gather beside the matmul before its own."""
+def _beside_matmuls(
+    entries: Sequence[Entry], feeding: Sequence[Planned], first_sync: bool
+) -> list[Entry]:
+    """Start each asynchronous gather beside the matmul before its own.
+
+    feeding: what gathers take from other slices, whose operands must be there too.
+    """
+    sources = {key: entry.reads for entry in feeding for key in entry.writes}
     starts: dict[int, list[Entry]] = {}
     moved: set[int] = set()
     previous: Planned | None = None
@@ -307,7 +314,7 @@ def _beside_matmuls(entries: Sequence[Entry], first_sync: bool) -> list[Entry]:
             gather = replace(gather, mode=Mode.SYNC)
             start = place
         else:
-            start = max(min(beside, place), _after_operand(entries, place))
+            start = max(min(beside, place), _after_operand(entries, place, sources))
         if previous is not None:
             gather = replace(gather, waits_for=(previous.name,))
         starts.setdefault(start, []).append(gather)
@@ -326,8 +333,10 @@ def _one_gather_ahead(
 ) -> list[Entry]:
     """Start what each gather takes from other slices, `feeding`, where the gather before starts.
 
-    The first starts right before its own gather, and is synchronous where `first_sync`.
+    The first starts right before its own gather, and is synchronous where `first_sync`. None starts
+    before its operand is there.
     """
+    made = {key: place for place, entry in enumerate(entries) for key in entry.writes}
     left = {key: entry for entry in feeding for key in entry.writes}
     starts: dict[int, list[Entry]] = {}
     start: int | None = None
@@ -339,7 +348,9 @@ def _one_gather_ahead(
                 part = replace(part, waits_for=(previous.name,))
             elif first_sync:
                 part = replace(part, mode=Mode.SYNC)
-            starts.setdefault(place if start is None else start, []).append(part)
+            earliest = max((made[read] + 1 for read in part.reads if read in made), default=0)
+            begin = max(place if start is None else start, earliest)
+            starts.setdefault(begin, []).append(part)
             previous, start = part, place
     return [e for place, entry in enumerate(entries) for e in (*starts.get(place, ()), entry)]
 
@@ -352,9 +363,11 @@ def _is_prefetched(entry: Entry) -> TypeGuard[Planned]:
     )
 
 
-def _after_operand(entries: Sequence[Entry], place: int) -> int:
-    """The first place at which the operand of the entry at `place` is there."""
-    reads = set(entries[place].reads)
+def _after_operand(
+    entries: Sequence[Entry], place: int, sources: Mapping[str, tuple[str, ...]]
+) -> int:
+    """The first place at which the operand of the entry at `place` is there, or its own source."""
+    reads = {key for read in entries[place].reads for key in (read, *sources.get(read, ()))}
     return max((i + 1 for i in range(place) if reads & set(entries[i].writes)), default=0)
 
 

@@ -198,6 +198,11 @@ class Plan:
         return getattr(self, key) or str(getattr(self, _FOLLOWS[key]))
 
     @property
+    def finished_dtype(self) -> str:
+        """The dtype in which the optimizer finds the gradients."""
+        return self.dtype_of("accumulator_dtype") if self.microbatches > 1 else self.grad_dtype
+
+    @property
     def logits_dtype(self) -> str:
         """The dtype of logits as the graph takes it."""
         dtype = self.dtype_of("loss_dtype")

@@ -7,16 +7,26 @@ made. The backward loop slices each tensor from its stack into a buffer of its o
 gradients of its layer's weights, once they are reduced, to stacks that were cleared before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from tpusim.graph import Einsum, Tensor
+from tpusim.partition.offload import leaving
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes
 from tpusim.phase import Phase
-from tpusim.program import Collective, Compute, Dep, Op, Transfer, Vector
+from tpusim.program import (
+    Alloc,
+    Collective,
+    Compute,
+    Dep,
+    Op,
+    Transfer,
+    TransferKind,
+    Vector,
+)
 
 
 def with_stacks(
@@ -26,9 +36,9 @@ def with_stacks(
     """The body of a loop between the copies from its stacks and those to them.
 
     A saved tensor is copied before the first operation that reads it, which gives it its buffer.
-    What goes to the host is taken to be copied too: the transfer reads a buffer of its own, and
-    writes one; those for the next trip start first. `arriving` is what the copy of a buffer from
-    the host waits for. Gradients are stacked in `grad_dtype`.
+    What no product writes in place is copied for the host too, before its transfer; what comes from
+    there is copied as out of a stack, and `arriving` is what such a copy waits for. Gradients are
+    stacked in `grad_dtype`.
     """
     in_place = {key for node in nest.body if _writes_in_place(node) for key in node.writes}
     saved = zip(nest.scan.saves, nest.saves, strict=True)
@@ -36,15 +46,46 @@ def with_stacks(
     for tensor, key in reversed(list(zip(nest.scan.loads, nest.loads, strict=True))):
         load = _copy("load", Phase.BACKWARD, tensor, key, sizes, buffers)
         _insert(ops, replace(load, deps=arriving.get(key, ())), key)
-    return (
-        *ops,
-        *(
-            _copy("save", Phase.FORWARD, tensor, key, sizes, buffers)
-            for tensor, key in saved
-            if key not in in_place
-        ),
-        *_gradients(nest, sizes, buffers, grad_dtype),
-    )  # fmt: skip
+    for tensor, key in saved:
+        if key not in in_place:
+            save = _copy("save", Phase.FORWARD, tensor, key, sizes, buffers)
+            _save(ops, save, tensor, key, _last_use(nest, ops, key))
+    return (*ops, *_gradients(nest, sizes, buffers, grad_dtype))
+
+
+def _last_use(nest: Nest, ops: Sequence[Op], key: str) -> int:
+    """The place behind the last operation that reads or makes a buffer."""
+    names = {
+        node.name for node in nest.body
+        if isinstance(node, Calc) and key in (*node.reads, *node.writes)
+    }  # fmt: skip
+    return max((i + 1 for i, op in enumerate(ops) if op.name in names), default=len(ops))
+
+
+def _save(ops: list[Op], save: Compute, tensor: Tensor, key: str, place: int) -> None:
+    """Put the copy of a saved tensor at its place, or before its transfer to the host.
+
+    The transfer then waits for the copy, which takes the buffer that it reads.
+    """
+    name = f"{TransferKind.TO_HOST}/{tensor.name}"
+    for at, op in enumerate(ops):
+        if isinstance(op, Transfer) and op.name == name:
+            ops[at] = replace(op, deps=(*op.deps, Dep(save.name)))
+            ops.insert(at, replace(save, allocs=_taken_over(ops, leaving(key))))
+            return
+    ops.insert(place, save)
+
+
+def _taken_over(ops: list[Op], name: str) -> tuple[Alloc, ...]:
+    """The allocation of a buffer, no longer that of the operation that had it."""
+    for place, op in enumerate(ops):
+        if isinstance(op, Compute | Collective):
+            taken = tuple(alloc for alloc in op.allocs if alloc.tensor == name)
+            if taken:
+                others = tuple(alloc for alloc in op.allocs if alloc.tensor != name)
+                ops[place] = replace(op, allocs=others)
+                return taken
+    return ()
 
 
 def _insert(ops: list[Op], load: Compute, key: str) -> None:
@@ -52,16 +93,17 @@ def _insert(ops: list[Op], load: Compute, key: str) -> None:
 
     What comes from the host has its buffer by then: its copy follows the transfers that start.
     """
-    for place, op in enumerate(ops):
-        if not isinstance(op, Compute | Collective):
-            continue
-        taken = tuple(alloc for alloc in op.allocs if alloc.tensor == key)
-        if taken:
-            others = tuple(alloc for alloc in op.allocs if alloc.tensor != key)
-            ops[place] = replace(op, allocs=others)
-            ops.insert(place, replace(load, allocs=taken))
-            return
-    ops.insert(len([*takewhile(lambda op: isinstance(op, Transfer), ops)]), load)
+    place = next((i for i, op in enumerate(ops) if _takes(op, key)), None)
+    if place is None:
+        place = len([*takewhile(lambda op: isinstance(op, Transfer), ops)])
+    ops.insert(place, replace(load, allocs=_taken_over(ops, key)))
+
+
+def _takes(op: Op, key: str) -> bool:
+    """Whether an operation of the core or a collective takes the buffer."""
+    if not isinstance(op, Compute | Collective):
+        return False
+    return any(alloc.tensor == key for alloc in op.allocs)
 
 
 def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> tuple[Compute, ...]:
