@@ -47,7 +47,7 @@ def test_the_loss_reads_the_logits_once_and_its_gradient_reads_and_writes_them(
     assert ring.trips * chunk.work.read_bytes == pytest.approx(8 * logits, rel=0.01)
 
 
-def test_scores_pass_through_hbm_fourteen_times_a_layer(llama: Program) -> None:
+def test_scores_pass_through_hbm_fifteen_times_a_layer(llama: Program) -> None:
     """Four times forward (made, normalised: read and written, used), four again, and seven for the
     gradients of probabilities and of scores, with the probabilities' reads: 15 times 2 bytes. The
     compiled program with a bf16 softmax has 14, one in f32 28.

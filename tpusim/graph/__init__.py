@@ -18,12 +18,13 @@ from tpusim.graph.ops import (
 from tpusim.graph.remat import POLICIES, Remat
 from tpusim.graph.tensor import COMPUTE, STORED, Role, Tensor, part_of, union_dims, whole_dim
 from tpusim.graph.text import text
-from tpusim.graph.tile import VOCAB_TILES, with_tiled_loss
+from tpusim.graph.tile import TILE, VOCAB_TILES, with_tiled_loss
 
 __all__ = [
     "COMPUTE",
     "POLICIES",
     "STORED",
+    "TILE",
     "VOCAB_TILES",
     "Attention",
     "Convolution",

@@ -18,6 +18,10 @@ VOCAB_TILES = "vocab_tiles"
 """The name of the scan over the tiles."""
 
 
+TILE = "tile/"
+"""What the names of tensors begin with that are parts of others; no plan names them."""
+
+
 def with_tiled_loss(graph: Graph, parts: Mapping[str, int]) -> Graph:
     """The forward `graph` with all that follows its last scan in a scan over parts of the tokens.
 
@@ -39,7 +43,7 @@ def _scan(ops: tuple[Op, ...], cut: Mapping[str, str], trips: int, loss: Tensor)
     outside = {tensor.name for tensor in (*sliced, loss)}
 
     def inside(tensor: Tensor) -> Tensor:
-        name = f"tile/{tensor.name}" if tensor.name in outside else tensor.name
+        name = f"{TILE}{tensor.name}" if tensor.name in outside else tensor.name
         return replace(tensor, name=name, dims=tuple(cut.get(dim, dim) for dim in tensor.dims))
 
     return Scan(

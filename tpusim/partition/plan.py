@@ -240,9 +240,13 @@ class Plan:
         others = [
             f"{what} {getattr(self, key)}"
             for key, what in _SHOWN.items()
-            if getattr(self, key) not in (_DEFAULTS[key], "")
+            if getattr(self, key) not in (self._unless_given(key), "")
         ]
         return f"{text} ({', '.join(others)})" if others else text
+
+    def _unless_given(self, key: str) -> str:
+        """What a dtype is where the plan does not give it."""
+        return str(getattr(self, _FOLLOWS[key]) if key in _FOLLOWS else _DEFAULTS[key])
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import Graph, Role, Tensor, whole_dim
+from tpusim.graph import TILE, Graph, Role, Tensor, whole_dim
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
 
@@ -98,7 +98,7 @@ def annotations(
     plan: Plan, tensors: Iterable[Tensor], sizes: Mapping[str, int]
 ) -> dict[str, Layout]:
     """The layout of each annotated tensor; what a user annotates herself must divide."""
-    known = {tensor.name: tensor for tensor in tensors}
+    known = {tensor.name: tensor for tensor in tensors if not tensor.name.startswith(TILE)}
     found = {}
     for name, given in plan.annotate.items():
         if name not in known:
