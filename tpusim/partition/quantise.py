@@ -2,11 +2,11 @@
 
 Quantised are the matmuls of the layers' weights, as AQT's and Qwix's recipes in MaxText do: forward
 (and recomputed), input gradient and weight gradient, each in the plan's dtype for it. Attention's
-products, the embedding and the projection to the vocabulary stay as they are. Operands lie in HBM,
-and travel, in the compute dtype; before the matmul a pass over each finds the absolute maximum of
-each channel along what is summed, scales and casts. Assumed: the pass reads its operand once, is
-not fused to what makes it, and takes the maximum of the device's own part (AQT's local
-quantisation), so scales are not exchanged.
+products, the embedding and the projection to the vocabulary stay as they are. Operands lie in HBM
+in the compute dtype, and travel in it unless `gather_dtype` says otherwise. Before the matmul a
+pass over each finds the absolute maximum of each channel along what is summed, scales and casts.
+Assumed: the pass reads its operand once, is not fused to what makes it, and takes the maximum of
+the device's own part (AQT's local quantisation), so scales are not exchanged.
 """
 
 from collections.abc import Mapping, Sequence

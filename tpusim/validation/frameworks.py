@@ -24,10 +24,10 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }
 """Programs like MaxText's have layers in a scan, sharding by logical rules or their equivalent, and
 the flags that make gathers asynchronous: assumed for AXLearn and torchprime. Levanter sets no flags
-of its own; its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p
-2x2x4 (libtpu 0.0.42.1), are all rings, which MaxText's programs are not. torchprime trains in bf16,
-weights too, with Adafactor (AI-Hypercomputer/torchprime, torch_xla_models/configs/default.yaml:
-`torch_dtype: bfloat16`, `optimizer: type: adafactor`)."""
+of its own: what its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on
+v5p 2x2x4, use twice in the backward pass is gathered synchronously (libtpu 0.0.42.1). torchprime
+trains in bf16, weights too, with Adafactor (AI-Hypercomputer/torchprime,
+torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`)."""
 
 PLAIN = Framework("plain")
 OPTIMIZERS = ("adafactor", "adam", "sgd")
