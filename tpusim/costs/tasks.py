@@ -58,6 +58,8 @@ TaskOp: TypeAlias = Task | TaskLoop
 class CostedProgram:
     """The tasks of one lane, the capacity (B/s) of each link they use, and what is resident.
 
+    host: what the host does meanwhile, one task after another from the start: they have a delay
+        alone, share nothing with the lane, and the step does not end before them.
     torus: chips along each dimension of the topology; the messages' links are numbered on it.
     """
 
@@ -66,6 +68,7 @@ class CostedProgram:
     links: tuple[tuple[str, float], ...]
     resident: tuple[Alloc, ...] = ()
     torus: tuple[int, ...] = ()
+    host: tuple[Task, ...] = ()
 
 
 def core_seconds(body: Sequence[TaskOp], links: Mapping[str, float]) -> float:

@@ -83,7 +83,8 @@ class Timeline:
     """One step, to the picosecond.
 
     lanes: name and end (ps) of each lane; total_ps is the last end.
-    tasks: what ran, in the order in which it ended. waits: when the core stood still, and for what.
+    tasks: what ran, in the order in which it ended, and then what the host did.
+    waits: when the core stood still, and for what.
     A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end.
     """
 
