@@ -7,11 +7,9 @@ from operator import mul
 from typing import TypeAlias
 
 from tpusim.costs import CostedProgram, cost_program
-from tpusim.costs.host import host_tasks
-from tpusim.engine.clock import picoseconds
 from tpusim.engine.code import ON_CORE, LoopEnd, LoopStart, Step
 from tpusim.engine.compile import compile_lane
-from tpusim.hardware import Chip, Placement, Slice
+from tpusim.hardware import Placement, Slice
 from tpusim.phase import Phase
 from tpusim.program import Collective, Loop, Program, Single, counted
 
@@ -53,11 +51,6 @@ def alone(program: Program, some: Operations, pod: Slice, placement: Placement) 
         for number, (op, times) in enumerate(some.items())
     )
     return _load(cost_program(replace(program, body=body, resident=()), pod, placement))
-
-
-def host_ps(program: Program, chip: Chip) -> int:
-    """The picoseconds that the host is busy beside a step, which none is shorter than."""
-    return sum(picoseconds(task.delay_s) for task in host_tasks(program, chip))
 
 
 def _load(costed: CostedProgram) -> Load:

@@ -5,15 +5,13 @@ JAX documentation). A device that is faster than its host waits for it, so what 
 is the least that a step takes, and nothing where the step is longer.
 """
 
-from tpusim.costs.tasks import Task
+from tpusim.costs.tasks import ON_HOST, Task
 from tpusim.hardware import Chip
 from tpusim.phase import Phase
 from tpusim.program import Program, Transfer, TransferKind
 
 DISPATCH, INPUT = "dispatch", "input"
 """What a breakdown calls the waits for the host: for the step's start, and for its batch."""
-
-STREAM = "host"
 
 
 def host_tasks(program: Program, chip: Chip) -> tuple[Task, ...]:
@@ -28,7 +26,7 @@ def host_tasks(program: Program, chip: Chip) -> tuple[Task, ...]:
     return tuple(
         Task(
             name=name, phase=Phase.FORWARD, label=DISPATCH if name == DISPATCH else INPUT,
-            stream=STREAM, delay_s=seconds,
+            stream=ON_HOST, delay_s=seconds,
         )
         for name, seconds in parts
         if seconds

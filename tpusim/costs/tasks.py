@@ -15,6 +15,7 @@ from tpusim.network.messages import Moves
 from tpusim.program import Alloc, Dep, Phase
 
 CORE = "core"
+ON_HOST = "host"
 HBM = "hbm"
 
 
@@ -22,7 +23,7 @@ HBM = "hbm"
 class Task:
     """One operation with its costs, in seconds and bytes.
 
-    stream: `core`, or the transfer stream that runs it beside the core.
+    stream: `core`, the transfer stream that runs it beside the core, or `host`.
     label: what the breakdown calls its time (`matmul`, `attention`, `vector`, `fsdp`, ...).
     moves: what it moves over the torus, message by message; only the hop-by-hop network asks, as
     the messages of a big torus are many.

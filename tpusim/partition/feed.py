@@ -23,5 +23,5 @@ def batch_copy(graph: Graph, template: Template, plan: Plan, sizes: Sizes) -> Tr
     )
     return Transfer(
         name="input", phase=Phase.FORWARD, kind=TransferKind.INPUT, scope="input",
-        bytes=part * plan.microbatches, host_s=float(plan.input_s),
+        bytes=part * plan.microbatches, host_s=plan.input_s,
     )  # fmt: skip

@@ -157,7 +157,7 @@ class Plan:
             raise PlanError(
                 f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
             )
-        _duration("plan.input_s", self.input_s)
+        object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -254,10 +254,11 @@ def _positive(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
 
 
-def _duration(where: str, value: Any) -> None:
+def _seconds(where: str, value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value < inf:
         raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
+    return float(value)
 
 
 def _names(where: str, value: Any) -> None:
