@@ -57,7 +57,8 @@ class Result:
     """One simulated step. Times in seconds, sizes in bytes of one device, shares as fractions.
 
     breakdown_s: where the core's time goes, by kind of work and, for communication that no compute
-        hides, by mesh axes (`exposed fsdp`); sums to `step_time_s`.
+        hides, by mesh axes (`exposed fsdp`), and for the host by what it does (`exposed dispatch`,
+        `exposed input`); sums to `step_time_s`.
     hbm_peak_bytes, hbm_bytes: what the step needs, and what the compiler can use. The need is the
         peak of the schedule, and what is lost between buffers (`FRAGMENTATION`).
     memory_bytes: who holds the peak, by category; sums to `hbm_peak_bytes`.
@@ -121,7 +122,7 @@ class Result:
 
     @property
     def exposed_s(self) -> float:
-        """Communication that no compute hides, all axes together."""
+        """Communication and waits for the host that no compute hides, all together."""
         return sum(s for label, s in self.breakdown_s.items() if label.startswith(EXPOSED))
 
     @property

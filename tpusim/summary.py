@@ -10,6 +10,8 @@ from tpusim.units import format_bytes, format_seconds
 
 WIDTH = 100
 MARGIN = 12
+LEAST_SHOWN = 0.0005
+"""The smallest share that prints as more than 0.0 %."""
 
 
 def summary(result: Result, ideal: Result | None = None) -> str:
@@ -115,7 +117,7 @@ def _links(r: Result) -> str:
         both = link[-1] in "+-" and r.link_use.get(f"{link[:-1]}+") == r.link_use.get(
             f"{link[:-1]}-"
         )
-        if use:
+        if use >= LEAST_SHOWN:
             shown[link[:-1] if both else link] = f"{use:.1%}"
     used = ", ".join(f"{link} {use}" for link, use in shown.items())
     return f"{used} (each collective's busiest links, over the step)" if used else "none used"

@@ -97,7 +97,7 @@ def test_both_ends_of_a_loop_are_part_of_all_of_it(seed: int) -> None:
 def test_slices_of_transfers_carry_what_the_links_carried(seed: int) -> None:
     run = result(seed)
     code = compiled(run)
-    steps = {step.task.name: step for step in code.steps}
+    steps = {step.task.name: step for step in (*code.steps, *code.host)}
     carried = dict.fromkeys((name for name, _ in code.links), 0)
     on_core = [each for each in core_slices(run.timeline, every=True) if ran(each)]
     for each in chain(on_core, *chain(*stream_tracks(run.timeline, every=True).values())):

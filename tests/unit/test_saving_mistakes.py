@@ -1,4 +1,4 @@
-"""Mistakes in what is saved, offloaded or cut into microbatches, in Python and in files.
+"""Mistakes in what is saved, offloaded, fed or cut into microbatches, in Python and in files.
 
 Each is one sentence with the same words; a file's begins with the file and the setting, and in a
 sweep a plan that the model does not admit is a row, while the others run.
@@ -41,6 +41,7 @@ IMPOSSIBLE = [
     ("offload", ["k", "q", "k"], "plan.offload lists 'k' twice; write each name once"),
     ("remat", "minimul", "plan.remat is 'minimul': did you mean 'minimal'?"),
     ("matmul_dtype", "int9", "plan.matmul_dtype is 'int9': did you mean 'int8'?"),
+    ("input_s", -0.5, "plan.input_s is -0.5; write seconds, a finite number of at least 0"),
 ]  # fmt: skip
 
 MISTYPED = [
@@ -53,6 +54,10 @@ MISTYPED = [
      " is 2.5; write a whole number from 1 to"),
     ("microbatches", 0, "plan.microbatches is 0; it must be a whole number of at least 1",
      " is 0; write a whole number from 1 to"),
+    ("input_s", "1 s", "plan.input_s is '1 s'; write seconds, a finite number of at least 0",
+     " is the text '1 s'; write a number, without quotes"),
+    ("input_s", True, "plan.input_s is True; write seconds, a finite number of at least 0",
+     " is true; write a number, without quotes"),
 ]  # fmt: skip
 """The last is what a file is told."""
 
@@ -128,11 +133,18 @@ def test_in_a_sweep_it_is_a_row_beside_the_others(
 def test_in_a_sweep_what_no_plan_can_have_is_told_with_its_place(
     key: str, value: object, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = {"remat": "full", "matmul_dtype": "bf16", "offload_optimizer": True, "microbatches": 1}
+    good = {"remat": "full", "matmul_dtype": "bf16", "offload_optimizer": True, "microbatches": 1,
+            "input_s": 0.5}  # fmt: skip
     path = written(tmp_path, {key: [good.get(key, []), value]})
     code, out, error = told(["sweep", path, "--workers", "1"], capsys)
     assert (code, out) == (2, "")
     assert error.startswith(f"error: {path}: {sentence}")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_batch_is_made_in_finite_time(value: float) -> None:
+    said = in_python("input_s", value)
+    assert said == f"plan.input_s is {value}; write seconds, a finite number of at least 0"
 
 
 def test_a_name_on_both_lists_is_told_which_list_does_what() -> None:

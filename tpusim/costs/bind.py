@@ -7,6 +7,7 @@ from typing import TypeGuard
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.communicate import Machine, collective_tasks
 from tpusim.costs.convolution import convolution_seconds
+from tpusim.costs.host import INPUT, host_tasks
 from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
 from tpusim.costs.skew import skew_seconds
@@ -65,10 +66,11 @@ def _compute(op: Compute, machine: Machine) -> Task:
 def _transfer(op: Transfer) -> Task:
     """A task on its direction's stream to or from the host, over PCIe."""
     link = TO_HOST if op.kind is TransferKind.TO_HOST else FROM_HOST
+    label = INPUT if op.kind is TransferKind.INPUT else HOST
     return Task(
         name=op.name,
         phase=op.phase,
-        label=HOST,
+        label=label,
         stream=str(op.kind),
         bytes=float(op.bytes),
         uses=((link, 1), (HBM, 1)),
@@ -100,7 +102,7 @@ def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedPr
     """The program as tasks on one device of the pod, and the links that they share.
 
     A synchronous collective runs on the core; any other on the stream of its axes (`ici:...`), or
-    on `dcn`, and a transfer on `to-host` or `from-host`. A collective of one device keeps its
+    on `dcn`, and a transfer on the stream of its kind. A collective of one device keeps its
     allocations and takes no time. Links have the capacity of one device: see `capacities`.
 
     Raises PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
@@ -115,6 +117,7 @@ def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedPr
         links=tuple(links.items()),
         resident=program.resident,
         torus=pod.topology.dims,
+        host=host_tasks(program, chip),
     )
 
 

@@ -15,6 +15,7 @@ from tpusim.network.messages import Moves
 from tpusim.program import Alloc, Dep, Phase
 
 CORE = "core"
+ON_HOST = "host"
 HBM = "hbm"
 
 
@@ -22,7 +23,7 @@ HBM = "hbm"
 class Task:
     """One operation with its costs, in seconds and bytes.
 
-    stream: `core`, or the transfer stream that runs it beside the core.
+    stream: `core`, the transfer stream that runs it beside the core, or `host`.
     label: what the breakdown calls its time (`matmul`, `attention`, `vector`, `fsdp`, ...).
     moves: what it moves over the torus, message by message; only the hop-by-hop network asks, as
     the messages of a big torus are many.
@@ -58,6 +59,8 @@ TaskOp: TypeAlias = Task | TaskLoop
 class CostedProgram:
     """The tasks of one lane, the capacity (B/s) of each link they use, and what is resident.
 
+    host: what the host does meanwhile, one task after another from the start: they have a delay
+        alone, share nothing with the lane, and the step does not end before them.
     torus: chips along each dimension of the topology; the messages' links are numbered on it.
     """
 
@@ -66,6 +69,7 @@ class CostedProgram:
     links: tuple[tuple[str, float], ...]
     resident: tuple[Alloc, ...] = ()
     torus: tuple[int, ...] = ()
+    host: tuple[Task, ...] = ()
 
 
 def core_seconds(body: Sequence[TaskOp], links: Mapping[str, float]) -> float:

@@ -106,6 +106,7 @@ class Code:
     loops: how many loops it has; trips: how many trips they make in all.
     links: name and rate (nB/ps) of each link; the steps number them from `first_link`.
     tensors: the first allocation of each tensor that the tasks take, by index.
+    host: what the host does beside the lane; no instructions, so their index is none of `steps`.
     """
 
     name: str
@@ -118,3 +119,4 @@ class Code:
     first_link: int
     tensors: tuple[Alloc, ...]
     resident: tuple[Alloc, ...]
+    host: tuple[Step, ...]

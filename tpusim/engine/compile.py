@@ -48,6 +48,7 @@ def compile_lane(program: CostedProgram, first_link: int = 0) -> Code:
         first_link=first_link,
         tensors=tuple(alloc for _, _, alloc in layout.tensors.values()),
         resident=program.resident,
+        host=tuple(layout.step(task) for task in program.host),
     )
 
 
@@ -116,7 +117,7 @@ class _Layout:
             if isinstance(op, TaskLoop):
                 self._add_loop(op, loops, runs)
             else:
-                step = self._step(op)
+                step = self.step(op)
                 self.places[op.name] = _Place(step, loops)
                 self.instructions.append(step)
 
@@ -132,7 +133,8 @@ class _Layout:
         start.end = len(self.instructions)
         self.instructions.append(end)
 
-    def _step(self, task: Task) -> Step:
+    def step(self, task: Task) -> Step:
+        """The task in integer units, with the next free index."""
         delay, work = picoseconds(task.delay_s), picoseconds(task.work_s)
         uses, cap = self.links.uses(task)
         volume = nanobytes(task.bytes) if uses else 0

@@ -4,8 +4,10 @@ The core walks its instructions in order. A task of its own waits for its depend
 occupies the core: the delay, then the flow. A task of another stream is issued in no time, and the
 core goes on; the stream starts its tasks in the order of their issue, each when its dependencies
 are done. At most 16 issued tasks of a stream are incomplete (hardware semaphores bound them); the
-core waits before it issues one more. At the end the core waits for the streams to drain, so its
-tasks and its waits together cover the lane's time.
+core waits before it issues one more. At the end the core waits for the streams to drain, and then
+for the host, so its tasks and its waits together cover the lane's time. What the host does shares
+nothing with the lane, and only the lane's end waits for it, so it needs no events and no place in
+the state: it is known from the start when it ends.
 
 All state is plain data: a cursor and trip counts, counts of issued and completed instances, a queue
 a stream, timers and flows. The process keeps nothing but its loop.
@@ -107,6 +109,7 @@ class Lane:
             self._cursor += 1
         for stream in range(len(self._streams)):
             yield from self._wait_for_room(stream, 1)
+        yield from self._wait_for_host()
         self.end_ps = int(self._env.now) + self.journal.booked_ps
         self.finished = True
 
@@ -243,6 +246,18 @@ class Lane:
         self._signal = Event(self._env)
         step = yield self._signal
         self._note(self.journal.waits, step, start)
+
+    def _wait_for_host(self) -> Pause:
+        """Hold the core until the host has done its tasks, one after another from the start."""
+        ended = 0
+        for step in self.code.host:
+            began, ended = ended, ended + step.alone_ps
+            self.journal.tasks.append((step, began, ended))
+            now = int(self._env.now)
+            left = ended - now - self.journal.booked_ps
+            if left > 0:
+                yield Timeout(self._env, left)
+                self._note(self.journal.waits, step, now)
 
     def _end(self, step: Step, started: int) -> None:
         if step.frees is not None:

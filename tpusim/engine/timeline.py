@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
+from tpusim.costs.tasks import ON_HOST
 from tpusim.engine.fold import Fold
 from tpusim.engine.journal import Repeat, times
 from tpusim.engine.memory import Memory
@@ -83,7 +84,8 @@ class Timeline:
     """One step, to the picosecond.
 
     lanes: name and end (ps) of each lane; total_ps is the last end.
-    tasks: what ran, in the order in which it ended. waits: when the core stood still, and for what.
+    tasks: what ran, in the order in which it ended, and then what the host did.
+    waits: when the core stood still, and for what.
     A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end.
     """
 
@@ -94,3 +96,8 @@ class Timeline:
     links: tuple[LinkUse, ...]
     memory: tuple[Memory, ...]
     stats: Stats = field(compare=False)
+
+    @property
+    def device_ps(self) -> int:
+        """How long a step of one lane is without its waits for the host, which are at its end."""
+        return self.total_ps - sum(wait.total_ps for wait in self.waits if wait.stream == ON_HOST)

@@ -64,6 +64,8 @@ class Costs:
         attention kernel reaches on the blocks that it visits, long sequences.
     vector_efficiency: the share of `vpu_flops` that fused element-wise code reaches.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
+    dispatch: seconds that the host needs to start a step on its devices; the next step is started
+        while one runs, so it is the least that a step takes.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
@@ -78,6 +80,7 @@ class Costs:
     attention_efficiency_backward: float = field(metadata=SHARED)
     vector_efficiency: float = field(metadata=SHARED)
     slice_jitter: float = field(metadata=SHARED)
+    dispatch: float = field(metadata=SECONDS)
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")

@@ -31,6 +31,7 @@ _MAY_BE_ZERO = {
     "dcn_latency",
     "op_launch",
     "slice_jitter",
+    "dispatch",
     "price",
 }
 

@@ -13,6 +13,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
+from tpusim.partition.feed import batch_copy
 from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
 from tpusim.partition.offload import (
@@ -65,11 +66,13 @@ def lower(
     if plan.microbatches > 1:
         body, gradients = accumulated(body, gradients, template.weights, plan, sizes, held)
         held = ()
+    body = (*body, *_barrier(plan, lowerer.crossing))
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
-        body=_with_optimizer(
-            (*body, *_barrier(plan, lowerer.crossing)), template, plan, sizes, gradients, held
+        body=(
+            batch_copy(graph, template, plan, sizes),
+            *_with_optimizer(body, template, plan, sizes, gradients, held),
         ),
         resident=optimizer.resident(template.weights, plan, sizes),
     )  # fmt: skip

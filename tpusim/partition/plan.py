@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import COMPUTE, POLICIES, Remat
+from tpusim.units import format_seconds
 
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
@@ -99,6 +100,8 @@ class Plan:
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
     collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
+        step runs, so no step is shorter.
     """
 
     mesh: Mapping[str, int]
@@ -129,6 +132,7 @@ class Plan:
     second_moment_dtype: str = ""
     loss_dtype: str = ""
     vocab_tiles: int = 1
+    input_s: float = 0.0
 
     def __post_init__(self) -> None:
         for key, choices in _CHOICES.items():
@@ -153,6 +157,7 @@ class Plan:
             raise PlanError(
                 f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
             )
+        object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -220,11 +225,12 @@ class Plan:
         moved = [*self.offload, *(["optimizer state"] if self.offload_optimizer else [])]
         tiles = f", loss in {self.vocab_tiles} tiles" if self.vocab_tiles > 1 else ""
         hosted = f", on the host: {', '.join(moved)}" if moved else ""
+        made = f", input made in {format_seconds(self.input_s)}" if self.input_s else ""
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
             f"remat {self.remat}{saved}{hosted}{tiles}, {self._dtypes}, {self.optimizer}, "
-            f"lowering {self.lowering} ({self.style}){best}"
+            f"lowering {self.lowering} ({self.style}){best}{made}"
         )
 
     @property
@@ -255,6 +261,13 @@ _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 def _positive(where: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
+
+
+def _seconds(where: str, value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < inf:
+        raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
+    return float(value)
 
 
 def _names(where: str, value: Any) -> None:

@@ -112,20 +112,25 @@ class Collective:
 
 
 class TransferKind(StrEnum):
-    """Transfers between HBM and the host, over PCIe."""
+    """Transfers between HBM and the host, over PCIe; `input` is the next step's batch."""
 
     TO_HOST = "to-host"
     FROM_HOST = "from-host"
+    INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """An asynchronous copy between HBM and the host."""
+    """An asynchronous copy between HBM and the host.
+
+    host_s: seconds that the host needs to make an `input`, beside the step before.
+    """
 
     name: str
     phase: Phase
     kind: TransferKind
     bytes: Number
+    host_s: Number = 0.0
     scope: str = ""
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()

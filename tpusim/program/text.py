@@ -6,7 +6,7 @@ import numpy as np
 
 from tpusim.program.ops import Barrier, Collective, Compute, Loop, Op, Program, Transfer
 from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
-from tpusim.units import format_bytes
+from tpusim.units import format_bytes, format_seconds
 
 
 def text(program: Program) -> str:
@@ -35,7 +35,8 @@ def _line(op: Compute | Collective | Transfer | Barrier) -> str:
     if isinstance(op, Barrier):
         return f"barrier {'+'.join(op.axes)}  {op.name}"
     if isinstance(op, Transfer):
-        return f"{op.kind} {format_bytes(_one(op.bytes))}  {op.name}"
+        made = f" (made in {format_seconds(_one(op.host_s))})" if _one(op.host_s) else ""
+        return f"{op.kind} {format_bytes(_one(op.bytes))}{made}  {op.name}"
     how = f"{op.mode}{', as ' + op.algorithm if op.algorithm else ''}"
     unasked = "" if op.asked else "  [nobody asked for it]"
     size = format_bytes(_one(op.bytes))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tpusim.costs.bind import SKEW
+from tpusim.costs.host import DISPATCH, INPUT
 from tpusim.phase import Phase
 from tpusim.result import COMPUTE_LABELS
 
@@ -44,6 +45,12 @@ COMPUTE_STYLES: Mapping[str, Style] = {
 SKEW_STYLE = Style("#c3c9d0", "....")
 """Waiting for other slices: no work and no transfer."""
 
+HOST_STYLES: Mapping[str, Style] = {
+    DISPATCH: Style("#e4e7eb", "oo"),
+    INPUT: Style("#aab4be", "xx"),
+}
+"""Waiting for the host to start the step, and to make and send its batch."""
+
 TRANSFER_STYLES = (
     Style("#f2a541", "////"),
     Style("#e07b53", "\\\\\\\\"),
@@ -55,10 +62,11 @@ TRANSFER_STYLES = (
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """A style for each label of tasks.
 
-    Kinds of compute are blue, mesh axes amber and hatched, and the wait for other slices grey.
+    Kinds of compute are blue, mesh axes amber and hatched, and waits for other slices and the host
+    grey.
     """
     ordered = sorted(set(labels), key=_rank)
-    fixed = {**COMPUTE_STYLES, SKEW: SKEW_STYLE}
+    fixed = {**COMPUTE_STYLES, SKEW: SKEW_STYLE, **HOST_STYLES}
     moving = [label for label in ordered if label not in fixed]
     hatched = {label: TRANSFER_STYLES[at % len(TRANSFER_STYLES)] for at, label in enumerate(moving)}
     return {label: hatched.get(label) or fixed[label] for label in ordered}
@@ -66,5 +74,5 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 def _rank(label: str) -> tuple[int, str]:
     known = label in COMPUTE_LABELS
-    last = len(COMPUTE_LABELS) + (label == SKEW)
+    last = len(COMPUTE_LABELS) + (label in (SKEW, *HOST_STYLES))
     return (COMPUTE_LABELS.index(label) if known else last, label)

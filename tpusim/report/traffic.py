@@ -33,7 +33,7 @@ def link_volumes(result: Result) -> dict[str, Counter[str]]:
     """
     code = compiled(result)
     names = [name for name, _ in code.links]
-    steps = {step.task.name: step for step in code.steps}
+    steps = {step.task.name: step for step in (*code.steps, *code.host)}
     volumes: dict[str, Counter[str]] = {name: Counter() for name in names}
     for record in result.timeline.tasks:
         step = steps[record.name]

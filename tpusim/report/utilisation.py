@@ -9,6 +9,7 @@ from tpusim.report.canvas import SMALL, fill, head, legend, name_of, new_figure,
 from tpusim.report.palette import INK, Style
 from tpusim.report.traffic import link_volumes
 from tpusim.result import COMPUTE_LABELS, Result
+from tpusim.summary import LEAST_SHOWN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,8 +79,11 @@ def resource_name(link: str) -> str:
 
 
 def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `utilisation_data` on `ax`, or on a new figure; returns the axes."""
-    rows = [row for row in utilisation_data(result) if row.resource != STALLED or row.total]
+    """Draw `utilisation_data` on `ax`, or on a new figure; returns the axes.
+
+    A link of DCN or the host is left out where its share would print as zero.
+    """
+    rows = [row for row in utilisation_data(result) if _shown(row)]
     ax = new_figure(7.2, 1.5 + 0.34 * len(rows)).add_subplot() if ax is None else ax
     known = style_of(result)
     for at, row in enumerate(rows):
@@ -92,9 +96,16 @@ def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
     quiet(ax, rows=True)
     work = next(row for row in rows if row.resource == WORK)
     head(ax, f"{name_of(result)}: the core computes {work.total:.1%} of the step")
-    drawn = {label for row in rows for label in row.shares}
+    drawn = {name for row in rows for name, share in row.shares.items() if share >= LEAST_SHOWN}
     legend(ax, {label: style for label, style in known.items() if label in drawn})
     return ax
+
+
+def _shown(row: Busy) -> bool:
+    """Whether a row is drawn: the core's work, HBM and ICI always, others where there is any."""
+    if row.resource in (DCN, TO_HOST, FROM_HOST):
+        return row.total >= LEAST_SHOWN
+    return row.resource != STALLED or row.total > 0
 
 
 def _draw(ax: "Axes", at: int, row: Busy, known: dict[str, Style]) -> None:

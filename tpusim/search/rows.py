@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import Any
 
 from tpusim.costs.bind import HOST, SKEW
+from tpusim.costs.host import DISPATCH, INPUT
 from tpusim.errors import TpusimError
 from tpusim.hardware import Slice
 from tpusim.hardware.placement import DCN_PREFIX
@@ -66,7 +67,7 @@ def labels(axes: Iterable[str]) -> tuple[str, ...]:
     """
     names = sorted(axes)
     groups = [group for size in range(1, len(names) + 1) for group in combinations(names, size)]
-    exposed = ["+".join(group) for group in groups] + [HOST]
+    exposed = ["+".join(group) for group in groups] + [HOST, DISPATCH, INPUT]
     if any(axis.startswith(DCN_PREFIX) for axis in names):
         exposed.append(SKEW)
     return (*COMPUTE_LABELS, *(EXPOSED + label for label in exposed))

@@ -71,7 +71,7 @@ def _zeros(columns: Columns, outcome: Row) -> Row:
     return {} if outcome["status"] == REFUSED else dict.fromkeys(columns.breakdown, 0.0)
 
 
-def written(value: Any) -> int | str:
+def written(value: Any) -> float | str:
     """A plan's field as one cell: numbers and names as they are, the rest as text.
 
     >>> written({"act_embed": "tensor", "mlp": ["fsdp", "tensor"]})
@@ -79,7 +79,7 @@ def written(value: Any) -> int | str:
     >>> written(())
     'none'
     """
-    if isinstance(value, int | str):
+    if isinstance(value, int | float | str):
         return value
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={_part(inner)}" for key, inner in value.items()) or "none"

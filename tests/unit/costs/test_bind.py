@@ -162,10 +162,11 @@ def test_slices_wait_for_the_slowest_at_a_barrier() -> None:
 
 
 @pytest.mark.parametrize("kind", TransferKind)
-def test_each_direction_of_offload_has_a_stream_and_a_link(kind: TransferKind) -> None:
+def test_each_kind_of_transfer_has_a_stream_and_a_link(kind: TransferKind) -> None:
     found = task(Transfer(name="t", phase=Phase.FORWARD, kind=kind, bytes=5.0))
     link = "pcie+" if kind is TransferKind.TO_HOST else "pcie-"
-    assert (found.stream, found.label, found.bytes) == (kind, "host", 5.0)
+    label = "input" if kind is TransferKind.INPUT else "host"
+    assert (found.stream, found.label, found.bytes) == (kind, label, 5.0)
     assert found.uses == ((link, 1), ("hbm", 1))
 
 

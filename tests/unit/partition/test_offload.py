@@ -103,7 +103,7 @@ def test_the_last_layer_fetches_nothing_and_is_the_same_work() -> None:
 def test_one_layer_needs_no_loop() -> None:
     whole = program(("layer_in",), layers=1).body
     assert "layers/d" not in [op.name for op in whole]
-    assert [op.kind for op in transfers(whole).values()] == ["to-host", "from-host"]
+    assert [op.kind for op in transfers(whole).values()] == ["input", "to-host", "from-host"]
 
 
 def test_what_is_on_the_host_is_stacked_nowhere() -> None:

@@ -130,7 +130,7 @@ def test_utilisation_has_each_direction_of_each_dimension() -> None:
     rows = [row.resource for row in utilisation_data(result())]
     assert rows == [
         "core computes", "core communicates", "hbm",
-        *(f"ici:{dimension}{way}" for dimension in "xyz" for way in "+-"),
+        *(f"ici:{dimension}{way}" for dimension in "xyz" for way in "+-"), "pcie-",
     ]  # fmt: skip
 
 
