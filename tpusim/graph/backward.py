@@ -112,6 +112,8 @@ def _pass_through(op: Pointwise, given: dict[str, Tensor], tape: _Tape) -> None:
 
 def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Remat) -> Scan:
     """Put the backward scan on the tape; return the forward one with what it has to save."""
+    remat = Remat() if op.recomputed else remat
+    op = replace(op, body=tuple(remat.recorded(one) for one in op.body))
     carried = {inside.name: _cotangent(inside) for _, _, inside, _ in op.carries}
     written = {
         inside.name: replace(_cotangent(inside), role=given[outside.name].role)
@@ -128,7 +130,7 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
         )
     stacks = _gradients(op, inner, tape, ((part, whole) for whole, part in op.slices))
     sums = _gradients(op, inner, tape, ((t, replace(t, dtype=STORED)) for t in op.shared))
-    again, kept = recompute(op.body, inner.ops, (Remat() if op.recomputed else remat).keeps)
+    again, kept = recompute(op.body, inner.ops, remat.keeps)
     body = _block_by_block(again, inner.ops)
     read = {tensor.name for one in body for tensor in one.inputs}
     slices = tuple(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph.ops import Einsum, Op
+from tpusim.graph.ops import Einsum, Op, Pointwise
 from tpusim.graph.tensor import Role, Tensor
 from tpusim.phase import Phase
 
@@ -25,7 +25,8 @@ class Remat:
 
     full: only the input of each layer is saved. minimal: also the outputs of products with a
     weight (JAX's `dots_with_no_batch_dims_saveable`). dots: the outputs of all products.
-    none: all that the backward pass reads. offload: tensors that are saved on the host.
+    none: all that the backward pass reads, as no checkpoint holds differentiation back from what
+    it keeps of each group (`Pointwise.tape`). offload: tensors that are saved on the host.
     """
 
     policy: str = "full"
@@ -46,6 +47,12 @@ class Remat:
             return False
         with_weight = any(operand.role is Role.PARAM for operand in op.inputs)
         return self.policy == "dots" or (self.policy == "minimal" and with_weight)
+
+    def recorded(self, op: Op) -> Op:
+        """The operation with the results that differentiation keeps of it."""
+        if self.policy == "none" and isinstance(op, Pointwise) and op.tape:
+            return op.with_tape()
+        return op
 
 
 def recompute(

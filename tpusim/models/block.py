@@ -12,6 +12,16 @@ ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
 formulas (a norm squares, adds, scales twice and converts; a softmax subtracts, exponentiates,
 adds and divides); halving or doubling them moves the flagship's step by less than 1 %."""
 
+_LINEARISATION = {
+    "relu": ((("positive", "pred"),), False),
+    "gelu": ((("cube_slope", COMPUTE), ("tanh", COMPUTE), ("tanh_slope", COMPUTE),
+              ("share", COMPUTE)), True),
+    "silu": ((("sigmoid", COMPUTE), ("sigmoid_slope", COMPUTE)), True),
+}  # fmt: skip
+"""Arrays that reverse mode reads of an activation function besides its operand, with their dtypes,
+and whether it reads that: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
+1 - tanh and (1 + tanh)/2) and `silu` in jax 0.10.2."""
+
 TOKEN = ("batch", "seq")
 RESIDUAL = (*TOKEN, "embed")
 
@@ -151,11 +161,12 @@ def _dot(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op
     in_f32 = b.softmax_dtype != COMPUTE
     scores = Tensor(f"{b.name}/scores", dims, dtype=b.softmax_dtype, narrow=COMPUTE)
     probs = Tensor(f"{b.name}/probs", dims)
+    exponentials = Tensor(f"{b.name}/exponentials", dims, dtype=b.softmax_dtype)
     return (
         *repeats,
         Einsum(f"{b.name}/scores", q, _keys(k), scores, b.share),
         Pointwise(f"{b.name}/softmax", (scores,), (probs,), SOFTMAX_FLOPS, over=("kv_seq",),
-                  keeps="inputs" if in_f32 else "outputs"),
+                  keeps="inputs" if in_f32 else "outputs", tape=(exponentials,)),
         Einsum(f"{b.name}/context", probs, _keys(v), context, b.share),
     )  # fmt: skip
 
@@ -170,15 +181,33 @@ def _mlp(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
         *(Einsum(f"{b.name}/{w}", x, _weight(b, w, "embed", "mlp"), t)
           for w, t in zip(weights, ins, strict=True)),
         Pointwise(f"{b.name}/{b.activation}", ins, (hidden,),
-                  ACTIVATION_FLOPS[b.activation] + len(ins) - 1),
+                  ACTIVATION_FLOPS[b.activation] + len(ins) - 1, tape=_tape(b, ins)),
         Einsum(f"{b.name}/wo_mlp", hidden, _weight(b, "wo_mlp", "mlp", "embed"), out),
     )  # fmt: skip
 
 
+def _tape(b: Block, ins: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What the linearisation of the activation function reads, and of its product with a gate."""
+    of, *gate = ins
+    arrays, reads_operand = _LINEARISATION[b.activation]
+    made = (Tensor(f"{b.name}/{b.activation}_{name}", of.dims, dtype=dtype)
+            for name, dtype in arrays)  # fmt: skip
+    activated = (Tensor(f"{b.name}/{b.activation}_out", of.dims),) if gate else ()
+    return (*((of,) if reads_operand else ()), *made, *gate, *activated)
+
+
 def norm(name: str, x: Tensor, out: Tensor, over: str = "embed") -> Op:
-    """A normalisation over one dimension, with its scale."""
+    """A normalisation over one dimension, with its scale.
+
+    It computes in f32 (Zhang and Sennrich, arXiv:1910.07467, equation 4): its linearisation reads
+    the operand in f32, and what is scaled, in the activations' dtype. Not counted: two numbers a
+    token.
+    """
     scale = Tensor(f"{name}_scale", (over,), Role.PARAM)
-    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,))
+    wide = Tensor(f"{name}_operand", x.dims, dtype="f32")
+    unscaled = Tensor(f"{name}_unscaled", x.dims)
+    tape = (wide, unscaled, scale)
+    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,), tape=tape)
 
 
 def _add(name: str, terms: tuple[Tensor, ...], out: Tensor) -> Op:

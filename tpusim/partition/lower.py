@@ -135,9 +135,8 @@ class _Lowerer:
 
         outside: buffers of the body around it that it uses, each with the operation that wrote it.
         """
-        carried, gradients, loads = (
-            (nest.carried, nest.gradients, nest.loads) if nest else ((),) * 3
-        )
+        carried, gradients = (nest.carried, nest.gradients) if nest else ((), ())
+        loads = [key for _, key in nest.copied] if nest else []
         copies = host_copies(nest, self.offload) if nest else ()
         entries = with_host_copies(self.decisions.entries(nodes, nest is not None), copies)
         lives = self.memory.lives(entries, kept, loads, outside or ())

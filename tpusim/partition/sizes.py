@@ -14,7 +14,15 @@ from tpusim.graph import COMPUTE, STORED
 from tpusim.partition.layout import Axes, Local
 from tpusim.program import Number
 
-DTYPE_BYTES = {"f32": 4.0, "s32": 4.0, "bf16": 2.0, "f16": 2.0, "int8": 1.0, "fp8": 1.0}
+DTYPE_BYTES = {
+    "f32": 4.0,
+    "s32": 4.0,
+    "bf16": 2.0,
+    "f16": 2.0,
+    "int8": 1.0,
+    "fp8": 1.0,
+    "pred": 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True)

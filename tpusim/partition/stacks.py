@@ -1,20 +1,21 @@
 """What a loop puts on its stacks and takes from them: copies that the core makes itself.
 
 In compiled programs (plain language models of 130M to 7B parameters on v5e and v5p, libtpu
-0.0.42.1) the product that makes a saved tensor writes it to its stack in place. What comes from
-elsewhere is copied: the input of a layer, which the trip before left, and what a kernel or a group
-made. The backward loop slices each tensor from its stack into a buffer of its own, and copies the
-gradients of its layer's weights, once they are reduced, to stacks that were cleared before.
+0.0.42.1) the product that makes a saved tensor writes it to its stack in place, and so does a group
+that makes what its linearisation reads. What comes from elsewhere is copied: the input of a layer,
+which the trip before left, and what a kernel or another group made. The backward loop slices each
+tensor from its stack into a buffer of its own (see `Nest.copied`), and copies the gradients of its
+layer's weights, once they are reduced, to stacks that were cleared before.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from tpusim.graph import Einsum, Tensor
+from tpusim.graph import Einsum, Pointwise, Tensor
 from tpusim.partition.offload import leaving
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
-from tpusim.partition.template import Calc, Nest
+from tpusim.partition.template import Calc, Nest, Node
 from tpusim.partition.work import Buffers, buffer_bytes
 from tpusim.phase import Phase
 from tpusim.program import (
@@ -43,7 +44,7 @@ def with_stacks(
     in_place = {key for node in nest.body if _writes_in_place(node) for key in node.writes}
     saved = zip(nest.scan.saves, nest.saves, strict=True)
     ops = list(body)
-    for tensor, key in reversed(list(zip(nest.scan.loads, nest.loads, strict=True))):
+    for tensor, key in reversed(nest.copied):
         load = _copy("load", Phase.BACKWARD, tensor, key, sizes, buffers)
         _insert(ops, replace(load, deps=arriving.get(key, ())), key)
     for tensor, key in saved:
@@ -124,8 +125,10 @@ def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> t
     )  # fmt: skip
 
 
-def _writes_in_place(node: object) -> bool:
-    return isinstance(node, Calc) and isinstance(node.op, Einsum)
+def _writes_in_place(node: Node) -> bool:
+    if not isinstance(node, Calc):
+        return False
+    return isinstance(node.op, Einsum) or (isinstance(node.op, Pointwise) and node.op.taped)
 
 
 def _copy(

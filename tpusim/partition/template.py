@@ -5,11 +5,12 @@ only the numbers. So one structure serves every mesh of its kind: `sizes.py` tur
 numbers, for one mesh or for thousands at once.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from tpusim.graph import Op, Pointwise, Scan
+from tpusim.graph import Op, Pointwise, Scan, Tensor
 from tpusim.partition.layout import Axes, Layout, Local
 from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
@@ -98,6 +99,25 @@ class Nest:
     loads: tuple[str, ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
     outside: tuple[str, ...] = ()
+
+    @property
+    def copied(self) -> tuple[tuple[Tensor, str], ...]:
+        """The saved tensors that are copied out of their stacks, each with its buffer.
+
+        A checkpoint bars fusion with what it saved. Outside of one, a group slices what it alone
+        reads, element by element, itself (activation functions on v5p 2x2x4 and v6e 4x4, libtpu
+        0.0.42.1).
+        """
+        readers = Counter(tensor.name for op in self.scan.body for tensor in op.inputs)
+        sliced = {
+            tensor.name
+            for op in self.scan.body
+            if isinstance(op, Pointwise) and op.fusible
+            for tensor in op.tape
+            if readers[tensor.name] == 1
+        }
+        pairs = zip(self.scan.loads, self.loads, strict=True)
+        return tuple((tensor, key) for tensor, key in pairs if tensor.name not in sliced)
 
 
 Node: TypeAlias = Calc | Comm | Nest

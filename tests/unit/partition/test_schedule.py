@@ -200,8 +200,7 @@ def test_a_gradient_is_held_until_it_has_crossed() -> None:
 
 def test_element_wise_groups_run_in_the_epilogue_of_the_product_before_them() -> None:
     """An activation function and its gradient, but no norm, no softmax and no rotation."""
-    plan = plan_of({"fsdp": 16}, remat="none")
-    template = template_of(small(), plan)
+    template = template_of(small(), plan_of({"fsdp": 16}, remat="dots"))
     fused = {c.name: [group.name for group in c.epilogue] for c, _ in calcs(template) if c.epilogue}
     assert fused["layer/wi_1"] == ["layer/silu"]
     assert fused["layer/wo"] == ["layer/mid"]
@@ -210,6 +209,14 @@ def test_element_wise_groups_run_in_the_epilogue_of_the_product_before_them() ->
     alone = {c.name for c, _ in calcs(template)}
     assert {"layer/attn_norm", "layer/mlp_norm", "layer/q_rotary", "layer/k_rotary"} <= alone
     assert "layer/silu" not in alone
+
+
+def test_an_activation_function_that_keeps_its_linearisation_stands_alone() -> None:
+    """And its gradient does not."""
+    template = template_of(small(), plan_of({"fsdp": 16}, remat="none"))
+    found = {c.name: c for c, _ in calcs(template)}
+    assert found["layer/silu"].writes[0] == "layer/mlp_hidden"
+    assert [group.name for group in found["bwd/layer/wo_mlp/dx"].epilogue] == ["layer/silu/d"]
 
 
 def test_what_only_the_epilogue_reads_is_never_written() -> None:
