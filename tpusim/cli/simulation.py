@@ -40,6 +40,8 @@ def simulation(
     if folder is not None:
         write_report(result, folder, ideal)
     parts = [summary(result, ideal)]
+    if run.notes:
+        parts.append("\n".join(f"note        {note}" for note in run.notes))
     if explain is not None:
         parts.append(str(EXPLAINED[explain](result)))
     if program:

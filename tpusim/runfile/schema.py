@@ -69,7 +69,7 @@ SECTIONS: Mapping[str, str] = {
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
-    "model": get_type_hints(Transformer),
+    "model": get_type_hints(Transformer) | {"hf": str},
     "plan": get_type_hints(Plan),
     "sweep": {
         "axes": Sequence[str],
