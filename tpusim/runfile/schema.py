@@ -105,6 +105,8 @@ def wanted(path: Sequence[str]) -> str:
             return wanted(["plan", "mesh", axis])
         case ["sweep", "shapes", _]:
             return 'a shape in quotes, such as "4x4x8"'
+        case ["model", "hf"]:
+            return "the path of a config.json, in quotes"
     kind = FIELDS[path[0]][path[1]]
     return _KINDS[int if kind == Mapping[str, int] and len(path) > 2 else kind][1]
 

@@ -187,5 +187,154 @@ def test_windows_of_qwen() -> None:
     qwen = like("qwen3-8b", sliding_window=4096, use_sliding_window=True)
     assert windows(**qwen) == (0, 0)
     assert windows(**qwen | {"max_window_layers": 0}) == (4096, 0)
-    with pytest.raises(ModelError, match="layer 28 has sliding_attention, but each 1th"):
+    with pytest.raises(ModelError, match="layer 28 has sliding_attention, which breaks"):
         windows(**qwen | {"max_window_layers": 28})
+
+
+def test_what_costs_nothing_is_not_noted() -> None:
+    """Scaled rotary positions, dtypes and quantisation are no dimensions either."""
+    plain = from_hf(LLAMA)
+    silent = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "torch_dtype": "bfloat16",
+              "quantization_config": {"quant_method": "fp8"}, "attention_dropout": 0.0}  # fmt: skip
+    assert from_hf(LLAMA | silent) == plain
+    assert hf_notes(LLAMA | silent) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "notes"),
+    [
+        ("llama-3.1-8b", {"attention_bias": True, "mlp_bias": True}, [
+            "the biases of the attention's projections (attention_bias = true)",
+            "the biases of the MLP's projections (mlp_bias = true)",
+        ]),
+        ("mistral-7b-v0.1", {"attention_dropout": 0.1}, ["dropout (attention_dropout = 0.1)"]),
+        ("gemma-2-9b", {"final_logit_softcapping": None}, [
+            "the soft cap of the attention scores (attn_logit_softcapping = 50.0)",
+        ]),
+        ("gemma-3-12b", {}, ["the vision encoder (vision_config)"]),
+        ("qwen2.5-7b", {}, ["the biases of Q, K and V"]),
+        ("qwen3-8b", {}, []),
+        ("gpt2", {}, [
+            "dropout (attn_pdrop = 0.1, resid_pdrop = 0.1, embd_pdrop = 0.1)",
+            "the table of learnt positions (n_positions = 1024)",
+            "the biases of all projections and norms",
+        ]),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_noted(name: str, changes: dict[str, Any], notes: list[str]) -> None:
+    assert hf_notes(like(name, **changes)) == tuple(f"not modelled: {note}" for note in notes)
+
+
+def test_soft_caps_that_are_not_written_are_noted_too() -> None:
+    left = {key: said for key, said in like("gemma-2-9b").items() if "softcapping" not in key}
+    assert hf_notes(left) == hf_notes(config("gemma-2-9b"))
+
+
+CANNOT = [
+    ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8},
+     r"MixtralForCausalLM cannot be simulated yet, as it has experts \(num_local_experts = 8\); "
+     "known are LlamaForCausalLM, "),
+    ({"architectures": ["MixtralForCausalLM"]}, "it has experts; known"),
+    ({"model_type": "gpt_oss", "num_local_experts": 32}, "gpt_oss .* experts"),
+    ({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128}, r"\(num_experts = 128\)"),
+    ({"architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 256, "kv_lora_rank": 512},
+     r"experts \(n_routed_experts = 256\) and latent attention \(kv_lora_rank = 512\)"),
+    ({"architectures": ["NovelMoeForCausalLM"], "num_experts": 4}, "NovelMoe.* experts"),
+    ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, "llama4 .* experts"),
+    ({"architectures": ["MambaForCausalLM"]}, "state-space layers"),
+    (LLAMA | {"num_experts": 8}, r"LlamaForCausalLM .* \(num_experts = 8\)"),
+    (like("gemma-2-9b", use_bidirectional_attention=True), "attention in both directions"),
+    (like("gpt2", add_cross_attention=True), "attention over another sequence"),
+    (like("bert-base-uncased", position_embedding_type="relative_key"), "relative positions"),
+    (like("gemma-2-9b", layer_types=["chunked_attention"] * 42),
+     r'layer_types\[0\] is "chunked_attention", which cannot be simulated; write sliding'),
+    (LLAMA | {"hidden_act": "relu2"}, 'hidden_act is "relu2", which .*; write one of relu, silu'),
+]  # fmt: skip
+
+
+def test_one_expert_is_no_experts() -> None:
+    assert from_hf(LLAMA | {"num_local_experts": 1, "num_experts": 0}) == from_hf(LLAMA)
+
+
+BAD = [
+    ({}, "neither architectures nor model_type says what the model is; known are Llama"),
+    ({"architectures": []}, "neither architectures nor"),
+    ({"architectures": "LlamaForCausalLM"}, 'architectures is "LlamaForCausalLM"; write a list'),
+    ({"architectures": [3]}, r"architectures is \[3\]; write a list"),
+    ({"model_type": 3}, 'model_type is 3; write text, such as "llama"'),
+    ({"architectures": ["LLamaForCausalLM"]},
+     r"architecture 'LLamaForCausalLM' is unknown; did you mean 'LlamaForCausalLM'\? known are"),
+    ({"architectures": ["FalconForCausalLM"]}, "'FalconForCausalLM' is unknown; known are Llama"),
+    ({"model_type": "mistrall"}, r"'mistrall' is unknown; did you mean 'mistral'\?"),
+    (LLAMA | {"model_type": "gpt2"},
+     "architectures says LlamaForCausalLM and model_type 'gpt2'; write 'llama' for LlamaFor"),
+    (LLAMA | {"hidden_size": 4096.0}, "hidden_size is 4096.0; write a whole number from 1 to"),
+    (LLAMA | {"hidden_size": "4096"}, 'hidden_size is "4096"; write a whole'),
+    (LLAMA | {"hidden_size": True}, "hidden_size is true; write a whole"),
+    (LLAMA | {"hidden_size": None}, "hidden_size is null; write a whole"),
+    (LLAMA | {"hidden_size": 0}, "hidden_size is 0; write a whole"),
+    (LLAMA | {"vocab_size": 10**12}, "vocab_size is 1000000000000; write a whole"),
+    (LLAMA | {"num_attention_heads": [32]}, r"num_attention_heads is \[32\]; write"),
+    (LLAMA | {"num_attention_heads": 24, "num_key_value_heads": 8},
+     r"hidden_size 4096 does not divide into 24 heads \(num_attention_heads\); write"),
+    (LLAMA | {"num_key_value_heads": 5}, r"32 heads .* 5 K/V heads \(num_key_value_heads\)"),
+    (like("gpt2", n_head=10), r"n_embd 768 does not divide into 10 heads \(n_head\)"),
+    (LLAMA | {"tie_word_embeddings": "no"}, 'tie_word_embeddings is "no"; write true or false'),
+    (LLAMA | {"hidden_act": 3}, "hidden_act is 3, which cannot be simulated; write"),
+    (like("gemma-2-9b", layer_types=[LOCAL]), "layer_types is .*; write a list of 42 kinds"),
+    (like("gemma-2-9b", layer_types=LOCAL), "write a list of 42 kinds"),
+    (like("gemma-2-9b", layer_types=[LOCAL, WHOLE, WHOLE] * 14),
+     "layer 2 has full_attention, which breaks the pattern of those before"),
+    (like("qwen3-8b", use_sliding_window="yes"), "use_sliding_window is .*; write true or false"),
+    (like("gemma-3-12b", text_config=[1]), r"text_config is \[1\]; write an object"),
+    (like("gemma-3-12b", text_config={"hidden_size": "x"}), 'text_config.hidden_size is "x"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "sentence"), CANNOT + BAD)
+def test_what_a_config_says_wrong(given: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(given), "utf-8")
+    with pytest.raises(ModelError, match=sentence) as caught:
+        from_hf(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "intermediate_size"])
+def test_a_size_that_is_missing_is_not_guessed(key: str) -> None:
+    left = {other: said for other, said in LLAMA.items() if other != key}
+    with pytest.raises(ModelError, match=f"the config: {key} is missing; write a whole number"):
+        from_hf(left)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON: .*line 1"),
+        (b"\x89PNG\r\n", r"not a text file \(byte 0 is not UTF-8\)"),
+        (b"[1]", "no JSON object; give a config.json"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "too long to be read"),
+        (b"[" * 100_000, "too long to be read"),
+        (b" " * 2**21, "2 MiB is too large for a config.json"),
+    ],
+)
+def test_what_is_no_config(content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=sentence):
+        from_hf(tmp_path)
+
+
+def test_where_there_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"config\.json: cannot be read: No such file"):
+        from_hf(tmp_path)
+    with pytest.raises(FileError, match="not a regular file"):
+        from_hf("/dev/null")
+
+
+def test_a_model_of_a_config_is_a_transformer_like_any() -> None:
+    own = Transformer(name="llama", layers=32, embed=4096, mlp=14336, heads=32, kv_heads=8,
+                      vocab=128256)  # fmt: skip
+    assert from_hf(LLAMA) == own

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpusim.errors import nearest
 from tpusim.models.hf.config import Config, config_of, shown
 from tpusim.models.hf.families import ACTIVATIONS
 from tpusim.models.hf.windows import windows
@@ -79,7 +78,7 @@ def _activation(config: Config) -> str:
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise config.fault(
             f"{config.family.activation} is {shown(value)}, which cannot be simulated; "
-            f"{nearest(str(value), ACTIVATIONS)}"
+            f"write one of {', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[value]
 

@@ -52,7 +52,7 @@ def _every(config: Config, types: Sequence[Any]) -> int:
     for i, kind in enumerate(types):
         if (kind == WHOLE) != (every > 0 and (i + 1) % every == 0):
             raise config.fault(
-                f"layer {i} has {kind}, but each {every}th layer sees all keys; only patterns that "
-                "repeat can be simulated"
+                f"layer {i} has {kind}, which breaks the pattern of those before; only patterns "
+                f"that repeat and end with {WHOLE} can be simulated"
             )
     return every
