@@ -130,7 +130,7 @@ def _model(given: Mapping[str, Any]) -> Transformer:
         if key not in given:
             raise ModelError(
                 f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
-                f"of the zoo: {', '.join(models.names())}"
+                f"of the zoo ({', '.join(models.names())}), or hf with {wanted(['model', 'hf'])}"
             )
     return Transformer(**given)
 

@@ -63,7 +63,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
 }
 SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
-    "model": 'a section [model] with name = "bert-480b", or with dimensions',
+    "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
     "plan": "a section [plan] with seq_len, global_batch and mesh",
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }

@@ -332,6 +332,15 @@ def test_where_there_is_no_config(tmp_path: Path) -> None:
         from_hf(tmp_path)
     with pytest.raises(FileError, match="not a regular file"):
         from_hf("/dev/null")
+    with pytest.raises(FileError, match=r"cannot be read: .* too long"):
+        from_hf("x" * 5000)
+
+
+def test_a_config_as_the_class_gives_it_is_read_too() -> None:
+    """`LlamaConfig(...).to_dict()` names keys that files leave out."""
+    plain = {"architectures": None, "_name_or_path": "", "is_decoder": False, "head_dim": 128,
+             "is_encoder_decoder": False, "add_cross_attention": False, "dtype": None}  # fmt: skip
+    assert from_hf(LLAMA | plain) == from_hf(LLAMA)
 
 
 def test_a_model_of_a_config_is_a_transformer_like_any() -> None:

@@ -12,9 +12,12 @@ LARGEST = 2**20
 
 
 def find(path: str | Path) -> Path:
-    """The file itself, or the `config.json` of a folder."""
+    """The file itself, or the `config.json` of a folder; what cannot be looked at is a file."""
     given = Path(path)
-    return given / "config.json" if given.is_dir() else given
+    try:
+        return given / "config.json" if given.is_dir() else given
+    except OSError:
+        return given
 
 
 def read(path: Path) -> Mapping[str, Any]:
