@@ -9,7 +9,7 @@ import pytest
 import tpusim as ts
 from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError
 from tpusim.hardware import placement_from
-from tpusim.runfile import read_run
+from tpusim.runfile import read_run, read_sweep
 from tpusim.runfile.schema import FIELDS, wanted
 
 PARTS = {
@@ -98,6 +98,12 @@ def test_a_model_is_given_by_its_hugging_face_config(tmp_path: Path) -> None:
     assert run.notes == ts.models.hf_notes(tmp_path / "gemma-2-9b")
     assert len(run.notes) == 2
     assert read_run(written(tmp_path)).notes == ()
+
+
+def test_a_sweep_takes_a_config_too(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    path.write_text(f'{path.read_text("utf-8")}[sweep]\naxes = ["fsdp"]\n', "utf-8")
+    assert read_sweep(path).run.model == ts.models.from_hf(tmp_path / "gemma-2-9b")
 
 
 def test_a_config_too_is_changed_where_the_file_says_so(tmp_path: Path) -> None:

@@ -137,6 +137,13 @@ def test_the_text_part_may_leave_out_even_sizes() -> None:
     assert model.parameter_count == 3_880_263_168
 
 
+def test_the_first_gemma_needs_its_sizes_alone() -> None:
+    """google/gemma-7b: 8,537,680,896 elements."""
+    sizes = {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
+             "num_hidden_layers": 28, "num_attention_heads": 16}  # fmt: skip
+    assert from_hf({"model_type": "gemma", **sizes}).parameter_count == 8_537_680_896
+
+
 def test_either_part_may_say_that_embeddings_are_tied() -> None:
     assert not from_hf(like("gemma-3-12b", tie_word_embeddings=False)).tied_embeddings
     assert from_hf(like("gemma-3-12b")).tied_embeddings
@@ -232,17 +239,17 @@ def test_soft_caps_that_are_not_written_are_noted_too() -> None:
 
 CANNOT = [
     ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8},
-     r"MixtralForCausalLM cannot be simulated yet, as it has experts \(num_local_experts = 8\); "
+     r"'MixtralForCausalLM' cannot be simulated yet, as it has experts \(num_local_experts = 8\); "
      "known are LlamaForCausalLM, "),
     ({"architectures": ["MixtralForCausalLM"]}, "it has experts; known"),
-    ({"model_type": "gpt_oss", "num_local_experts": 32}, "gpt_oss .* experts"),
+    ({"model_type": "gpt_oss", "num_local_experts": 32}, "gpt_oss.* experts"),
     ({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128}, r"\(num_experts = 128\)"),
     ({"architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 256, "kv_lora_rank": 512},
      r"experts \(n_routed_experts = 256\) and latent attention \(kv_lora_rank = 512\)"),
     ({"architectures": ["NovelMoeForCausalLM"], "num_experts": 4}, "NovelMoe.* experts"),
-    ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, "llama4 .* experts"),
+    ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, "llama4.* experts"),
     ({"architectures": ["MambaForCausalLM"]}, "state-space layers"),
-    (LLAMA | {"num_experts": 8}, r"LlamaForCausalLM .* \(num_experts = 8\)"),
+    (LLAMA | {"num_experts": 8}, r"LlamaForCausalLM.* \(num_experts = 8\)"),
     (like("gemma-2-9b", use_bidirectional_attention=True), "attention in both directions"),
     (like("gpt2", add_cross_attention=True), "attention over another sequence"),
     (like("bert-base-uncased", position_embedding_type="relative_key"), "relative positions"),
@@ -258,6 +265,7 @@ def test_one_expert_is_no_experts() -> None:
 
 BAD = [
     ({}, "neither architectures nor model_type says what the model is; known are Llama"),
+    ({"num_experts": 8}, "neither architectures nor"),
     ({"architectures": []}, "neither architectures nor"),
     ({"architectures": "LlamaForCausalLM"}, 'architectures is "LlamaForCausalLM"; write a list'),
     ({"architectures": [3]}, r"architectures is \[3\]; write a list"),

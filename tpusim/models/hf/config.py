@@ -1,31 +1,16 @@
 """A config whose family is known: its keys, checked and with the defaults of its class."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from tpusim.errors import ModelError, TpusimError
-from tpusim.models.hf.families import (
-    CANNOT,
-    CANNOT_CLASSES,
-    CANNOT_TYPES,
-    FAMILIES,
-    HARMLESS,
-    Family,
-)
-from tpusim.models.hf.file import find, read
+from tpusim.models.hf.families import Family
+from tpusim.models.hf.file import find, read, shown
+from tpusim.models.hf.recognise import family_of
 
 MOST = 10**9
-_LONGEST = 60
-_NEAR = 0.85
-"""Architectures that end alike are near each other; a slip of the pen is nearer."""
-
-_CLASSES = {name: family for family in FAMILIES for name in family.architectures}
-_TYPES = {name: family for family in FAMILIES for name in family.types}
-KNOWN = f"known are {', '.join(_CLASSES)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,73 +75,8 @@ def config_of(given: str | Path | Mapping[str, Any]) -> Config:
     return _config(str(path), read(path))
 
 
-def shown(value: object) -> str:
-    """A value as JSON writes it, cut short where it is long."""
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError):
-        text = str(type(value).__name__)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
 def _config(where: str, table: Mapping[str, Any]) -> Config:
-    name, kind = _architecture(where, table), _type(where, table)
     dims = table.get("text_config", table)
     if not isinstance(dims, Mapping):
         raise ModelError(f"{where}: text_config is {shown(dims)}; write an object of keys")
-    _refuse(where, name, kind, {**table, **dims})
-    return Config(where, _family(where, name, kind), table, dims)
-
-
-def _architecture(where: str, table: Mapping[str, Any]) -> str | None:
-    names = table.get("architectures")
-    if not names and isinstance(names, list | None):
-        return None
-    if not isinstance(names, list) or not isinstance(names[0], str):
-        raise ModelError(
-            f'{where}: architectures is {shown(names)}; write a list, such as ["LlamaForCausalLM"]'
-        )
-    return names[0]
-
-
-def _type(where: str, table: Mapping[str, Any]) -> str | None:
-    kind = table.get("model_type")
-    if kind is not None and not isinstance(kind, str):
-        raise ModelError(f'{where}: model_type is {shown(kind)}; write text, such as "llama"')
-    return kind
-
-
-def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> None:
-    """Raise for what is understood and cannot be simulated yet."""
-    found = {
-        what: f"{what} ({key} = {shown(keys[key])})"
-        for what, names in CANNOT.items()
-        for key in names
-        if keys.get(key) is True or keys.get(key) not in HARMLESS
-    }
-    for what in CANNOT_TYPES.get(CANNOT_CLASSES.get(name or "", kind or ""), ()):
-        found.setdefault(what, what)
-    if found:
-        raise ModelError(
-            f"{where}: {name or kind or 'the model'} cannot be simulated yet, as it has "
-            f"{' and '.join(found.values())}; {KNOWN}"
-        )
-
-
-def _family(where: str, name: str | None, kind: str | None) -> Family:
-    if name is None and kind is None:
-        raise ModelError(
-            f"{where}: neither architectures nor model_type says what the model is; {KNOWN}"
-        )
-    family = _TYPES.get(kind or "") if name is None else _CLASSES.get(name)
-    if family is None:
-        said = f"architecture {name!r}" if name else f"model_type {kind!r}"
-        near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ModelError(f"{where}: the {said} is unknown; {hint}{KNOWN}")
-    if kind is not None and kind not in family.types:
-        raise ModelError(
-            f"{where}: architectures says {name} and model_type {kind!r}; write "
-            f"{' or '.join(repr(known) for known in family.types)} for {name}"
-        )
-    return family
+    return Config(where, family_of(where, table, {**table, **dims}), table, dims)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpusim.models.hf.config import Config, config_of, shown
+from tpusim.models.hf.config import Config, config_of
 from tpusim.models.hf.families import ACTIVATIONS
+from tpusim.models.hf.file import shown
 from tpusim.models.hf.windows import windows
 from tpusim.models.transformer import Transformer
 

@@ -94,6 +94,12 @@ FAMILIES: tuple[Family, ...] = (
         windows="all",
     ),
     Family(
+        architectures=("GemmaForCausalLM",),
+        types=("gemma",),
+        defaults={"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True,
+                  "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    Family(
         architectures=("Gemma2ForCausalLM",),
         types=("gemma2",),
         layer={"post_norms": True},

@@ -1,4 +1,4 @@
-"""From a path to the object that a JSON file holds."""
+"""From a path to the object that a JSON file holds, and a value of it as a message shows it."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from tpusim.errors import FileError
 from tpusim.units import format_bytes
 
 LARGEST = 2**20
+_LONGEST = 60
 
 
 def find(path: str | Path) -> Path:
@@ -51,3 +52,12 @@ def _text(path: Path) -> str:
         raise FileError(
             f"{path}: cannot be read: {error.strerror}; give a config.json or its folder"
         ) from error
+
+
+def shown(value: object) -> str:
+    """A value as JSON writes it, cut short where it is long."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = str(type(value).__name__)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

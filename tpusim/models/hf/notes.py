@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpusim.models.hf.config import Config, config_of, shown
+from tpusim.models.hf.config import Config, config_of
+from tpusim.models.hf.file import shown
 
 
 def hf_notes(config: str | Path | Mapping[str, Any]) -> tuple[str, ...]:

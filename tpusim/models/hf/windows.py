@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tpusim.models.hf.config import Config, shown
+from tpusim.models.hf.config import Config
+from tpusim.models.hf.file import shown
 
 PATTERN = "sliding_window_pattern"
 LOCAL, WHOLE = "sliding_attention", "full_attention"
