@@ -1,5 +1,7 @@
 """Run files: what they give, and the one sentence for each way of getting one wrong."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 import tpusim as ts
 from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError
 from tpusim.hardware import placement_from
-from tpusim.runfile import read_run
+from tpusim.runfile import read_run, read_sweep
 from tpusim.runfile.schema import FIELDS, wanted
 
 PARTS = {
@@ -73,6 +75,46 @@ def test_a_model_is_given_by_name_by_dimensions_or_by_what_differs(tmp_path: Pat
     shallow = read_run(written(tmp_path, model='name = "llama2-7b"\nheads = 64')).model
     assert (shallow.layers, shallow.heads, shallow.kv_heads, shallow.head_dim) == (32, 64, 64, 64)
     assert shallow.name == "llama2-7b with heads=64"
+
+
+CONFIG = {
+    "architectures": ["Gemma2ForCausalLM"], "vocab_size": 256000, "hidden_size": 3584,
+    "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}  # fmt: skip
+
+
+def configured(folder: Path, model: str = "") -> Path:
+    """A run file whose model is a Hugging Face config in a folder beside it."""
+    (folder / "gemma-2-9b").mkdir()
+    (folder / "gemma-2-9b" / "config.json").write_text(json.dumps(CONFIG), "utf-8")
+    return written(folder, model=f'hf = "gemma-2-9b/config.json"\n{model}')
+
+
+def test_a_model_is_given_by_its_hugging_face_config(tmp_path: Path) -> None:
+    run = read_run(configured(tmp_path))
+    assert run.model == ts.models.from_hf(tmp_path / "gemma-2-9b")
+    assert run.model.name == "gemma-2-9b"
+    assert run.notes == ts.models.hf_notes(tmp_path / "gemma-2-9b")
+    assert len(run.notes) == 2
+    assert read_run(written(tmp_path)).notes == ()
+
+
+def test_a_sweep_takes_a_config_too(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    path.write_text(f'{path.read_text("utf-8")}[sweep]\naxes = ["fsdp"]\n', "utf-8")
+    assert read_sweep(path).run.model == ts.models.from_hf(tmp_path / "gemma-2-9b")
+
+
+def test_a_config_too_is_changed_where_the_file_says_so(tmp_path: Path) -> None:
+    path = configured(tmp_path, "layers = 4")
+    shallow = read_run(path).model
+    assert shallow == replace(read_run(path, ["model.layers=42"]).model, layers=4,
+                              name="gemma-2-9b with layers=4")  # fmt: skip
+    named = read_run(path, ["model.name=mine"]).model
+    assert named == replace(shallow, name="mine")
+    folder = read_run(path, ["model.hf=gemma-2-9b"]).model
+    assert folder == shallow
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
@@ -157,6 +199,10 @@ BAD_CONTENT = [
     ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = 1{'0' * 400}"}, HardwareError, "; write"),
     ({"model": 'name = "maxtext-23b"'}, ModelError, r"did you mean 'maxtext-32b' or 'maxtext-22b'"),
     ({"model": 'name = "maxtext-22b"\nkv_heads = 5'}, ModelError, "cannot share 5 K/V heads"),
+    ({"model": 'name = "llama2-7b"\nhf = "config.json"'}, ModelError,
+     "hf and the name of a model of the zoo, llama2-7b; write one of them"),
+    ({"model": 'hf = "none.json"'}, FileError, "none.json: cannot be read: No such file"),
+    ({"model": "hf = 3"}, ModelError, "model.hf is 3; write the path of a config.json, in quotes"),
     ({"model": 'name = "a\\nb"'}, ModelError, r"is the text 'a\\nb'; write 1 to 80 printable"),
 ]  # fmt: skip
 

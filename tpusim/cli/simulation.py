@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from tpusim.errors import PlanError, nearest
 from tpusim.explain import (
@@ -15,7 +16,7 @@ from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
 from tpusim.runfile import blame, read_run
 from tpusim.simulation import simulate
-from tpusim.summary import summary
+from tpusim.summary import MARGIN, WIDTH, summary
 
 EXPLAINED: Mapping[str, Callable[[Result], PlacementTable | CollectiveTable]] = {
     "placement": lambda result: explain_placement(result.model, result.plan, result.pod),
@@ -40,6 +41,8 @@ def simulation(
     if folder is not None:
         write_report(result, folder, ideal)
     parts = [summary(result, ideal)]
+    if run.notes:
+        parts.append("\n".join(_wrapped(note) for note in run.notes))
     if explain is not None:
         parts.append(str(EXPLAINED[explain](result)))
     if program:
@@ -49,6 +52,11 @@ def simulation(
     if stats:
         parts.append("\n".join(_stats(result)))
     return "\n\n".join(parts)
+
+
+def _wrapped(note: str) -> str:
+    """A note with its word in the margin, as the summary has them."""
+    return fill(f"{'note':<{MARGIN}}{note}", WIDTH, subsequent_indent=" " * MARGIN)
 
 
 def _stats(result: Result) -> Iterator[str]:

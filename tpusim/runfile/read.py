@@ -24,12 +24,16 @@ _SHAPED = ("chip", "topology")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: what to simulate, and the words (`where`) that name its file in a message."""
+    """One run: what to simulate, and the words (`where`) that name its file in a message.
+
+    notes: what the model's `config.json` asks for that is not modelled.
+    """
 
     where: str
     model: Transformer
     plan: Plan
     pod: Slice
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        return _run(where, _valid(RunFile, override(written, overrides)))
+        return _run(where, _valid(RunFile, override(written, overrides)), Path(path).parent)
 
 
 def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -63,7 +67,7 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         tries = data["sweep"]
         if "mesh" not in data["plan"]:
             data["plan"]["mesh"] = _placeholder(tries)
-        return Sweep(_run(where, data), tries)
+        return Sweep(_run(where, data, Path(path).parent), tries)
 
 
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -73,8 +77,13 @@ def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str,
     return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
 
 
-def _run(where: str, data: Mapping[str, Any]) -> Run:
-    return Run(where, _model(data["model"]), Plan(**data["plan"]), _slice(data["slice"]))
+def _run(where: str, data: Mapping[str, Any], folder: Path) -> Run:
+    """The run that a file in `folder` describes."""
+    given, pod = dict(data["model"]), data["slice"]
+    config = folder / given.pop("hf") if "hf" in given else None
+    model = _model(given) if config is None else _configured(given, config)
+    notes = () if config is None else models.hf_notes(config)
+    return Run(where, model, Plan(**data["plan"]), _slice(pod), notes)
 
 
 def _placeholder(tries: Mapping[str, Any]) -> Mapping[str, int]:
@@ -111,23 +120,44 @@ def _slice(given: Mapping[str, Any]) -> Slice:
 
 def _model(given: Mapping[str, Any]) -> Transformer:
     """A model of the zoo, changed where the file says so, or one of the file's own dimensions."""
-    name = given.get("name", "transformer")
-    if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
-        raise ModelError(
-            f"model.name is {shown(name)}; write 1 to {LONGEST_NAME} printable characters"
-        )
+    name = _name(given)
     changes = {key: value for key, value in given.items() if key != "name"}
     if name in models.names():
-        said = ", ".join(f"{key}={value}" for key, value in changes.items())
-        return Transformer(
-            **{**models.dimensions(name), **changes}, name=f"{name} with {said}" if said else name
-        )
+        return _changed({"name": name, **models.dimensions(name)}, changes)
     if "name" in given and not changes:
         return models.load(name)
     for key in required(Transformer):
         if key not in given:
             raise ModelError(
                 f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
-                f"of the zoo: {', '.join(models.names())}"
+                f"of the zoo ({', '.join(models.names())}), or hf with {wanted(['model', 'hf'])}"
             )
     return Transformer(**given)
+
+
+def _name(given: Mapping[str, Any]) -> str:
+    name: str = given.get("name", "transformer")
+    if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+        raise ModelError(
+            f"model.name is {shown(name)}; write 1 to {LONGEST_NAME} printable characters"
+        )
+    return name
+
+
+def _configured(given: Mapping[str, Any], config: Path) -> Transformer:
+    """The model of a Hugging Face config, changed where the file says so."""
+    if _name(given) in models.names():
+        raise ModelError(
+            f"[model] has hf and the name of a model of the zoo, {given['name']}; write one of them"
+        )
+    read = models.hf_dimensions(config)
+    if "name" in given:
+        return Transformer(**{**read, **given})
+    return _changed(read, given)
+
+
+def _changed(dimensions: Mapping[str, Any], changes: Mapping[str, Any]) -> Transformer:
+    """A published model with some dimensions changed; its name says which."""
+    said = ", ".join(f"{key}={value}" for key, value in changes.items())
+    name = f"{dimensions['name']} with {said}" if said else dimensions["name"]
+    return Transformer(**{**dimensions, **changes, "name": name})

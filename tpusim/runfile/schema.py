@@ -63,13 +63,13 @@ _SLICE_KINDS: Mapping[str, Any] = {
 }
 SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
-    "model": 'a section [model] with name = "bert-480b", or with dimensions',
+    "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
     "plan": "a section [plan] with seq_len, global_batch and mesh",
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
-    "model": get_type_hints(Transformer),
+    "model": get_type_hints(Transformer) | {"hf": str},
     "plan": get_type_hints(Plan),
     "sweep": {
         "axes": Sequence[str],
@@ -105,6 +105,8 @@ def wanted(path: Sequence[str]) -> str:
             return wanted(["plan", "mesh", axis])
         case ["sweep", "shapes", _]:
             return 'a shape in quotes, such as "4x4x8"'
+        case ["model", "hf"]:
+            return "the path of a config.json, in quotes"
     kind = FIELDS[path[0]][path[1]]
     return _KINDS[int if kind == Mapping[str, int] and len(path) > 2 else kind][1]
 

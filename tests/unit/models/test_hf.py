@@ -1,0 +1,357 @@
+"""Hugging Face configs: each family's published one, and the sentence for each way to err."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpusim import models
+from tpusim.errors import FileError, ModelError
+from tpusim.models import Transformer, from_hf, hf_dimensions, hf_notes
+
+FOLDER = Path(__file__).parent / "hf"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8,
+}  # fmt: skip
+
+
+def config(name: str) -> Path:
+    return FOLDER / f"{name}.json"
+
+
+def like(name: str, **changes: Any) -> dict[str, Any]:
+    return json.loads(config(name).read_text("utf-8")) | changes
+
+
+def biases(layers: int, embed: int, mlp: int) -> int:
+    """Of four projections, two matrices of an MLP and two norms a layer: GPT-2 and BERT."""
+    return layers * (4 * embed + mlp + embed + 2 * embed)
+
+
+PARAMETERS = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-3.1-8b": 8_030_261_248,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "gemma-2-9b": 9_241_705_984,
+    # all of the checkpoint, less the vision encoder, its projection and its norm
+    "gemma-3-12b": 12_187_325_040 - 416_866_032 - (1152 * 3840 + 1152),
+    "qwen3-8b": 8_190_735_360,
+    "qwen2.5-7b": 7_615_616_512 - 28 * (3584 + 2 * 512),
+    "gpt2": 124_439_808 - 1024 * 768 - biases(12, 768, 3072) - 768,
+    # less positions, segments, their norm, biases, and the dense layer before the logits with its
+    # norm and bias; one scale more, as the last norm stands behind the layers and not in them
+    "bert-base-uncased": 109_514_298
+    - (512 + 2 + 2) * 768
+    - biases(12, 768, 3072)
+    - (768 * 768 + 3 * 768 + 30522)
+    + 768,
+}
+"""Elements of the published checkpoints, less what the notes say is left out."""
+
+
+def test_each_config_has_its_count() -> None:
+    assert set(NAMES) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_of_the_checkpoint(name: str) -> None:
+    assert from_hf(config(name)).parameter_count == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "changes"),
+    [
+        ("llama-2-7b", "llama2-7b", {}),
+        ("llama-3.1-8b", "llama3.1-8b", {}),
+        ("gemma-2-9b", "gemma2-9b", {"vocab": 256_128}),
+        ("gemma-3-12b", "gemma3-12b", {"vocab": 262_144}),
+        ("qwen3-8b", "qwen3-8b", {}),
+    ],
+)
+def test_a_config_and_the_zoo_give_one_model(
+    name: str, entry: str, changes: dict[str, int]
+) -> None:
+    """But for rows of the vocabulary: MaxText's counts differ from the configs' for Gemma."""
+    assert replace(from_hf(config(name)), name=entry, **changes) == models.load(entry)
+
+
+def test_gpt_3_is_a_wide_gpt_2() -> None:
+    wide = like("gpt2", n_embd=12288, n_layer=96, n_head=96, vocab_size=50304)
+    assert replace(from_hf(wide), name="gpt3-175b") == models.load("gpt3-175b")
+
+
+def test_a_config_is_a_file_its_folder_or_a_mapping(tmp_path: Path) -> None:
+    folder = tmp_path / "Llama-3.1-8B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA), "utf-8")
+    of_file = from_hf(folder / "config.json")
+    assert of_file == from_hf(str(folder)) == replace(from_hf(LLAMA), name="Llama-3.1-8B")
+    assert of_file.parameter_count == PARAMETERS["llama-3.1-8b"]
+
+
+def test_a_model_is_called_what_its_config_calls_it(tmp_path: Path) -> None:
+    assert from_hf(config("mistral-7b-v0.1")).name == "mistralai/Mistral-7B-v0.1"
+    assert from_hf(config("gpt2")).name == "gpt2"
+    assert from_hf(LLAMA | {"_name_or_path": ""}).name == "llama"
+    assert from_hf(LLAMA | {"_name_or_path": "/" + "x" * 90}).name == "llama"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "field", "value"),
+    [
+        ("llama-3.1-8b", "num_key_value_heads", "kv_heads", 32),
+        ("llama-3.1-8b", "tie_word_embeddings", "tied_embeddings", False),
+        ("llama-3.1-8b", "hidden_act", "activation", "silu"),
+        ("mistral-7b-v0.1", "num_key_value_heads", "kv_heads", 8),
+        ("mistral-7b-v0.1", "sliding_window", "window", 4096),
+        ("gemma-2-9b", "head_dim", "head_dim", 256),
+        ("gemma-2-9b", "hidden_activation", "activation", "gelu"),
+        ("gemma-2-9b", "num_key_value_heads", "kv_heads", 4),
+        ("qwen3-8b", "head_dim", "head_dim", 128),
+        ("qwen3-8b", "use_sliding_window", "window", 0),
+        ("qwen2.5-7b", "tie_word_embeddings", "tied_embeddings", False),
+        ("gpt2", "activation_function", "activation", "gelu"),
+        ("bert-base-uncased", "hidden_act", "activation", "gelu"),
+    ],
+)
+def test_a_key_that_is_not_written_has_the_default_of_its_class(
+    name: str, key: str, field: str, value: Any
+) -> None:
+    left = {other: said for other, said in like(name).items() if other != key}
+    assert getattr(from_hf(left), field) == value
+
+
+def test_the_text_part_may_leave_out_even_sizes() -> None:
+    """google/gemma-3-4b-it writes neither its heads nor its vocabulary."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024}  # fmt: skip
+    model = from_hf({"model_type": "gemma3", "text_config": text})
+    zoo = models.load("gemma3-4b")
+    assert replace(model, name=zoo.name, vocab=zoo.vocab) == zoo
+    assert model.parameter_count == 3_880_263_168
+
+
+def test_the_first_gemma_needs_its_sizes_alone() -> None:
+    """google/gemma-7b: 8,537,680,896 elements."""
+    sizes = {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
+             "num_hidden_layers": 28, "num_attention_heads": 16}  # fmt: skip
+    assert from_hf({"model_type": "gemma", **sizes}).parameter_count == 8_537_680_896
+
+
+def test_either_part_may_say_that_embeddings_are_tied() -> None:
+    assert not from_hf(like("gemma-3-12b", tie_word_embeddings=False)).tied_embeddings
+    assert from_hf(like("gemma-3-12b")).tied_embeddings
+
+
+def test_a_head_dim_of_its_own_needs_no_division() -> None:
+    model = from_hf(LLAMA | {"num_attention_heads": 24, "head_dim": 128})
+    assert (model.heads, model.head_dim) == (24, 128)
+
+
+def test_dimensions_that_follow_are_not_written() -> None:
+    """So that a run file which changes the heads gets the head_dim that follows from them."""
+    assert "head_dim" not in hf_dimensions(LLAMA)
+    assert "kv_heads" not in hf_dimensions(LLAMA | {"num_key_value_heads": None})
+
+
+def test_a_bert_may_be_a_decoder() -> None:
+    assert not from_hf(like("bert-base-uncased")).causal
+    assert from_hf(like("bert-base-uncased", is_decoder=True)).causal
+
+
+def windows(**changes: Any) -> tuple[int, int]:
+    model = from_hf(changes)
+    return model.window, model.global_every
+
+
+LOCAL, WHOLE = "sliding_attention", "full_attention"
+
+
+def test_windows_of_mistral() -> None:
+    assert windows(**like("mistral-7b-v0.1")) == (4096, 0)
+    assert windows(**like("mistral-7b-v0.1", sliding_window=None)) == (0, 0)
+
+
+def test_windows_of_gemma() -> None:
+    gemma = like("gemma-2-9b", num_hidden_layers=7)
+    assert windows(**gemma) == (4096, 2)
+    for every in (2, 3, 7):
+        types = [WHOLE if (i + 1) % every == 0 else LOCAL for i in range(7)]
+        assert windows(**gemma, layer_types=types) == (4096, every)
+        assert windows(**gemma, sliding_window_pattern=every) == (4096, every)
+    assert windows(**gemma, layer_types=[LOCAL] * 7) == (4096, 0)
+    assert windows(**gemma, layer_types=[WHOLE] * 7) == (0, 0)
+    assert windows(**gemma, sliding_window_pattern=1) == (0, 0)
+
+
+def test_windows_of_qwen() -> None:
+    qwen = like("qwen3-8b", sliding_window=4096, use_sliding_window=True)
+    assert windows(**qwen) == (0, 0)
+    assert windows(**qwen | {"max_window_layers": 0}) == (4096, 0)
+    with pytest.raises(ModelError, match="layer 28 has sliding_attention, which breaks"):
+        windows(**qwen | {"max_window_layers": 28})
+
+
+def test_what_costs_nothing_is_not_noted() -> None:
+    """Scaled rotary positions, dtypes and quantisation are no dimensions either."""
+    plain = from_hf(LLAMA)
+    silent = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "torch_dtype": "bfloat16",
+              "quantization_config": {"quant_method": "fp8"}, "attention_dropout": 0.0}  # fmt: skip
+    assert from_hf(LLAMA | silent) == plain
+    assert hf_notes(LLAMA | silent) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "notes"),
+    [
+        ("llama-3.1-8b", {"attention_bias": True, "mlp_bias": True}, [
+            "the biases of the attention's projections (attention_bias = true)",
+            "the biases of the MLP's projections (mlp_bias = true)",
+        ]),
+        ("mistral-7b-v0.1", {"attention_dropout": 0.1}, ["dropout (attention_dropout = 0.1)"]),
+        ("gemma-2-9b", {"final_logit_softcapping": None}, [
+            "the soft cap of the attention scores (attn_logit_softcapping = 50.0)",
+        ]),
+        ("gemma-3-12b", {}, ["the vision encoder (vision_config)"]),
+        ("qwen2.5-7b", {}, ["the biases of Q, K and V"]),
+        ("qwen3-8b", {}, []),
+        ("gpt2", {}, [
+            "dropout (attn_pdrop = 0.1, resid_pdrop = 0.1, embd_pdrop = 0.1)",
+            "the table of learnt positions (n_positions = 1024)",
+            "the biases of all projections and norms",
+        ]),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_noted(name: str, changes: dict[str, Any], notes: list[str]) -> None:
+    assert hf_notes(like(name, **changes)) == tuple(f"not modelled: {note}" for note in notes)
+
+
+def test_soft_caps_that_are_not_written_are_noted_too() -> None:
+    left = {key: said for key, said in like("gemma-2-9b").items() if "softcapping" not in key}
+    assert hf_notes(left) == hf_notes(config("gemma-2-9b"))
+
+
+CANNOT = [
+    ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8},
+     r"'MixtralForCausalLM' cannot be simulated yet, as it has experts \(num_local_experts = 8\); "
+     "known are LlamaForCausalLM, "),
+    ({"architectures": ["MixtralForCausalLM"]}, "it has experts; known"),
+    ({"model_type": "gpt_oss", "num_local_experts": 32}, "gpt_oss.* experts"),
+    ({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128}, r"\(num_experts = 128\)"),
+    ({"architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 256, "kv_lora_rank": 512},
+     r"experts \(n_routed_experts = 256\) and latent attention \(kv_lora_rank = 512\)"),
+    ({"architectures": ["NovelMoeForCausalLM"], "num_experts": 4}, "NovelMoe.* experts"),
+    ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, "llama4.* experts"),
+    ({"architectures": ["MambaForCausalLM"]}, "state-space layers"),
+    (LLAMA | {"num_experts": 8}, r"LlamaForCausalLM.* \(num_experts = 8\)"),
+    (like("gemma-2-9b", use_bidirectional_attention=True), "attention in both directions"),
+    (like("gpt2", add_cross_attention=True), "attention over another sequence"),
+    (like("bert-base-uncased", position_embedding_type="relative_key"), "relative positions"),
+    (like("gemma-2-9b", layer_types=["chunked_attention"] * 42),
+     r'layer_types\[0\] is "chunked_attention", which cannot be simulated; write sliding'),
+    (LLAMA | {"hidden_act": "relu2"}, 'hidden_act is "relu2", which .*; write one of relu, silu'),
+]  # fmt: skip
+
+
+def test_one_expert_is_no_experts() -> None:
+    assert from_hf(LLAMA | {"num_local_experts": 1, "num_experts": 0}) == from_hf(LLAMA)
+
+
+BAD = [
+    ({}, "neither architectures nor model_type says what the model is; known are Llama"),
+    ({"num_experts": 8}, "neither architectures nor"),
+    ({"architectures": []}, "neither architectures nor"),
+    ({"architectures": "LlamaForCausalLM"}, 'architectures is "LlamaForCausalLM"; write a list'),
+    ({"architectures": [3]}, r"architectures is \[3\]; write a list"),
+    ({"model_type": 3}, 'model_type is 3; write text, such as "llama"'),
+    ({"architectures": ["LLamaForCausalLM"]},
+     r"architecture 'LLamaForCausalLM' is unknown; did you mean 'LlamaForCausalLM'\? known are"),
+    ({"architectures": ["FalconForCausalLM"]}, "'FalconForCausalLM' is unknown; known are Llama"),
+    ({"model_type": "mistrall"}, r"'mistrall' is unknown; did you mean 'mistral'\?"),
+    (LLAMA | {"model_type": "gpt2"},
+     "architectures says LlamaForCausalLM and model_type 'gpt2'; write 'llama' for LlamaFor"),
+    (LLAMA | {"hidden_size": 4096.0}, "hidden_size is 4096.0; write a whole number from 1 to"),
+    (LLAMA | {"hidden_size": "4096"}, 'hidden_size is "4096"; write a whole'),
+    (LLAMA | {"hidden_size": True}, "hidden_size is true; write a whole"),
+    (LLAMA | {"hidden_size": None}, "hidden_size is null; write a whole"),
+    (LLAMA | {"hidden_size": 0}, "hidden_size is 0; write a whole"),
+    (LLAMA | {"vocab_size": 10**12}, "vocab_size is 1000000000000; write a whole"),
+    (LLAMA | {"num_attention_heads": [32]}, r"num_attention_heads is \[32\]; write"),
+    (LLAMA | {"num_attention_heads": 24, "num_key_value_heads": 8},
+     r"hidden_size 4096 does not divide into 24 heads \(num_attention_heads\); write"),
+    (LLAMA | {"num_key_value_heads": 5}, r"32 heads .* 5 K/V heads \(num_key_value_heads\)"),
+    (like("gpt2", n_head=10), r"n_embd 768 does not divide into 10 heads \(n_head\)"),
+    (LLAMA | {"tie_word_embeddings": "no"}, 'tie_word_embeddings is "no"; write true or false'),
+    (LLAMA | {"hidden_act": 3}, "hidden_act is 3, which cannot be simulated; write"),
+    (like("gemma-2-9b", layer_types=[LOCAL]), "layer_types is .*; write a list of 42 kinds"),
+    (like("gemma-2-9b", layer_types=LOCAL), "write a list of 42 kinds"),
+    (like("gemma-2-9b", layer_types=[LOCAL, WHOLE, WHOLE] * 14),
+     "layer 2 has full_attention, which breaks the pattern of those before"),
+    (like("qwen3-8b", use_sliding_window="yes"), "use_sliding_window is .*; write true or false"),
+    (like("gemma-3-12b", text_config=[1]), r"text_config is \[1\]; write an object"),
+    (like("gemma-3-12b", text_config={"hidden_size": "x"}), 'text_config.hidden_size is "x"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "sentence"), CANNOT + BAD)
+def test_what_a_config_says_wrong(given: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(given), "utf-8")
+    with pytest.raises(ModelError, match=sentence) as caught:
+        from_hf(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "intermediate_size"])
+def test_a_size_that_is_missing_is_not_guessed(key: str) -> None:
+    left = {other: said for other, said in LLAMA.items() if other != key}
+    with pytest.raises(ModelError, match=f"the config: {key} is missing; write a whole number"):
+        from_hf(left)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON: .*line 1"),
+        (b"\x89PNG\r\n", r"not a text file \(byte 0 is not UTF-8\)"),
+        (b"[1]", "no JSON object; give a config.json"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "too long to be read"),
+        (b"[" * 100_000, "too long to be read"),
+        (b" " * 2**21, "2 MiB is too large for a config.json"),
+    ],
+)
+def test_what_is_no_config(content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=sentence):
+        from_hf(tmp_path)
+
+
+def test_where_there_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"config\.json: cannot be read: No such file"):
+        from_hf(tmp_path)
+    with pytest.raises(FileError, match="not a regular file"):
+        from_hf("/dev/null")
+    with pytest.raises(FileError, match=r"cannot be read: .* too long"):
+        from_hf("x" * 5000)
+
+
+def test_a_config_as_the_class_gives_it_is_read_too() -> None:
+    """`LlamaConfig(...).to_dict()` names keys that files leave out."""
+    plain = {"architectures": None, "_name_or_path": "", "is_decoder": False, "head_dim": 128,
+             "is_encoder_decoder": False, "add_cross_attention": False, "dtype": None}  # fmt: skip
+    assert from_hf(LLAMA | plain) == from_hf(LLAMA)
+
+
+def test_a_model_of_a_config_is_a_transformer_like_any() -> None:
+    own = Transformer(name="llama", layers=32, embed=4096, mlp=14336, heads=32, kv_heads=8,
+                      vocab=128256)  # fmt: skip
+    assert from_hf(LLAMA) == own

@@ -1,0 +1,63 @@
+"""From a path to the object that a JSON file holds, and a value of it as a message shows it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpusim.errors import FileError
+from tpusim.units import format_bytes
+
+LARGEST = 2**20
+_LONGEST = 60
+
+
+def find(path: str | Path) -> Path:
+    """The file itself, or the `config.json` of a folder; what cannot be looked at is a file."""
+    given = Path(path)
+    try:
+        return given / "config.json" if given.is_dir() else given
+    except OSError:
+        return given
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """What a JSON file holds; `FileError` with one sentence if that is no object."""
+    try:
+        found = json.loads(_text(path))
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{path}: not a text file (byte {error.start} is not UTF-8); give a config.json"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise FileError(f"{path}: not valid JSON: {error}; give a config.json") from error
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path}: a number or a nesting is too long to be read") from error
+    if not isinstance(found, dict):
+        raise FileError(f"{path}: no JSON object; give a config.json, which begins with {{")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path}: not a regular file; give the path of a config.json")
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise FileError(f"{path}: {format_bytes(size)} is too large for a config.json")
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(
+            f"{path}: cannot be read: {error.strerror}; give a config.json or its folder"
+        ) from error
+
+
+def shown(value: object) -> str:
+    """A value as JSON writes it, cut short where it is long."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = str(type(value).__name__)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,88 @@
+"""Which family a config belongs to, or why none that can be simulated."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from tpusim.errors import ModelError
+from tpusim.models.hf.families import (
+    CANNOT,
+    CANNOT_CLASSES,
+    CANNOT_TYPES,
+    FAMILIES,
+    HARMLESS,
+    Family,
+)
+from tpusim.models.hf.file import shown
+
+_NEAR = 0.85
+"""Architectures that end alike are near each other; a slip of the pen is nearer."""
+
+_CLASSES = {name: family for family in FAMILIES for name in family.architectures}
+_TYPES = {name: family for family in FAMILIES for name in family.types}
+KNOWN = f"known are {', '.join(_CLASSES)}"
+
+
+def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> Family:
+    """The family that `architectures` and `model_type` of a config name.
+
+    where: the words that name the config. keys: all that it says, its parts included. Raises
+    `ModelError` for what is unknown, what cannot be simulated yet, and where the two disagree.
+    """
+    name, kind = _architecture(where, table), _type(where, table)
+    if name is None and kind is None:
+        raise ModelError(
+            f"{where}: neither architectures nor model_type says what the model is; {KNOWN}"
+        )
+    _refuse(where, name, kind, keys)
+    return _family(where, name, kind)
+
+
+def _architecture(where: str, table: Mapping[str, Any]) -> str | None:
+    names = table.get("architectures")
+    if not names and isinstance(names, list | None):
+        return None
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise ModelError(
+            f'{where}: architectures is {shown(names)}; write a list, such as ["LlamaForCausalLM"]'
+        )
+    return names[0]
+
+
+def _type(where: str, table: Mapping[str, Any]) -> str | None:
+    kind = table.get("model_type")
+    if kind is not None and not isinstance(kind, str):
+        raise ModelError(f'{where}: model_type is {shown(kind)}; write text, such as "llama"')
+    return kind
+
+
+def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> None:
+    """Raise for what is understood and cannot be simulated yet."""
+    found = {
+        what: f"{what} ({key} = {shown(keys[key])})"
+        for what, names in CANNOT.items()
+        for key in names
+        if keys.get(key) is True or keys.get(key) not in HARMLESS
+    }
+    for what in CANNOT_TYPES.get(CANNOT_CLASSES.get(name or "", kind or ""), ()):
+        found.setdefault(what, what)
+    if found:
+        raise ModelError(
+            f"{where}: {name or kind!r} cannot be simulated yet, as it has "
+            f"{' and '.join(found.values())}; {KNOWN}"
+        )
+
+
+def _family(where: str, name: str | None, kind: str | None) -> Family:
+    family = _TYPES.get(kind or "") if name is None else _CLASSES.get(name)
+    if family is None:
+        said = f"architecture {name!r}" if name else f"model_type {kind!r}"
+        near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ModelError(f"{where}: the {said} is unknown; {hint}{KNOWN}")
+    if kind is not None and kind not in family.types:
+        raise ModelError(
+            f"{where}: architectures says {name} and model_type {kind!r}; write "
+            f"{' or '.join(repr(known) for known in family.types)} for {name}"
+        )
+    return family
