@@ -75,6 +75,12 @@ def test_a_model_is_given_by_name_by_dimensions_or_by_what_differs(tmp_path: Pat
     assert shallow.name == "llama2-7b with heads=64"
 
 
+@pytest.mark.parametrize("seconds", ["0.5", "2", "1e-3"])
+def test_a_batch_is_made_in_seconds(seconds: str, tmp_path: Path) -> None:
+    run = read_run(written(tmp_path, plan=f"{PARTS['plan']}\ninput_s = {seconds}"))
+    assert run.plan.input_s == float(seconds)
+
+
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
