@@ -26,7 +26,8 @@ class PlacementRow:
     """A placement that a step could have. Times in seconds.
 
     collectives_s: all its collectives alone, one after the other.
-    step_time_s: None where no simulation was needed, as the step takes `least_s` or more.
+    step_time_s: without waits for the host, which decide nothing; None where no simulation was
+        needed, as the step takes `least_s` or more.
     taken: whether it is the one of the plan, or else the one that was chosen.
     """
 

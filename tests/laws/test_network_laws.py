@@ -172,7 +172,8 @@ def shares_nothing(result: Result, pod: Slice) -> bool:
     """Whether every task took as long as it takes alone."""
     program = cost_program(result.program, pod, result.placement)
     links = dict(program.links)
-    alone = {task.name: alone_seconds(task, links) * 1e12 for task in flat(program.body)}
+    tasks = (*flat(program.body), *program.host)
+    alone = {task.name: alone_seconds(task, links) * 1e12 for task in tasks}
     return all(each.duration_ps <= alone[each.name] + 5 for each in result.timeline.tasks)
 
 

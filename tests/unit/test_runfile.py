@@ -117,6 +117,12 @@ def test_a_config_too_is_changed_where_the_file_says_so(tmp_path: Path) -> None:
     assert folder == shallow
 
 
+@pytest.mark.parametrize("seconds", ["0.5", "2", "1e-3"])
+def test_a_batch_is_made_in_seconds(seconds: str, tmp_path: Path) -> None:
+    run = read_run(written(tmp_path, plan=f"{PARTS['plan']}\ninput_s = {seconds}"))
+    assert run.plan.input_s == float(seconds)
+
+
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

@@ -15,19 +15,17 @@ DISPATCH, INPUT = "dispatch", "input"
 
 
 def host_tasks(program: Program, chip: Chip) -> tuple[Task, ...]:
-    """What the host of a step does beside it, one after another; nothing for less than a step.
+    """What the host does beside a step, one after another; none for a program without an input.
 
     One thread of the host starts the step and makes its batch, as a plain training loop does.
     """
-    fed = [op for op in program.body
-           if isinstance(op, Transfer) and op.kind is TransferKind.INPUT]  # fmt: skip
-    parts = [(DISPATCH, chip.costs.dispatch)] if fed else []
-    parts += [(f"make {op.name}", float(op.host_s)) for op in fed]
-    return tuple(
-        Task(
-            name=name, phase=Phase.FORWARD, label=DISPATCH if name == DISPATCH else INPUT,
-            stream=ON_HOST, delay_s=seconds,
-        )
-        for name, seconds in parts
-        if seconds
-    )  # fmt: skip
+    tasks: list[Task] = []
+    for op in program.body:
+        if isinstance(op, Transfer) and op.kind is TransferKind.INPUT:
+            tasks += [_task(DISPATCH, DISPATCH, chip.costs.dispatch)] if not tasks else []
+            tasks += [_task(f"make {op.name}", INPUT, float(op.host_s))]
+    return tuple(task for task in tasks if task.delay_s)
+
+
+def _task(name: str, label: str, seconds: float) -> Task:
+    return Task(name=name, phase=Phase.FORWARD, label=label, stream=ON_HOST, delay_s=seconds)

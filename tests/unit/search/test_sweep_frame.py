@@ -27,6 +27,17 @@ def test_the_front_door_has_both() -> None:
     assert (ts.sweep, ts.Space) == (sweep, Space)
 
 
+def test_a_host_that_is_slow_has_columns_of_its_own(tmp_path: Path) -> None:
+    """Whole seconds and parts of them are numbers of one column."""
+    given = Space(base=BASE, vary={"input_s": [0, 0.25, 2]})
+    table = swept(given, out=tmp_path / "sweep")
+    assert table["input_s"].tolist() == [0.0, 0.25, 2.0]
+    assert table["input_s"].dtype == float
+    assert table["step_time_s"].tolist()[1:] == pytest.approx([0.25, 2.0], abs=2e-4)
+    exposed = table["exposed dispatch"] + table["exposed input"]
+    assert exposed.iloc[2] - exposed.iloc[1] == pytest.approx(1.75)
+
+
 def test_each_row_is_the_result_of_its_plan() -> None:
     given = space(placements="all", vary={"rules": RULES})
     table = swept(given)
