@@ -15,6 +15,7 @@ from tpusim.partition.lowering import (
     lowering_for,
     wants_ring,
 )
+from tpusim.partition.order import weight_gradients_last
 from tpusim.partition.passes import (
     Entry,
     Planned,
@@ -72,6 +73,8 @@ class Decisions:
 
     def entries(self, nodes: Sequence[Node], looped: bool = False) -> list[Entry]:
         """The entries of a body, of a loop where `looped`, in the order in which they run."""
+        if looped and self.plan.lowering != "ideal":
+            nodes = weight_gradients_last(nodes, self.weights)
         nodes = narrowed(nodes, self.plan, self.weights)
         nodes = travelling(nodes, self.plan, self.weights, self.buffers)
         axes = {node.axes for node in nodes if isinstance(node, Comm)}
