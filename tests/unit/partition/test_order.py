@@ -60,7 +60,6 @@ def test_elsewhere_they_follow_the_gradient_beside_them(plan: Plan) -> None:
 
 def test_without_attention_nothing_is_held_for_them() -> None:
     """A scan of MLPs was compiled to hold two hidden layers (see test_gelu_scan_memory.py)."""
-    plan = plan_of({"data": 16})
-    nodes = [node for node, _ in calcs(template_of(small(), plan)) if "attention" not in node.name]
-    weights = {"layer/wi_0", "layer/wi_1", "layer/wo_mlp"}
-    assert weight_gradients_last(nodes, weights) == nodes
+    template = template_of(small(), plan_of({"data": 16}))
+    nodes = [node for node, _ in calcs(template) if "attention" not in node.name]
+    assert weight_gradients_last(nodes, {weight.name for weight in template.weights}) == nodes
