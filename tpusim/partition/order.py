@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from re import search
 
-from tpusim.graph import Convolution, Einsum
+from tpusim.graph import Attention, Convolution, Einsum
 from tpusim.partition.template import Calc, Comm, Node, Purpose
 from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
@@ -20,14 +20,18 @@ from tpusim.program import CollectiveKind
 def weight_gradients_last(nodes: Sequence[Node], weights: Collection[str]) -> list[Node]:
     """The nodes of a loop's body, each layer's products for `weights` behind its other nodes.
 
-    What reads their results follows them. A body that gathers activations for them stays as it is.
+    What reads their results follows them. Layers without attention stay as they are, and so does a
+    body that gathers activations for these products.
     """
     gathered = {key for node in nodes if _gathers_activation(node) for key in node.writes}
     products = [node for node in nodes if _multiplies_for(node, weights)]
     if not all(gathered.isdisjoint(node.reads) for node in products):
         return list(nodes)
     result: list[Node] = []
-    for _, layer in groupby(nodes, _layer):
+    for layer in (list(group) for _, group in groupby(nodes, _layer)):
+        if not any(_attends(node, weights) for node in layer):
+            result += layer
+            continue
         late: list[Node] = []
         made: set[str] = set()
         for node in layer:
@@ -57,6 +61,16 @@ def _multiplies_for(node: Node, weights: Collection[str]) -> bool:
     if not (isinstance(node, Calc) and isinstance(node.op, Einsum | Convolution)):
         return False
     return node.phase is Phase.BACKWARD and node.op.outputs[0].primal in weights
+
+
+def _attends(node: Node, weights: Collection[str]) -> bool:
+    """Whether it is a kernel of attention, or multiplies two activations, as attention does."""
+    if not isinstance(node, Calc):
+        return False
+    if not isinstance(node.op, Einsum):
+        return isinstance(node.op, Attention)
+    tensors = (*node.op.inputs, *node.op.outputs)
+    return all((tensor.primal or tensor.name) not in weights for tensor in tensors)
 
 
 def _gathers_activation(node: Node) -> bool:

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from plans import any_program_of, loop, plan_of, small
+from plans import any_program_of, calcs, loop, plan_of, small, template_of
 
 from tpusim.hardware import Slice
 from tpusim.partition import Plan
+from tpusim.partition.order import weight_gradients_last
 from tpusim.program import Compute, Loop
 
 MESHES = [{"data": 16}, {"data": 4, "tensor": 4}, {"fsdp": 16}]
@@ -55,3 +56,10 @@ def test_each_layer_of_a_pattern_ends_with_its_own() -> None:
 def test_elsewhere_they_follow_the_gradient_beside_them(plan: Plan) -> None:
     names = order(plan)
     assert names.index("bwd/layer/wo_mlp/dw") < names.index("bwd/layer/attention/d")
+
+
+def test_without_attention_nothing_is_held_for_them() -> None:
+    """A scan of MLPs was compiled to hold two hidden layers (see test_gelu_scan_memory.py)."""
+    template = template_of(small(), plan_of({"data": 16}))
+    nodes = [node for node, _ in calcs(template) if "attention" not in node.name]
+    assert weight_gradients_last(nodes, {weight.name for weight in template.weights}) == nodes
