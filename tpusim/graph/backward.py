@@ -120,14 +120,7 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
         for inside, outside in op.stacks
     }
     _, inner = _differentiate(op.body, carried | written, remat)
-    carries = []
-    for outer_in, inner_in, inner_out, outer_out in op.carries:
-        total = inner.total(inner_in)
-        if total is None or outer_out.name not in given:
-            raise ValueError(f"{op.name}: no gradient reaches {inner_in.name}")
-        carries.append(
-            (given[outer_out.name], carried[inner_out.name], total, tape.share(outer_in, op.name))
-        )
+    carries = _carried_back(op, given, carried, inner, tape)
     stacks = _gradients(op, inner, tape, ((part, whole) for whole, part in op.slices))
     sums = _gradients(op, inner, tape, ((t, replace(t, dtype=STORED)) for t in op.shared))
     again, kept = recompute(op.body, inner.ops, remat.keeps)
@@ -146,7 +139,7 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
             f"{op.name}/d",
             op.trips,
             body,
-            tuple(carries),
+            carries,
             loads=saved,
             slices=slices,
             stacks=stacks,
@@ -158,6 +151,20 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
     own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
     tape.parameter_gradients |= own
     return replace(op, saves=saved)
+
+
+def _carried_back(
+    op: Scan, given: dict[str, Tensor], carried: dict[str, Tensor], inner: _Tape, tape: _Tape
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...]:
+    """The gradients that the backward scan carries, for each tensor that the forward one does."""
+    pairs = []
+    for outer_in, inner_in, inner_out, outer_out in op.carries:
+        total = inner.total(inner_in)
+        if total is None or outer_out.name not in given:
+            raise ValueError(f"{op.name}: no gradient reaches {inner_in.name}")
+        before, after = given[outer_out.name], tape.share(outer_in, op.name)
+        pairs.append((before, carried[inner_out.name], total, after))
+    return tuple(pairs)
 
 
 def _gradients(

@@ -22,7 +22,6 @@ from tpusim.partition.offload import (
     fetched_ahead,
     host_copies,
     names,
-    turns,
     with_host_copies,
 )
 from tpusim.partition.passes import (
@@ -30,16 +29,15 @@ from tpusim.partition.passes import (
     HostCopy,
     Planned,
     Ring,
-    behind_operands,
-    late_results,
 )
 from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import check_dtypes
-from tpusim.partition.rings import done_after, ring_loop
+from tpusim.partition.rings import ring_loop
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.stacks import with_stacks
 from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
 from tpusim.partition.travel import cast_before
+from tpusim.partition.waits import Waits
 from tpusim.partition.work import buffer_bytes, flops_of, work_of
 from tpusim.phase import Phase
 from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Program, Transfer
@@ -142,28 +140,15 @@ class _Lowerer:
         lives = self.memory.lives(entries, kept, loads, outside or ())
         self.crossing += [entry.name for entry in entries
                           if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
-        writers = {key: name for entry in entries for key, name in _results(entry)}
-        late, taken = late_results(entries), behind_operands(entries)
-        queued, arriving = turns(entries), arrivals(entries)
-        passed = {*late, *arriving}
-        written = {key: name for key, name in (outside or {}).items() if name}
+        waits = Waits(entries, carried, outside or {})
         ops: list[Op] = []
         for place, (entry, life) in enumerate(zip(entries, lives, strict=True)):
-            deps = [Dep(written[key]) for key in entry.reads if key in written]
-            deps += [
-                *queued.get(place, ()),
-                *(d for key in entry.reads for d in arriving.get(key, ())),
-            ]
-            deps += [Dep(late[key], 1) for key in entry.reads if key in late]
-            deps += [Dep(taken[key], 1) for key in entry.writes if key in taken]
-            deps += [Dep(writers[left], 1) for key, left in carried
-                     if key in entry.reads and left in writers]  # fmt: skip
-            ops.extend(self._operations(entry, tuple(dict.fromkeys(deps)), life, written))
-            written.update((key, name) for key, name in _results(entry) if key not in passed)
+            ops.extend(self._operations(entry, waits.of(place, entry), life, waits.written))
+            waits.passed(entry)
         self.reduced |= {
-            weight: writers[key]
+            weight: waits.makers[key]
             for weight, key in chain(gradients, self.template.gradients)
-            if key in writers
+            if key in waits.makers
         }
         return tuple(ops)
 
@@ -231,11 +216,3 @@ def _crosses(planned: Planned) -> bool:
     first = planned.comms[0]
     gradient = first.purpose is Purpose.GRADIENT
     return planned.mode is Mode.ASYNC and gradient and is_across(first.axes)
-
-
-def _results(entry: Entry) -> list[tuple[str, str]]:
-    """The buffers that an entry writes, each with the operation after which it is complete."""
-    if isinstance(entry, Nest):
-        return []
-    name = done_after(entry) if isinstance(entry, Ring) else entry.name
-    return [(key, name) for key in entry.writes]
