@@ -24,27 +24,27 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if not r.fits:
-        yield from _entry("DOES NOT FIT", infeasible_reason(r))
+        yield from entry("DOES NOT FIT", infeasible_reason(r))
     yield f"{r.model.name} on {r.pod} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
-    yield from _entry("plan", str(r.plan))
-    yield from _entry("placement", _placement(r))
+    yield from entry("plan", str(r.plan))
+    yield from entry("placement", _placement(r))
     if r.verdicts.network != "flows":
-        yield from _entry("network", f"{r.verdicts.network}: every message over every link")
+        yield from entry("network", f"{r.verdicts.network}: every message over every link")
     yield ""
-    yield from _entry("step time", _headline(r))
+    yield from entry("step time", _headline(r))
     if ideal is not None:
-        yield from _entry("", _gain(r, ideal))
-    yield from _entry("", CONVENTION)
+        yield from entry("", _gain(r, ideal))
+    yield from entry("", CONVENTION)
     yield ""
     yield from _breakdown(r)
     yield ""
     if r.fits:
-        yield from _entry("HBM peak", f"{_need(r)}: {_memory(r)}")
-    yield from _entry("links", _links(r))
+        yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
+    yield from entry("links", _links(r))
     yield from _notes(r)
 
 
-def _entry(head: str, text: str) -> Iterator[str]:
+def entry(head: str, text: str) -> Iterator[str]:
     """A word in the margin, and its text in lines beside it."""
     first = f"{head:<{MARGIN}}" if len(head) < MARGIN else f"{head}: "
     yield from wrap(
@@ -136,23 +136,23 @@ def _notes(r: Result) -> Iterator[str]:
     whole = float(r.flops.total)
     for kind, flops in (("redundant", r.flops.redundant), ("padding", r.flops.padding)):
         if flops:
-            yield from _entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
+            yield from entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
     have = r.pod.chip.host_bytes
     if have is not None and r.host_need_bytes > have:
         need = format_bytes(r.host_need_bytes)
         text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
-        yield from _entry("note", text)
+        yield from entry("note", text)
     if r.verdicts.unread:
         names = ", ".join(r.verdicts.unread)
-        yield from _entry("note", f"not saved, as no backward pass reads it: {names}")
+        yield from entry("note", f"not saved, as no backward pass reads it: {names}")
     for text in _unused(r.plan):
-        yield from _entry("note", text)
+        yield from entry("note", text)
     for dim, size, axis, shards in r.verdicts.dropped:
         text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
-        yield from _entry("note", text)
+        yield from entry("note", text)
     groups: dict[tuple[str, int], list[str]] = {}
     for what, tensor, times in r.unasked:
         groups.setdefault((what, times), []).append(tensor)
     for (what, times), tensors in groups.items():
         text = f"nobody asked for the {what} of {', '.join(tensors)} ({times} a step)"
-        yield from _entry("note", text)
+        yield from entry("note", text)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 
 from tpusim.errors import PlanError, nearest
 from tpusim.explain import (
@@ -16,7 +15,7 @@ from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
 from tpusim.runfile import blame, read_run
 from tpusim.simulation import simulate
-from tpusim.summary import MARGIN, WIDTH, summary
+from tpusim.summary import entry, summary
 
 EXPLAINED: Mapping[str, Callable[[Result], PlacementTable | CollectiveTable]] = {
     "placement": lambda result: explain_placement(result.model, result.plan, result.pod),
@@ -42,7 +41,7 @@ def simulation(
         write_report(result, folder, ideal)
     parts = [summary(result, ideal)]
     if run.notes:
-        parts.append("\n".join(_wrapped(note) for note in run.notes))
+        parts.append("\n".join(line for note in run.notes for line in entry("note", note)))
     if explain is not None:
         parts.append(str(EXPLAINED[explain](result)))
     if program:
@@ -52,11 +51,6 @@ def simulation(
     if stats:
         parts.append("\n".join(_stats(result)))
     return "\n\n".join(parts)
-
-
-def _wrapped(note: str) -> str:
-    """A note with its word in the margin, as the summary has them."""
-    return fill(f"{'note':<{MARGIN}}{note}", WIDTH, subsequent_indent=" " * MARGIN)
 
 
 def _stats(result: Result) -> Iterator[str]:

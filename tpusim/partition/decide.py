@@ -15,12 +15,11 @@ from tpusim.partition.lowering import (
     lowering_for,
     wants_ring,
 )
-from tpusim.partition.order import weight_gradients_last
+from tpusim.partition.order import gradients_after_loop, weight_gradients_last
 from tpusim.partition.passes import (
     Entry,
     Planned,
     Ring,
-    gradients_after_loop,
     merge_all_reduces,
     merge_small_gradients,
     prefetch,

@@ -232,52 +232,6 @@ def _partner(entries: Sequence[Entry], place: int, mergeable: frozenset[str]) ->
     return None
 
 
-def gradients_after_loop(entries: Sequence[Entry]) -> list[Entry]:
-    """Multiply for gradients that only the optimizer waits for when the last loop is done.
-
-    Compiled programs do so with the head's in 12 of 19 looked at (libtpu 0.0.42.1), and so hold the
-    gradient of the logits until then. What reads such a gradient follows it.
-    """
-    last = max((i for i, entry in enumerate(entries) if isinstance(entry, Nest)), default=0)
-    unread = _unread_before(entries[: last + 1])
-    kept: list[Entry] = []
-    moved: list[Entry] = []
-    made: set[str] = set()
-    for place, entry in enumerate(entries[:last]):
-        product = isinstance(entry, Calc | Ring)
-        if place in unread and (product or not made.isdisjoint(entry.reads)):
-            moved.append(entry)
-            made.update(entry.writes)
-        else:
-            kept.append(entry)
-    return [*kept, *entries[last : last + 1], *moved, *entries[last + 1 :]]
-
-
-def _unread_before(entries: Sequence[Entry]) -> set[int]:
-    """The places of the backward pass whose results neither the last entry nor its sources read."""
-    needed: set[str] = set()
-    unread: set[int] = set()
-    for place, entry in reversed(list(enumerate(entries))):
-        waits = place < len(entries) - 1 and not isinstance(entry, Nest)
-        if waits and entry_phase(entry) is Phase.BACKWARD and needed.isdisjoint(entry.writes):
-            unread.add(place)
-        else:
-            needed.update(entry.reads)
-    return unread
-
-
-def entry_phase(entry: Entry) -> Phase:
-    """The part of the step that an entry belongs to."""
-    match entry:
-        case Planned():
-            return entry.comms[0].phase
-        case Ring():
-            return entry.calc.phase
-        case Nest():
-            return entry.scan.phase
-    return entry.phase
-
-
 def prefetch(entries: Sequence[Entry], first_sync: bool, kernels_carry: bool) -> list[Entry]:
     """Start each asynchronous weight gather beside the matmul before its own, one at a time.
 

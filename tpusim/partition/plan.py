@@ -135,13 +135,9 @@ class Plan:
     input_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for key, choices in _CHOICES.items():
+        for key, choices in {**_CHOICES, **_OPTIONAL}.items():
             value = getattr(self, key)
-            if value not in choices:
-                raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
-        for key, choices in _OPTIONAL.items():
-            value = getattr(self, key)
-            if value and value not in choices:
+            if value not in choices and (value or key not in _OPTIONAL):
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
         for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles"):
             _positive(f"plan.{key}", getattr(self, key))
@@ -200,7 +196,7 @@ class Plan:
 
     def dtype_of(self, key: str) -> str:
         """The dtype under a key that may be empty: its own, or the one that it follows."""
-        return getattr(self, key) or str(getattr(self, _FOLLOWS[key]))
+        return str(getattr(self, key) or self._unless_given(key))
 
     @property
     def finished_dtype(self) -> str:

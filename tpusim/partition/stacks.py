@@ -72,21 +72,10 @@ def _save(ops: list[Op], save: Compute, tensor: Tensor, key: str, place: int) ->
     for at, op in enumerate(ops):
         if isinstance(op, Transfer) and op.name == name:
             ops[at] = replace(op, deps=(*op.deps, Dep(save.name)))
-            ops.insert(at, replace(save, allocs=_taken_over(ops, leaving(key))))
+            taken = _taken_over(ops, _holder(ops, leaving(key)), leaving(key))
+            ops.insert(at, replace(save, allocs=taken))
             return
     ops.insert(place, save)
-
-
-def _taken_over(ops: list[Op], name: str) -> tuple[Alloc, ...]:
-    """The allocation of a buffer, no longer that of the operation that had it."""
-    for place, op in enumerate(ops):
-        if isinstance(op, Compute | Collective):
-            taken = tuple(alloc for alloc in op.allocs if alloc.tensor == name)
-            if taken:
-                others = tuple(alloc for alloc in op.allocs if alloc.tensor != name)
-                ops[place] = replace(op, allocs=others)
-                return taken
-    return ()
 
 
 def _insert(ops: list[Op], load: Compute, key: str) -> None:
@@ -94,17 +83,27 @@ def _insert(ops: list[Op], load: Compute, key: str) -> None:
 
     What comes from the host has its buffer by then: its copy follows the transfers that start.
     """
-    place = next((i for i, op in enumerate(ops) if _takes(op, key)), None)
-    if place is None:
-        place = len([*takewhile(lambda op: isinstance(op, Transfer), ops)])
-    ops.insert(place, replace(load, allocs=_taken_over(ops, key)))
+    holder = _holder(ops, key)
+    started = len([*takewhile(lambda op: isinstance(op, Transfer), ops)])
+    taken = _taken_over(ops, holder, key)
+    ops.insert(started if holder is None else holder, replace(load, allocs=taken))
 
 
-def _takes(op: Op, key: str) -> bool:
-    """Whether an operation of the core or a collective takes the buffer."""
-    if not isinstance(op, Compute | Collective):
-        return False
-    return any(alloc.tensor == key for alloc in op.allocs)
+def _holder(ops: Sequence[Op], name: str) -> int | None:
+    """The place of the operation of the core, or of the collective, that takes a buffer."""
+    for place, op in enumerate(ops):
+        if isinstance(op, Compute | Collective) and any(a.tensor == name for a in op.allocs):
+            return place
+    return None
+
+
+def _taken_over(ops: list[Op], holder: int | None, name: str) -> tuple[Alloc, ...]:
+    """The allocation of a buffer, no longer that of the operation at the place `holder`."""
+    op = None if holder is None else ops[holder]
+    if holder is None or not isinstance(op, Compute | Collective):
+        return ()
+    ops[holder] = replace(op, allocs=tuple(a for a in op.allocs if a.tensor != name))
+    return tuple(alloc for alloc in op.allocs if alloc.tensor == name)
 
 
 def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> tuple[Compute, ...]:

@@ -5,7 +5,7 @@ What the simulator lacks is a reason, what it takes otherwise than the run had i
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import POLICIES, Op, Remat, Scan
@@ -89,9 +89,9 @@ def plan_of(run: Measured, model: Transformer, pod: Slice) -> tuple[Plan, tuple[
         offload=offload, vocab_tiles=max(run.vocab_tiles, 1), rules=_rules(run, mesh),
         optimizer=optimizer_of(run)[0],
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
-        style=framework_of(run).style,
+        style=framework_of(run).style, **precision_of(run),
     )  # fmt: skip
-    return replace(plan, **precision_of(run)), notes
+    return plan, notes
 
 
 def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str, ...]]:
