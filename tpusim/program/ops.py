@@ -166,6 +166,44 @@ class Loop:
 Single: TypeAlias = Compute | Collective | Transfer | Barrier
 """An operation that is no loop."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What a pipeline's stage runs again and again: the forward pass of a microbatch, say.
+
+    It is over when its own transfers are done, so each run of it takes the same time.
+    """
+
+    name: str
+    body: tuple["Op", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """`bytes` of one device that go to its twin of stage `to` when a call is done.
+
+    They leave beside the core, over the links between neighbours of `axes`. message: its name,
+    which no other send of the step has.
+    """
+
+    message: str
+    to: int
+    axes: tuple[str, ...]
+    bytes: Number
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One run of a segment, for one microbatch, once all messages in `awaits` have arrived."""
+
+    name: str
+    segment: str
+    microbatch: int
+    awaits: tuple[str, ...] = ()
+    sends: tuple[Send, ...] = ()
+
+
 Op: TypeAlias = Single | Loop
 
 
