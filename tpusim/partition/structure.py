@@ -1,9 +1,10 @@
 """The first half of partitioning: a graph and its rules become a structure, once for all sizes."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from tpusim.graph import Graph
+from tpusim.graph import Graph, Part
 from tpusim.partition.emit import emit
 from tpusim.partition.layout import Layout
 from tpusim.partition.plan import Plan
@@ -24,6 +25,24 @@ def structure(graph: Graph, plan: Plan) -> Template:
     return replace(_emitted(graph, found), axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
+def part_structures(graph: Graph, plan: Plan, parts: Iterable[Part]) -> dict[Part, Template]:
+    """The structure of parts of the model whose training step is `graph`.
+
+    Their tensors lie as the whole model's do. Raises PlanError as `structure` does.
+    """
+    rules = resolve(plan, graph)
+    whole = layouts(graph, plan, rules)
+    made = {}
+    for part in dict.fromkeys(parts):
+        own = {name: whole[like] for name, like in part.origin}
+        found = tuple(sorted((whole | own).items()))
+        template = _emitted(part.graph, found, part.passes)
+        made[part] = replace(template, axes=tuple(plan.active_axes), dropped=rules.dropped)
+    return made
+
+
 @lru_cache(maxsize=64)
-def _emitted(graph: Graph, found: tuple[tuple[str, Layout], ...]) -> Template:
-    return emit(graph, dict(found))
+def _emitted(
+    graph: Graph, found: tuple[tuple[str, Layout], ...], passes: tuple[int, ...] = ()
+) -> Template:
+    return emit(graph, dict(found), passes)

@@ -1,0 +1,151 @@
+"""A pipeline: the program of each stage, which calls its passes in the order of a schedule.
+
+A stage has one part of the model, or several (chunks). It holds the sums of its weights' gradients
+over the microbatches and updates its weights once, after its last microbatch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from tpusim.graph import Part
+from tpusim.hardware import Placement, Slice
+from tpusim.partition import optimizer
+from tpusim.partition.accumulate import Gradients, accumulator, zeros
+from tpusim.partition.exchange import Exchange, send
+from tpusim.partition.feed import batch_copy
+from tpusim.partition.lower import Bodies, barrier, with_optimizer
+from tpusim.partition.plan import Plan
+from tpusim.partition.quantise import check_dtypes
+from tpusim.partition.schedules import make
+from tpusim.partition.segments import Lowered, lowered, merged
+from tpusim.partition.stages import stage_plan
+from tpusim.partition.template import Template
+from tpusim.partition.travel import cast_before
+from tpusim.program import (
+    Alloc,
+    Call,
+    Pass,
+    Program,
+    Schedule,
+    Segment,
+    Send,
+    Slot,
+    Transfer,
+)
+
+BUFFERS = "stage buffers"
+"""What memory calls the copies that leave for other stages."""
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The schedule of the plan's pipeline. Raises PlanError for one that cannot be."""
+    return _schedule(plan.pipeline, plan.stages, plan.microbatches, plan.virtual_stages)
+
+
+@lru_cache(maxsize=32)
+def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    return make(name, stages, microbatches, chunks)
+
+
+def stage_programs(
+    name: str, parts: Sequence[Part], templates: Mapping[Part, Template], plan: Plan, pod: Slice,
+    placement: Placement,
+) -> tuple[Program, ...]:  # fmt: skip
+    """The program of one device of each stage; `parts` are those of the model in its order."""
+    check_dtypes(plan, pod.chip)
+    schedule, inner, known = schedule_of(plan), stage_plan(plan), Bodies()
+    made = {
+        id(part): lowered(part, template, inner, pod, placement, known, summed=True)
+        for part, template in templates.items()
+    }
+    chosen = [made[id(part)] for part in parts]
+    exchange = Exchange(plan, chosen)
+    kinds: dict[tuple[int, ...], Stage] = {}
+    programs = []
+    for stage in range(plan.stages):
+        own = chosen[stage :: plan.stages]
+        kind = tuple(map(id, own))
+        if kind not in kinds:
+            kinds[kind] = Stage(own, plan, inner)
+        programs.append(kinds[kind].program(name, stage, schedule, plan, exchange))
+    return tuple(programs)
+
+
+class Stage:
+    """What stages with alike parts of the model have in common: operations, segments, memory."""
+
+    def __init__(self, parts: Sequence[Lowered], plan: Plan, inner: Plan) -> None:
+        self.parts = parts
+        self.passes = {
+            (kind, chunk): segment
+            for chunk, part in enumerate(parts) for kind, segment in part.segments.items()
+        }  # fmt: skip
+        self.weights, sizes = merged(parts), parts[0].sizes
+        held = {name for part in parts for name in part.gradients.held}
+        sums = {w.name: accumulator(w, plan, sizes) for w in self.weights if w.name in held}
+        self.sums = Gradients({name: alloc.tensor for name, alloc in sums.items()}, {})
+        self.norm = Segment(
+            name="gradient norm", body=optimizer.clip(self.weights, plan, sizes, self.sums)
+        )
+        shards = {name for part in parts for name in cast_before(part.template, inner)}
+        clear = zeros(tuple(sums.values()))
+        ops = with_optimizer(
+            (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ())
+        )
+        place = ops.index(clear) + 1
+        copies = [batch_copy(p.part.graph, p.template, inner, sizes) for p in parts]
+        self.before = (*_input(copies), *ops[:place])
+        self.after = ops[place:]
+        self.resident = (*optimizer.resident(self.weights, plan, sizes), *_buffers(parts))
+
+    def program(
+        self, name: str, stage: int, schedule: Schedule, plan: Plan, exchange: Exchange
+    ) -> Program:
+        """The program of one of the stages."""
+        slots = schedule.slots[stage]
+        calls = [self._call(stage, slot, schedule, plan) for slot in slots]
+        calls[-1] = replace(calls[-1], sends=(*calls[-1].sends, *exchange.tied_sends(stage)))
+        more = exchange.calls(stage, self.norm)
+        segments = (*self.passes.values(), *(segment for segment, _ in more))
+        return Program(
+            name=f"{name}, stage {stage}", axes=tuple(plan.mesh.items()),
+            body=(*self.before, *calls, *(call for _, call in more), *self.after),
+            resident=self.resident,
+            segments=tuple({segment.name: segment for segment in segments}.values()),
+        )  # fmt: skip
+
+    def _call(self, stage: int, slot: Slot, schedule: Schedule, plan: Plan) -> Call:
+        part = self.parts[slot.chunk]
+        awaits = tuple(
+            _message(other, theirs)
+            for other, theirs in schedule.operands(stage, slot) if other != stage
+        )  # fmt: skip
+        ahead = slot.kind is Pass.FORWARD
+        wanted = part.part.made if ahead else part.part.given
+        sends: tuple[Send, ...] = ()
+        if wanted and slot.kind is not Pass.WEIGHTS:
+            to = (stage + (1 if ahead else -1)) % schedule.stages
+            nbytes = part.made_bytes if ahead else part.given_bytes
+            sends = (send(_message(stage, slot), stage, to, nbytes, wanted.dtype, plan),)
+        return Call(
+            name=str(slot), segment=self.passes[slot.kind, slot.chunk].name,
+            microbatch=slot.microbatch, awaits=awaits, sends=sends,
+        )  # fmt: skip
+
+
+def _message(stage: int, slot: Slot) -> str:
+    return f"{slot} of stage {stage}"
+
+
+def _input(copies: Sequence[Transfer]) -> tuple[Transfer, ...]:
+    """The copy of what the parts of a stage read of the batch, if they read any."""
+    nbytes = sum(copy.bytes for copy in copies)
+    return (replace(copies[0], bytes=nbytes),) if nbytes else ()
+
+
+def _buffers(parts: Sequence[Lowered]) -> tuple[Alloc, ...]:
+    """One copy of each kind that leaves for another stage while the core goes on."""
+    ways = {"activations sent": max(part.made_bytes for part in parts),
+            "gradients sent": max(part.given_bytes for part in parts)}  # fmt: skip
+    return tuple(Alloc(name, nbytes, BUFFERS) for name, nbytes in ways.items() if nbytes)
