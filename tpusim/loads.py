@@ -34,7 +34,7 @@ class Load:
 def alike(program: Program) -> Counter[Single]:
     """Operations that cost the same as one, without names and dependencies: how often they run."""
     found: Counter[Single] = Counter()
-    for op, times in counted(program.body):
+    for op, times in counted(program.body, program.segments):
         found[_bare(op)] += times
     return found
 

@@ -16,9 +16,10 @@ from tpusim.program import (
     Compute,
     Flops,
     Loop,
-    Op,
     Phase,
     Program,
+    Segment,
+    TopOp,
     Transfer,
     TransferKind,
     counted,
@@ -118,7 +119,9 @@ class Result:
     def host_need_bytes(self) -> float:
         """Bytes that each host keeps for its devices: each of them copied to it once a step."""
         chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
-        return chips * self.pod.chip.devices * to_host_bytes(self.program.body)
+        return (
+            chips * self.pod.chip.devices * to_host_bytes(self.program.body, self.program.segments)
+        )
 
     @property
     def exposed_s(self) -> float:
@@ -150,11 +153,11 @@ def make_result(
         tokens=graph.tokens * plan.microbatches,
         step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
-        flops=total_flops(program.body),
+        flops=total_flops(program.body, program.segments),
         hbm_peak_bytes=sum(held.values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
         memory_bytes=held,
         link_use={use.link: use.busy_ps / timeline.total_ps for use in timeline.links},
-        unasked=tuple(unasked(program.body)),
+        unasked=tuple(unasked(program.body, program.segments)),
         verdicts=verdicts, program=program, timeline=timeline,
     )  # fmt: skip
 
@@ -201,28 +204,30 @@ def breakdown_ps(timeline: Timeline) -> dict[str, int]:
     return dict(totals)
 
 
-def total_flops(body: tuple[Op, ...]) -> Flops:
-    """The FLOPs of a body, loops counted as often as they run."""
+def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> Flops:
+    """The FLOPs of a body, loops and calls counted as often as they run."""
     kinds: Counter[str] = Counter()
-    for op, times in counted(body):
+    for op, times in counted(body, segments):
         if isinstance(op, Compute):
             for kind in ("model", "recompute", "redundant", "padding"):
                 kinds[kind] += getattr(op.flops, kind) * times
     return Flops(**kinds)
 
 
-def to_host_bytes(body: tuple[Op, ...]) -> float:
+def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> float:
     """Bytes that one device keeps on its host: a microbatch writes over those of the one before."""
     once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
     return sum(
         times * float(op.bytes)
-        for op, times in counted(chain.from_iterable(once))
+        for op, times in counted(chain.from_iterable(once), segments)
         if isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST
     )
 
 
-def unasked(body: tuple[Op, ...]) -> Iterator[tuple[str, str, int]]:
+def unasked(
+    body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()
+) -> Iterator[tuple[str, str, int]]:
     """Collectives that nobody asked for: (kind over axes, tensor, how often)."""
-    for op, times in counted(body):
+    for op, times in counted(body, segments):
         if isinstance(op, Collective) and not op.asked:
             yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times

@@ -7,13 +7,13 @@ each point, so the highest point is in the first or in the last.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tpusim.engine.clock import whole_bytes
 from tpusim.engine.code import Code
-from tpusim.engine.journal import Entry, Moment, Repeat, Repeated, flat, times
+from tpusim.engine.journal import Entry, Level, Moment, Repeated, called, flat, times
 from tpusim.program import Alloc
 
 Log: TypeAlias = Sequence[Entry[Moment]]
@@ -37,14 +37,14 @@ class MemoryChange(NamedTuple):
 
     time_ps: int
     bytes: int
-    repeats: tuple[Repeat, ...] = ()
+    repeats: tuple[Level, ...] = ()
 
 
 class Memory(NamedTuple):
     """HBM of one lane: its peak, what is held then (largest first), and all changes.
 
     Resident tensors are held from time 0 and are no changes. Changes at one time are in the order
-    in which they happen.
+    in which they happen; those of a called segment are in its own order, whatever runs between.
     """
 
     peak_bytes: int
@@ -60,36 +60,102 @@ class Memory(NamedTuple):
         return dict(totals)
 
 
-def memory_of(code: Code, log: Log) -> Memory:
-    """The memory of one lane over the run that wrote `log`.
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """What a log does to HBM, whatever is held before.
 
-    Raises ValueError when a tensor is freed that is not held.
+    rise: bytes held more when it is over. top: bytes held more at most, at `path`.
+    moves: for each tensor whose count changes or falls below what it was, by how much in the end,
+    and how far at most.
     """
-    _check_balance(code, log)
-    _, top, path = _highest(log)
-    held = _held(code.resident, Counter(range(len(code.resident))))
-    held += _held(code.tensors, _counts_until(log, path))
-    changes = (MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(log))
+
+    code: Code
+    log: Log
+    rise: int
+    top: int
+    path: Path
+    moves: tuple[tuple[str, int, int], ...]
+
+
+def profile_of(code: Code, log: Log) -> Profile:
+    """The profile of a log that was written by `code`."""
+    rise, top, path = _highest(log)
+    moves = tuple(
+        (code.tensors[index].tensor, count, lowest)
+        for index, (count, lowest) in _lowest(log).items()
+        if count or lowest < 0
+    )
+    return Profile(code, log, rise, top, path, moves)
+
+
+def memory_of(resident: Sequence[Alloc], profile: Profile) -> Memory:
+    """The memory of a lane that writes one log. Raises ValueError as `memory_of_runs` does."""
+    changes = (MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(profile.log))
+    return memory_of_runs(resident, [(0, profile)])._replace(changes=tuple(changes))
+
+
+def memory_of_runs(resident: Sequence[Alloc], runs: Sequence[tuple[int, Profile]]) -> Memory:
+    """The memory of one lane that runs logs one after another, each from a time on.
+
+    Raises ValueError when a tensor is freed that is not held, or has two sizes.
+    """
+    _check_balance(runs)
+    level, top, best = 0, 0, -1
+    for at, (_, profile) in enumerate(runs):
+        if level + profile.top > top:
+            top, best = level + profile.top, at
+        level += profile.rise
+    held = [_held(alloc, 1) for alloc in resident]
+    allocs = _tensors(runs)
+    held += [_held(allocs[name], n) for name, n in _counts_at(runs, best).items() if n]
     return Memory(
-        peak_bytes=top + sum(whole_bytes(float(alloc.bytes)) for alloc in code.resident),
-        peak_ps=_time(log, path),
+        peak_bytes=top + sum(whole_bytes(float(alloc.bytes)) for alloc in resident),
+        peak_ps=runs[best][0] + _time(runs[best][1].log, runs[best][1].path) if best >= 0 else 0,
         held=tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor))),
-        changes=tuple(changes),
+        changes=tuple(_changes(runs)),
     )
 
 
-def _held(allocs: Sequence[Alloc], counts: Counter[int]) -> list[Held]:
-    return [
-        Held(
-            tensor=allocs[index].tensor,
-            category=allocs[index].category,
-            count=count,
-            bytes=count * whole_bytes(float(allocs[index].bytes)),
-            padded=count * whole_bytes(float(allocs[index].padded)),
-        )
-        for index, count in counts.items()
-        if count
-    ]
+def _changes(runs: Sequence[tuple[int, Profile]]) -> Iterator[MemoryChange]:
+    """The changes of each log once, with the times at which it runs."""
+    for profile, calls in called(runs):
+        for (at, change), levels in flat(profile.log):
+            yield MemoryChange(calls.starts_ps[0] + at, change.bytes, (calls, *levels))
+
+
+def _tensors(runs: Sequence[tuple[int, Profile]]) -> dict[str, Alloc]:
+    """All tensors by name."""
+    found: dict[str, Alloc] = {}
+    for profile in {id(profile): profile for _, profile in runs}.values():
+        for alloc in profile.code.tensors:
+            size = whole_bytes(float(alloc.bytes))
+            known = whole_bytes(float(found.setdefault(alloc.tensor, alloc).bytes))
+            if known != size:
+                raise ValueError(f"tensor {alloc.tensor!r} has {known} and {size} bytes")
+    return found
+
+
+def _counts_at(runs: Sequence[tuple[int, Profile]], best: int) -> Counter[str]:
+    """Instances held of each tensor at the peak, which is in the run `best`."""
+    counts: Counter[str] = Counter()
+    for _, profile in runs[: max(0, best)]:
+        for tensor, rise, _ in profile.moves:
+            counts[tensor] += rise
+    if best >= 0:
+        profile = runs[best][1]
+        for index, count in _counts_until(profile.log, profile.path).items():
+            counts[profile.code.tensors[index].tensor] += count
+    return counts
+
+
+def _held(alloc: Alloc, count: int) -> Held:
+    return Held(
+        tensor=alloc.tensor,
+        category=alloc.category,
+        count=count,
+        bytes=count * whole_bytes(float(alloc.bytes)),
+        padded=count * whole_bytes(float(alloc.padded)),
+    )
 
 
 def _highest(log: Log) -> tuple[int, int, Path]:
@@ -143,10 +209,14 @@ def _count(log: Log, runs: int, counts: Counter[int]) -> None:
             counts[index] += sign * runs * times(levels)
 
 
-def _check_balance(code: Code, log: Log) -> None:
-    for index, (_, lowest) in _lowest(log).items():
-        if lowest < 0:
-            raise ValueError(f"tensor {code.tensors[index].tensor!r} is freed and not held")
+def _check_balance(runs: Sequence[tuple[int, Profile]]) -> None:
+    held: dict[str, int] = {}
+    for _, profile in runs:
+        for tensor, rise, lowest in profile.moves:
+            before = held.get(tensor, 0)
+            if before + lowest < 0:
+                raise ValueError(f"tensor {tensor!r} is freed and not held")
+            held[tensor] = before + rise
 
 
 def _lowest(log: Log) -> dict[int, tuple[int, int]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tpusim.costs.tasks import ON_HOST
 from tpusim.engine.fold import Fold
-from tpusim.engine.journal import Repeat, times
+from tpusim.engine.journal import Level, times
 from tpusim.engine.memory import Memory
 from tpusim.program import Phase
 
@@ -28,7 +28,7 @@ class Record:
     stream: str
     start_ps: int
     end_ps: int
-    repeats: tuple[Repeat, ...] = ()
+    repeats: tuple[Level, ...] = ()
 
     @property
     def count(self) -> int:
@@ -47,9 +47,8 @@ class Record:
 
     def starts(self) -> Iterator[int]:
         """When each repetition started, in picoseconds, in order of time."""
-        for turns in product(*(range(level.repeats) for level in self.repeats)):
-            shifts = zip(turns, self.repeats, strict=True)
-            yield self.start_ps + sum(turn * level.period_ps for turn, level in shifts)
+        for shifts in product(*(level.shifts() for level in self.repeats)):
+            yield self.start_ps + sum(shifts)
 
 
 class LinkUse(NamedTuple):
@@ -84,9 +83,11 @@ class Timeline:
     """One step, to the picosecond.
 
     lanes: name and end (ps) of each lane; total_ps is the last end.
-    tasks: what ran, in the order in which it ended, and then what the host did.
+    tasks: what ran, in the order in which it ended, and then what the host did. Of a lane with
+    calls: what each of its segments ran, in the order in which that ended, then its sends.
     waits: when the core stood still, and for what.
-    A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end.
+    A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end,
+    and from there to `total_ps` where it has calls: then its last wait is for the other lanes.
     """
 
     total_ps: int
@@ -99,5 +100,9 @@ class Timeline:
 
     @property
     def device_ps(self) -> int:
-        """How long a step of one lane is without its waits for the host, which are at its end."""
-        return self.total_ps - sum(wait.total_ps for wait in self.waits if wait.stream == ON_HOST)
+        """How long a step is without waits for the host, which are at the end of each lane."""
+        ends = [end for _, end in self.lanes]
+        for wait in self.waits:
+            if wait.stream == ON_HOST:
+                ends[wait.lane] -= wait.total_ps
+        return max(ends, default=0)

@@ -71,7 +71,11 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
         times[record.name] = count + record.count, total + record.total_ps
         names[record.name] = record.label
     points = []
-    computed = [op for op, _ in counted(result.program.body) if isinstance(op, Compute)]
+    computed = [
+        op
+        for op, _ in counted(result.program.body, result.program.segments)
+        if isinstance(op, Compute)
+    ]
     for op in computed:
         count, picoseconds = times.get(op.name, (0, 0))
         flops, moved = _flops(op, result.pod.devices), _bytes(op)

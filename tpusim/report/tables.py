@@ -42,7 +42,7 @@ def transfers(result: Result) -> str:
     """
     moving = {
         op.name: op
-        for op, _ in counted(result.program.body)
+        for op, _ in counted(result.program.body, result.program.segments)
         if isinstance(op, Collective | Transfer)
     }
     records = sorted(result.timeline.tasks, key=lambda record: record.start_ps)

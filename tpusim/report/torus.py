@@ -70,7 +70,7 @@ def _crossed(result: Result) -> dict[Carried, float]:
     """Bytes of the tensors that are carried in each way over the torus in the step."""
     machine = Machine.of(result.program, result.pod, result.placement)
     crossed: dict[Carried, float] = {}
-    for op, count in counted(result.program.body):
+    for op, count in counted(result.program.body, result.program.segments):
         if isinstance(op, Collective) and (what := machine.group(op).ici.carried):
             crossed[what] = crossed.get(what, 0.0) + count * float(op.bytes)
     return crossed

@@ -7,7 +7,7 @@ from itertools import chain
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Record
 from tpusim.partition.accumulate import MICROBATCHES
-from tpusim.program import Loop, Op
+from tpusim.program import Loop, Op, TopOp
 from tpusim.report.slices import Slice
 from tpusim.report.traffic import Load, between, loads
 from tpusim.result import Result
@@ -45,7 +45,7 @@ def timeline_data(result: Result) -> tuple[Window, ...]:
     return tuple(_window(result, *span) for span in sorted(spans, key=lambda span: span[1]))
 
 
-def _outer_loops(body: tuple[Op, ...]) -> Iterator[Loop]:
+def _outer_loops(body: tuple[TopOp, ...]) -> Iterator[Loop]:
     """The loops of a body; instead of the one over microbatches, those in it."""
     for op in body:
         if isinstance(op, Loop):
@@ -78,7 +78,7 @@ def _middle(
 
 def _end(record: Record) -> int:
     """When the last repetition ended."""
-    return record.end_ps + sum((level.repeats - 1) * level.period_ps for level in record.repeats)
+    return record.end_ps + sum(level.last_ps for level in record.repeats)
 
 
 def _names(body: tuple[Op, ...]) -> Iterator[str]:
