@@ -12,10 +12,12 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import (
+    Call,
     Collective,
     Compute,
     Flops,
     Loop,
+    Op,
     Phase,
     Program,
     Segment,
@@ -65,6 +67,8 @@ class Result:
     memory_bytes: who holds the peak, by category; sums to `hbm_peak_bytes`.
     link_use: the share of the step in which each link would be busy at its full rate.
     flops: of all devices together, each kind apart.
+    programs: one device's program; with a pipeline, of each stage. lane: the stage that holds most,
+        whose memory this is; times are means over the stages, and links are those of the busiest.
     """
 
     model: Transformer
@@ -81,8 +85,14 @@ class Result:
     link_use: dict[str, float]
     unasked: tuple[tuple[str, str, int], ...]
     verdicts: Verdicts
-    program: Program
+    programs: tuple[Program, ...]
     timeline: Timeline
+    lane: int = 0
+
+    @property
+    def program(self) -> Program:
+        """The program of the lane that holds most, of the only one where there is no pipeline."""
+        return self.programs[self.lane]
 
     @property
     def peak_flops(self) -> float:
@@ -119,9 +129,8 @@ class Result:
     def host_need_bytes(self) -> float:
         """Bytes that each host keeps for its devices: each of them copied to it once a step."""
         chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
-        return (
-            chips * self.pod.chip.devices * to_host_bytes(self.program.body, self.program.segments)
-        )
+        most = max(to_host_bytes(program.body, program.segments) for program in self.programs)
+        return chips * self.pod.chip.devices * most
 
     @property
     def exposed_s(self) -> float:
@@ -144,27 +153,39 @@ class Result:
 
 def make_result(
     model: Transformer, plan: Plan, pod: Slice, placement: Placement, graph: Graph,
-    program: Program, timeline: Timeline, verdicts: Verdicts,
+    programs: tuple[Program, ...], timeline: Timeline, verdicts: Verdicts,
 ) -> Result:  # fmt: skip
-    """The result of one lane's timeline."""
-    held = memory_held(program, timeline)
+    """The result of a timeline of one lane for each of the programs."""
+    each = [memory_held(program, timeline, lane) for lane, program in enumerate(programs)]
+    lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
+    held = each[lane]
     return Result(
         model=model, plan=plan, pod=pod, placement=placement,
         tokens=graph.tokens * plan.microbatches,
         step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
-        flops=total_flops(program.body, program.segments),
+        flops=step_flops(programs),
         hbm_peak_bytes=sum(held.values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
         memory_bytes=held,
-        link_use={use.link: use.busy_ps / timeline.total_ps for use in timeline.links},
-        unasked=tuple(unasked(program.body, program.segments)),
-        verdicts=verdicts, program=program, timeline=timeline,
+        link_use=link_shares(timeline),
+        unasked=tuple(dict.fromkeys(
+            each for program in programs for each in unasked(program.body, program.segments)
+        )),
+        verdicts=verdicts, programs=programs, timeline=timeline, lane=lane,
     )  # fmt: skip
 
 
-def memory_held(program: Program, timeline: Timeline) -> dict[str, float]:
+def link_shares(timeline: Timeline) -> dict[str, float]:
+    """The share of the step in which each link of its busiest lane would be busy."""
+    shares: dict[str, float] = {}
+    for use in timeline.links:
+        shares[use.link] = max(shares.get(use.link, 0.0), use.busy_ps / timeline.total_ps)
+    return shares
+
+
+def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
     """Whole bytes at the peak by category, the largest first, with what is lost between them."""
-    memory = timeline.memory[0]
+    memory = timeline.memory[lane]
     held = Counter(memory.by_category())
     arguments = sum(float(alloc.bytes) for alloc in program.resident)
     held[IDLE] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
@@ -173,27 +194,42 @@ def memory_held(program: Program, timeline: Timeline) -> dict[str, float]:
 
 COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")
 EXPOSED = "exposed "
+BUBBLE = "bubble"
+"""What a breakdown calls the time in which a stage of a pipeline waits for others at work."""
 
 
 def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     """The core's picoseconds by label and phase, largest label first within work and exposed.
 
     A synchronous collective is exposed for as long as it takes, an asynchronous one for as long as
-    the core waits for it. The values sum to `timeline.total_ps`.
+    the core waits for it, and a stage's wait for others that are at work is a bubble. They are
+    means over the lanes. The values sum to `timeline.total_ps`.
     """
     core = [record for record in timeline.tasks if record.stream == "core"]
     split: Counter[tuple[str, Phase]] = Counter()
     labels: Counter[str] = Counter()
     for record in (*core, *timeline.waits):
-        compute = record.label in COMPUTE_LABELS
-        label = record.label if compute else f"{EXPOSED}{record.label}"
+        plain = record.label in COMPUTE_LABELS or record.label == BUBBLE
+        label = record.label if plain else f"{EXPOSED}{record.label}"
         split[label, record.phase] += record.total_ps
         labels[label] += record.total_ps
-    ranked = sorted(labels, key=lambda label: (label.startswith(EXPOSED), -labels[label], label))
-    return {
-        (label, phase): split[label, phase]
-        for label in ranked for phase in Phase if split[label, phase]
-    }  # fmt: skip
+    ranked = sorted(
+        labels, key=lambda label: (label not in COMPUTE_LABELS, label != BUBBLE, -labels[label],
+                                   label),
+    )  # fmt: skip
+    cells = [(label, phase) for label in ranked for phase in Phase if split[label, phase]]
+    return _means(cells, split, len(timeline.lanes))
+
+
+def _means(
+    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], lanes: int
+) -> dict[tuple[str, Phase], int]:
+    """Whole picoseconds a lane that add up as the sums over all lanes do."""
+    means, so_far = {}, 0
+    for cell in cells:
+        before, so_far = so_far, so_far + sums[cell]
+        means[cell] = so_far // lanes - before // lanes
+    return means
 
 
 def breakdown_ps(timeline: Timeline) -> dict[str, int]:
@@ -204,12 +240,33 @@ def breakdown_ps(timeline: Timeline) -> dict[str, int]:
     return dict(totals)
 
 
+def step_flops(programs: tuple[Program, ...]) -> Flops:
+    """The FLOPs of all programs; what several share is counted through once."""
+    runs: Counter[int] = Counter()
+    bodies: dict[int, tuple[Op, ...]] = {}
+    for program in programs:
+        segments = {segment.name: segment for segment in program.segments}
+        for op in program.body:
+            shared = segments[op.segment] if isinstance(op, Call) else op
+            bodies[id(shared)] = shared.body if isinstance(shared, Segment) else (shared,)
+            runs[id(shared)] += 1
+    kinds: Counter[str] = Counter()
+    for key, times in runs.items():
+        flops = total_flops(bodies[key])
+        for kind in _KINDS:
+            kinds[kind] += getattr(flops, kind) * times
+    return Flops(**kinds)
+
+
+_KINDS = ("model", "recompute", "redundant", "padding")
+
+
 def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> Flops:
     """The FLOPs of a body, loops and calls counted as often as they run."""
     kinds: Counter[str] = Counter()
     for op, times in counted(body, segments):
         if isinstance(op, Compute):
-            for kind in ("model", "recompute", "redundant", "padding"):
+            for kind in _KINDS:
                 kinds[kind] += getattr(op.flops, kind) * times
     return Flops(**kinds)
 

@@ -72,7 +72,7 @@ class Parts:
         part = self._known.get(key)
         if part is None:
             alone = replace(program, name=name, body=body, resident=(), segments=(), host=())
-            part = self._known[key] = _part(self._alone(alone, _around(program)), first_phase(body))
+            part = self._known[key] = _part(self._alone(alone, _around(program, body)), first_phase(body))
         return part
 
 
@@ -84,12 +84,13 @@ def _named(calls: dict[str, Part], call: TaskCall) -> Part:
     return calls[call.segment]
 
 
-def _around(program: CostedProgram) -> Surroundings:
-    """What all parts of a lane take, and the names of their tasks."""
+def _around(program: CostedProgram, body: Sequence[TaskOp]) -> Surroundings:
+    """What parts of a lane take that this one frees, and the names of the tasks of all."""
     tasks = list(_tasks(program.body))
     for segment in program.segments:
         tasks += _tasks(segment.body)
-    taken = {alloc.tensor: alloc for task in tasks for alloc in task.allocs}
+    freed = {tensor for task in _tasks(body) for tensor in task.frees}
+    taken = {a.tensor: a for task in tasks for a in task.allocs if a.tensor in freed}
     return Surroundings(tuple(taken.values()), frozenset(task.name for task in tasks))
 
 

@@ -76,7 +76,8 @@ def part_of_model(
     ahead = (_receive(given),) if given else ()
     passes = len(ahead) + len(before) + len(layers)
     ops = (*ahead, *step.ops[: len(forward.ops)])
-    back, late = step.ops[len(forward.ops) :], ()
+    back = step.ops[len(forward.ops) :]
+    late: tuple[Op, ...] = ()
     if made:
         back = (_receive(replace(made.gradient(f"d({made.name})"))), *back)
     if later:

@@ -4,7 +4,7 @@ A stage has one part of the model, or several (chunks). It holds the sums of its
 over the microbatches and updates its weights once, after its last microbatch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -49,15 +49,18 @@ def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedul
 
 
 def stage_programs(
-    name: str, parts: Sequence[Part], templates: Mapping[Part, Template], plan: Plan, pod: Slice,
+    name: str, parts: Sequence[Part], templates: Sequence[Template], plan: Plan, pod: Slice,
     placement: Placement,
 ) -> tuple[Program, ...]:  # fmt: skip
-    """The program of one device of each stage; `parts` are those of the model in its order."""
+    """The program of one device of each stage.
+
+    parts: those of the model in its order, with their templates; equal ones are one object.
+    """
     check_dtypes(plan, pod.chip)
     schedule, inner, known = schedule_of(plan), stage_plan(plan), Bodies()
     made = {
         id(part): lowered(part, template, inner, pod, placement, known, summed=True)
-        for part, template in templates.items()
+        for part, template in dict(zip(map(id, parts), zip(parts, templates, strict=True))).values()
     }
     chosen = [made[id(part)] for part in parts]
     exchange = Exchange(plan, chosen)

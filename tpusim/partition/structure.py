@@ -1,6 +1,6 @@
 """The first half of partitioning: a graph and its rules become a structure, once for all sizes."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,20 +25,21 @@ def structure(graph: Graph, plan: Plan) -> Template:
     return replace(_emitted(graph, found), axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
-def part_structures(graph: Graph, plan: Plan, parts: Iterable[Part]) -> dict[Part, Template]:
-    """The structure of parts of the model whose training step is `graph`.
+def part_structures(graph: Graph, plan: Plan, parts: Sequence[Part]) -> list[Template]:
+    """The structure of each of the parts of the model whose training step is `graph`.
 
     Their tensors lie as the whole model's do. Raises PlanError as `structure` does.
     """
     rules = resolve(plan, graph)
     whole = layouts(graph, plan, rules)
-    made = {}
-    for part in dict.fromkeys(parts):
+    made: dict[int, Template] = {}
+    for part in {id(part): part for part in parts}.values():
         own = {name: whole[like] for name, like in part.origin}
         found = tuple(sorted((whole | own).items()))
         template = _emitted(part.graph, found, part.passes)
-        made[part] = replace(template, axes=tuple(plan.active_axes), dropped=rules.dropped)
-    return made
+        axes = tuple(plan.active_axes)
+        made[id(part)] = replace(template, axes=axes, dropped=rules.dropped)
+    return [made[id(part)] for part in parts]
 
 
 @lru_cache(maxsize=64)
