@@ -21,11 +21,10 @@ from tpusim.costs.tasks import (
     HBM,
     CostedProgram,
     Task,
-    TaskCall,
     TaskLoop,
     TaskOp,
     TaskSegment,
-    TaskSend,
+    Way,
 )
 from tpusim.costs.vector import group_seconds
 
@@ -40,11 +39,10 @@ __all__ = [
     "CostedProgram",
     "Route",
     "Task",
-    "TaskCall",
     "TaskLoop",
     "TaskOp",
     "TaskSegment",
-    "TaskSend",
+    "Way",
     "attention_seconds",
     "best_route",
     "capacities",

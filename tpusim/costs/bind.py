@@ -1,8 +1,8 @@
 """From a program to its tasks: every operation gets its seconds, bytes and links."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.communicate import Machine, collective_tasks
@@ -16,7 +16,6 @@ from tpusim.costs.tasks import (
     HBM,
     CostedProgram,
     Task,
-    TaskCall,
     TaskLoop,
     TaskOp,
     TaskSegment,
@@ -135,9 +134,12 @@ def cost_programs(
     Raises PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
     algorithm that the collective cannot use.
     """
-    links = capacities(pod.chip, pod.dcn_oversubscription)
+    links = tuple(capacities(pod.chip, pod.dcn_oversubscription).items())
     costs = _Costs(Machine.of(programs[0], pod, placement), len(programs))
     return tuple(costs.lane(stage, program, links) for stage, program in enumerate(programs))
+
+
+Links: TypeAlias = tuple[tuple[str, float], ...]
 
 
 class _Costs:
@@ -151,18 +153,20 @@ class _Costs:
         self._known: dict[int, tuple[TaskOp, ...]] = {}
         self._segments: dict[int, TaskSegment] = {}
 
-    def lane(self, stage: int, program: Program, links: Mapping[str, float]) -> CostedProgram:
+    def lane(self, stage: int, program: Program, links: Links) -> CostedProgram:
         """The program of one stage."""
-        segments = {segment.name: self._segment(segment) for segment in program.segments}
-        body = tuple(task for op in program.body for task in self._top(op, stage, segments))
+        segments = tuple(self._segment(segment) for segment in program.segments)
+        phases = {segment.name: first_phase(segment.body) for segment in segments}
+        body = tuple(task for op in program.body for task in self._top(op, phases))
         return CostedProgram(
             name=program.name,
-            body=_with_skew(body, links, tuple(segments.values()), self.machine.pod),
-            links=tuple(links.items()),
+            body=_with_skew(body, dict(links), segments, self.machine.pod),
+            links=links,
             resident=program.resident,
             torus=self.machine.pod.topology.dims,
             host=host_tasks(program, self.machine.chip),
-            segments=tuple(segments.values()),
+            segments=segments,
+            ways=tuple(self._sends.ways(stage, program.body, phases)),
         )
 
     def _segment(self, segment: Segment) -> TaskSegment:
@@ -172,24 +176,15 @@ class _Costs:
             found = self._segments[id(segment)] = TaskSegment(name=segment.name, body=body)
         return found
 
-    def _top(
-        self, op: TopOp, stage: int, segments: Mapping[str, TaskSegment]
-    ) -> tuple[TopTask, ...]:
+    def _top(self, op: TopOp, segments: Container[str]) -> tuple[TopTask, ...]:
         if isinstance(op, Call):
-            return (self._call(op, stage, segments),)
+            if op.segment not in segments:
+                raise ValueError(f"call {op.name!r} runs {op.segment!r}, which is no segment")
+            return (op,)
         found = self._known.get(id(op))
         if found is None:
             found = self._known[id(op)] = _tasks(op, self.machine)
         return found
-
-    def _call(self, call: Call, stage: int, segments: Mapping[str, TaskSegment]) -> TaskCall:
-        if call.segment not in segments:
-            raise ValueError(f"call {call.name!r}: there is no segment {call.segment!r}")
-        phase = first_phase(segments[call.segment].body)
-        sends = (self._sends.of(send, stage, call.segment, phase) for send in call.sends)
-        return TaskCall(
-            name=call.name, segment=call.segment, awaits=call.awaits, sends=tuple(sends)
-        )
 
 
 def _with_skew(

@@ -1,15 +1,16 @@
 """The messages between the stages of a pipeline: one way, to the twin of a neighbouring stage."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tpusim.costs.collective import dcn_delay_seconds, delay_seconds
 from tpusim.costs.communicate import Machine
 from tpusim.costs.links import DCN
 from tpusim.costs.route import WHOLE, dcn_route, shift_route
-from tpusim.costs.tasks import Task, TaskSend
+from tpusim.costs.tasks import Task, Way
 from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.phase import Phase
-from tpusim.program import CollectiveKind, Send
+from tpusim.program import Call, CollectiveKind, Send, TopOp
 
 NEXT, PREVIOUS, FIRST, LAST = "next", "previous", "first", "last"
 
@@ -22,19 +23,32 @@ class Sends:
     stages: int
     _known: dict[tuple[object, ...], Task] = field(default_factory=dict)
 
-    def of(self, send: Send, stage: int, segment: str, phase: Phase) -> TaskSend:
-        """A send of a stage when it has run a segment.
+    def ways(self, stage: int, body: Iterable[TopOp], phases: Mapping[str, Phase]) -> Iterator[Way]:
+        """How what each segment of a stage sends gets to each other stage.
 
-        Raises ValueError for a stage that is no neighbour, round the ring of stages.
+        phases: of each segment. Raises ValueError for calls of one segment that send another stage
+        different bytes, and for a stage that is no neighbour on the ring of stages.
         """
+        found: dict[tuple[str, int], Send] = {}
+        for call in body:
+            if isinstance(call, Call):
+                for send in call.sends:
+                    first = found.setdefault((call.segment, send.to), send)
+                    if first.bytes != send.bytes or first.axes != send.axes:
+                        raise ValueError(f"{call.segment!r} sends {send.message!r} unlike others")
+        for (segment, to), send in found.items():
+            yield Way(
+                segment=segment, to=to, task=self._task(send, stage, segment, phases[segment])
+            )
+
+    def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
         where = _where(stage, send.to, self.stages)
         key = (segment, phase, where, send.axes, float(send.bytes))
         task = self._known.get(key)
         if task is None:
-            task = self._known[key] = _task(
-                send, f"{segment} to {where}", where, phase, self.machine
-            )
-        return TaskSend(message=send.message, to=send.to, task=task)
+            name = f"{segment} to {where}"
+            task = self._known[key] = _task(send, name, where, phase, self.machine)
+        return task
 
 
 def _where(stage: int, to: int, stages: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.network.messages import Moves
-from tpusim.program import Alloc, Dep, Phase
+from tpusim.program import Alloc, Call, Dep, Phase
 
 CORE = "core"
 ON_HOST = "host"
@@ -64,28 +64,15 @@ class TaskSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSend:
-    """A message to lane `to`; `task` is its way there, which is not shared with the lane's tasks.
+class Way:
+    """How what a segment sends to lane `to` gets there, on links that no task is on."""
 
-    Sends that cost the same share one task.
-    """
-
-    message: str
+    segment: str
     to: int
     task: Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCall:
-    """One run of a segment, once the core is free and all messages in `awaits` have arrived."""
-
-    name: str
-    segment: str
-    awaits: tuple[str, ...] = ()
-    sends: tuple[TaskSend, ...] = ()
-
-
-TopTask: TypeAlias = TaskOp | TaskCall
+TopTask: TypeAlias = TaskOp | Call
 """What a lane's own body is made of."""
 
 
@@ -96,7 +83,8 @@ class CostedProgram:
     host: what the host does meanwhile, one task after another from the start: they have a delay
         alone, share nothing with the lane, and the step does not end before them.
     torus: chips along each dimension of the topology; the messages' links are numbered on it.
-    segments: what the calls of the body run; equal ones of several lanes are one object.
+    segments: what the calls of the body run, and `ways` what they send; equal ones of several lanes
+        are one object.
     """
 
     name: str
@@ -106,6 +94,7 @@ class CostedProgram:
     torus: tuple[int, ...] = ()
     host: tuple[Task, ...] = ()
     segments: tuple[TaskSegment, ...] = ()
+    ways: tuple[Way, ...] = ()
 
 
 def first_phase(body: Sequence[TaskOp]) -> Phase:
@@ -125,7 +114,7 @@ def core_seconds(
     total = 0.0
     called = {segment.name: core_seconds(segment.body, links) for segment in segments}
     for op in body:
-        if isinstance(op, TaskCall):
+        if isinstance(op, Call):
             total += called[op.segment]
         elif isinstance(op, TaskLoop):
             total += op.trips * core_seconds(op.body, links)

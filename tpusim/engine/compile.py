@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskCall, TaskLoop, TopTask
+from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TopTask
 from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds, whole_bytes
 from tpusim.engine.code import ON_CORE, Change, Code, Instruction, LoopEnd, LoopStart, Need, Step
-from tpusim.program import Alloc, Dep
+from tpusim.program import Alloc, Call, Dep
 
 
 class Surroundings(NamedTuple):
@@ -135,7 +135,7 @@ class _Layout:
         for op in body:
             if op.name in self.places or op.name in self.loops:
                 raise ValueError(f"the name {op.name!r} is used twice in one program")
-            if isinstance(op, TaskCall):
+            if isinstance(op, Call):
                 raise ValueError(f"call {op.name!r} stands where there can be tasks and loops only")
             if isinstance(op, TaskLoop):
                 self._add_loop(op, loops, runs)

@@ -118,12 +118,10 @@ def flat(
 
 def called(runs: Iterable[tuple[int, T]]) -> Iterator[tuple[T, Calls]]:
     """What runs from some times on: each thing once, and when."""
-    starts: dict[int, list[int]] = {}
-    things: dict[int, T] = {}
+    starts: dict[T, list[int]] = {}
     for start, thing in runs:
-        things[id(thing)] = thing
-        starts.setdefault(id(thing), []).append(start)
-    return ((things[key], Calls(tuple(found))) for key, found in starts.items())
+        starts.setdefault(thing, []).append(start)
+    return ((thing, Calls(tuple(found))) for thing, found in starts.items())
 
 
 def times(levels: Sequence[Level]) -> int:

@@ -5,12 +5,13 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from tpusim.costs.tasks import CostedProgram, TaskCall, TaskLoop, TopTask
+from tpusim.costs.tasks import CostedProgram, TaskLoop, TopTask
 from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds
 from tpusim.engine.code import Code, Messages, Step
 from tpusim.errors import PlanError
 from tpusim.hardware.topology import DIMENSION_NAMES
 from tpusim.network.messages import Message, Moves
+from tpusim.program import Call
 
 MOST_CROSSINGS = 50_000_000
 """Two minutes of simulation or so."""
@@ -123,5 +124,5 @@ def _runs(body: Sequence[TopTask], runs: int) -> Iterator[tuple[str, int]]:
     for op in body:
         if isinstance(op, TaskLoop):
             yield from _runs(op.body, runs * op.trips)
-        elif not isinstance(op, TaskCall):
+        elif not isinstance(op, Call):
             yield op.name, runs

@@ -4,17 +4,18 @@ It is a segment, or the operations that stand between calls. When it begins noth
 and it is over when its transfers have drained, so each run of it is like the first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
-from tpusim.costs.tasks import CostedProgram, Task, TaskCall, TaskLoop, TaskOp, TopTask, first_phase
+from tpusim.costs.tasks import CostedProgram, Task, TaskLoop, TaskOp, TopTask, first_phase
 from tpusim.engine.compile import Surroundings
 from tpusim.engine.journal import Level, Span, flat, times
 from tpusim.engine.lane import Lane
 from tpusim.engine.memory import Profile, profile_of
 from tpusim.phase import Phase
+from tpusim.program import Call
 
 Alone: TypeAlias = Callable[[CostedProgram, Surroundings], Lane]
 """Runs the tasks of a part to their end."""
@@ -53,19 +54,17 @@ class Parts:
         """What was simulated, each once."""
         return tuple(self._known.values())
 
-    def of(self, program: CostedProgram) -> Iterator[tuple[TaskCall, Part]]:
+    def of(self, program: CostedProgram) -> Iterator[tuple[Call, Part]]:
         """What a lane runs one after another: its calls, and in between what is not called."""
-        bodies = {segment.name: segment.body for segment in program.segments}
-        calls = {segment: self._part(segment, body, program) for segment, body in bodies.items()}
-        for are_calls, ops in groupby(program.body, lambda op: isinstance(op, TaskCall)):
+        segments = program.segments
+        parts = {each.name: self._part(each.name, each.body, program) for each in segments}
+        for are_calls, ops in groupby(program.body, lambda op: isinstance(op, Call)):
             if are_calls:
-                yield from (
-                    (call, _named(calls, call)) for call in ops if isinstance(call, TaskCall)
-                )
+                yield from _calls(ops, parts)
             else:
-                plain = tuple(op for op in ops if not isinstance(op, TaskCall))
+                plain = tuple(op for op in ops if not isinstance(op, Call))
                 part = self._part(program.name, plain, program)
-                yield TaskCall(name=plain[0].name, segment=part.name), part
+                yield Call(name=plain[0].name, segment=part.name, microbatch=0), part
 
     def _part(self, name: str, body: tuple[TaskOp, ...], program: CostedProgram) -> Part:
         key = (*map(id, body), program.links, program.torus)
@@ -76,12 +75,12 @@ class Parts:
         return part
 
 
-def _named(calls: dict[str, Part], call: TaskCall) -> Part:
-    if call.segment not in calls:
-        raise ValueError(
-            f"call {call.name!r} runs the segment {call.segment!r}, which is not there"
-        )
-    return calls[call.segment]
+def _calls(ops: Iterable[TopTask], parts: dict[str, Part]) -> Iterator[tuple[Call, Part]]:
+    for op in ops:
+        if isinstance(op, Call):
+            if op.segment not in parts:
+                raise ValueError(f"call {op.name!r} runs {op.segment!r}, which is no segment")
+            yield op, parts[op.segment]
 
 
 def _around(program: CostedProgram, body: Sequence[TaskOp]) -> Surroundings:

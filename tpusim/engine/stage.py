@@ -7,141 +7,117 @@ long as messages share no link with the tasks of the parts: the torus links betw
 the pipeline's axis are their own, and what they draw on HBM is neglected.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from simpy import Environment, Event
 from simpy.events import Timeout
 
-from tpusim.costs.tasks import TaskCall
 from tpusim.engine.code import Step
 from tpusim.engine.part import Part
+from tpusim.program import Call
 
-
-class Way(NamedTuple):
-    """How a message travels: what it is, the lane it goes to, and its task in integer units."""
-
-    message: str
-    to: int
-    step: Step
-
-
-class Run(NamedTuple):
-    """One run of a part by a lane."""
-
-    call: TaskCall
-    part: Part
-    ways: tuple[Way, ...]
-
-
-class Sent(NamedTuple):
-    """A message: its sender is done at `made_ps`, it leaves, and it arrives."""
-
-    sender: int
-    run: Run
-    way: Way
-    made_ps: int
-    leaves_ps: int
-    arrives_ps: int
-
-
-class Pause(NamedTuple):
-    """The core waits for `late` before `run`: until its maker is done, and until it has come."""
-
-    run: Run
-    late: Sent
-    start_ps: int
-    made_ps: int
-    end_ps: int
+Sent: TypeAlias = tuple[int, int, Part, Step]
+"""A message: when it arrives, when what makes it is done, what makes it, and its way."""
 
 
 @dataclass(slots=True, eq=False)
 class Post:
-    """The messages of all lanes that are on their way or there, and who waits for others."""
+    """The messages of all lanes that are under way or there, and who waits for others."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     waiting: dict[str, Event] = field(default_factory=dict)
-    free: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def send(self, sender: int, run: Run, made_ps: int) -> None:
-        """Send what a run makes, once the messages before it have left."""
-        for way in run.ways:
-            link = (sender, way.to)
-            leaves = max(made_ps, self.free.get(link, 0))
-            arrives = self.free[link] = leaves + way.step.alone_ps
-            self.sent[way.message] = Sent(sender, run, way, made_ps, leaves, arrives)
-            signal = self.waiting.pop(way.message, None)
-            if signal is not None:
-                signal.succeed()
 
 
 class Stage:
-    """One lane: its process walks through its runs."""
+    """One lane: its process walks through its runs.
 
-    __slots__ = ("_env", "_post", "awaited", "end_ps", "name", "number", "pauses", "runs", "starts")
+    ways: the task of what each segment sends to each other lane. starts: when each run started.
+    left: when the messages of each way left. waits: of the core, by the part that is to run, what
+    it waits for (a part of another lane, or the way of a message) and the length; when they begin.
+    """
+
+    __slots__ = (
+        *("_env", "_links", "_post", "_ways", "awaited", "end_ps", "finished", "left", "name"),
+        *("runs", "starts", "waits"),
+    )
 
     def __init__(
-        self, env: Environment, post: Post, number: int, name: str, runs: Sequence[Run]
-    ) -> None:
+        self, env: Environment, post: Post, name: str, runs: Sequence[tuple[Call, Part]],
+        ways: Mapping[tuple[str, int], Step],
+    ) -> None:  # fmt: skip
         self._env = env
         self._post = post
-        self.number = number
+        self._ways = ways
+        self._links: dict[int, int] = {}
         self.name = name
         self.runs = runs
         self.starts: list[int] = []
-        self.pauses: list[Pause] = []
+        self.left: dict[Step, list[int]] = {}
+        self.waits: dict[tuple[Part, Part | Step, int], list[int]] = {}
         self.awaited = ""
         self.end_ps = 0
-
-    @property
-    def finished(self) -> bool:
-        """Whether all runs are over."""
-        return len(self.starts) == len(self.runs) and not self.awaited
+        self.finished = False
 
     def where(self) -> str:
         """What the lane is at, for the message when it has stalled."""
-        call = self.runs[len(self.starts)].call.name
-        return f"lane {self.name!r} waits before {call} for {self.awaited!r}"
+        call, _ = self.runs[len(self.starts)]
+        return f"lane {self.name!r} waits before {call.name} for {self.awaited!r}"
 
     def run(self) -> Generator[Event, Any, None]:
         """Run after run: wait for its messages, then for as long as its part takes.
 
         How long a part takes is known when it starts, and so is when its messages will arrive.
         """
-        env, post = self._env, self._post
-        for run in self.runs:
-            free = int(env.now)
-            start = free
-            if run.call.awaits:
-                for message in run.call.awaits:
-                    if message not in post.sent:
-                        yield from self._wait(message)
-                start = self._start(run, free)
-            end = start + run.part.duration_ps
+        env, sent = self._env, self._post.sent
+        free = 0
+        for call, part in self.runs:
+            for message in call.awaits:
+                if message not in sent:
+                    self.awaited = message
+                    signal = self._post.waiting[message] = Event(env)
+                    yield signal
+            start = self._start(call, part, free) if call.awaits else free
+            free = start + part.duration_ps
             self.starts.append(start)
-            post.send(self.number, run, end)
-            if end > env.now:
-                yield Timeout(env, end - env.now)
-        self.end_ps = int(env.now)
+            if call.sends:
+                self._send(call, part, free)
+            wait = free - int(env.now)
+            if wait:
+                yield Timeout(env, wait)
+        self.end_ps = free
+        self.finished = True
 
-    def _wait(self, message: str) -> Generator[Event, Any, None]:
-        """Wait until it is known when a message arrives."""
-        self.awaited = message
-        signal = self._post.waiting[message] = Event(self._env)
-        yield signal
-        self.awaited = ""
+    def _start(self, call: Call, part: Part, free: int) -> int:
+        """When a call starts whose messages are all on their way, on a core that is `free`."""
+        sent = self._post.sent
+        start, made, late = free, free, None
+        for message in call.awaits:
+            found = sent[message]
+            if found[0] > start:
+                start, late = found[0], found
+            if found[1] > made:
+                made = found[1]
+        if late is not None:
+            made = min(made, start)
+            if free < made:
+                self.waits.setdefault((part, late[2], made - free), []).append(free)
+            if made < start:
+                self.waits.setdefault((part, late[3], start - made), []).append(made)
+        return start
 
-    def _start(self, run: Run, free: int) -> int:
-        """When a run starts whose messages are all on their way, on a core that is `free`."""
-        awaited = [self._post.sent[message] for message in run.call.awaits]
-        late = max(awaited, key=_arrival)
-        if late.arrives_ps <= free:
-            return free
-        made = min(max(sent.made_ps for sent in awaited), late.arrives_ps)
-        self.pauses.append(Pause(run, late, free, max(free, made), late.arrives_ps))
-        return late.arrives_ps
-
-
-def _arrival(sent: Sent) -> int:
-    return sent.arrives_ps
+    def _send(self, call: Call, part: Part, made: int) -> None:
+        """Send what a call makes, once the messages before it to the same lane have left."""
+        sent, waiting = self._post.sent, self._post.waiting
+        for send in call.sends:
+            message, to = send.message, send.to
+            if message in sent:
+                raise ValueError(f"call {call.name!r} sends {message!r}, which has been sent")
+            step = self._ways[call.segment, to]
+            leaves = max(made, self._links.get(to, 0))
+            arrives = self._links[to] = leaves + step.alone_ps
+            self.left.setdefault(step, []).append(leaves)
+            sent[message] = (arrives, made, part, step)
+            if message in waiting:
+                waiting.pop(message).succeed()
