@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
+from tpusim.errors import PlanError
 from tpusim.graph import (
     COMPUTE,
     Graph,
@@ -19,8 +20,13 @@ from tpusim.graph import (
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import (
+    CIRCULAR,
+    Pieces,
     Plan,
     Template,
+    check_circular,
+    circular_program,
+    edge_plan,
     loss_parts,
     lower,
     part_bounds,
@@ -61,17 +67,40 @@ def planned_step(model: Transformer, plan: Plan, pod: Slice) -> Step:
     if not plan.pipeline:
         template = structure(graph, plan)
         return _step(graph, [template], lambda at: (lower(template, graph, plan, pod, at),))
-    inner, schedule = stage_plan(plan), schedule_of(plan)
-    forward = _forward(model, inner)
-    parts = _parts(
-        model, inner.microbatch, inner.seq_len, inner.remat_policy, inner.logits_dtype,
-        _tiles(inner, forward), schedule.splits,
-        part_bounds(plan, layer_count(forward), model.name),
-    )  # fmt: skip
+    inner = stage_plan(plan)
+    bounds = part_bounds(plan, layer_count(_forward(model, inner)), model.name)
+    if plan.pipeline == CIRCULAR:
+        return _circular(model, plan, pod, graph, bounds)
+    parts = _parts(model, *_cut(model, inner), bounds, later=schedule_of(plan).splits)
     templates = part_structures(graph, inner, parts)
     return _step(
         graph, templates,
         lambda at: stage_programs(model.name, parts, templates, plan, pod, at),
+    )  # fmt: skip
+
+
+def _circular(
+    model: Transformer, plan: Plan, pod: Slice, graph: Graph, bounds: tuple[int, ...]
+) -> Step:
+    """The step of a pipeline of one program; `graph` is of one microbatch."""
+    check_circular(plan)
+    inner, edges = stage_plan(plan), edge_plan(plan)
+    chunks = _parts(model, *_cut(model, inner), bounds, ends=False)
+    if any(chunk is not chunks[0] for chunk in chunks):
+        raise PlanError(
+            f"the layers of {model.name} are not alike from one part of {bounds[1]} to the next, "
+            "but one program runs all stages of a circular pipeline; choose parts that are alike, "
+            "or another schedule"
+        )
+    cut, count = _cut(model, edges), bounds[-1]
+    whole = step_graph(model, *cut)
+    ends = _parts(model, *cut, (0, 0)) + _parts(model, *cut, (count, count))
+    layers = part_structures(graph, inner, chunks[:1])
+    outer = part_structures(whole, edges, ends)
+    pieces = Pieces((chunks[0], layers[0]), (ends[0], outer[0]), (ends[1], outer[1]))
+    return _step(
+        graph, [*layers, *outer],
+        lambda at: (circular_program(model.name, pieces, plan, pod, at),),
     )  # fmt: skip
 
 
@@ -87,19 +116,18 @@ def _step(
 
 def planned_graph(model: Transformer, plan: Plan) -> Graph:
     """Forward and backward pass of one microbatch of `plan`."""
-    plan = stage_plan(plan) if plan.pipeline else plan
-    return step_graph(
-        model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype,
-        _tiles(plan, _forward(model, plan)) if plan.vocab_tiles > 1 else (),
-    )  # fmt: skip
+    return step_graph(model, *_cut(model, stage_plan(plan) if plan.pipeline else plan))
+
+
+def _cut(model: Transformer, plan: Plan) -> tuple[int, int, Remat, str, Tiles]:
+    """All that a graph of one microbatch depends on besides its model."""
+    parts = loss_parts(plan, _forward(model, plan)) if plan.vocab_tiles > 1 else {}
+    return (plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype,
+            tuple(parts.items()))  # fmt: skip
 
 
 def _forward(model: Transformer, plan: Plan) -> Graph:
     return model.graph(batch=plan.microbatch, seq_len=plan.seq_len, logits_dtype=plan.logits_dtype)
-
-
-def _tiles(plan: Plan, forward: Graph) -> Tiles:
-    return tuple(loss_parts(plan, forward).items()) if plan.vocab_tiles > 1 else ()
 
 
 @lru_cache(maxsize=32)
@@ -118,7 +146,7 @@ def step_graph(
 @lru_cache(maxsize=32)
 def _parts(
     model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str, tiles: Tiles,
-    later: bool, bounds: tuple[int, ...],
+    bounds: tuple[int, ...], later: bool = False, ends: bool = True,
 ) -> tuple[Part, ...]:  # fmt: skip
     """The parts of a model between layers, equal ones as one object, kept for the next plan."""
     forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype)
@@ -126,7 +154,7 @@ def _parts(
     found = (
         part_of_model(
             forward, first, last, remat,
-            tiled=lambda graph: with_tiled_loss(graph, dict(tiles)), later=later,
+            tiled=lambda graph: with_tiled_loss(graph, dict(tiles)), later=later, ends=ends,
         )
         for first, last in pairwise(bounds)
     )  # fmt: skip

@@ -52,20 +52,21 @@ def layer_count(graph: Graph) -> int:
 
 def part_of_model(
     graph: Graph, first: int, last: int, remat: Remat, *, tiled: Callable[[Graph], Graph],
-    later: bool = False,
+    later: bool = False, ends: bool = True,
 ) -> Part:  # fmt: skip
     """The layers from `first` up to `last`, without it, of a forward pass, as a training step.
 
     The first layer of all comes with what is before the layers, and the last one with what follows
     them, which `tiled` may cut into tiles; a part without layers has what is at its end alone.
-    later: the products for the weights come after the rest of the backward pass.
+    later: the products for the weights come after the rest of the backward pass. ends: without
+    them, a part has its layers alone.
     """
     scans = _layer_scans(graph)
     begin, end = graph.ops.index(scans[0]), graph.ops.index(scans[-1]) + 1
     count = layer_count(graph)
     start, stop = scans[0].carries[0][0], scans[-1].carries[0][3]
-    before = graph.ops[:begin] if first == 0 else ()
-    after = graph.ops[end:] if last == count else ()
+    before = graph.ops[:begin] if first == 0 and ends else ()
+    after = graph.ops[end:] if last == count and ends else ()
     given = None if before else (replace(start, name=STAGE_IN) if first < last else stop)
     made = None if after else (replace(stop, name=STAGE_OUT) if first < last else start)
     origin = {STAGE_IN: start.name, STAGE_OUT: stop.name}
@@ -74,7 +75,7 @@ def part_of_model(
     forward = tiled(forward) if after else forward
     step = training_step(forward, _of(remat, forward))
     ahead = (_receive(given),) if given else ()
-    passes = len(ahead) + len(before) + len(layers)
+    passes = len(ahead) + len(before) + len(layers) if made or layers else 0
     ops = (*ahead, *step.ops[: len(forward.ops)])
     back = step.ops[len(forward.ops) :]
     late: tuple[Op, ...] = ()

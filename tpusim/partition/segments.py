@@ -36,6 +36,10 @@ class Lowered:
     given_bytes: Number
     made_bytes: Number
 
+    def ops(self, kind: Pass) -> tuple[Op, ...]:
+        """The operations of a pass, if there are any."""
+        return self.segments[kind].body if kind in self.segments else ()
+
 
 def lowered(
     part: Part, template: Template, plan: Plan, pod: Slice, placement: Placement, known: Bodies,
@@ -53,8 +57,9 @@ def lowered(
     segments = {}
     for kind, body, held in zip(Pass, bodies, lowerer.left_over, strict=True):
         sums = _additions(body, template.weights, gradients, plan, sizes) if summed else []
-        if ops := _own(_with_frees((*body, *sums), len(body), held)):
-            segments[kind] = Segment(name=f"{_VERBS[kind]} of {part.label}", body=tuple(ops))
+        name = f"{_VERBS[kind]} of {part.label}"
+        if ops := _own(_with_frees((*body, *sums), len(body), held, name)):
+            segments[kind] = Segment(name=name, body=tuple(ops))
     given, made = (_nbytes(t, template, sizes) for t in (part.given, part.made))
     return Lowered(part, template, sizes, segments, gradients, given, made)
 
@@ -79,7 +84,9 @@ def _taken(body: Iterable[Op]) -> Iterable[str]:
             yield from (alloc.tensor for alloc in op.allocs)
 
 
-def _with_frees(body: Sequence[Op], behind: int, held: Collection[str]) -> Sequence[Op]:
+def _with_frees(
+    body: Sequence[Op], behind: int, held: Collection[str], name: str
+) -> Sequence[Op]:
     """The body giving back what its loops hold to its end, in the first operation behind them."""
     if not held:
         return body
@@ -88,9 +95,15 @@ def _with_frees(body: Sequence[Op], behind: int, held: Collection[str]) -> Seque
         freed = replace(last, frees=(*last.frees, *held))
         return (*body[:behind], freed, *body[behind + 1 :])
     end = Compute(
-        name="end", phase=Phase.FORWARD, scope="end", work=Vector(0, 0, 0), frees=tuple(held)
-    )
+        name=f"end/{name}", phase=_first_phase(body), scope=name, work=Vector(0, 0, 0),
+        frees=tuple(held),
+    )  # fmt: skip
     return (*body, end)
+
+
+def _first_phase(body: Sequence[Op]) -> Phase:
+    first = body[0]
+    return _first_phase(first.body) if isinstance(first, Loop) else first.phase
 
 
 def _own(body: Sequence[Op]) -> Sequence[Op]:

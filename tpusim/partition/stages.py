@@ -24,8 +24,8 @@ def edge_plan(plan: Plan) -> Plan:
     (MaxText's `activation_embed_and_logits_batch`, base.yml).
     """
     batch = axes_of(plan.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
-    stages = tuple(axis for axis in STAGE_AXES if axis in plan.mesh and axis not in batch)
-    return replace(plan, microbatches=1, rules={**plan.rules, "act_batch": (*batch, *stages)})
+    axes = tuple(axis for axis in dict.fromkeys((*batch, *STAGE_AXES)) if axis in plan.mesh)
+    return replace(plan, microbatches=1, rules={**plan.rules, "act_batch": axes})
 
 
 def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
