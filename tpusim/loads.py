@@ -50,7 +50,8 @@ def alone(program: Program, some: Operations, pod: Slice, placement: Placement) 
         Loop(name=f"loop {number}", trips=times, body=(replace(op, name=f"task {number}"),))
         for number, (op, times) in enumerate(some.items())
     )
-    return _load(cost_program(replace(program, body=body, resident=(), segments=()), pod, placement))
+    bare = replace(program, body=body, resident=(), segments=())
+    return _load(cost_program(bare, pod, placement))
 
 
 def _load(costed: CostedProgram) -> Load:

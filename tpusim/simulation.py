@@ -54,7 +54,7 @@ def _check_network(network: str, plan: Plan, pod: Slice) -> None:
     if network == "hops" and plan.pipeline not in ("", CIRCULAR):
         raise PlanError(
             f'network = "hops" follows the messages of one program, but the schedule '
-            f"{plan.pipeline} has one for each stage; take network = \"flows\", or schedule = "
+            f'{plan.pipeline} has one for each stage; take network = "flows", or schedule = '
             "'circular'"
         )
     if network == "hops" and pod.topology.chips > MOST_CHIPS:

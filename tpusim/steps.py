@@ -1,7 +1,8 @@
 """A model and a plan become a step that a placement turns into programs: one, or one a stage."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
@@ -158,4 +159,9 @@ def _parts(
         )
         for first, last in pairwise(bounds)
     )  # fmt: skip
-    return tuple(known.setdefault(part, part) for part in found)
+    parts = [known.setdefault(part, part) for part in found]
+    labels = Counter(part.label for part in known)
+    for number, part in enumerate(known.values(), start=1):
+        if labels[part.label] > 1:
+            known[part] = replace(part, label=f"{part.label} (kind {number})")
+    return tuple(known[part] for part in parts)

@@ -71,7 +71,8 @@ class Parts:
         part = self._known.get(key)
         if part is None:
             alone = replace(program, name=name, body=body, resident=(), segments=(), host=())
-            part = self._known[key] = _part(self._alone(alone, _around(program, body)), first_phase(body))
+            lane = self._alone(alone, _around(program, body))
+            part = self._known[key] = _part(lane, first_phase(body))
         return part
 
 

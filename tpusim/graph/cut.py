@@ -130,7 +130,7 @@ def _taken(
         start += layers
     joined = []
     for place, run in enumerate(runs):
-        ((before, entered, left, after),) = run.carries
+        ((_, entered, left, after),) = run.carries
         ends = place == len(runs) - 1
         out = made if ends else replace(after, name=f"{run.name}_made")
         origin.setdefault(out.name, after.name)

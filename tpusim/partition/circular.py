@@ -24,9 +24,10 @@ from tpusim.partition.accumulate import Gradients, accumulator, zeros
 from tpusim.partition.feed import batch_copy
 from tpusim.partition.layout import Axes, across
 from tpusim.partition.lower import Bodies, barrier, with_optimizer
+from tpusim.partition.offload import names
 from tpusim.partition.plan import STAGE_AXES, Plan
 from tpusim.partition.quantise import check_dtypes
-from tpusim.partition.segments import Lowered, lowered
+from tpusim.partition.segments import Lowered, lowered, taken_by
 from tpusim.partition.sizes import DTYPE_BYTES
 from tpusim.partition.stages import edge_plan, stage_plan
 from tpusim.partition.template import Template
@@ -90,6 +91,7 @@ def circular_program(
         lowered(*piece, edges, pod, placement, known, summed=False)
         for piece in (pieces.embedding, pieces.head)
     )
+    head = _apart(head, embedding)
     layers = tuple(
         replace(w, copies=w.copies * plan.virtual_stages) for w in chunk.template.weights
     )
@@ -169,9 +171,7 @@ class _Loops:
             name=name, trips=plan.microbatches * plan.virtual_stages,
             body=_each(body, self._on_all_stages),
         )  # fmt: skip
-        idle = Loop(
-            name=name + BUBBLE, trips=plan.stages - 1, body=_each(body, self._unneeded)
-        )
+        idle = Loop(name=name + BUBBLE, trips=plan.stages - 1, body=_each(body, self._unneeded))
         return (needed, idle)
 
     def _on_all_stages(self, op: Op) -> Op:
@@ -198,9 +198,7 @@ class _Loops:
         if self.plan.virtual_stages == 1:
             return ()
         sizes, item = self.chunk.sizes, DTYPE_BYTES[self.plan.dtype]
-        nbytes = sum(
-            w.copies * sizes.elements(w.local) * item for w in self.chunk.template.weights
-        )
+        nbytes = sum(w.copies * sizes.elements(w.local) * item for w in self.chunk.template.weights)
         copy = Alloc(f"weights of a chunk/{phase}", nbytes, "weights of a chunk")
         return (
             Compute(
@@ -242,7 +240,8 @@ def _around(before: Sequence[Op], inside: Sequence[Op], after: Sequence[Op], sta
     first = next(place for place, op in enumerate(after) if isinstance(op, Compute))
     ops = [*before, *inside, *after]
     taker, giver = ops[last], ops[len(before) + len(inside) + first]
-    assert isinstance(taker, Compute) and isinstance(giver, Compute)
+    assert isinstance(taker, Compute)
+    assert isinstance(giver, Compute)
     ops[last] = replace(taker, allocs=(*taker.allocs, state))
     ops[len(before) + len(inside) + first] = replace(giver, frees=(*giver.frees, state.tensor))
     return tuple(ops)
@@ -264,6 +263,34 @@ def _both(embedding: Lowered, head: Lowered, plan: Plan) -> Ops:
                 )
             )  # fmt: skip
     return tuple(sums)
+
+
+def _apart(head: Lowered, other: Lowered) -> Lowered:
+    """The head with other names for what the embedding has too, where they are tied."""
+    bodies = [segment.body for segment in other.segments.values()]
+    taken = {name for body in bodies for name in (*names(body), *taken_by(body))}
+
+    def named(name: str) -> str:
+        return f"{name} (head)" if name in taken else name
+
+    def changed(op: Op) -> Op:
+        if isinstance(op, Loop):
+            return replace(op, name=named(op.name))
+        deps = tuple(replace(dep, op=named(dep.op)) for dep in op.deps)
+        return replace(
+            op, name=named(op.name), deps=deps, frees=tuple(map(named, op.frees)),
+            allocs=tuple(replace(alloc, tensor=named(alloc.tensor)) for alloc in op.allocs),
+        )  # fmt: skip
+
+    segments = {
+        kind: replace(segment, body=_each(segment.body, changed))
+        for kind, segment in head.segments.items()
+    }
+    held, after = (
+        {weight: named(name) for weight, name in found.items()}
+        for found in (head.gradients.held, head.gradients.after)
+    )
+    return replace(head, segments=segments, gradients=Gradients(held, after))
 
 
 def _each(body: Sequence[Op], changed: Callable[[Op], Op]) -> tuple[Op, ...]:

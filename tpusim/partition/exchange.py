@@ -29,28 +29,29 @@ class Exchange:
         self.last = plan.stages - 1
         self.tied = _tied(parts, plan)
         self._added = {name: _addition(name, nbytes, plan) for name, nbytes in self.tied.items()}
+        self._sent = {
+            name: Segment(name=f"send {name}", body=(_compute(f"send/{name}", Vector(0, 0, 0)),))
+            for name in self.tied
+        }
         self._sum, self._total = (
             Segment(name=name, body=(_compute(name, Vector(2 * _NUMBER, _NUMBER, 1)),))
             for name in (_SUM, _TOTAL)
         )
 
-    def tied_sends(self, stage: int) -> tuple[Send, ...]:
-        """The gradients that the first and the last stage send each other."""
-        if stage not in (0, self.last):
-            return ()
-        dtype = self.plan.dtype_of("accumulator_dtype")
-        return tuple(
-            send(f"{name} of stage {stage}", stage, self.last - stage, nbytes, dtype, self.plan)
-            for name, nbytes in self.tied.items()
-        )
-
     def calls(self, stage: int, norm: Segment) -> list[Asked]:
         """The calls of a stage after its last microbatch; `norm` is that of its own gradients."""
-        found: list[Asked] = []
-        if stage in (0, self.last):
-            for name, segment in self._added.items():
-                found.append((segment, _call(segment, f"{name} of stage {self.last - stage}")))
-        return [*found, *(self._norm(stage, norm) if norm.body else ())]
+        tied = self._tied_calls(stage) if stage in (0, self.last) else []
+        return [*tied, *(self._norm(stage, norm) if norm.body else ())]
+
+    def _tied_calls(self, stage: int) -> list[Asked]:
+        """The first and the last stage send each other their gradients, and add them up."""
+        dtype, to = self.plan.dtype_of("accumulator_dtype"), self.last - stage
+        sent, added = [], []
+        for name, nbytes in self.tied.items():
+            message = send(f"{name} of stage {stage}", stage, to, nbytes, dtype, self.plan)
+            sent.append((self._sent[name], _call(self._sent[name], sends=(message,))))
+            added.append((self._added[name], _call(self._added[name], f"{name} of stage {to}")))
+        return [*sent, *added]
 
     def _norm(self, stage: int, norm: Segment) -> list[Asked]:
         """Its own norm, the sum with those of the stages behind it, and the total of all."""

@@ -12,7 +12,6 @@ from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
 from tpusim.phase import Phase
 from tpusim.program import Alloc, Number
 
-
 _SAVED = {
     Phase.FORWARD: "saved activations",
     Phase.BACKWARD: "saved for weight gradients",

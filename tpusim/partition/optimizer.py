@@ -111,8 +111,8 @@ def clip(
     """The norm of all gradients, by which Adam's are clipped: no update starts before it is known.
 
     A pass over the gradients, two operations an element, and an all-reduce of one number over each
-    axis that shards weights, or along which they are `apart`; the scaling is part of the updates. MaxText, AXLearn and Levanter clip
-    by default; taken for every run with Adam and for no other.
+    axis that shards weights, or along which they are `apart`; the scaling is part of the updates.
+    MaxText, AXLearn and Levanter clip by default; taken for every run with Adam and for no other.
     """
     if plan.optimizer != "adam":
         return ()

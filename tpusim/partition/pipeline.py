@@ -58,9 +58,10 @@ def stage_programs(
     """
     check_dtypes(plan, pod.chip)
     schedule, inner, known = schedule_of(plan), stage_plan(plan), Bodies()
+    distinct = {id(part): (part, like) for part, like in zip(parts, templates, strict=True)}
     made = {
-        id(part): lowered(part, template, inner, pod, placement, known, summed=True)
-        for part, template in dict(zip(map(id, parts), zip(parts, templates, strict=True))).values()
+        key: lowered(*pair, inner, pod, placement, known, summed=True)
+        for key, pair in distinct.items()
     }
     chosen = [made[id(part)] for part in parts]
     exchange = Exchange(plan, chosen)
@@ -97,7 +98,7 @@ class Stage:
             (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ())
         )
         place = ops.index(clear) + 1
-        copies = [batch_copy(p.part.graph, p.template, inner, sizes) for p in parts]
+        copies = [batch_copy(p.part.graph, p.template, inner, p.sizes) for p in parts]
         self.before = (*_input(copies), *ops[:place])
         self.after = ops[place:]
         self.resident = (*optimizer.resident(self.weights, plan, sizes), *_buffers(parts))
@@ -108,7 +109,6 @@ class Stage:
         """The program of one of the stages."""
         slots = schedule.slots[stage]
         calls = [self._call(stage, slot, schedule, plan) for slot in slots]
-        calls[-1] = replace(calls[-1], sends=(*calls[-1].sends, *exchange.tied_sends(stage)))
         more = exchange.calls(stage, self.norm)
         segments = (*self.passes.values(), *(segment for segment, _ in more))
         return Program(

@@ -68,7 +68,7 @@ def _additions(
     body: Sequence[Op], weights: Iterable[Weight], gradients: Gradients, plan: Plan, sizes: Sizes
 ) -> list[Compute]:
     """The additions for the weights whose gradients a pass takes the buffers of."""
-    taken = set(_taken(body))
+    taken = set(taken_by(body))
     return [
         addition(weight, plan, sizes, gradients)
         for weight in weights
@@ -76,17 +76,16 @@ def _additions(
     ]
 
 
-def _taken(body: Iterable[Op]) -> Iterable[str]:
+def taken_by(body: Iterable[Op]) -> Iterable[str]:
+    """The tensors that a body takes."""
     for op in body:
         if isinstance(op, Loop):
-            yield from _taken(op.body)
+            yield from taken_by(op.body)
         else:
             yield from (alloc.tensor for alloc in op.allocs)
 
 
-def _with_frees(
-    body: Sequence[Op], behind: int, held: Collection[str], name: str
-) -> Sequence[Op]:
+def _with_frees(body: Sequence[Op], behind: int, held: Collection[str], name: str) -> Sequence[Op]:
     """The body giving back what its loops hold to its end, in the first operation behind them."""
     if not held:
         return body

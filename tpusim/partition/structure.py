@@ -34,7 +34,7 @@ def part_structures(graph: Graph, plan: Plan, parts: Sequence[Part]) -> list[Tem
     whole = layouts(graph, plan, rules)
     made: dict[int, Template] = {}
     for part in {id(part): part for part in parts}.values():
-        own = {name: whole[like] for name, like in part.origin}
+        own = {name: whole[like] for name, like in part.origin if like in whole}
         found = tuple(sorted((whole | own).items()))
         template = _emitted(part.graph, found, part.passes)
         axes = tuple(plan.active_axes)
