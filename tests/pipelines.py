@@ -1,11 +1,29 @@
 """Lanes of a pipeline that follow a schedule, for the tests of the engine and its closed forms."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 from tpusim.costs.tasks import CostedProgram, Task, TaskSegment, Way
 from tpusim.engine import Timeline, run
-from tpusim.program import Alloc, Call, Pass, Phase, Schedule, Send, Slot, Timed, timed
+from tpusim.program import (
+    Alloc,
+    Call,
+    Compute,
+    Dep,
+    Flops,
+    Matmul,
+    Pass,
+    Phase,
+    Program,
+    Schedule,
+    Segment,
+    Send,
+    Slot,
+    Timed,
+    Vector,
+    timed,
+)
 
 PS = 1e-12
 Lasts = Callable[[int, Slot], int]
@@ -119,3 +137,33 @@ def idle_share(schedule: Schedule, lasts: Lasts) -> Fraction:
     slots = timed(schedule, lasts)
     total = max(each.end for each in slots)
     return 1 - Fraction(sum(each.end - each.start for each in slots), total * schedule.stages)
+
+
+def programs_of(schedule: Schedule, axis: str = "stage", nbytes: float = 2.0**20) -> list[Program]:
+    """A program a stage: segments of one product, which all stages share, then an update."""
+    mesh = ((axis, schedule.stages),)
+    segments = tuple(
+        Segment(name=name, body=(_product(name, PHASES[slot.kind]),))
+        for name, slot in {segment_of(slot): slot for slot in schedule.slots[0]}.items()
+    )
+    update = Compute(
+        name="update", phase=Phase.OPTIMIZER, work=Vector(1e6, 1e6, 1e6), deps=(Dep("B.0 product"),)
+    )
+    return [
+        Program(
+            name=f"stage {stage}", axes=mesh, segments=segments,
+            body=(*_over(calls_of(schedule, stage), axis, nbytes), update),
+        )
+        for stage in range(schedule.stages)
+    ]  # fmt: skip
+
+
+def _over(calls: Iterable[Call], axis: str, nbytes: float) -> Iterator[Call]:
+    for call in calls:
+        sends = (replace(send, axes=(axis,), bytes=nbytes) for send in call.sends)
+        yield replace(call, sends=tuple(sends))
+
+
+def _product(name: str, phase: Phase) -> Compute:
+    work = Matmul(1, 1024, 4096, 4096, "bf16", 2e6, 2e6)
+    return Compute(name=f"{name} product", phase=phase, work=work, flops=Flops(model=10))
