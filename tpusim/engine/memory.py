@@ -64,28 +64,38 @@ class Memory(NamedTuple):
 class Profile:
     """What a log does to HBM, whatever is held before.
 
-    rise: bytes held more when it is over. top: bytes held more at most, at `path`.
-    moves: for each tensor whose count changes or falls below what it was, by how much in the end,
-    and how far at most.
+    rise: bytes held more when it is over. top: bytes held more at most, at `top_ps`, and `held`: of
+    which tensors how many more. moves: for each tensor whose count changes or falls below what it
+    was, by how much in the end, and how far at most. tensors: all that are taken or freed.
     """
 
-    code: Code
     log: Log
     rise: int
     top: int
-    path: Path
+    top_ps: int
+    held: dict[str, int]
     moves: tuple[tuple[str, int, int], ...]
+    tensors: tuple[Alloc, ...]
 
 
 def profile_of(code: Code, log: Log) -> Profile:
     """The profile of a log that was written by `code`."""
     rise, top, path = _highest(log)
-    moves = tuple(
-        (code.tensors[index].tensor, count, lowest)
-        for index, (count, lowest) in _lowest(log).items()
-        if count or lowest < 0
+    tensors, lowest = code.tensors, _lowest(log)
+    counts = _counts_until(log, path)
+    return Profile(
+        log=log,
+        rise=rise,
+        top=top,
+        top_ps=_time(log, path),
+        held={tensors[index].tensor: count for index, count in counts.items()},
+        moves=tuple(
+            (tensors[index].tensor, count, low)
+            for index, (count, low) in lowest.items()
+            if count or low < 0
+        ),
+        tensors=tuple(tensors[index] for index in lowest),
     )
-    return Profile(code, log, rise, top, path, moves)
 
 
 def memory_of(resident: Sequence[Alloc], profile: Profile) -> Memory:
@@ -110,7 +120,7 @@ def memory_of_runs(resident: Sequence[Alloc], runs: Sequence[tuple[int, Profile]
     held += [_held(allocs[name], n) for name, n in _counts_at(runs, best).items() if n]
     return Memory(
         peak_bytes=top + sum(whole_bytes(float(alloc.bytes)) for alloc in resident),
-        peak_ps=runs[best][0] + _time(runs[best][1].log, runs[best][1].path) if best >= 0 else 0,
+        peak_ps=runs[best][0] + runs[best][1].top_ps if best >= 0 else 0,
         held=tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor))),
         changes=tuple(_changes(runs)),
     )
@@ -126,8 +136,8 @@ def _changes(runs: Sequence[tuple[int, Profile]]) -> Iterator[MemoryChange]:
 def _tensors(runs: Sequence[tuple[int, Profile]]) -> dict[str, Alloc]:
     """All tensors by name."""
     found: dict[str, Alloc] = {}
-    for profile in {id(profile): profile for _, profile in runs}.values():
-        for alloc in profile.code.tensors:
+    for profile in dict.fromkeys(profile for _, profile in runs):
+        for alloc in profile.tensors:
             size = whole_bytes(float(alloc.bytes))
             known = whole_bytes(float(found.setdefault(alloc.tensor, alloc).bytes))
             if known != size:
@@ -142,9 +152,7 @@ def _counts_at(runs: Sequence[tuple[int, Profile]], best: int) -> Counter[str]:
         for tensor, rise, _ in profile.moves:
             counts[tensor] += rise
     if best >= 0:
-        profile = runs[best][1]
-        for index, count in _counts_until(profile.log, profile.path).items():
-            counts[profile.code.tensors[index].tensor] += count
+        counts.update(runs[best][1].held)
     return counts
 
 

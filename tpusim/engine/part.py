@@ -4,18 +4,18 @@ It is a segment, or the operations that stand between calls. When it begins noth
 and it is over when its transfers have drained, so each run of it is like the first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from tpusim.costs.tasks import CostedProgram, Task, TaskLoop, TaskOp, TopTask, first_phase
+from tpusim.costs.tasks import CostedProgram, Task, TaskLoop, TaskOp, first_phase
 from tpusim.engine.compile import Surroundings
 from tpusim.engine.journal import Level, Span, flat, times
 from tpusim.engine.lane import Lane
 from tpusim.engine.memory import Profile, profile_of
 from tpusim.phase import Phase
-from tpusim.program import Call
+from tpusim.program import Alloc, Call
 
 Alone: TypeAlias = Callable[[CostedProgram, Surroundings], Lane]
 """Runs the tasks of a part to their end."""
@@ -40,13 +40,23 @@ class Part:
     lane: Lane
 
 
+class _Body(NamedTuple):
+    """Operations that run alone: what they take, what others take that they free, their names."""
+
+    ops: tuple[TaskOp, ...]
+    taken: dict[str, Alloc]
+    foreign: tuple[str, ...]
+    names: tuple[str, ...]
+
+
 class Parts:
     """The parts of several lanes; those that are the same objects in several are run once."""
 
-    __slots__ = ("_alone", "_known")
+    __slots__ = ("_alone", "_bodies", "_known")
 
     def __init__(self, alone: Alone) -> None:
         self._alone = alone
+        self._bodies: dict[tuple[int, ...], _Body] = {}
         self._known: dict[tuple[object, ...], Part] = {}
 
     @property
@@ -56,49 +66,64 @@ class Parts:
 
     def of(self, program: CostedProgram) -> Iterator[tuple[Call, Part]]:
         """What a lane runs one after another: its calls, and in between what is not called."""
-        segments = program.segments
-        parts = {each.name: self._part(each.name, each.body, program) for each in segments}
+        segments = {each.name: self._body(each.body) for each in program.segments}
+        row: list[tuple[str, _Body] | Call] = []
         for are_calls, ops in groupby(program.body, lambda op: isinstance(op, Call)):
             if are_calls:
-                yield from _calls(ops, parts)
+                row += (op for op in ops if isinstance(op, Call))
             else:
-                plain = tuple(op for op in ops if not isinstance(op, Call))
-                part = self._part(program.name, plain, program)
-                yield Call(name=plain[0].name, segment=part.name, microbatch=0), part
+                plain = self._body(tuple(op for op in ops if not isinstance(op, Call)))
+                row.append((program.name, plain))
+        bodies = [*segments.values(), *(each[1] for each in row if not isinstance(each, Call))]
+        parts = {name: self._part(name, body, bodies, program) for name, body in segments.items()}
+        for each in row:
+            if not isinstance(each, Call):
+                part = self._part(*each, bodies, program)
+                yield Call(name=each[1].names[0], segment=part.name, microbatch=0), part
+            elif each.segment in parts:
+                yield each, parts[each.segment]
+            else:
+                raise ValueError(f"call {each.name!r} runs {each.segment!r}, which is no segment")
 
-    def _part(self, name: str, body: tuple[TaskOp, ...], program: CostedProgram) -> Part:
-        key = (*map(id, body), program.links, program.torus)
+    def _body(self, ops: tuple[TaskOp, ...]) -> _Body:
+        key = tuple(map(id, ops))
+        found = self._bodies.get(key)
+        if found is None:
+            tasks = list(_tasks(ops))
+            taken = {alloc.tensor: alloc for task in tasks for alloc in task.allocs}
+            foreign = {name: None for task in tasks for name in task.frees if name not in taken}
+            names = tuple(task.name for task in tasks)
+            found = self._bodies[key] = _Body(ops, taken, tuple(foreign), names)
+        return found
+
+    def _part(
+        self, name: str, body: _Body, bodies: Sequence[_Body], program: CostedProgram
+    ) -> Part:
+        taken = tuple(_taken(tensor, bodies) for tensor in body.foreign)
+        sizes = (float(alloc.bytes) if alloc else None for alloc in taken)
+        key = (*map(id, body.ops), *sizes, program.links, program.torus)
         part = self._known.get(key)
         if part is None:
-            alone = replace(program, name=name, body=body, resident=(), segments=(), host=())
-            lane = self._alone(alone, _around(program, body))
-            part = self._known[key] = _part(lane, first_phase(body))
+            names = frozenset(name for each in bodies for name in each.names)
+            around = Surroundings(tuple(alloc for alloc in taken if alloc), names)
+            alone = replace(
+                program, name=name, body=body.ops, resident=(), segments=(), host=(), ways=()
+            )
+            phase = first_phase(body.ops)
+            part = self._known[key] = _part(self._alone(alone, around), phase)
         return part
 
 
-def _calls(ops: Iterable[TopTask], parts: dict[str, Part]) -> Iterator[tuple[Call, Part]]:
-    for op in ops:
-        if isinstance(op, Call):
-            if op.segment not in parts:
-                raise ValueError(f"call {op.name!r} runs {op.segment!r}, which is no segment")
-            yield op, parts[op.segment]
+def _taken(tensor: str, bodies: Sequence[_Body]) -> Alloc | None:
+    """The first allocation of a tensor in any of the bodies."""
+    return next((each.taken[tensor] for each in bodies if tensor in each.taken), None)
 
 
-def _around(program: CostedProgram, body: Sequence[TaskOp]) -> Surroundings:
-    """What parts of a lane take that this one frees, and the names of the tasks of all."""
-    tasks = list(_tasks(program.body))
-    for segment in program.segments:
-        tasks += _tasks(segment.body)
-    freed = {tensor for task in _tasks(body) for tensor in task.frees}
-    taken = {a.tensor: a for task in tasks for a in task.allocs if a.tensor in freed}
-    return Surroundings(tuple(taken.values()), frozenset(task.name for task in tasks))
-
-
-def _tasks(body: Sequence[TopTask]) -> Iterator[Task]:
+def _tasks(body: Sequence[TaskOp]) -> Iterator[Task]:
     for op in body:
         if isinstance(op, TaskLoop):
             yield from _tasks(op.body)
-        elif isinstance(op, Task):
+        else:
             yield op
 
 

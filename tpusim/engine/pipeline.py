@@ -37,7 +37,7 @@ def run_calls(lanes: Sequence[CostedProgram], alone: Alone) -> Timeline:
     """
     began = perf_counter()
     parts, post, env = Parts(alone), Post(), Environment(0)
-    ways = _Ways()
+    ways = _Ways(len(lanes))
     stages = [Stage(env, post, lane.name, tuple(parts.of(lane)), ways.of(lane)) for lane in lanes]
     events = drive(env, stages)
     stats = Stats(
@@ -53,20 +53,24 @@ def run_calls(lanes: Sequence[CostedProgram], alone: Alone) -> Timeline:
 class _Ways:
     """The ways of messages in integer units; what is one object to several lanes is one step."""
 
-    __slots__ = ("_steps",)
+    __slots__ = ("_lanes", "_steps")
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
         self._steps: dict[tuple[int, int], Step] = {}
 
     def of(self, lane: CostedProgram) -> dict[tuple[str, int], Step]:
         """The step of what each segment of a lane sends to each other lane."""
+        for way in lane.ways:
+            if not 0 <= way.to < self._lanes:
+                raise ValueError(f"lane {lane.name!r} sends to lane {way.to} of {self._lanes}")
         return {(way.segment, way.to): self._step(way.task, lane) for way in lane.ways}
 
     def _step(self, task: Task, lane: CostedProgram) -> Step:
         key = id(task), id(lane.links)
         found = self._steps.get(key)
         if found is None:
-            alone = replace(lane, body=(task,), segments=(), host=(), resident=())
+            alone = replace(lane, body=(task,), segments=(), host=(), resident=(), ways=())
             found = self._steps[key] = compile_lane(alone).steps[0]
         return found
 
@@ -81,7 +85,8 @@ class _Host(NamedTuple):
 
 def _host(number: int, lane: CostedProgram, end_ps: int) -> _Host:
     tasks, waits, done = [], [], 0
-    for step in compile_lane(replace(lane, body=(), segments=(), resident=())).host:
+    alone = replace(lane, body=(), segments=(), resident=(), ways=())
+    for step in compile_lane(alone).host if lane.host else ():
         began, done = done, done + step.alone_ps
         tasks.append(_record(number, step.task, began, done))
         if done > end_ps:
@@ -136,9 +141,9 @@ def _records(lane: int, ran: Iterable[tuple[Spans, Calls]]) -> Iterator[Record]:
 
 def _sends(lane: int, stage: Stage) -> Iterator[Record]:
     """Each task that sends once, with the times of all its messages."""
-    for step, left in stage.left.items():
-        end = left[0] + step.alone_ps
-        yield _record(lane, step.task, left[0], end, (Calls(tuple(left)),))
+    for way in (way for way in stage.ways.values() if way.left):
+        end = way.left[0] + way.step.alone_ps
+        yield _record(lane, way.step.task, way.left[0], end, (Calls(tuple(way.left)),))
 
 
 def _pauses(lane: int, stage: Stage) -> Iterator[Record]:
@@ -163,8 +168,8 @@ def _links(
     for part, when in calls:
         for link, volume in enumerate(part.volumes):
             totals[link] += when.repeats * volume
-    for step, left in stage.left.items():
-        for link, weight in step.uses:
-            totals[link] += len(left) * weight * step.volume
+    for way in stage.ways.values():
+        for link, weight in way.step.uses:
+            totals[link] += len(way.left) * weight * way.step.volume
     for (name, rate), volume in zip(lane.links, totals, strict=True):
         yield LinkUse(number, name, volume, nanobytes_per_ps(float(rate)))

@@ -36,13 +36,13 @@ def drive(env: Environment, lanes: Sequence[Walker]) -> int:
 
     Raises StalledError, with what each lane is at, when nothing is left to happen before.
     """
-    events = 0
-    for process in [env.process(lane.run()) for lane in lanes]:
-        while not process.processed:
-            try:
-                env.step()
-            except EmptySchedule:
-                waiting = "; ".join(lane.where() for lane in lanes if not lane.finished)
-                raise StalledError(f"nothing is left to happen, but {waiting}") from None
-            events += 1
+    events, step = 0, env.step
+    try:
+        for process in [env.process(lane.run()) for lane in lanes]:
+            while not process.processed:
+                step()
+                events += 1
+    except EmptySchedule:
+        waiting = "; ".join(lane.where() for lane in lanes if not lane.finished)
+        raise StalledError(f"nothing is left to happen, but {waiting}") from None
     return events

@@ -30,31 +30,51 @@ class Post:
     waiting: dict[str, Event] = field(default_factory=dict)
 
 
+class Way:
+    """How what a segment sends to another lane gets there: `left` has when each message left.
+
+    link: until when the way to that lane is taken, for all segments.
+    """
+
+    __slots__ = ("_link", "left", "step")
+
+    def __init__(self, step: Step, link: list[int]) -> None:
+        self.step = step
+        self._link = link
+        self.left: list[int] = []
+
+    def send(self, made_ps: int) -> int:
+        """When a message arrives that is made at a time, once those before it have left."""
+        leaves = max(made_ps, self._link[0])
+        self.left.append(leaves)
+        arrives = self._link[0] = leaves + self.step.alone_ps
+        return arrives
+
+
 class Stage:
     """One lane: its process walks through its runs.
 
-    ways: the task of what each segment sends to each other lane. starts: when each run started.
-    left: when the messages of each way left. waits: of the core, by the part that is to run, what
-    it waits for (a part of another lane, or the way of a message) and the length; when they begin.
+    ways: of what each segment sends to each other lane. starts: when each run started. waits: of
+    the core, by the part that is to run, what it waits for (a part of another lane, or the way of a
+    message) and the length; when they begin.
     """
 
     __slots__ = (
-        *("_env", "_links", "_post", "_ways", "awaited", "end_ps", "finished", "left", "name"),
-        *("runs", "starts", "waits"),
+        *("_env", "_post", "awaited", "end_ps", "finished", "name", "runs", "starts", "waits"),
+        "ways",
     )
 
     def __init__(
         self, env: Environment, post: Post, name: str, runs: Sequence[tuple[Call, Part]],
-        ways: Mapping[tuple[str, int], Step],
+        steps: Mapping[tuple[str, int], Step],
     ) -> None:  # fmt: skip
+        links: dict[int, list[int]] = {to: [0] for _, to in steps}
         self._env = env
         self._post = post
-        self._ways = ways
-        self._links: dict[int, int] = {}
+        self.ways = {key: Way(step, links[key[1]]) for key, step in steps.items()}
         self.name = name
         self.runs = runs
         self.starts: list[int] = []
-        self.left: dict[Step, list[int]] = {}
         self.waits: dict[tuple[Part, Part | Step, int], list[int]] = {}
         self.awaited = ""
         self.end_ps = 0
@@ -70,54 +90,43 @@ class Stage:
 
         How long a part takes is known when it starts, and so is when its messages will arrive.
         """
-        env, sent = self._env, self._post.sent
-        free = 0
+        env, sent, waiting = self._env, self._post.sent, self._post.waiting
+        free = now = 0
         for call, part in self.runs:
+            start, made, late = free, free, None
             for message in call.awaits:
                 if message not in sent:
                     self.awaited = message
-                    signal = self._post.waiting[message] = Event(env)
+                    signal = waiting[message] = Event(env)
                     yield signal
-            start = self._start(call, part, free) if call.awaits else free
-            free = start + part.duration_ps
+                    now = int(env.now)
+                found = sent[message]
+                if found[0] > start:
+                    start, late = found[0], found
+                if found[1] > made:
+                    made = found[1]
+            if late is not None:
+                self._note_wait(part, late, free, min(made, start))
             self.starts.append(start)
-            if call.sends:
-                self._send(call, part, free)
-            wait = free - int(env.now)
-            if wait:
-                yield Timeout(env, wait)
+            free = start + part.duration_ps
+            for send in call.sends:
+                message = send.message
+                if message in sent:
+                    raise ValueError(f"call {call.name!r} sends {message!r}, which has been sent")
+                way = self.ways[call.segment, send.to]
+                sent[message] = (way.send(free), free, part, way.step)
+                if message in waiting:
+                    waiting.pop(message).succeed()
+            if free > now:
+                yield Timeout(env, free - now)
+                now = free
         self.end_ps = free
         self.finished = True
 
-    def _start(self, call: Call, part: Part, free: int) -> int:
-        """When a call starts whose messages are all on their way, on a core that is `free`."""
-        sent = self._post.sent
-        start, made, late = free, free, None
-        for message in call.awaits:
-            found = sent[message]
-            if found[0] > start:
-                start, late = found[0], found
-            if found[1] > made:
-                made = found[1]
-        if late is not None:
-            made = min(made, start)
-            if free < made:
-                self.waits.setdefault((part, late[2], made - free), []).append(free)
-            if made < start:
-                self.waits.setdefault((part, late[3], start - made), []).append(made)
-        return start
-
-    def _send(self, call: Call, part: Part, made: int) -> None:
-        """Send what a call makes, once the messages before it to the same lane have left."""
-        sent, waiting = self._post.sent, self._post.waiting
-        for send in call.sends:
-            message, to = send.message, send.to
-            if message in sent:
-                raise ValueError(f"call {call.name!r} sends {message!r}, which has been sent")
-            step = self._ways[call.segment, to]
-            leaves = max(made, self._links.get(to, 0))
-            arrives = self._links[to] = leaves + step.alone_ps
-            self.left.setdefault(step, []).append(leaves)
-            sent[message] = (arrives, made, part, step)
-            if message in waiting:
-                waiting.pop(message).succeed()
+    def _note_wait(self, part: Part, late: Sent, free: int, made: int) -> None:
+        """The core is free, all that a part awaits is made, and then the last of it arrives."""
+        arrives, _, maker, step = late
+        if free < made:
+            self.waits.setdefault((part, maker, made - free), []).append(free)
+        if made < arrives:
+            self.waits.setdefault((part, step, arrives - made), []).append(made)

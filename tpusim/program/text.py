@@ -43,7 +43,7 @@ def _segments(program: Program) -> Iterator[str]:
 
 def _send(send: Send) -> str:
     axes = "+".join(send.axes)
-    return f"send to stage {send.to} {axes} {format_bytes(_one(send.bytes))} {send.dtype}"
+    return f"send to stage {send.to} over {axes}: {format_bytes(_one(send.bytes))} {send.dtype}"
 
 
 def _lines(body: tuple[TopOp, ...], indent: str) -> Iterator[str]:
