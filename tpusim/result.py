@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.partition import CIRCULAR, Plan
 from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import (
     Call,
@@ -95,6 +95,11 @@ class Result:
         return self.programs[self.lane]
 
     @property
+    def shown(self) -> Timeline:
+        """The timeline of that lane alone, as figures and tables of one device show it."""
+        return self.timeline if len(self.programs) == 1 else _of_lane(self.timeline, self.lane)
+
+    @property
     def peak_flops(self) -> float:
         """bf16 FLOP/s of all chips."""
         return self.pod.chips * self.pod.chip.flops["bf16"]
@@ -131,6 +136,17 @@ class Result:
         chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
         most = max(to_host_bytes(program.body, program.segments) for program in self.programs)
         return chips * self.pod.chip.devices * most
+
+    @property
+    def bubble(self) -> float:
+        """The share of the step in which a stage of a pipeline waits, the mean of all stages.
+
+        Of a circular pipeline it is the share of the trips in which it computes what nobody reads.
+        """
+        if self.plan.pipeline != CIRCULAR:
+            return self.breakdown_s.get(BUBBLE, 0.0) / self.step_time_s
+        idle, rounds = self.plan.stages - 1, self.plan.microbatches * self.plan.virtual_stages
+        return idle / (rounds + idle)
 
     @property
     def exposed_s(self) -> float:
@@ -172,6 +188,16 @@ def make_result(
             each for program in programs for each in unasked(program.body, program.segments)
         )),
         verdicts=verdicts, programs=programs, timeline=timeline, lane=lane,
+    )  # fmt: skip
+
+
+def _of_lane(timeline: Timeline, lane: int) -> Timeline:
+    """One lane of a timeline, as its first."""
+    return replace(
+        timeline, lanes=(timeline.lanes[lane],), memory=(timeline.memory[lane],),
+        tasks=tuple(replace(task, lane=0) for task in timeline.tasks if task.lane == lane),
+        waits=tuple(replace(wait, lane=0) for wait in timeline.waits if wait.lane == lane),
+        links=tuple(use._replace(lane=0) for use in timeline.links if use.lane == lane),
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
     device = result.pod.chip.device
     times: dict[str, tuple[int, int]] = {}
     names: dict[str, str] = {}
-    for record in result.timeline.tasks:
+    for record in result.shown.tasks:
         count, total = times.get(record.name, (0, 0))
         times[record.name] = count + record.count, total + record.total_ps
         names[record.name] = record.label

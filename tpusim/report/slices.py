@@ -78,7 +78,7 @@ def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[
     every: each repetition; otherwise the first and last ones, and straight from one to the other.
     Either way the highest level is the peak: it is in the first or the last.
     """
-    level = sum(whole_bytes(float(alloc.bytes)) for alloc in result.program.resident)
+    level = sum(whole_bytes(float(alloc.bytes)) for alloc in result.programs[lane].resident)
     level += int(result.memory_bytes.get(IDLE, 0))
     levels = [(0, level)]
     for entry in unrolled(change_blocks(each_change(result.timeline.memory[lane].changes)), every):

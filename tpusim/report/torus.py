@@ -62,8 +62,8 @@ def torus_data(result: Result) -> TorusUse:
 
 def _bytes_a_step(result: Result) -> float:
     """What one device's share of a link can carry in the step."""
-    rate = next(use.rate_nb_per_ps for use in result.timeline.links if use.link == "ici:x+")
-    return rate * result.timeline.total_ps * 1e-9
+    rate = next(use.rate_nb_per_ps for use in result.shown.links if use.link == "ici:x+")
+    return rate * result.shown.total_ps * 1e-9
 
 
 def _crossed(result: Result) -> dict[Carried, float]:

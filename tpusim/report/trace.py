@@ -58,7 +58,7 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
     """Process, threads and counter of one lane."""
     yield _metadata("process_name", lane, name=f"/device:TPU:{lane}")
     yield _metadata("process_sort_index", lane, sort_index=lane)
-    about = dict(_about(result.program))
+    about = dict(_about(result.programs[lane]))
     for thread, (name, slices) in enumerate(
         _threads(result.timeline, lane, every).items(), STEPS + 1
     ):

@@ -36,12 +36,12 @@ def timeline_data(result: Result) -> tuple[Window, ...]:
     Of a step in microbatches it is a trip in the last one. A program without loops is shown whole.
     """
     by_name: dict[str, list[Record]] = {}
-    for record in result.timeline.tasks:
+    for record in result.shown.tasks:
         if record.stream == CORE and record.duration_ps:
             by_name.setdefault(record.name, []).append(record)
     found = [_trip(op, by_name) for op in _outer_loops(result.program.body)]
     longest = sorted((trip for trip in found if trip), key=lambda trip: -trip[0])[:LOOPS]
-    spans = [trip[1:] for trip in longest] or [("step", 0, result.timeline.total_ps)]
+    spans = [trip[1:] for trip in longest] or [("step", 0, result.shown.total_ps)]
     return tuple(_window(result, *span) for span in sorted(spans, key=lambda span: span[1]))
 
 
@@ -90,7 +90,7 @@ def _names(body: tuple[Op, ...]) -> Iterator[str]:
 
 
 def _window(result: Result, title: str, start_ps: int, end_ps: int) -> Window:
-    timeline = result.timeline
+    timeline = result.shown
     ran = (record for record in timeline.tasks if record.stream == CORE and record.duration_ps)
     core = (
         Slice(max(start, start_ps), min(start + record.duration_ps, end_ps), record)
