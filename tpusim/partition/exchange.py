@@ -27,6 +27,7 @@ class Exchange:
     def __init__(self, plan: Plan, parts: Sequence[Lowered]) -> None:
         self.plan = plan
         self.last = plan.stages - 1
+        self.inner = plan.mesh.get(STAGE_AXES[-1], 1)
         self.tied = _tied(parts, plan)
         self._added = {name: _addition(name, nbytes, plan) for name, nbytes in self.tied.items()}
         self._sent = {
@@ -48,7 +49,7 @@ class Exchange:
         dtype, to = self.plan.dtype_of("accumulator_dtype"), self.last - stage
         sent, added = [], []
         for name, nbytes in self.tied.items():
-            message = send(f"{name} of stage {stage}", stage, to, nbytes, dtype, self.plan)
+            message = send(f"{name} of stage {stage}", stage, to, nbytes, dtype, self.inner)
             sent.append((self._sent[name], _call(self._sent[name], sends=(message,))))
             added.append((self._added[name], _call(self._added[name], f"{name} of stage {to}")))
         return [*sent, *added]
@@ -68,15 +69,15 @@ class Exchange:
         return found
 
     def _number(self, message: str, stage: int, to: int) -> Send:
-        return send(message, stage, to, _NUMBER, "f32", self.plan)
+        return send(message, stage, to, _NUMBER, "f32", self.inner)
 
 
-def send(message: str, stage: int, to: int, nbytes: Number, dtype: str, plan: Plan) -> Send:
+def send(message: str, stage: int, to: int, nbytes: Number, dtype: str, inner: int) -> Send:
     """A message from one stage to the next or the one before, the first being next to the last.
 
-    `stage` is the inner of the two axes, so neighbours lie along it unless it ends between them.
+    inner: the size of `stage`, the inner one of the two axes: neighbours lie along it unless it
+    ends between them.
     """
-    inner = plan.mesh.get(STAGE_AXES[-1], 1)
     crosses = inner == 1 or stage // inner != to // inner
     return Send(
         message=message, to=to, axes=(STAGE_AXES[0 if crosses else -1],), bytes=nbytes, dtype=dtype

@@ -7,6 +7,7 @@ over the microbatches and updates its weights once, after its last microbatch.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from tpusim.graph import Part
 from tpusim.hardware import Placement, Slice
@@ -15,7 +16,7 @@ from tpusim.partition.accumulate import Gradients, accumulator, zeros
 from tpusim.partition.exchange import Exchange, send
 from tpusim.partition.feed import batch_copy
 from tpusim.partition.lower import Bodies, barrier, with_optimizer
-from tpusim.partition.plan import Plan
+from tpusim.partition.plan import STAGE_AXES, Plan
 from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.schedules import make
 from tpusim.partition.segments import Lowered, lowered, merged
@@ -25,11 +26,11 @@ from tpusim.partition.travel import cast_before
 from tpusim.program import (
     Alloc,
     Call,
+    Number,
     Pass,
     Program,
     Schedule,
     Segment,
-    Send,
     Slot,
     Transfer,
 )
@@ -57,7 +58,7 @@ def stage_programs(
     parts: those of the model in its order, with their templates; equal ones are one object.
     """
     check_dtypes(plan, pod.chip)
-    schedule, inner, known = schedule_of(plan), stage_plan(plan), Bodies()
+    inner, known = stage_plan(plan), Bodies()
     distinct = {id(part): (part, like) for part, like in zip(parts, templates, strict=True)}
     made = {
         key: lowered(*pair, inner, pod, placement, known, summed=True)
@@ -65,6 +66,9 @@ def stage_programs(
     }
     chosen = [made[id(part)] for part in parts]
     exchange = Exchange(plan, chosen)
+    hands = tuple(map(_hand, chosen))
+    calls = _calls(plan.pipeline, plan.stages, plan.microbatches, plan.virtual_stages,
+                   plan.mesh.get(STAGE_AXES[-1], 1), hands)  # fmt: skip
     kinds: dict[tuple[int, ...], Stage] = {}
     programs = []
     for stage in range(plan.stages):
@@ -72,19 +76,59 @@ def stage_programs(
         kind = tuple(map(id, own))
         if kind not in kinds:
             kinds[kind] = Stage(own, plan, inner)
-        programs.append(kinds[kind].program(name, stage, schedule, plan, exchange))
+        programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
     return tuple(programs)
+
+
+class _Hand(NamedTuple):
+    """What the calls of a part of the model depend on: its segments, and what it hands on."""
+
+    segments: tuple[tuple[Pass, str], ...]
+    sent: tuple[tuple[Pass, Number, str], ...]
+
+
+def _hand(part: Lowered) -> _Hand:
+    tensors = ((Pass.FORWARD, part.made_bytes, part.part.made),
+               (Pass.BACKWARD, part.given_bytes, part.part.given))  # fmt: skip
+    return _Hand(
+        tuple((kind, segment.name) for kind, segment in part.segments.items()),
+        tuple((kind, nbytes, part.sizes.dtype(t.dtype)) for kind, nbytes, t in tensors if t),
+    )
+
+
+@lru_cache(maxsize=16)
+def _calls(
+    name: str, stages: int, microbatches: int, chunks: int, inner: int, hands: tuple[_Hand, ...]
+) -> tuple[tuple[Call, ...], ...]:
+    """The calls of each stage, which are the same for all plans of one schedule."""
+    schedule = _schedule(name, stages, microbatches, chunks)
+    return tuple(
+        tuple(_call(stage, slot, schedule, inner, hands) for slot in slots)
+        for stage, slots in enumerate(schedule.slots)
+    )
+
+
+def _call(stage: int, slot: Slot, schedule: Schedule, inner: int, hands: tuple[_Hand, ...]) -> Call:
+    hand = hands[slot.chunk * schedule.stages + stage]
+    to = (stage + (1 if slot.kind is Pass.FORWARD else -1)) % schedule.stages
+    return Call(
+        name=str(slot), segment=dict(hand.segments)[slot.kind], microbatch=slot.microbatch,
+        awaits=tuple(
+            _message(other, theirs)
+            for other, theirs in schedule.operands(stage, slot) if other != stage
+        ),
+        sends=tuple(
+            send(_message(stage, slot), stage, to, nbytes, dtype, inner)
+            for kind, nbytes, dtype in hand.sent if kind is slot.kind
+        ),
+    )  # fmt: skip
 
 
 class Stage:
     """What stages with alike parts of the model have in common: operations, segments, memory."""
 
     def __init__(self, parts: Sequence[Lowered], plan: Plan, inner: Plan) -> None:
-        self.parts = parts
-        self.passes = {
-            (kind, chunk): segment
-            for chunk, part in enumerate(parts) for kind, segment in part.segments.items()
-        }  # fmt: skip
+        self.passes = [segment for part in parts for segment in part.segments.values()]
         self.weights, sizes = merged(parts), parts[0].sizes
         held = {name for part in parts for name in part.gradients.held}
         sums = {w.name: accumulator(w, plan, sizes) for w in self.weights if w.name in held}
@@ -104,36 +148,16 @@ class Stage:
         self.resident = (*optimizer.resident(self.weights, plan, sizes), *_buffers(parts))
 
     def program(
-        self, name: str, stage: int, schedule: Schedule, plan: Plan, exchange: Exchange
+        self, name: str, stage: int, calls: tuple[Call, ...], plan: Plan, exchange: Exchange
     ) -> Program:
         """The program of one of the stages."""
-        slots = schedule.slots[stage]
-        calls = [self._call(stage, slot, schedule, plan) for slot in slots]
         more = exchange.calls(stage, self.norm)
-        segments = (*self.passes.values(), *(segment for segment, _ in more))
+        segments = (*self.passes, *(segment for segment, _ in more))
         return Program(
             name=f"{name}, stage {stage}", axes=tuple(plan.mesh.items()),
             body=(*self.before, *calls, *(call for _, call in more), *self.after),
             resident=self.resident,
             segments=tuple({segment.name: segment for segment in segments}.values()),
-        )  # fmt: skip
-
-    def _call(self, stage: int, slot: Slot, schedule: Schedule, plan: Plan) -> Call:
-        part = self.parts[slot.chunk]
-        awaits = tuple(
-            _message(other, theirs)
-            for other, theirs in schedule.operands(stage, slot) if other != stage
-        )  # fmt: skip
-        ahead = slot.kind is Pass.FORWARD
-        wanted = part.part.made if ahead else part.part.given
-        sends: tuple[Send, ...] = ()
-        if wanted and slot.kind is not Pass.WEIGHTS:
-            to = (stage + (1 if ahead else -1)) % schedule.stages
-            nbytes = part.made_bytes if ahead else part.given_bytes
-            sends = (send(_message(stage, slot), stage, to, nbytes, wanted.dtype, plan),)
-        return Call(
-            name=str(slot), segment=self.passes[slot.kind, slot.chunk].name,
-            microbatch=slot.microbatch, awaits=awaits, sends=sends,
         )  # fmt: skip
 
 

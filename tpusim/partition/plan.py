@@ -294,7 +294,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 def _check_pipeline(plan: Plan) -> None:
     """Raise PlanError for keys of a pipeline that contradict each other."""
     staged = any(axis in plan.mesh for axis in STAGE_AXES)
-    given = {"schedule": plan.schedule, "stage_layers": tuple(plan.stage_layers)}
+    given = {"schedule": plan.schedule, "stage_layers": plan.stage_layers}
     for key, value in given.items():
         if value and not staged:
             raise PlanError(
@@ -311,6 +311,17 @@ def _check_pipeline(plan: Plan) -> None:
         raise PlanError(
             "plan.schedule is 'interleaved', but plan.virtual_stages is 1, so there is nothing to "
             "interleave; write virtual_stages = 2 or more, or schedule = '1f1b'"
+        )
+    if plan.offload and schedule.startswith("zb"):
+        raise PlanError(
+            f"plan.offload is {list(plan.offload)}, but the schedule {schedule} keeps what weight "
+            "gradients read in HBM until it makes them; leave it out, or write schedule = '1f1b'"
+        )
+    listed = isinstance(plan.stage_layers, Sequence) and not isinstance(plan.stage_layers, str)
+    if not listed:
+        raise PlanError(
+            f"plan.stage_layers is {plan.stage_layers!r}; write a list of whole numbers, such as "
+            "[16, 16, 15]"
         )
     for place, layers in enumerate(plan.stage_layers):
         _positive(f"plan.stage_layers[{place}]", layers)
