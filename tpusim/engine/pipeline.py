@@ -59,12 +59,12 @@ class _Ways:
         self._lanes = lanes
         self._steps: dict[tuple[int, int], Step] = {}
 
-    def of(self, lane: CostedProgram) -> dict[tuple[str, int], Step]:
+    def of(self, lane: CostedProgram) -> dict[tuple[str, int, float], Step]:
         """The step of what each segment of a lane sends to each other lane."""
         for way in lane.ways:
             if not 0 <= way.to < self._lanes:
                 raise ValueError(f"lane {lane.name!r} sends to lane {way.to} of {self._lanes}")
-        return {(way.segment, way.to): self._step(way.task, lane) for way in lane.ways}
+        return {(way.segment, way.to, way.bytes): self._step(way.task, lane) for way in lane.ways}
 
     def _step(self, task: Task, lane: CostedProgram) -> Step:
         key = id(task), id(lane.links)
