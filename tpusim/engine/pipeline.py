@@ -11,8 +11,8 @@ from tpusim.costs.tasks import CostedProgram, Task
 from tpusim.engine.clock import nanobytes_per_ps
 from tpusim.engine.code import Step
 from tpusim.engine.compile import compile_lane
+from tpusim.engine.holdings import Holdings
 from tpusim.engine.journal import Calls, Level, called
-from tpusim.engine.memory import memory_of_runs
 from tpusim.engine.part import Alone, Part, Parts, Spans
 from tpusim.engine.progress import drive
 from tpusim.engine.stage import Post, Stage
@@ -105,7 +105,7 @@ def _timeline(lanes: Sequence[CostedProgram], stages: Sequence[Stage], stats: St
     tasks: list[Record] = []
     waits: list[Record] = []
     links: list[LinkUse] = []
-    memory = []
+    memory, holdings = [], Holdings()
     for at, (stage, host, lane) in enumerate(zip(stages, hosts, lanes, strict=True)):
         ran = list(zip(stage.starts, [part for _, part in stage.runs], strict=True))
         calls = tuple(called(ran))
@@ -119,7 +119,9 @@ def _timeline(lanes: Sequence[CostedProgram], stages: Sequence[Stage], stats: St
             phase = stage.runs[-1][1].phase if stage.runs else Phase.FORWARD
             waits.append(Record(at, BUBBLE, BUBBLE, phase, BUBBLE, host.end_ps, total))
         links += _links(at, stage, lane, calls)
-        memory.append(memory_of_runs(lane.resident, [(start, part.profile) for start, part in ran]))
+        profiles = [(start, part.profile) for start, part in ran]
+        logs = [(part.profile, when) for part, when in calls]
+        memory.append(holdings.memory(lane.resident, profiles, logs))
     return Timeline(
         total_ps=total,
         lanes=tuple((lane.name, host.end_ps) for lane, host in zip(lanes, hosts, strict=True)),
@@ -136,7 +138,10 @@ def _records(lane: int, ran: Iterable[tuple[Spans, Calls]]) -> Iterator[Record]:
     for spans, calls in ran:
         first = calls.starts_ps[0]
         for (step, start, end), levels in spans:
-            yield _record(lane, step.task, first + start, first + end, (calls, *levels))
+            task, begin, done = step.task, first + start, first + end
+            yield Record(
+                lane, task.name, task.label, task.phase, task.stream, begin, done, (calls, *levels)
+            )
 
 
 def _sends(lane: int, stage: Stage) -> Iterator[Record]:
