@@ -8,7 +8,7 @@ task puts on that link: collectives count in 64ths of what their busiest link ca
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.network.messages import Moves
@@ -96,18 +96,6 @@ class CostedProgram:
     host: tuple[Task, ...] = ()
     segments: tuple[TaskSegment, ...] = ()
     ways: tuple[Way, ...] = ()
-
-
-def every_task(program: CostedProgram) -> CostedProgram:
-    """A program whose body has each task once: a segment's where it is called first, then ways.
-
-    For those who look tasks up by name; it is not what the lane runs.
-    """
-    segments = {segment.name: segment.body for segment in program.segments}
-    body: list[TopTask] = []
-    for op in program.body:
-        body += segments.pop(op.segment, ()) if isinstance(op, Call) else (op,)
-    return replace(program, body=(*body, *(way.task for way in program.ways)), segments=(), ways=())
 
 
 def first_phase(body: Sequence[TaskOp]) -> Phase:

@@ -1,7 +1,7 @@
 """What a run of the engine returns: plain data, exact, with repeated parts kept once."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
@@ -97,17 +97,6 @@ class Timeline:
     links: tuple[LinkUse, ...]
     memory: tuple[Memory, ...]
     stats: Stats = field(compare=False)
-
-    def of_lane(self, lane: int) -> "Timeline":
-        """The timeline of one lane by itself, as lane 0; the step ends when all lanes have."""
-        return replace(
-            self,
-            lanes=self.lanes[lane : lane + 1],
-            tasks=tuple(replace(each, lane=0) for each in self.tasks if each.lane == lane),
-            waits=tuple(replace(each, lane=0) for each in self.waits if each.lane == lane),
-            links=tuple(use._replace(lane=0) for use in self.links if use.lane == lane),
-            memory=self.memory[lane : lane + 1],
-        )
 
     @property
     def device_ps(self) -> int:

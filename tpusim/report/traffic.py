@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tpusim.costs import cost_program
-from tpusim.costs.tasks import every_task
 from tpusim.engine import Record
 from tpusim.engine.code import Code, Step
 from tpusim.engine.compile import compile_lane
@@ -23,8 +22,8 @@ class Load(NamedTuple):
 
 
 def compiled(result: Result) -> Code:
-    """Each task of a result's program as the engine ran it, in integer units."""
-    return compile_lane(every_task(cost_program(result.program, result.pod, result.placement)))
+    """The program of a result as the engine ran it, in integer units."""
+    return compile_lane(cost_program(result.program, result.pod, result.placement))
 
 
 def link_volumes(result: Result) -> dict[str, Counter[str]]:

@@ -6,9 +6,8 @@ import pytest
 from engine_programs import US, loop, task, transfer
 from pipelines import kinds, lanes_of
 
-from tpusim.costs.tasks import ON_HOST, CostedProgram, TaskOp, TaskSegment, every_task
+from tpusim.costs.tasks import ON_HOST, CostedProgram, TaskOp, TaskSegment
 from tpusim.engine import Calls, Fold, Repeat, Timeline, run
-from tpusim.engine.compile import compile_lane
 from tpusim.partition.schedules import make
 from tpusim.program import Alloc, Call, Dep, Phase
 
@@ -114,25 +113,6 @@ def test_each_lane_waits_for_its_host_and_then_for_the_others() -> None:
     assert timeline.device_ps == 9 * US
     alone = run([replace(short, host=(host,))])
     assert (alone.total_ps, alone.device_ps) == (5 * US, 2 * US)
-
-
-def test_a_lane_by_itself_keeps_the_length_of_the_step() -> None:
-    timeline = run(lanes_of(make("1f1b", 3, 4), kinds(5, 9), lambda stage, slot: 2))
-    for number in range(3):
-        one = timeline.of_lane(number)
-        assert one.lanes == (timeline.lanes[number],)
-        core = [each for each in (*one.tasks, *one.waits) if each.stream != "ici:stage"]
-        held = sum(each.total_ps for each in one.waits if each.stream == "ici:stage")
-        assert sum(each.total_ps for each in core) + held == one.total_ps == timeline.total_ps
-        assert {each.lane for each in (*one.tasks, *one.waits, *one.links)} <= {0}
-
-
-def test_every_task_of_a_lane_can_be_looked_up() -> None:
-    lanes = lanes_of(make("1f1b", 3, 4), kinds(5, 9), lambda stage, slot: 2)
-    timeline = run(lanes)
-    for number, program in enumerate(lanes):
-        known = {step.task.name for step in compile_lane(every_task(program)).steps}
-        assert known == {each.name for each in timeline.tasks if each.lane == number}
 
 
 def test_a_bubble_has_the_phase_of_what_waits() -> None:
