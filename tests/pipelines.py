@@ -87,7 +87,7 @@ def lane_of(schedule: Schedule, stage: int, lasts: Lasts, travels: Lasts) -> Cos
         segments.append(TaskSegment(name=name, body=(task,)))
     calls = tuple(calls_of(schedule, stage))
     ways = [
-        Way(segment=name, to=to, task=_message(name, to, travels(stage, slots[name])))
+        Way(segment=name, to=to, bytes=8.0, task=_message(name, to, travels(stage, slots[name])))
         for name, to in dict.fromkeys((c.segment, send.to) for c in calls for send in c.sends)
     ]
     return CostedProgram(

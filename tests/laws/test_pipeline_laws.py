@@ -150,7 +150,7 @@ def test_lanes_that_wait_for_each_other_say_so() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"segment": "G"}, "call 'F0' runs 'G', which is no segment"),
+        ({"segment": "G"}, "a call runs 'G', which is no segment"),
         ({"awaits": ("nothing",)}, "waits before F0 for 'nothing'"),
     ],
 )

@@ -26,27 +26,25 @@ class Sends:
     def ways(self, stage: int, body: Iterable[TopOp], phases: Mapping[str, Phase]) -> Iterator[Way]:
         """How what each segment of a stage sends gets to each other stage.
 
-        phases: of each segment. Raises ValueError for calls of one segment that send another stage
-        different bytes, and for a stage that is no neighbour on the ring of stages.
+        phases: of each segment. Raises ValueError for a stage that is no neighbour on the ring of
+        stages.
         """
-        found: dict[tuple[str, int], Send] = {}
+        found: dict[tuple[str, int, float], Send] = {}
         for call in body:
             if isinstance(call, Call):
                 for send in call.sends:
-                    first = found.setdefault((call.segment, send.to), send)
-                    if first.bytes != send.bytes or first.axes != send.axes:
-                        raise ValueError(f"{call.segment!r} sends {send.message!r} unlike others")
-        for (segment, to), send in found.items():
-            yield Way(
-                segment=segment, to=to, task=self._task(send, stage, segment, phases[segment])
-            )
+                    found.setdefault((call.segment, send.to, float(send.bytes)), send)
+        for (segment, to, nbytes), send in found.items():
+            task = self._task(send, stage, segment, phases[segment])
+            yield Way(segment=segment, to=to, bytes=nbytes, task=task)
 
     def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
         where = _where(stage, send.to, self.stages)
         key = (segment, phase, where, send.axes, float(send.bytes))
         task = self._known.get(key)
         if task is None:
-            name = f"{segment} to {where}"
+            alike = sum(known[:3] == key[:3] for known in self._known)
+            name = f"{segment} to {where}" + (f" ({alike + 1})" if alike else "")
             task = self._known[key] = _task(send, name, where, phase, self.machine)
         return task
 

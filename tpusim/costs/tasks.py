@@ -65,10 +65,11 @@ class TaskSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How what a segment sends to lane `to` gets there, on links that no task is on."""
+    """How `bytes` that a segment sends to lane `to` get there, on links that no task is on."""
 
     segment: str
     to: int
+    bytes: float
     task: Task
 
 

@@ -7,13 +7,13 @@ each point, so the highest point is in the first or in the last.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tpusim.engine.clock import whole_bytes
 from tpusim.engine.code import Code
-from tpusim.engine.journal import Entry, Level, Moment, Repeated, called, flat, times
+from tpusim.engine.journal import Calls, Entry, Level, Moment, Repeated, flat, times
 from tpusim.program import Alloc
 
 Log: TypeAlias = Sequence[Entry[Moment]]
@@ -40,17 +40,28 @@ class MemoryChange(NamedTuple):
     repeats: tuple[Level, ...] = ()
 
 
-class Memory(NamedTuple):
-    """HBM of one lane: its peak, what is held then (largest first), and all changes.
+Changes: TypeAlias = tuple[MemoryChange, ...]
 
-    Resident tensors are held from time 0 and are no changes. Changes at one time are in the order
-    in which they happen; those of a called segment are in its own order, whatever runs between.
+
+class Memory(NamedTuple):
+    """HBM of one lane: its peak, what is held then (largest first), and all changes by log.
+
+    Each log is run once from time 0, or where there are calls at each of them.
     """
 
     peak_bytes: int
     peak_ps: int
     held: tuple[Held, ...]
-    changes: tuple[MemoryChange, ...]
+    logs: tuple[tuple[Calls | None, Changes], ...]
+
+    @property
+    def changes(self) -> Changes:
+        """All changes; those at one time are in the order in which they happen.
+
+        Resident tensors are held from time 0 and are no changes. Those of a called segment are in
+        its own order, whatever runs between its calls.
+        """
+        return tuple(change for calls, log in self.logs for change in _at(calls, log))
 
     def by_category(self) -> dict[str, int]:
         """Bytes at the peak of each category."""
@@ -60,22 +71,30 @@ class Memory(NamedTuple):
         return dict(totals)
 
 
+def _at(calls: Calls | None, log: Changes) -> Iterable[MemoryChange]:
+    """The changes of a log with the times of its calls."""
+    if calls is None:
+        return log
+    first = calls.starts_ps[0]
+    return (MemoryChange(first + time, nbytes, (calls, *levels)) for time, nbytes, levels in log)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
     """What a log does to HBM, whatever is held before.
 
     rise: bytes held more when it is over. top: bytes held more at most, at `top_ps`, and `held`: of
-    which tensors how many more. moves: for each tensor whose count changes or falls below what it
+    which tensors how many more. moves: of each tensor whose count changes or falls below what it
     was, by how much in the end, and how far at most. tensors: all that are taken or freed.
     """
 
-    log: Log
     rise: int
     top: int
     top_ps: int
     held: dict[str, int]
-    moves: tuple[tuple[str, int, int], ...]
+    moves: dict[str, tuple[int, int]]
     tensors: tuple[Alloc, ...]
+    changes: Changes
 
 
 def profile_of(code: Code, log: Log) -> Profile:
@@ -84,79 +103,39 @@ def profile_of(code: Code, log: Log) -> Profile:
     tensors, lowest = code.tensors, _lowest(log)
     counts = _counts_until(log, path)
     return Profile(
-        log=log,
         rise=rise,
         top=top,
         top_ps=_time(log, path),
         held={tensors[index].tensor: count for index, count in counts.items()},
-        moves=tuple(
-            (tensors[index].tensor, count, low)
+        moves={
+            tensors[index].tensor: (count, low)
             for index, (count, low) in lowest.items()
             if count or low < 0
-        ),
+        },
         tensors=tuple(tensors[index] for index in lowest),
+        changes=tuple(MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(log)),
     )
 
 
 def memory_of(resident: Sequence[Alloc], profile: Profile) -> Memory:
-    """The memory of a lane that writes one log. Raises ValueError as `memory_of_runs` does."""
-    changes = (MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(profile.log))
-    return memory_of_runs(resident, [(0, profile)])._replace(changes=tuple(changes))
+    """The memory of a lane that writes one log.
 
-
-def memory_of_runs(resident: Sequence[Alloc], runs: Sequence[tuple[int, Profile]]) -> Memory:
-    """The memory of one lane that runs logs one after another, each from a time on.
-
-    Raises ValueError when a tensor is freed that is not held, or has two sizes.
+    Raises ValueError when a tensor is freed that is not held.
     """
-    _check_balance(runs)
-    level, top, best = 0, 0, -1
-    for at, (_, profile) in enumerate(runs):
-        if level + profile.top > top:
-            top, best = level + profile.top, at
-        level += profile.rise
-    held = [_held(alloc, 1) for alloc in resident]
-    allocs = _tensors(runs)
-    held += [_held(allocs[name], n) for name, n in _counts_at(runs, best).items() if n]
+    for tensor, (_, lowest) in profile.moves.items():
+        if lowest < 0:
+            raise ValueError(f"tensor {tensor!r} is freed and not held")
+    allocs = {alloc.tensor: alloc for alloc in profile.tensors}
+    held = [held_of(alloc, 1) for alloc in resident]
+    held += [held_of(allocs[name], count) for name, count in profile.held.items() if count]
+    base = sum(whole_bytes(float(alloc.bytes)) for alloc in resident)
     return Memory(
-        peak_bytes=top + sum(whole_bytes(float(alloc.bytes)) for alloc in resident),
-        peak_ps=runs[best][0] + runs[best][1].top_ps if best >= 0 else 0,
-        held=tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor))),
-        changes=tuple(_changes(runs)),
+        profile.top + base, profile.top_ps, largest_first(held), ((None, profile.changes),)
     )
 
 
-def _changes(runs: Sequence[tuple[int, Profile]]) -> Iterator[MemoryChange]:
-    """The changes of each log once, with the times at which it runs."""
-    for profile, calls in called(runs):
-        for (at, change), levels in flat(profile.log):
-            yield MemoryChange(calls.starts_ps[0] + at, change.bytes, (calls, *levels))
-
-
-def _tensors(runs: Sequence[tuple[int, Profile]]) -> dict[str, Alloc]:
-    """All tensors by name."""
-    found: dict[str, Alloc] = {}
-    for profile in dict.fromkeys(profile for _, profile in runs):
-        for alloc in profile.tensors:
-            size = whole_bytes(float(alloc.bytes))
-            known = whole_bytes(float(found.setdefault(alloc.tensor, alloc).bytes))
-            if known != size:
-                raise ValueError(f"tensor {alloc.tensor!r} has {known} and {size} bytes")
-    return found
-
-
-def _counts_at(runs: Sequence[tuple[int, Profile]], best: int) -> Counter[str]:
-    """Instances held of each tensor at the peak, which is in the run `best`."""
-    counts: Counter[str] = Counter()
-    for _, profile in runs[: max(0, best)]:
-        for tensor, rise, _ in profile.moves:
-            counts[tensor] += rise
-    if best >= 0:
-        counts.update(runs[best][1].held)
-    return counts
-
-
-def _held(alloc: Alloc, count: int) -> Held:
+def held_of(alloc: Alloc, count: int) -> Held:
+    """So many instances of a tensor."""
     return Held(
         tensor=alloc.tensor,
         category=alloc.category,
@@ -164,6 +143,11 @@ def _held(alloc: Alloc, count: int) -> Held:
         bytes=count * whole_bytes(float(alloc.bytes)),
         padded=count * whole_bytes(float(alloc.padded)),
     )
+
+
+def largest_first(held: Iterable[Held]) -> tuple[Held, ...]:
+    """What is held, in the order in which it is shown."""
+    return tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor)))
 
 
 def _highest(log: Log) -> tuple[int, int, Path]:
@@ -215,16 +199,6 @@ def _count(log: Log, runs: int, counts: Counter[int]) -> None:
     for (_, change), levels in flat(log):
         for index, sign in change.tensors:
             counts[index] += sign * runs * times(levels)
-
-
-def _check_balance(runs: Sequence[tuple[int, Profile]]) -> None:
-    held: dict[str, int] = {}
-    for _, profile in runs:
-        for tensor, rise, lowest in profile.moves:
-            before = held.get(tensor, 0)
-            if before + lowest < 0:
-                raise ValueError(f"tensor {tensor!r} is freed and not held")
-            held[tensor] = before + rise
 
 
 def _lowest(log: Log) -> dict[int, tuple[int, int]]:

@@ -6,10 +6,9 @@ and it is over when its transfers have drained, so each run of it is like the fi
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from tpusim.costs.tasks import CostedProgram, Task, TaskLoop, TaskOp, first_phase
+from tpusim.costs.tasks import CostedProgram, Task, TaskLoop, TaskOp, TopTask, first_phase
 from tpusim.engine.compile import Surroundings
 from tpusim.engine.journal import Level, Span, flat, times
 from tpusim.engine.lane import Lane
@@ -27,7 +26,8 @@ Spans: TypeAlias = tuple[tuple[Span, tuple[Level, ...]], ...]
 class Part:
     """What one run of a part does, from time 0.
 
-    tasks, waits: with their levels of repetition. volumes: nanobytes on each of the lane's links.
+    tasks, waits: with their levels of repetition. volumes: the lane's links that are used, by
+    index, with nanobytes.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Part:
     duration_ps: int
     tasks: Spans
     waits: Spans
-    volumes: tuple[int, ...]
+    volumes: tuple[tuple[int, int], ...]
     profile: Profile
     lane: Lane
 
@@ -64,26 +64,21 @@ class Parts:
         """What was simulated, each once."""
         return tuple(self._known.values())
 
-    def of(self, program: CostedProgram) -> Iterator[tuple[Call, Part]]:
+    def of(self, program: CostedProgram) -> list[tuple[Call, Part]]:
         """What a lane runs one after another: its calls, and in between what is not called."""
-        segments = {each.name: self._body(each.body) for each in program.segments}
-        row: list[tuple[str, _Body] | Call] = []
-        for are_calls, ops in groupby(program.body, lambda op: isinstance(op, Call)):
-            if are_calls:
-                row += (op for op in ops if isinstance(op, Call))
-            else:
-                plain = self._body(tuple(op for op in ops if not isinstance(op, Call)))
-                row.append((program.name, plain))
-        bodies = [*segments.values(), *(each[1] for each in row if not isinstance(each, Call))]
-        parts = {name: self._part(name, body, bodies, program) for name, body in segments.items()}
-        for each in row:
-            if not isinstance(each, Call):
-                part = self._part(*each, bodies, program)
-                yield Call(name=each[1].names[0], segment=part.name, microbatch=0), part
-            elif each.segment in parts:
-                yield each, parts[each.segment]
-            else:
-                raise ValueError(f"call {each.name!r} runs {each.segment!r}, which is no segment")
+        bodies = {each.name: self._body(each.body) for each in program.segments}
+        row = list(_row(program.body))
+        plain = {id(ops): self._body(ops) for ops in row if not isinstance(ops, Call)}
+        lane = [*bodies.values(), *plain.values()]
+        parts = {name: self._part(name, body, lane, program) for name, body in bodies.items()}
+        others = {key: self._part(program.name, body, lane, program) for key, body in plain.items()}
+        try:
+            return [
+                (op, parts[op.segment]) if isinstance(op, Call) else (_call(op), others[id(op)])
+                for op in row
+            ]
+        except KeyError as error:
+            raise ValueError(f"a call runs {error.args[0]!r}, which is no segment") from None
 
     def _body(self, ops: tuple[TaskOp, ...]) -> _Body:
         key = tuple(map(id, ops))
@@ -114,6 +109,26 @@ class Parts:
         return part
 
 
+def _row(body: Sequence[TopTask]) -> Iterator[Call | tuple[TaskOp, ...]]:
+    """The calls of a body, and what stands between them."""
+    plain: list[TaskOp] = []
+    for op in body:
+        if isinstance(op, Call):
+            if plain:
+                yield tuple(plain)
+                plain = []
+            yield op
+        else:
+            plain.append(op)
+    if plain:
+        yield tuple(plain)
+
+
+def _call(ops: Sequence[TaskOp]) -> Call:
+    """The run of what stands between calls, as a call of its own."""
+    return Call(name=ops[0].name, segment="", microbatch=0)
+
+
 def _taken(tensor: str, bodies: Sequence[_Body]) -> Alloc | None:
     """The first allocation of a tensor in any of the bodies."""
     return next((each.taken[tensor] for each in bodies if tensor in each.taken), None)
@@ -137,7 +152,11 @@ def _part(lane: Lane, phase: Phase) -> Part:
         duration_ps=lane.end_ps,
         tasks=tasks,
         waits=tuple(entry for entry in flat(journal.waits) if entry[0][1] < entry[0][2]),
-        volumes=volumes(tasks, code.first_link, len(code.links)),
+        volumes=tuple(
+            (link, volume)
+            for link, volume in enumerate(volumes(tasks, code.first_link, len(code.links)))
+            if volume
+        ),
         profile=profile_of(code, journal.changes),
         lane=lane,
     )

@@ -11,8 +11,8 @@ from tpusim.costs.tasks import CostedProgram, Task
 from tpusim.engine.clock import nanobytes_per_ps
 from tpusim.engine.code import Step
 from tpusim.engine.compile import compile_lane
+from tpusim.engine.holdings import Holdings
 from tpusim.engine.journal import Calls, Level, called
-from tpusim.engine.memory import memory_of_runs
 from tpusim.engine.part import Alone, Part, Parts, Spans
 from tpusim.engine.progress import drive
 from tpusim.engine.stage import Post, Stage
@@ -38,7 +38,7 @@ def run_calls(lanes: Sequence[CostedProgram], alone: Alone) -> Timeline:
     began = perf_counter()
     parts, post, env = Parts(alone), Post(), Environment(0)
     ways = _Ways(len(lanes))
-    stages = [Stage(env, post, lane.name, tuple(parts.of(lane)), ways.of(lane)) for lane in lanes]
+    stages = [Stage(env, post, lane.name, parts.of(lane), ways.of(lane)) for lane in lanes]
     events = drive(env, stages)
     stats = Stats(
         events=events + sum(part.lane.events for part in parts.all),
@@ -59,12 +59,12 @@ class _Ways:
         self._lanes = lanes
         self._steps: dict[tuple[int, int], Step] = {}
 
-    def of(self, lane: CostedProgram) -> dict[tuple[str, int], Step]:
+    def of(self, lane: CostedProgram) -> dict[tuple[str, int, float], Step]:
         """The step of what each segment of a lane sends to each other lane."""
         for way in lane.ways:
             if not 0 <= way.to < self._lanes:
                 raise ValueError(f"lane {lane.name!r} sends to lane {way.to} of {self._lanes}")
-        return {(way.segment, way.to): self._step(way.task, lane) for way in lane.ways}
+        return {(way.segment, way.to, way.bytes): self._step(way.task, lane) for way in lane.ways}
 
     def _step(self, task: Task, lane: CostedProgram) -> Step:
         key = id(task), id(lane.links)
@@ -105,7 +105,7 @@ def _timeline(lanes: Sequence[CostedProgram], stages: Sequence[Stage], stats: St
     tasks: list[Record] = []
     waits: list[Record] = []
     links: list[LinkUse] = []
-    memory = []
+    memory, holdings, rates = [], Holdings(), _Rates()
     for at, (stage, host, lane) in enumerate(zip(stages, hosts, lanes, strict=True)):
         ran = list(zip(stage.starts, [part for _, part in stage.runs], strict=True))
         calls = tuple(called(ran))
@@ -118,8 +118,10 @@ def _timeline(lanes: Sequence[CostedProgram], stages: Sequence[Stage], stats: St
         if host.end_ps < total:
             phase = stage.runs[-1][1].phase if stage.runs else Phase.FORWARD
             waits.append(Record(at, BUBBLE, BUBBLE, phase, BUBBLE, host.end_ps, total))
-        links += _links(at, stage, lane, calls)
-        memory.append(memory_of_runs(lane.resident, [(start, part.profile) for start, part in ran]))
+        links += _links(at, stage, rates.of(lane), calls)
+        profiles = [(start, part.profile) for start, part in ran]
+        logs = [(part.profile, when) for part, when in calls]
+        memory.append(holdings.memory(lane.resident, profiles, logs))
     return Timeline(
         total_ps=total,
         lanes=tuple((lane.name, host.end_ps) for lane, host in zip(lanes, hosts, strict=True)),
@@ -136,7 +138,10 @@ def _records(lane: int, ran: Iterable[tuple[Spans, Calls]]) -> Iterator[Record]:
     for spans, calls in ran:
         first = calls.starts_ps[0]
         for (step, start, end), levels in spans:
-            yield _record(lane, step.task, first + start, first + end, (calls, *levels))
+            task, begin, done = step.task, first + start, first + end
+            yield Record(
+                lane, task.name, task.label, task.phase, task.stream, begin, done, (calls, *levels)
+            )
 
 
 def _sends(lane: int, stage: Stage) -> Iterator[Record]:
@@ -160,16 +165,34 @@ def _pauses(lane: int, stage: Stage) -> Iterator[Record]:
         yield Record(lane, name, label, part.phase, stream, first, first + length, levels)
 
 
+class _Rates:
+    """The rates of the links of lanes, in nB/ps; most lanes have the same links."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[str, int]]] = {}
+
+    def of(self, lane: CostedProgram) -> list[tuple[str, int]]:
+        """Name and rate of each link of a lane."""
+        found = self._known.get(id(lane.links))
+        if found is None:
+            found = [(name, nanobytes_per_ps(float(rate))) for name, rate in lane.links]
+            self._known[id(lane.links)] = found
+        return found
+
+
 def _links(
-    number: int, stage: Stage, lane: CostedProgram, calls: Iterable[tuple[Part, Calls]]
-) -> Iterator[LinkUse]:
+    number: int, stage: Stage, rates: Sequence[tuple[str, int]],
+    calls: Iterable[tuple[Part, Calls]],
+) -> Iterator[LinkUse]:  # fmt: skip
     """What each link of a lane carried: its parts as often as they ran, and its messages."""
-    totals = [0] * len(lane.links)
+    totals = [0] * len(rates)
     for part, when in calls:
-        for link, volume in enumerate(part.volumes):
+        for link, volume in part.volumes:
             totals[link] += when.repeats * volume
     for way in stage.ways.values():
         for link, weight in way.step.uses:
             totals[link] += len(way.left) * weight * way.step.volume
-    for (name, rate), volume in zip(lane.links, totals, strict=True):
-        yield LinkUse(number, name, volume, nanobytes_per_ps(float(rate)))
+    for (name, rate), volume in zip(rates, totals, strict=True):
+        yield LinkUse(number, name, volume, rate)

@@ -66,9 +66,9 @@ class Stage:
 
     def __init__(
         self, env: Environment, post: Post, name: str, runs: Sequence[tuple[Call, Part]],
-        steps: Mapping[tuple[str, int], Step],
+        steps: Mapping[tuple[str, int, float], Step],
     ) -> None:  # fmt: skip
-        links: dict[int, list[int]] = {to: [0] for _, to in steps}
+        links: dict[int, list[int]] = {to: [0] for _, to, _ in steps}
         self._env = env
         self._post = post
         self.ways = {key: Way(step, links[key[1]]) for key, step in steps.items()}
@@ -113,7 +113,7 @@ class Stage:
                 message = send.message
                 if message in sent:
                     raise ValueError(f"call {call.name!r} sends {message!r}, which has been sent")
-                way = self.ways[call.segment, send.to]
+                way = self.ways[call.segment, send.to, float(send.bytes)]
                 sent[message] = (way.send(free), free, part, way.step)
                 if message in waiting:
                     waiting.pop(message).succeed()
