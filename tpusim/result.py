@@ -184,9 +184,10 @@ def make_result(
         hbm_peak_bytes=sum(held.values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
         memory_bytes=held,
         link_use=link_shares(timeline),
-        unasked=tuple(dict.fromkeys(
-            each for program in programs for each in unasked(program.body, program.segments)
-        )),
+        unasked=tuple(
+            (what, tensor, most * times)
+            for body, _, most in _distinct(programs) for what, tensor, times in unasked(body)
+        ),
         verdicts=verdicts, programs=programs, timeline=timeline, lane=lane,
     )  # fmt: skip
 
@@ -267,21 +268,31 @@ def breakdown_ps(timeline: Timeline) -> dict[str, int]:
 
 
 def step_flops(programs: tuple[Program, ...]) -> Flops:
-    """The FLOPs of all programs; what several share is counted through once."""
-    runs: Counter[int] = Counter()
-    bodies: dict[int, tuple[Op, ...]] = {}
-    for program in programs:
-        segments = {segment.name: segment for segment in program.segments}
-        for op in program.body:
-            shared = segments[op.segment] if isinstance(op, Call) else op
-            bodies[id(shared)] = shared.body if isinstance(shared, Segment) else (shared,)
-            runs[id(shared)] += 1
+    """The FLOPs of all programs."""
     kinds: Counter[str] = Counter()
-    for key, times in runs.items():
-        flops = total_flops(bodies[key])
+    for body, times, _ in _distinct(programs):
+        flops = total_flops(body)
         for kind in _KINDS:
             kinds[kind] += getattr(flops, kind) * times
     return Flops(**kinds)
+
+
+def _distinct(programs: tuple[Program, ...]) -> Iterator[tuple[tuple[Op, ...], int, int]]:
+    """What programs are made of, each once: how often it runs in all, and in one of them."""
+    runs: Counter[int] = Counter()
+    most: dict[int, int] = {}
+    bodies: dict[int, tuple[Op, ...]] = {}
+    for program in programs:
+        called = Counter(op.segment for op in program.body if isinstance(op, Call))
+        plain = [op for op in program.body if not isinstance(op, Call)]
+        found: list[tuple[int, tuple[Op, ...], int]] = [(id(op), (op,), 1) for op in plain]
+        found += [(id(each), each.body, called[each.name]) for each in program.segments]
+        for key, body, times in found:
+            bodies[key] = body
+            runs[key] += times
+            most[key] = max(most.get(key, 0), times)
+    for key, body in bodies.items():
+        yield body, runs[key], most[key]
 
 
 _KINDS = ("model", "recompute", "redundant", "padding")

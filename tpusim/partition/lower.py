@@ -125,15 +125,8 @@ class Body(NamedTuple):
     crossing: tuple[str, ...]
 
 
-Bodies: TypeAlias = dict[Nest, Body]
-"""Bodies of loops, by what they are made of."""
-
-
-def _alike(nest: Nest) -> Nest:
-    """A loop without its trips, and without the names that the program around it has."""
-    carries = tuple((before, before, after, after) for _, before, after, _ in nest.scan.carries)
-    scan = replace(nest.scan, trips=1, carries=carries)
-    return replace(nest, scan=scan, reads=(), writes=())
+Bodies: TypeAlias = dict[int, Body]
+"""Bodies of loops, by the identity of the nodes that they are made of."""
 
 
 class Lowerer:
@@ -238,7 +231,7 @@ class Lowerer:
         """The body of a loop; parts of a model with the same layers have it in common."""
         if self.known is None:
             return self._new_trip(nest, outside)
-        like = _alike(nest)
+        like = id(nest.body)
         if like not in self.known:
             crossing, reduced = len(self.crossing), set(self.reduced)
             body = self._new_trip(nest, outside)

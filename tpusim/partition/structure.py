@@ -10,7 +10,7 @@ from tpusim.partition.layout import Layout
 from tpusim.partition.plan import Plan
 from tpusim.partition.propagate import layouts
 from tpusim.partition.rules import resolve
-from tpusim.partition.template import Template
+from tpusim.partition.template import Nest, Node, Template
 
 
 def structure(graph: Graph, plan: Plan) -> Template:
@@ -46,4 +46,20 @@ def part_structures(graph: Graph, plan: Plan, parts: Sequence[Part]) -> list[Tem
 def _emitted(
     graph: Graph, found: tuple[tuple[str, Layout], ...], passes: tuple[int, ...] = ()
 ) -> Template:
-    return emit(graph, dict(found), passes)
+    template = emit(graph, dict(found), passes)
+    nodes = (
+        _shared(node) if passes and isinstance(node, Nest) else node for node in template.nodes
+    )
+    return replace(template, nodes=tuple(nodes))
+
+
+def _shared(nest: Nest) -> Nest:
+    """A loop whose body is one object in all parts of a model that have the same layers."""
+    carries = tuple((before, before, after, after) for _, before, after, _ in nest.scan.carries)
+    scan = replace(nest.scan, trips=1, carries=carries)
+    return replace(nest, body=_body_of(replace(nest, scan=scan, reads=(), writes=())))
+
+
+@lru_cache(maxsize=256)
+def _body_of(nest: Nest) -> tuple[Node, ...]:
+    return nest.body
