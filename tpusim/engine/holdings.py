@@ -31,11 +31,12 @@ class _Kind:
 class Holdings:
     """The memory of the lanes of one step; what several have in common is worked out once."""
 
-    __slots__ = ("_held", "_kinds")
+    __slots__ = ("_held", "_kinds", "_resident")
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[Profile, ...], _Kind] = {}
         self._held: dict[tuple[int, int], Held] = {}
+        self._resident: dict[int, list[Held]] = {}
 
     def memory(
         self, resident: Sequence[Alloc], starts: Sequence[int], runs: Sequence[Profile],
@@ -48,13 +49,13 @@ class Holdings:
         kind = self._kind(tuple(profile for profile, _ in calls))
         best, top = _highest(runs)
         counts = _counts(kind, runs, best)
-        held = [self._of(alloc, 1) for alloc in resident]
-        held += [self._of(kind.allocs[name], count) for name, count in counts.items() if count]
-        base = sum([each.bytes for each in held[: len(resident)]])
+        always = self._always(resident)
+        held = [self._of(kind.allocs[name], count) for name, count in counts.items() if count]
+        base = sum([each.bytes for each in always])
         return Memory(
             peak_bytes=top + base,
             peak_ps=starts[best] + runs[best].top_ps if top else 0,
-            held=largest_first(held),
+            held=largest_first([*always, *held]),
             logs=tuple([(when, profile.changes) for profile, when in calls]),
         )
 
@@ -62,6 +63,13 @@ class Holdings:
         found = self._kinds.get(profiles)
         if found is None:
             found = self._kinds[profiles] = _kind(profiles)
+        return found
+
+    def _always(self, resident: Sequence[Alloc]) -> list[Held]:
+        """What is held all the while; lanes alike share it."""
+        found = self._resident.get(id(resident))
+        if found is None:
+            found = self._resident[id(resident)] = [held_of(alloc, 1) for alloc in resident]
         return found
 
     def _of(self, alloc: Alloc, count: int) -> Held:
