@@ -45,7 +45,8 @@ def run(
     messages under way are not in the state that folding compares.
 
     Where lanes call segments, each segment is run alone, and once, and the lanes step through their
-    calls; folding is then within segments (see `part`, `stage`).
+    calls (see `part`, `stage`). Folding and `hops` are then within segments; what lanes send each
+    other always takes as long as its task does alone.
 
     Raises ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
     `memory_of`, `run_calls`), and PlanError for an unknown `network`, or too many messages.

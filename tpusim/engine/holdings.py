@@ -15,7 +15,6 @@ from tpusim.engine.journal import Calls
 from tpusim.engine.memory import Held, Memory, Profile, held_of, largest_first
 from tpusim.program import Alloc
 
-Runs: TypeAlias = Sequence[tuple[int, Profile]]
 Move: TypeAlias = tuple[int, int, int]
 """Of a group of tensors, by index: the change of its count in the end, and the lowest before."""
 
@@ -32,29 +31,31 @@ class _Kind:
 class Holdings:
     """The memory of the lanes of one step; what several have in common is worked out once."""
 
-    __slots__ = ("_held", "_kinds")
+    __slots__ = ("_held", "_kinds", "_resident")
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[Profile, ...], _Kind] = {}
         self._held: dict[tuple[int, int], Held] = {}
+        self._resident: dict[int, list[Held]] = {}
 
     def memory(
-        self, resident: Sequence[Alloc], runs: Runs, calls: Sequence[tuple[Profile, Calls]]
-    ) -> Memory:
-        """The memory of a lane that runs logs from some times on; `calls` are the same by log.
+        self, resident: Sequence[Alloc], starts: Sequence[int], runs: Sequence[Profile],
+        calls: Sequence[tuple[Profile, Calls]],
+    ) -> Memory:  # fmt: skip
+        """The memory of a lane that runs logs, one from each of `starts`; `calls`: by log.
 
         Raises ValueError when a tensor is freed that is not held, or has two sizes.
         """
         kind = self._kind(tuple(profile for profile, _ in calls))
         best, top = _highest(runs)
         counts = _counts(kind, runs, best)
-        held = [self._of(alloc, 1) for alloc in resident]
-        held += [self._of(kind.allocs[name], count) for name, count in counts.items() if count]
-        base = sum([each.bytes for each in held[: len(resident)]])
+        always = self._always(resident)
+        held = [self._of(kind.allocs[name], count) for name, count in counts.items() if count]
+        base = sum([each.bytes for each in always])
         return Memory(
             peak_bytes=top + base,
-            peak_ps=runs[best][0] + runs[best][1].top_ps if top else 0,
-            held=largest_first(held),
+            peak_ps=starts[best] + runs[best].top_ps if top else 0,
+            held=largest_first([*always, *held]),
             logs=tuple([(when, profile.changes) for profile, when in calls]),
         )
 
@@ -62,6 +63,13 @@ class Holdings:
         found = self._kinds.get(profiles)
         if found is None:
             found = self._kinds[profiles] = _kind(profiles)
+        return found
+
+    def _always(self, resident: Sequence[Alloc]) -> list[Held]:
+        """What is held all the while; lanes alike share it."""
+        found = self._resident.get(id(resident))
+        if found is None:
+            found = self._resident[id(resident)] = [held_of(alloc, 1) for alloc in resident]
         return found
 
     def _of(self, alloc: Alloc, count: int) -> Held:
@@ -98,21 +106,21 @@ def _allocs(profiles: Sequence[Profile]) -> dict[str, Alloc]:
     return found
 
 
-def _highest(runs: Runs) -> tuple[int, int]:
+def _highest(runs: Sequence[Profile]) -> tuple[int, int]:
     """The run with the highest level, and its bytes above what is resident."""
     level = top = best = 0
-    for at, (_, profile) in enumerate(runs):
+    for at, profile in enumerate(runs):
         if level + profile.top > top:
             top, best = level + profile.top, at
         level += profile.rise
     return best, top
 
 
-def _counts(kind: _Kind, runs: Runs, best: int) -> Counter[str]:
+def _counts(kind: _Kind, runs: Sequence[Profile], best: int) -> Counter[str]:
     """Instances of each tensor at the peak of the run `best`; all runs are checked."""
     counts = [0] * len(kind.groups)
     found: Counter[str] = Counter()
-    for at, (_, profile) in enumerate(runs):
+    for at, profile in enumerate(runs):
         if at == best:
             found.update(
                 {name: count for names, count in zip(kind.groups, counts, strict=True)

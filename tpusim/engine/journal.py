@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.engine.code import Change, Step
@@ -126,7 +125,10 @@ def called(runs: Iterable[tuple[int, T]]) -> Iterator[tuple[T, Calls]]:
 
 def times(levels: Sequence[Level]) -> int:
     """How many times something under `levels` happens."""
-    return prod([level.repeats for level in levels])
+    count = 1
+    for level in levels:
+        count *= level.repeats
+    return count
 
 
 def _close(entries: list[Entry[T]], start: int, repeats: int, period: int) -> None:

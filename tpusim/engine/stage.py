@@ -5,6 +5,10 @@ as its part does alone. Its messages leave when it is done, beside the core; tho
 another leave one after another. So lanes touch each other through messages alone. That is exact as
 long as messages share no link with the tasks of the parts: the torus links between neighbours along
 the pipeline's axis are their own, and what they draw on HBM is neglected.
+
+As nothing else joins lanes, each keeps a time of its own and goes on until it needs a message that
+has not been sent; messages carry their times (Chandy and Misra, "Distributed simulation", IEEE
+Transactions on Software Engineering, 1979). SimPy's clock stands still meanwhile.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -12,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from simpy import Environment, Event
-from simpy.events import Timeout
 
 from tpusim.engine.code import Step
 from tpusim.engine.part import Part
@@ -86,12 +89,9 @@ class Stage:
         return f"lane {self.name!r} waits before {call.name} for {self.awaited!r}"
 
     def run(self) -> Generator[Event, Any, None]:
-        """Run after run: wait for its messages, then for as long as its part takes.
-
-        How long a part takes is known when it starts, and so is when its messages will arrive.
-        """
+        """Run after run: each when its messages are there, for as long as its part takes."""
         env, sent, waiting = self._env, self._post.sent, self._post.waiting
-        free = now = 0
+        free = 0
         for call, part in self.runs:
             start, made, late = free, free, None
             for message in call.awaits:
@@ -99,7 +99,6 @@ class Stage:
                     self.awaited = message
                     signal = waiting[message] = Event(env)
                     yield signal
-                    now = int(env.now)
                 found = sent[message]
                 if found[0] > start:
                     start, late = found[0], found
@@ -117,9 +116,6 @@ class Stage:
                 sent[message] = (way.send(free), free, part, way.step)
                 if message in waiting:
                     waiting.pop(message).succeed()
-            if free > now:
-                yield Timeout(env, free - now)
-                now = free
         self.end_ps = free
         self.finished = True
 

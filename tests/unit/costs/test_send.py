@@ -100,6 +100,7 @@ def test_a_pipeline_runs_from_its_programs() -> None:
     updates = [record for record in timeline.tasks if record.name == "update"]
     assert [record.end_ps for record in updates] == [end for _, end in timeline.lanes]
     assert timeline.device_ps == timeline.total_ps == timeline.lanes[0][1]
+    assert run(lanes_of(4), network="hops") == timeline
 
 
 def test_a_stage_that_is_no_neighbour_is_refused() -> None:
