@@ -238,8 +238,9 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     for record in (*core, *timeline.waits):
         plain = record.label in COMPUTE_LABELS or record.label == BUBBLE
         label = record.label if plain else f"{EXPOSED}{record.label}"
-        split[label, record.phase] += record.total_ps
-        labels[label] += record.total_ps
+        took = record.total_ps
+        split[label, record.phase] += took
+        labels[label] += took
     ranked = sorted(
         labels, key=lambda label: (label not in COMPUTE_LABELS, label != BUBBLE, -labels[label],
                                    label),

@@ -58,12 +58,10 @@ def stage_programs(
     parts: those of the model in its order, with their templates; equal ones are one object.
     """
     check_dtypes(plan, pod.chip)
-    inner, known = stage_plan(plan), Bodies()
+    inner = stage_plan(plan)
     distinct = {id(part): (part, like) for part, like in zip(parts, templates, strict=True)}
-    made = {
-        key: lowered(*pair, inner, pod, placement, known, summed=True)
-        for key, pair in distinct.items()
-    }
+    every = _lowered(_Parts(tuple(distinct.values()), inner), pod, placement)
+    made = dict(zip(distinct, every, strict=True))
     chosen = [made[id(part)] for part in parts]
     exchange = Exchange(plan, chosen)
     hands = tuple(map(_hand, chosen))
@@ -78,6 +76,37 @@ def stage_programs(
             kinds[kind] = Stage(own, plan, inner)
         programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
     return tuple(programs)
+
+
+class _Parts:
+    """Parts of a model with their templates, and the plan of a stage.
+
+    They are equal where they are lowered alike: the plan may differ in its schedule.
+    """
+
+    __slots__ = ("_key", "parts", "plan")
+
+    def __init__(self, parts: Sequence[tuple[Part, Template]], plan: Plan) -> None:
+        self.parts = parts
+        self.plan = plan
+        alike = replace(plan, schedule="", virtual_stages=1, stage_layers=(), input_s=0.0)
+        found = tuple((part, tuple(template.layouts.items())) for part, template in parts)
+        self._key = (repr(alike), found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Parts) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=16)
+def _lowered(given: _Parts, pod: Slice, placement: Placement) -> tuple[Lowered, ...]:
+    """The parts lowered, kept for the next schedule."""
+    known = Bodies()
+    return tuple(
+        lowered(*pair, given.plan, pod, placement, known, summed=True) for pair in given.parts
+    )
 
 
 class _Hand(NamedTuple):
