@@ -181,14 +181,12 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     A synchronous collective is exposed for as long as it takes, an asynchronous one for as long as
     the core waits for it. The values sum to `timeline.total_ps`.
     """
-    core = [record for record in timeline.tasks if record.stream == "core"]
     split: Counter[tuple[str, Phase]] = Counter()
     labels: Counter[str] = Counter()
-    for record in (*core, *timeline.waits):
-        compute = record.label in COMPUTE_LABELS
-        label = record.label if compute else f"{EXPOSED}{record.label}"
-        split[label, record.phase] += record.total_ps
-        labels[label] += record.total_ps
+    for (name, phase), picoseconds in timeline.core_ps.items():
+        label = name if name in COMPUTE_LABELS else f"{EXPOSED}{name}"
+        split[label, phase] += picoseconds
+        labels[label] += picoseconds
     ranked = sorted(labels, key=lambda label: (label.startswith(EXPOSED), -labels[label], label))
     return {
         (label, phase): split[label, phase]
