@@ -232,15 +232,12 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     the core waits for it, and a stage's wait for others that are at work is a bubble. They are
     means over the lanes. The values sum to `timeline.total_ps`.
     """
-    core = [record for record in timeline.tasks if record.stream == "core"]
     split: Counter[tuple[str, Phase]] = Counter()
     labels: Counter[str] = Counter()
-    for record in (*core, *timeline.waits):
-        plain = record.label in COMPUTE_LABELS or record.label == BUBBLE
-        label = record.label if plain else f"{EXPOSED}{record.label}"
-        took = record.total_ps
-        split[label, record.phase] += took
-        labels[label] += took
+    for (name, phase), picoseconds in timeline.core_ps.items():
+        label = name if name in (*COMPUTE_LABELS, BUBBLE) else f"{EXPOSED}{name}"
+        split[label, phase] += picoseconds
+        labels[label] += picoseconds
     ranked = sorted(
         labels, key=lambda label: (label not in COMPUTE_LABELS, label != BUBBLE, -labels[label],
                                    label),

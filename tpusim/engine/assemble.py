@@ -1,5 +1,6 @@
 """What lanes with calls did, as a timeline: each record of a part once, with all its calls."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -12,7 +13,7 @@ from tpusim.engine.journal import Calls, Level, called
 from tpusim.engine.memory import Memory
 from tpusim.engine.part import Part, Spans
 from tpusim.engine.stage import Stage
-from tpusim.engine.timeline import LinkUse, Record, Stats, Timeline
+from tpusim.engine.timeline import CoreTime, LinkUse, Record, Records, Stats, Timeline
 from tpusim.phase import Phase
 
 BUBBLE = "bubble"
@@ -22,37 +23,55 @@ Called: TypeAlias = tuple[tuple[Part, Calls], ...]
 """The parts of a lane, and when it ran each."""
 
 
-def timeline_of(lanes: Sequence[CostedProgram], stages: Sequence[Stage], stats: Stats) -> Timeline:
-    """The timeline of lanes that have run to their ends, each as long as the longest."""
-    hosts = [_host(at, lane, stages[at].end_ps) for at, lane in enumerate(lanes)]
-    total = max(host.end_ps for host in hosts)
-    tasks: list[Record] = []
-    waits: list[Record] = []
-    links: list[LinkUse] = []
-    memory: list[Memory] = []
-    holdings, rates = Holdings(), _Rates()
-    for at, (lane, stage, host) in enumerate(zip(lanes, stages, hosts, strict=True)):
-        ran = list(zip(stage.starts, [part for _, part in stage.runs], strict=True))
-        calls = tuple(called(ran))
-        tasks += (*_tasks(at, stage, calls), *host.tasks)
-        waits += _waits(at, stage, calls, host, total)
-        links += _links(at, stage, rates.of(lane), calls)
-        profiles = [part.profile for _, part in ran]
-        logs = [(part.profile, when) for part, when in calls]
-        memory.append(holdings.memory(lane.resident, stage.starts, profiles, logs))
-    ends = tuple((lane.name, host.end_ps) for lane, host in zip(lanes, hosts, strict=True))
-    return Timeline(
-        total_ps=total, lanes=ends, tasks=tuple(tasks), waits=tuple(waits), links=tuple(links),
-        memory=tuple(memory), stats=stats,
-    )  # fmt: skip
-
-
 class _Host(NamedTuple):
     """What the host of a lane does, and the waits of the lane for it at its end."""
 
     tasks: list[Record]
     waits: list[Record]
     end_ps: int
+
+
+def timeline_of(lanes: Sequence[CostedProgram], stages: Sequence[Stage], stats: Stats) -> Timeline:
+    """The timeline of lanes that have run to their ends, each as long as the longest."""
+    hosts = [_host(at, lane, stages[at].end_ps) for at, lane in enumerate(lanes)]
+    total = max(host.end_ps for host in hosts)
+    waits: list[Record] = []
+    links: list[LinkUse] = []
+    memory: list[Memory] = []
+    holdings, rates, did = Holdings(), _Rates(), list[Called]()
+    for at, (lane, stage, host) in enumerate(zip(lanes, stages, hosts, strict=True)):
+        runs = [part for _, part in stage.runs]
+        calls = tuple(called(zip(stage.starts, runs, strict=True)))
+        did.append(calls)
+        waits += _waits(at, stage, calls, host, total)
+        links += _links(at, stage, rates.of(lane), calls)
+        profiles = [part.profile for part in runs]
+        logs = [(part.profile, when) for part, when in calls]
+        memory.append(holdings.memory(lane.resident, stage.starts, profiles, logs))
+    ends = tuple((lane.name, host.end_ps) for lane, host in zip(lanes, hosts, strict=True))
+    tasks = Records(lambda: _all_tasks(stages, did, hosts), _core(did))
+    return Timeline(
+        total_ps=total, lanes=ends, tasks=tasks, waits=tuple(waits), links=tuple(links),
+        memory=tuple(memory), stats=stats,
+    )  # fmt: skip
+
+
+def _core(did: Iterable[Called]) -> CoreTime:
+    """What the parts of all lanes did on the core, by label and phase."""
+    found: Counter[tuple[str, Phase]] = Counter()
+    for calls in did:
+        for part, when in calls:
+            for cell, picoseconds in part.core.items():
+                found[cell] += when.repeats * picoseconds
+    return found
+
+
+def _all_tasks(
+    stages: Sequence[Stage], did: Sequence[Called], hosts: Sequence[_Host]
+) -> Iterator[Record]:
+    for at, (stage, calls, host) in enumerate(zip(stages, did, hosts, strict=True)):
+        yield from _tasks(at, stage, calls)
+        yield from host.tasks
 
 
 def _host(number: int, lane: CostedProgram, end_ps: int) -> _Host:

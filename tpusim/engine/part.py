@@ -4,15 +4,18 @@ It is a segment, or the operations that stand between calls. When it begins noth
 and it is over when its transfers have drained, so each run of it is like the first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from tpusim.costs.tasks import CostedProgram, Task, TaskLoop, TaskOp, TopTask, first_phase
+from tpusim.engine.code import ON_CORE
 from tpusim.engine.compile import Surroundings
 from tpusim.engine.journal import Level, Span, flat, times
 from tpusim.engine.lane import Lane
 from tpusim.engine.memory import Profile, profile_of
+from tpusim.engine.timeline import CoreTime
 from tpusim.phase import Phase
 from tpusim.program import Alloc, Call
 
@@ -26,8 +29,8 @@ Spans: TypeAlias = tuple[tuple[Span, tuple[Level, ...]], ...]
 class Part:
     """What one run of a part does, from time 0.
 
-    tasks, waits: with their levels of repetition. volumes: the lane's links that are used, by
-    index, with nanobytes.
+    tasks, waits: with their levels of repetition. core: what the core's tasks sum to. volumes: the
+    lane's links that are used, by index, with nanobytes.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Part:
     duration_ps: int
     tasks: Spans
     waits: Spans
+    core: CoreTime
     volumes: tuple[tuple[int, int], ...]
     profile: Profile
     lane: Lane
@@ -151,6 +155,7 @@ def _part(lane: Lane, phase: Phase) -> Part:
         phase=phase,
         duration_ps=lane.end_ps,
         tasks=tasks,
+        core=_core_time(tasks),
         waits=tuple(entry for entry in flat(journal.waits) if entry[0][1] < entry[0][2]),
         volumes=tuple(
             (link, volume)
@@ -160,6 +165,15 @@ def _part(lane: Lane, phase: Phase) -> Part:
         profile=profile_of(code, journal.changes),
         lane=lane,
     )
+
+
+def _core_time(tasks: Spans) -> CoreTime:
+    """Picoseconds of the core's tasks by label and phase."""
+    found: Counter[tuple[str, Phase]] = Counter()
+    for (step, start, end), levels in tasks:
+        if step.stream == ON_CORE:
+            found[step.task.label, step.task.phase] += (end - start) * times(levels)
+    return found
 
 
 def volumes(tasks: Spans, first_link: int, links: int) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
 """What a run of the engine returns: plain data, exact, with repeated parts kept once."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, overload
 
-from tpusim.costs.tasks import ON_HOST
+from tpusim.costs.tasks import CORE, ON_HOST
 from tpusim.engine.fold import Fold
 from tpusim.engine.journal import Level, times
 from tpusim.engine.memory import Memory
@@ -51,6 +52,64 @@ class Record:
             yield self.start_ps + sum(shifts)
 
 
+CoreTime: TypeAlias = Mapping[tuple[str, Phase], int]
+"""Picoseconds of cores by label and phase."""
+
+
+def core_time(records: Iterable[Record]) -> Counter[tuple[str, Phase]]:
+    """The picoseconds of records by label and phase."""
+    found: Counter[tuple[str, Phase]] = Counter()
+    for record in records:
+        found[record.label, record.phase] += record.total_ps
+    return found
+
+
+class Records(Sequence[Record]):
+    """Records that are made when the first is asked for: those of many lanes are many.
+
+    core: what those of the core sum to.
+    """
+
+    __slots__ = ("_made", "_make", "core")
+
+    def __init__(self, make: Callable[[], Iterator[Record]], core: CoreTime) -> None:
+        self._make = make
+        self._made: tuple[Record, ...] | None = None
+        self.core = core
+
+    def _all(self) -> tuple[Record, ...]:
+        if self._made is None:
+            self._made = tuple(self._make())
+        return self._made
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
+        return self._all()[at]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def __reduce__(self) -> tuple[type[tuple[Record, ...]], tuple[tuple[Record, ...]]]:
+        return tuple, (self._all(),)
+
+
 class LinkUse(NamedTuple):
     """What one link of one lane carried: nanobytes (each task's bytes x weight), and its rate."""
 
@@ -92,11 +151,23 @@ class Timeline:
 
     total_ps: int
     lanes: tuple[tuple[str, int], ...]
-    tasks: tuple[Record, ...]
+    tasks: Sequence[Record]
     waits: tuple[Record, ...]
     links: tuple[LinkUse, ...]
     memory: tuple[Memory, ...]
     stats: Stats = field(compare=False)
+
+    @property
+    def core_ps(self) -> CoreTime:
+        """What the cores of all lanes do and wait for, by label and phase of the tasks.
+
+        It sums to `total_ps` a lane, where a lane waits for all others.
+        """
+        if isinstance(self.tasks, Records):
+            work = self.tasks.core
+        else:
+            work = core_time(record for record in self.tasks if record.stream == CORE)
+        return core_time(self.waits) + Counter(work)
 
     @property
     def device_ps(self) -> int:

@@ -1,5 +1,6 @@
 """Lanes that call segments: plain operations around the calls, memory, hosts, names and views."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from pipelines import kinds, lanes_of
 
 from tpusim.costs.tasks import ON_HOST, CostedProgram, TaskOp, TaskSegment
 from tpusim.engine import Calls, Fold, Repeat, Timeline, run
+from tpusim.engine.timeline import core_time
 from tpusim.partition.schedules import make
 from tpusim.program import Alloc, Call, Dep, Phase
 
@@ -121,3 +123,19 @@ def test_a_bubble_has_the_phase_of_what_waits() -> None:
     timeline = run(lanes_of(make("1f1b", 2, 2), kinds(5, 9), lambda stage, slot: 0))
     phases = {(each.lane, each.phase) for each in timeline.waits}
     assert phases == {(0, Phase.BACKWARD), (1, Phase.FORWARD), (1, Phase.BACKWARD)}
+
+
+def test_records_are_made_when_they_are_asked_for() -> None:
+    """What is known of them before is what they sum to."""
+    timeline = run(lanes_of(make("zb-h1", 3, 4), kinds(5, 9, 2), lambda stage, slot: 3))
+    early = timeline.core_ps
+    tasks = timeline.tasks
+    core = core_time(each for each in (*tasks, *timeline.waits) if each.stream != "ici:stage")
+    core += core_time(each for each in timeline.waits if each.stream == "ici:stage")
+    assert early == core == replace(timeline, tasks=tuple(tasks)).core_ps
+    assert sum(early.values()) == 3 * timeline.total_ps
+    assert tasks[0] in tasks[:1] == tuple(tasks)[:1]
+    assert len(tasks) == len(list(tasks)) == len(set(tasks))
+    assert pickle.loads(pickle.dumps(timeline)) == timeline
+    assert hash(tasks) == hash(tuple(tasks))
+    assert repr(tasks) == repr(tuple(tasks))
