@@ -270,6 +270,7 @@ class Attention:
     """A fused attention kernel: scores, mask, softmax and weighted sum, never written to HBM.
 
     `query` is [batch, seq, heads, head_dim]; `key` and `value` run over `kv_seq` and `kv_heads`.
+    Values, and with them the result, may be of another width than queries and keys.
     The backward kernel reads the operands, the result and its gradient, and computes the scores
     again (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1).
     """
@@ -302,14 +303,17 @@ class Attention:
         return self.gradient is not None
 
     def flops(self, sizes: Sizes) -> int:
-        """Model FLOPs: 4 b h q kv d forward, twice that backward; causal ones at half.
+        """Model FLOPs: 2 b h q kv (d + d_v) forward, twice that backward; causal ones at half.
 
-        A window of w keys counts w for each query.
+        Scores are products over the width d of queries and keys, the weighted sum has that of the
+        values, d_v; backward, dQ and dK are over d, and dV and dP over d_v. A window of w keys
+        counts w for each query.
         """
-        queries = prod(sizes[dim] for dim in self.query.dims)
+        queries = prod(sizes[dim] for dim in self.query.dims[:-1])
+        widths = sizes[self.query.dims[-1]] + sizes[self.value.dims[-1]]
         keys = sizes[self.key.dims[1]]
         seen = min(keys, self.window) if self.window else keys
-        whole = 4 * queries * seen * (2 if self.backward else 1)
+        whole = 2 * queries * seen * widths * (2 if self.backward else 1)
         return whole // 2 if self.causal and seen == keys else whole
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":

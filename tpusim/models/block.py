@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from tpusim.graph import COMPUTE, Attention, Einsum, Op, Pointwise, Role, Tensor
+from tpusim.graph import COMPUTE, Attention, Einsum, Op, Pointwise, Tensor
+from tpusim.models import latent
+from tpusim.models.parts import RESIDUAL, ROTARY_FLOPS, TOKEN, norm, weight
 
-NORM_FLOPS = 6.0
-ROTARY_FLOPS = 6.0
 SOFTMAX_FLOPS = 10.0
 ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
 """Vector operations an element, transcendental functions at eight each. Assumed: counted from the
@@ -22,9 +22,6 @@ _LINEARISATION = {
 and whether it reads that: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
 1 - tanh and (1 + tanh)/2) and `silu` in jax 0.10.2."""
 
-TOKEN = ("batch", "seq")
-RESIDUAL = (*TOKEN, "embed")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -34,7 +31,7 @@ class Block:
     each query head has its own; repeated: they are fewer, but more than one. post_norms and
     qk_norm: see `Transformer`. fused: attention is one kernel. window: keys that a query sees, 0
     for all. share: the part of whole scores that the model needs. softmax_dtype: of the scores,
-    where attention is no kernel.
+    where attention is no kernel. latent: attention is latent; low_rank_queries: its queries too.
     """
 
     name: str
@@ -51,6 +48,8 @@ class Block:
     window: int
     share: float
     softmax_dtype: str
+    latent: bool = False
+    low_rank_queries: bool = False
 
 
 def block_ops(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
@@ -85,20 +84,29 @@ def _post_norm(b: Block, name: str, made: Tensor) -> tuple[tuple[Op, ...], Tenso
 
 
 def _attention(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
-    q = Tensor(f"{b.name}/q", (*TOKEN, "heads", "head_dim"))
-    k, v = (Tensor(f"{b.name}/{name}", (*TOKEN, b.kv_head, "head_dim")) for name in "kv")
-    projections = tuple(
-        Einsum(f"{b.name}/w{t.short}", x, _weight(b, f"w{t.short}", "embed", *t.dims[2:]), t)
-        for t in (q, k, v)
-    )  # fmt: skip
-    (q_ops, q), (k_ops, k) = _prepared(b, "q", q), _prepared(b, "k", k)
-    context = Tensor(f"{b.name}/context", (*TOKEN, "heads", "head_dim"))
+    if b.latent:
+        ops, q, k, v = latent.projections(b.name, x, b.low_rank_queries)
+    else:
+        ops, q, k, v = _projections(b, x)
+    context = Tensor(f"{b.name}/context", (*q.dims[:-1], v.dims[-1]))
     core = (_flash if b.fused else _dot)(b, q, k, v, context)
     (attended,) = core[-1].outputs
     return (
-        *projections, *q_ops, *k_ops, *core,
-        Einsum(f"{b.name}/wo", attended, _weight(b, "wo", "heads", "head_dim", "embed"), out),
+        *ops, *core,
+        Einsum(f"{b.name}/wo", attended, weight(b.name, "wo", *context.dims[2:], "embed"), out),
     )  # fmt: skip
+
+
+def _projections(b: Block, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor, Tensor]:
+    """The operations that make queries, keys and values, ready for the kernel, and those three."""
+    q = Tensor(f"{b.name}/q", (*TOKEN, "heads", "head_dim"))
+    k, v = (Tensor(f"{b.name}/{name}", (*TOKEN, b.kv_head, "head_dim")) for name in "kv")
+    projections = tuple(
+        Einsum(f"{b.name}/w{t.short}", x, weight(b.name, f"w{t.short}", "embed", *t.dims[2:]), t)
+        for t in (q, k, v)
+    )  # fmt: skip
+    (q_ops, q), (k_ops, k) = _prepared(b, "q", q), _prepared(b, "k", k)
+    return (*projections, *q_ops, *k_ops), q, k, v
 
 
 def _prepared(b: Block, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tensor]:
@@ -178,11 +186,11 @@ def _mlp(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
     hidden = Tensor(f"{b.name}/mlp_hidden", hidden_dims)
     weights = ("wi_0", "wi_1") if b.gated else ("wi",)
     return (
-        *(Einsum(f"{b.name}/{w}", x, _weight(b, w, "embed", "mlp"), t)
+        *(Einsum(f"{b.name}/{w}", x, weight(b.name, w, "embed", "mlp"), t)
           for w, t in zip(weights, ins, strict=True)),
         Pointwise(f"{b.name}/{b.activation}", ins, (hidden,),
                   ACTIVATION_FLOPS[b.activation] + len(ins) - 1, tape=_tape(b, ins)),
-        Einsum(f"{b.name}/wo_mlp", hidden, _weight(b, "wo_mlp", "mlp", "embed"), out),
+        Einsum(f"{b.name}/wo_mlp", hidden, weight(b.name, "wo_mlp", "mlp", "embed"), out),
     )  # fmt: skip
 
 
@@ -196,23 +204,5 @@ def _tape(b: Block, ins: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (*((of,) if reads_operand else ()), *made, *gate, *activated)
 
 
-def norm(name: str, x: Tensor, out: Tensor, over: str = "embed") -> Op:
-    """A normalisation over one dimension, with its scale.
-
-    It computes in f32 (Zhang and Sennrich, arXiv:1910.07467, equation 4): its linearisation reads
-    the operand in f32, and what is scaled, in the activations' dtype. Not counted: two numbers a
-    token.
-    """
-    scale = Tensor(f"{name}_scale", (over,), Role.PARAM)
-    wide = Tensor(f"{name}_operand", x.dims, dtype="f32")
-    unscaled = Tensor(f"{name}_unscaled", x.dims)
-    tape = (wide, unscaled, scale)
-    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,), tape=tape)
-
-
 def _add(name: str, terms: tuple[Tensor, ...], out: Tensor) -> Op:
     return Pointwise(name, terms, (out,), float(len(terms) - 1), linear=True, keeps="")
-
-
-def _weight(b: Block, name: str, *dims: str) -> Tensor:
-    return Tensor(f"{b.name}/{name}", dims, Role.PARAM, COMPUTE)

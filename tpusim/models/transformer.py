@@ -9,15 +9,9 @@ from itertools import pairwise
 
 from tpusim.errors import ModelError
 from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
-from tpusim.models.block import (
-    ACTIVATION_FLOPS,
-    RESIDUAL,
-    SOFTMAX_FLOPS,
-    TOKEN,
-    Block,
-    block_ops,
-    norm,
-)
+from tpusim.models.block import ACTIVATION_FLOPS, SOFTMAX_FLOPS, Block, block_ops
+from tpusim.models.latent import latent_dims
+from tpusim.models.parts import RESIDUAL, TOKEN, norm
 
 _CHOICES = {
     "kind": ("decoder", "encoder"),
@@ -25,6 +19,10 @@ _CHOICES = {
     "attention": ("flash", "dot"),
     "softmax_dtype": (COMPUTE, "f32"),
 }
+
+
+_LATENT_ONLY = ("q_rank", "rope_dim", "v_head_dim")
+_MAY_BE_NONE = ("window", "global_every", "kv_rank", *_LATENT_ONLY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +40,10 @@ class Transformer:
     window: keys that a query sees, 0 for all of them. global_every: where there is a window, each
         so many-th layer sees all keys (Gemma 3: 6), 0 for none (Mistral). Layers that do not fill
         the last pattern see the window.
+    kv_rank: where attention is latent (DeepSeek), the width of the latent that keys and values are
+        brought up from; 0 for attention without one. q_rank: that of the queries', 0 where they
+        are projected at once. head_dim is then the whole width of queries and keys, rope_dim the
+        part of it that is rotated, and v_head_dim the width of the values (0: head_dim).
     """
 
     name: str = "transformer"
@@ -64,12 +66,18 @@ class Transformer:
     softmax_dtype: str = COMPUTE
     window: int = 0
     global_every: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    v_head_dim: int = 0
 
     def __post_init__(self) -> None:
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if not self.head_dim:
             object.__setattr__(self, "head_dim", self._derived_head_dim())
+        if self.kv_rank and not self.v_head_dim:
+            object.__setattr__(self, "v_head_dim", self.head_dim)
         for field in fields(self):
             self._check(field.name, getattr(self, field.name))
         if self.heads % self.kv_heads:
@@ -77,6 +85,12 @@ class Transformer:
                 f"{self.name}: {self.heads} heads cannot share {self.kv_heads} K/V heads evenly; "
                 f"write a kv_heads that divides {self.heads}"
             )
+        self._check_latent()
+
+    def _check_latent(self) -> None:
+        fault = _latent_fault(self)
+        if fault:
+            raise ModelError(f"{self.name}: {fault}")
 
     def _derived_head_dim(self) -> int:
         if self.heads < 1 or self.embed % self.heads:
@@ -87,7 +101,7 @@ class Transformer:
         return self.embed // self.heads
 
     def _check(self, key: str, value: object) -> None:
-        least = 0 if key in ("window", "global_every") else 1
+        least = 0 if key in _MAY_BE_NONE else 1
         if isinstance(value, int) and not isinstance(value, bool) and value < least:
             raise ModelError(f"{self.name}: {key} is {value}; it must be at least {least}")
         if key in _CHOICES and value not in _CHOICES[key]:
@@ -116,9 +130,33 @@ class Transformer:
             "batch": batch, "seq": seq_len, "kv_seq": seq_len, "embed": self.embed,
             "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
             "mlp": self.mlp, "vocab": self.vocab,
+            **latent_dims(
+                self.head_dim, self.q_rank, self.kv_rank, self.rope_dim, self.v_head_dim
+            ),
         }  # fmt: skip
         ops = _model_ops(self, seq_len, logits_dtype)
         return Graph(self.name, tuple(dims.items()), ops, _LOSS)
+
+
+def _latent_fault(m: Transformer) -> str:
+    """What is wrong with the fields of latent attention, and what to write instead."""
+    alone = next((key for key in _LATENT_ONLY if getattr(m, key)), "")
+    if not m.kv_rank:
+        return f"{alone} is for latent attention; give kv_rank, or leave it out" if alone else ""
+    if not 0 < m.rope_dim < m.head_dim:
+        return (
+            f"rope_dim is {m.rope_dim}, but it is the part of head_dim ({m.head_dim}) that latent "
+            f"attention rotates; write a number from 1 to {m.head_dim - 1}, or give head_dim"
+        )
+    if m.kv_heads != m.heads:
+        return (
+            f"kv_heads is {m.kv_heads}, but with latent attention (kv_rank) each of the {m.heads} "
+            "heads has keys and values of its own; leave kv_heads out"
+        )
+    if m.qk_norm or not m.rotary:
+        said = "qk_norm" if m.qk_norm else "rotary = false"
+        return f"{said} does not go with latent attention (kv_rank); leave one of the two out"
+    return ""
 
 
 _LOSS = Tensor("loss", TOKEN, dtype="f32")
@@ -188,4 +226,6 @@ def _block(m: Transformer, name: str, window: int, seq_len: int) -> Block:
         causal=m.causal,
         window=window if narrow else 0,
         share=window / seq_len if narrow else whole_share,
+        latent=m.kv_rank > 0,
+        low_rank_queries=m.q_rank > 0,
     )

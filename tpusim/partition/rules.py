@@ -21,6 +21,8 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "kv_heads": ("tensor",),
     "vocab": ("tensor",),
     "head_dim": (),
+    "q_rank": ("fsdp", "dcn_fsdp", "context"),
+    "kv_rank": ("fsdp", "dcn_fsdp", "context"),
     "norm": (),
     "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp"),
     "act_seq": ("context",),
@@ -32,7 +34,9 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_vocab": ("tensor",),
     "act_head_dim": (),
 }
-"""`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
+"""`norm` is for weights of one dimension, which are replicated. The ranks of latent
+attention are sharded as `embed`, which the matrices that bring up from them do not have (MaxText's
+`q_lora` and `kv_lora`). `context` shards the sequence of
 activations and the weights besides, as MaxText's does; each device gathers all keys and values.
 `dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices."""
 

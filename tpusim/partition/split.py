@@ -82,6 +82,6 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
     for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
         if dim not in split:
             split[dim] = axes if axes == split.get("heads", ()) else ()
-    split[op.query.dims[-1]] = ()
+    split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     split[op.key.dims[1]] = ()
     return split

@@ -122,10 +122,12 @@ def _attention(
 ) -> program.Attention:
     batch, q_len, heads, head_dim = (sizes.extent(d, split.get(d, ())) for d in op.query.dims)
     kv_len = sizes.extent(op.key.dims[1], split.get(op.key.dims[1], ()))
+    value = op.value.dims[-1]
+    value_dim = sizes.extent(value, ()) if value != op.query.dims[-1] else 0
     return program.Attention(
         batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, head_dim=head_dim,
         dtype=sizes.compute_dtype, causal=op.causal, window=op.window, backward=op.backward,
-        read_bytes=read, write_bytes=written,
+        read_bytes=read, write_bytes=written, value_dim=value_dim,
     )  # fmt: skip
 
 

@@ -51,8 +51,9 @@ class Convolution:
 class Attention:
     """A fused attention kernel over `batch` sequences and `heads` query heads of the device.
 
-    `window` is the number of keys that a query may see (0: all of them). The backward kernel
-    computes the scores again; that costs time and is not counted in HFU.
+    `window` is the number of keys that a query may see (0: all of them). `value_dim` is the width
+    of the values where it is not that of queries and keys, `head_dim` (0: it is). The backward
+    kernel computes the scores again; that costs time and is not counted in HFU.
     """
 
     batch: Number
@@ -66,6 +67,12 @@ class Attention:
     backward: bool
     read_bytes: Number
     write_bytes: Number
+    value_dim: Number = 0
+
+    @property
+    def value_width(self) -> Number:
+        """The width of the values and of the result."""
+        return self.value_dim if np.any(self.value_dim) else self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
