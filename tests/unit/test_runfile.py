@@ -161,7 +161,7 @@ BAD_CONTENT = [
     ({"model": ""}, FileError, r"the section \[model\] is missing"),
     ({"plan": ""}, FileError, r"the section \[plan\] is missing"),
     ({"plam": "x = 1"}, FileError, r"unknown section \[plam\]; did you mean 'plan'\?"),
-    ({"plan": f"{P}\nseqlen = 3"}, PlanError, r"unknown key 'seqlen'; did you mean 'seq_len'\?"),
+    ({"plan": f"{P}\nseqlen = 3"}, PlanError, r"unknown key 'seqlen'; did you mean 'seq_len' or 'seed'\?"),
     ({"plan": f"{P}\ntwisted = true"}, PlanError, r"'twisted'; it belongs to \[slice\]"),
     ({"model": "post_norm = true"}, ModelError, r"'post_norm'; did you mean 'post_norms'"),
     ({"model": "qk_norm = 1"}, ModelError, r"write true or false, without quotes"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import Einsum
+from tpusim.graph import Einsum, Op
 from tpusim.hardware import Placement, Slice
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
@@ -194,7 +194,7 @@ class _Body:
             calcs = [self.makers[comm.maker]]
         else:
             return []
-        if not calcs or not all(isinstance(calc.op, Einsum) for calc in calcs):
+        if not calcs or not all(_can_be_ring(calc.op) for calc in calcs):
             return []
         return calcs if self._wanted(comm, calcs) else []
 
@@ -270,3 +270,8 @@ class _Body:
             and comm.kind is CollectiveKind.ALL_REDUCE
             and self.bytes(comm) <= COMBINED
         )
+
+
+def _can_be_ring(op: Op) -> bool:
+    """Whether an operation can be a collective matmul; a kernel cannot."""
+    return isinstance(op, Einsum) and not op.ragged

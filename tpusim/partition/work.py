@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tpusim import graph, program
 from tpusim.graph import Op, Tensor, union_dims
+from tpusim.partition.experts import routing
 from tpusim.partition.layout import Axes
 from tpusim.partition.quantise import SCALE_FLOPS, is_quantised
 from tpusim.partition.sizes import Sizes
@@ -28,7 +29,8 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
-            return program.Matmul(batch, m, k, n, dtype, read, written, epilogue)
+            ragged = ("k" if "slot" not in op.output.dims else "m") if op.ragged else ""
+            return program.Matmul(batch, m, k, n, dtype, read, written, epilogue, ragged)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
         case graph.Attention():
@@ -38,6 +40,8 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
                 op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
             )
             return program.Vector(read, written, rows / sizes.itemsize("compute"))
+        case graph.Route():
+            return routing(op, split, sizes)
         case graph.Pointwise():
             return program.Vector(read, written, _vector_flops(op, split, sizes) + epilogue)
     raise TypeError(f"{calc.name}: no work is known for {type(op).__name__}")

@@ -19,7 +19,8 @@ class Matmul:
     """`batch` products of [m, k] by [k, n] on the systolic array.
 
     `epilogue_flops` are the vector operations of the element-wise group fused to it, and its bytes
-    are already in `read_bytes` and `write_bytes`.
+    are already in `read_bytes` and `write_bytes`. `ragged` is the side that is as long as an expert
+    has tokens, `m` or `k`, where the batch runs as one grouped kernel; it is then the mean.
     """
 
     batch: Number
@@ -30,6 +31,7 @@ class Matmul:
     read_bytes: Number
     write_bytes: Number
     epilogue_flops: Number = 0
+    ragged: str = ""
 
 
 @dataclass(frozen=True, slots=True)
