@@ -5,6 +5,8 @@ is the form of training: the keys and values of all heads are expanded, and the 
 any attention. What only inference does, keeping the latent alone, has no part in a step.
 """
 
+from dataclasses import replace
+
 from tpusim.graph import Einsum, Op, Pointwise, Tensor
 from tpusim.models.parts import NORM_FLOPS, ROTARY_FLOPS, TOKEN, norm, weight
 
@@ -66,21 +68,23 @@ def _keys_and_values(of: str, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor
     k, v = Tensor(f"{of}/k", HEAD), Tensor(f"{of}/v", VALUE)
     ops = (
         Einsum(f"{of}/wkv_a", x, weight(of, "wkv_a", "embed", "kv_down"), down),
-        _latent_and_rope(of, down, latent, rope),
+        _latent_and_rope(down, latent, rope),
         Einsum(f"{of}/wkv_b", latent, weight(of, "wkv_b", "kv_rank", *UP[2:]), up),
         Pointwise(f"{of}/kv", (up, rope), (k, v), 0.0, keeps="", alone=True),
     )
     return ops, k, v
 
 
-def _latent_and_rope(of: str, down: Tensor, latent: Tensor, rope: Tensor) -> Pointwise:
+def _latent_and_rope(down: Tensor, latent: Tensor, rope: Tensor) -> Pointwise:
     """The norm of the latent and the rotation of the rest, which compute side by side.
 
     One group, so that the gradients of the two parts are put side by side again where they are
     made, and not added up.
     """
-    normed = norm(latent.name, down, latent, "kv_rank")
-    return Pointwise(
-        f"{of}/kv_latent", normed.inputs, (latent, rope), max(NORM_FLOPS, ROTARY_FLOPS),
-        over=("kv_rank",), tape=normed.tape,
-    )  # fmt: skip
+    normed = norm(latent.name, down.view(latent.dims), latent, "kv_rank")
+    return replace(
+        normed,
+        inputs=(down, *normed.inputs[1:]),
+        outputs=(latent, rope),
+        flops=max(NORM_FLOPS, ROTARY_FLOPS),
+    )

@@ -45,10 +45,11 @@ DEFAULT_RULES: Mapping[str, Axes] = {
 }
 """`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
 activations and the weights besides, as MaxText's does; each device gathers all keys and values.
-`q_rank` and `kv_rank`, of latent attention, lie as `embed` does, which the matrices that bring up
-from them do not have (MaxText's `q_lora` and `kv_lora`). `dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert` shards the experts, and
+`dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert` shards the experts, and
 outside of their block the batch and the weights, as MaxText's does (its base.yml): what is listed
-by experts first, a tensor of theirs or a weight, gives them the axis."""
+by experts first, a tensor of theirs or a weight, gives them the axis. `q_rank` and `kv_rank`, of
+latent attention, lie as `embed` does, which the matrices that bring up from them do not have
+(MaxText's `q_lora` and `kv_lora`)."""
 
 _EXACT = ("act_batch", "expert", "act_expert")
 """Dimensions that their axes have to divide: none of these is replicated for being too small."""

@@ -15,7 +15,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition.template import Purpose
 from tpusim.phase import Phase
-from tpusim.program import Attention, CollectiveKind, Compute
+from tpusim.program import Attention, CollectiveKind, Compute, dumps, loads
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
@@ -84,6 +84,11 @@ def test_the_kernel_works_on_two_widths() -> None:
                if isinstance(op, Compute) and isinstance(op.work, Attention)}  # fmt: skip
     assert {(work.head_dim, work.value_width) for work in kernels} == {(32, 20)}
     assert "16 x 16 x 32 and 20" in str(program)
+
+
+def test_a_program_of_two_widths_is_read_back_as_it_was_written() -> None:
+    program = program_of(small(**LATENT), PLAN, POD)
+    assert loads(dumps(program)) == program
 
 
 def test_the_array_rounds_each_width_up_by_itself() -> None:

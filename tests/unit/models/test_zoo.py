@@ -91,6 +91,13 @@ def test_gpt_osss_active_parameters_leave_the_lookup_out() -> None:
         assert passed == pytest.approx(billions * 1e9, rel=2e-3)
 
 
+def test_deepseek_v3s_token_passes_36_6_billion_without_the_lookup() -> None:
+    """Of its published weights 36.6 B are active, the output head of 0.9 B included."""
+    model = models.load("deepseek-v3")
+    passed = model.active_parameter_count - model.vocab * model.embed
+    assert passed == pytest.approx(36.6e9, rel=1e-3)
+
+
 def test_palm_to_the_last_weight() -> None:
     """118 layers of one norm, queries, a key, a value and a result, and three MLP matrices."""
     embed, heads, head_dim, mlp = 18432, 48, 256, 73728

@@ -12,10 +12,11 @@ def experts(config: Config, layers: int) -> dict[str, int]:
     keys = config.family.experts
     if not keys:
         return {}
-    key = next((key for key in EXPERT_KEYS if key in config.dims), keys["experts"])
+    own = keys["experts"]
+    key = next((key for key in (own, *EXPERT_KEYS) if key in config.dims), own)
     if config.value(key) is None:
         return {}
-    found = {name: config.needed(own) for name, own in keys.items() if name in _AT_LEAST_ONE}
+    found = {name: config.needed(given) for name, given in keys.items() if name in _AT_LEAST_ONE}
     found = {"experts": config.needed(key), **found, **_shared(config), **_dense(config, layers)}
     if found["experts_per_token"] > found["experts"]:
         raise config.fault(
