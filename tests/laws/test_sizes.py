@@ -17,6 +17,7 @@ MESHES = np.random.default_rng(0).choice([2, 3, 4, 6, 8, 12, 16, 64], size=(1000
 
 RAGGED = small(layers=5, embed=768, mlp=1000, heads=64, kv_heads=64, head_dim=96, vocab=30522)
 DOT = replace(RAGGED, attention="dot", gated=False, parallel=True, tied_embeddings=True)
+LATENT = replace(RAGGED, q_rank=500, kv_rank=100, rope_dim=32, v_head_dim=80)
 BATCH = 64 * 64 * 9
 
 
@@ -27,6 +28,7 @@ def big_plan(mesh: dict[str, int], **changes: object) -> Plan:
 PLANS = {
     "one-dimensional": (RAGGED, {}),
     "two-dimensional": (RAGGED, {"rules": {"act_embed": "tensor"}}),
+    "latent": (LATENT, {}),
     "sequence": (DOT, {"rules": {"act_seq": "tensor"}, "remat": "minimal"}),
     "dot": (DOT, {"remat": "none", "optimizer": "adafactor"}),
 }
@@ -83,7 +85,7 @@ def test_a_thousand_meshes_at_once_are_a_thousand_one_by_one(name: str) -> None:
         assert wrong == {}
 
 
-STRIDE = {"one-dimensional": 1, "two-dimensional": 7, "sequence": 7, "dot": 7}
+STRIDE = {"one-dimensional": 1, "two-dimensional": 7, "latent": 37, "sequence": 7, "dot": 7}
 """One plan is compared on all thousand meshes, the others on a sample."""
 
 
