@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import Einsum, Op, Role
+from tpusim.graph import Einsum, Op
 from tpusim.hardware import Placement, Slice
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
@@ -216,7 +216,7 @@ class _Body:
         have; the two gradients of one projection count as one. A product of two activations, as the
         dispatch to experts is, does not mind a projection of each device's own part (the router).
         """
-        alone = all(t.role is not Role.PARAM for calc in calcs for t in calc.op.inputs)
+        alone = not any(self._weight_bytes(calc) for calc in calcs)
         readers = [
             calc.op
             for calc in self.calcs
