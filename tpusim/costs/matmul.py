@@ -38,8 +38,9 @@ def visited(batch: Number, rows: Number) -> Number:
     """Rows that a grouped kernel computes over those that there are: `tiles t / (batch rows)`.
 
     Groups follow one another in tiles of t rows, and a tile that several share is computed for each
-    of them: `tiles = ceil(batch rows / t) + batch - 1` (jax 0.10.2, megablox `gmm.py`,
-    `make_group_metadata`: `num_tiles + num_groups - 1`). `rows` is the mean of a group.
+    of them: `tiles = ceil(batch rows / t) + batch - 1` where no group ends with its tile (jax
+    0.10.2, megablox `gmm.py`, `make_group_metadata`: `m // tm + num_groups - 1` at most; and
+    `tgmm`, which visits the same tiles). `rows` is the mean of a group.
     """
     whole = batch * rows
     tile = smallest(ROW_TILE, round_up(whole, SUBLANES))

@@ -25,32 +25,30 @@ def check_experts(plan: Plan, sharding: Collection[Axes], sizes: Mapping[str, in
     """
     experts = sizes.get("expert", 0)
     if not experts:
-        if plan.active_axes.get("expert", 1) > 1 and "expert" not in plan.rules:
-            raise PlanError(
-                f"plan.mesh.expert is {plan.mesh['expert']}, but the model has no experts; name "
-                "the axis fsdp or data, or give the model experts"
-            )
-        for key in _ONLY_EXPERTS:
-            if value := getattr(plan, key):
-                raise PlanError(
-                    f"plan.{key} is {value!r}, but the model has no experts; leave it out, or give "
-                    "the model experts"
-                )
-        return
+        return _check_dense(plan)
     for axes in sharding:
         shards = prod(plan.active_axes[axis] for axis in axes)
         if experts % shards:
             named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
-            fits = [n for n in range(1, experts + 1) if experts % n == 0]
-            near = sorted(
-                {
-                    max(n for n in fits if n <= shards),
-                    min((n for n in fits if n >= shards), default=experts),
-                }
-            )
+            below = next(n for n in range(min(shards, experts), 0, -1) if experts % n == 0)
+            above = next((n for n in range(shards, experts) if experts % n == 0), experts)
             raise PlanError(
-                f"the model's {experts} experts do not divide over {named}; write "
-                f"{' or '.join(map(str, near))} for the axis"
+                f"the {experts} experts of the model do not divide over {named}; write "
+                f"{' or '.join(map(str, dict.fromkeys((below, above))))}"
+            )
+
+
+def _check_dense(plan: Plan) -> None:
+    if plan.active_axes.get("expert", 1) > 1:
+        raise PlanError(
+            f"plan.mesh.expert is {plan.mesh['expert']}, but the model has no experts; call the "
+            "axis fsdp or data, or give the model experts"
+        )
+    for key in _ONLY_EXPERTS:
+        if value := getattr(plan, key):
+            raise PlanError(
+                f"plan.{key} is {value!r}, but the model has no experts; leave it out, or give "
+                "the model experts"
             )
 
 

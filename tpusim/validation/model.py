@@ -19,11 +19,13 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Gemma 2": (r"gemma[\W_]*2(?!\d|b)", {**_GEMMA, "window": 4096, "global_every": 2}),
     "Gemma 3": (r"gemma[\W_]*3(?!\d|n)", {**_GEMMA, "window": 1024, "global_every": 6,
                                        "qk_norm": True}),
+    "DeepSeek-V3": (r"deepseek[\W_]*v?[\W_]*3", {"dense_layers": 3, "mlp": 18432,
+                                                "shared_mlp": 2048}),
     "Qwen3": (r"qwen[\W_]*3(?![\d.])", {"qk_norm": True}),
 }  # fmt: skip
 """How a family is written at the start of a model's name, and what its layers have: Gemma 2
-(arXiv:2408.00118, section 2; its soft caps are left out), Gemma 3 (arXiv:2503.19786, section 2) and
-Qwen3 (arXiv:2505.09388, section 2). The table names the model and nothing more. Gemma 2B and Qwen
+(arXiv:2408.00118, section 2; its soft caps are left out), Gemma 3 (arXiv:2503.19786, section 2),
+DeepSeek-V3 (arXiv:2412.19437, section 4.2) and Qwen3 (arXiv:2505.09388, section 2). The table names the model and nothing more. Gemma 2B and Qwen
 32B are of other families."""
 
 Key = tuple[object, ...]
@@ -37,14 +39,16 @@ def model_of(run: Measured) -> tuple[Transformer, tuple[str, ...]]:
     as brings the number of parameters nearer to `params_b`.
     """
     given = _dimensioned(run)
+    of_family: tuple[str, ...] = ()
+    layers: Mapping[str, Any] = {}
+    for family, (pattern, own) in FAMILIES.items():
+        if re.match(pattern, run.model.lower()):
+            layers, of_family = own, (f"{family}: {_in_words(own)}",)
+    given = replace(given, **layers)
     known = _zoo().get(_key(given))
     model, notes = (known, ()) if known else _nearest_in_size(run, given)
-    model = replace(model, name=given.name, attention=_attention(run, given.head_dim))
-    for family, (pattern, layers) in FAMILIES.items():
-        if re.match(pattern, run.model.lower()):
-            model = replace(model, **layers)
-            notes = (*notes, f"{family}: {_in_words(layers)}")
-    return model, (*notes, *_size_note(run, model))
+    model = replace(model, name=given.name, attention=_attention(run, given.head_dim), **layers)
+    return model, (*notes, *of_family, *_size_note(run, model))
 
 
 def _in_words(layers: Mapping[str, Any]) -> str:
@@ -56,6 +60,11 @@ def _in_words(layers: Mapping[str, Any]) -> str:
         )
     if "post_norms" in layers:
         words.append("norms after attention and MLP too")
+    if "dense_layers" in layers:
+        words.append(
+            f"the first {layers['dense_layers']} layers have an MLP of {layers['mlp']}, the others "
+            f"one of {layers['shared_mlp']} for all tokens beside the experts"
+        )
     if "qk_norm" in layers:
         words.append("norms of queries and keys")
     return "; ".join(words)
@@ -70,6 +79,8 @@ def _dimensioned(run: Measured) -> Transformer:
         layers=run.n_layers, embed=run.d_model, mlp=run.d_ff, heads=run.n_heads,
         kv_heads=run.n_kv_heads, head_dim=int(run.head_dim or 0), vocab=run.vocab, gated=gated,
         activation="silu" if gated else "gelu",
+        experts=run.experts, experts_per_token=run.experts_per_token,
+        expert_mlp=run.d_ff if run.experts else 0,
     )  # fmt: skip
 
 
@@ -106,4 +117,6 @@ def _zoo() -> Mapping[Key, Transformer]:
 
 def _key(m: Transformer) -> Key:
     """What the table says of a model."""
-    return (m.kind, m.layers, m.embed, m.mlp, m.heads, m.kv_heads, m.head_dim, m.vocab, m.gated)
+    experts = (m.experts, m.experts_per_token, m.experts and (m.expert_mlp or m.mlp))
+    return (m.kind, m.layers, m.embed, m.mlp, m.heads, m.kv_heads, m.head_dim, m.vocab, m.gated,
+            *experts)  # fmt: skip
