@@ -15,7 +15,7 @@ from tpusim.partition import Plan
 from tpusim.validation.devices import mesh_in_devices, pod_of
 from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
 from tpusim.validation.measured import Measured
-from tpusim.validation.model import model_of
+from tpusim.validation.model import model_of, widths_of
 from tpusim.validation.precision import DTYPES, precision_notes, precision_of
 
 QUANTISED = ("int8", "fp8")
@@ -59,8 +59,8 @@ def setup(run: Measured) -> Setup:
 
 def obstacles(run: Measured) -> Iterator[str]:
     """What of a run cannot be simulated yet."""
-    if run.head_dim and not re.fullmatch(r"[0-9]{1,6}", run.head_dim):
-        yield f"latent attention or another head_dim than one number ({run.head_dim})"
+    if widths_of(run) is None:
+        yield f"a head_dim of {run.head_dim} in this model"
     if run.dtype not in (*DTYPES, *QUANTISED):
         yield f"{run.dtype} matmuls"
     for axis, size in mesh_of(run).items():

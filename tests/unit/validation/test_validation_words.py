@@ -68,6 +68,18 @@ def test_the_name_says_what_norms_a_layer_has(written: str, has: set[str]) -> No
     assert ("norms of queries and keys" in " ".join(notes)) == ("qk_norm" in has)
 
 
+def test_deepseek_v3_is_known_by_its_dimensions() -> None:
+    """The table says the width of an expert, and two widths of a head."""
+    deepseek = load("deepseek-v3")
+    row = run(model="DeepSeek3-671B", n_layers=61, d_model=7168, n_heads=128, n_kv_heads=128,
+              d_ff=2048, head_dim="192qk/128v", vocab=129280, params_b=671, experts=256,
+              experts_per_token=8)  # fmt: skip
+    model, notes = model_of(row)
+    assert replace(model, name=deepseek.name) == deepseek
+    assert len(notes) == 1
+    assert "latent attention of ranks 1536 and 512" in notes[0]
+
+
 def test_gemma_3_is_known_by_its_dimensions() -> None:
     gemma = load("gemma3-12b")
     row = run(model="Gemma3-12B", n_layers=48, d_model=3840, n_heads=16, n_kv_heads=8, d_ff=15360,
@@ -197,12 +209,11 @@ def test_the_other_dimension_of_the_weights() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"experts": 8}, "mixtures of experts (8 here)"),
-        ({"head_dim": "192qk/128v"}, "latent attention or another head_dim"),
+        ({"head_dim": "192qk/128v"}, "a head_dim of 192qk/128v in this model"),
+        ({"head_dim": "wide"}, "a head_dim of wide in this model"),
         ({"dtype": "int4"}, "int4 matmuls"),
         ({"mesh": "fsdp=8;sequence=2"}, "sequences sharded over chips (mesh axis sequence)"),
         ({"mesh": "fsdp=16;dcn_pipeline=2"}, "pipelines (mesh axis dcn_pipeline)"),
-        ({"mesh": "fsdp=8;expert=2"}, "experts sharded over chips (mesh axis expert)"),
     ],
 )
 def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> None:
