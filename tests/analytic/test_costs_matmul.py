@@ -1,12 +1,14 @@
 """Matmul seconds against the compiler's estimates, measured matmuls, and limits done by hand."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from tpusim.costs import attention_seconds, convolution_seconds, matmul_seconds
+from tpusim.costs.matmul import visited
 from tpusim.hardware import Device, load_chip
 from tpusim.program import Attention, Convolution, Matmul
 
@@ -192,3 +194,37 @@ def test_near_measured_splash_attention() -> None:
     kernel = Attention(1, 8, 8192, 8192, 128, "bf16", True, 0, False, 3 * tensor, tensor)
     predicted = attention_seconds(kernel, load_chip("v5p").device)
     assert predicted == pytest.approx(0.778e-3, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "worked"),
+    [
+        (1, 4096, 4096),
+        (1, 100, 104),  # one tile of 13 x 8 rows
+        (8, 1024, (16 + 7) * 512),
+        (256, 1024, (512 + 255) * 512),
+        (256, 16, (8 + 255) * 512),  # each group of 16 rows visits a whole tile
+        (4, 8, (1 + 3) * 32),
+    ],
+)
+def test_a_grouped_kernel_works_on_whole_tiles(groups: int, rows: int, worked: int) -> None:
+    assert visited(groups, rows) == worked
+
+
+def test_small_experts_slow_a_grouped_kernel_and_leave_a_batch_alone() -> None:
+    """The array's time grows by the tiles visited; forward and for weight gradients alike."""
+    device = load_chip("v5p").device
+    one = Matmul(256, 1024, 7168, 2048, "bf16", 0, 0)
+    grouped = replace(one, ragged="m")
+    weights = Matmul(256, 7168, 1024, 2048, "bf16", 0, 0, ragged="k")
+    ratio = (512 + 255) * 512 / (256 * 1024)
+    alone, both = (float(matmul_seconds(work, device)) for work in (one, grouped))
+    launch = device.costs.op_launch
+    assert (both - launch) / (alone - launch) == pytest.approx(ratio)
+    assert float(matmul_seconds(weights, device)) == pytest.approx(both)
+
+
+def test_a_grouped_kernel_of_one_group_is_a_matmul() -> None:
+    device = load_chip("v6e").device
+    work = bf16(8192, 4096, 2048)
+    assert matmul_seconds(replace(work, ragged="m"), device) == matmul_seconds(work, device)

@@ -34,17 +34,17 @@ def array_seconds(
     return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
 
 
-def visited(batch: Number, rows: Number) -> Number:
-    """Rows that a grouped kernel computes over those that there are: `tiles t / (batch rows)`.
+def visited(groups: Number, rows: Number) -> Number:
+    """Rows that a grouped kernel works on, for groups of `rows` rows each on average.
 
     Groups follow one another in tiles of t rows, and a tile that several share is computed for each
-    of them: `tiles = ceil(batch rows / t) + batch - 1` where no group ends with its tile (jax
-    0.10.2, megablox `gmm.py`, `make_group_metadata`: `m // tm + num_groups - 1` at most; and
-    `tgmm`, which visits the same tiles). `rows` is the mean of a group.
+    of them: `(ceil(groups rows / t) + groups - 1) t` where no group ends with its tile (jax 0.10.2,
+    megablox `gmm.py`, `make_group_metadata`: at most `m // tm + num_groups - 1` tiles, of `tgmm`
+    too). Where all groups together are less than a tile, the tile is as small.
     """
-    whole = batch * rows
+    whole = groups * rows
     tile = smallest(ROW_TILE, round_up(whole, SUBLANES))
-    return (round_up(whole, tile) + (batch - 1) * tile) / whole
+    return round_up(whole, tile) + (groups - 1) * tile
 
 
 def matmul_seconds(work: Matmul, device: Device) -> Number:
@@ -60,9 +60,12 @@ def matmul_seconds(work: Matmul, device: Device) -> Number:
 
     Raises PlanError where the chip has no matrix rate for the dtype.
     """
-    array = array_seconds(work.batch, work.m, work.k, work.n, work.dtype, device)
-    if work.ragged:
-        array = array * visited(work.batch, work.m if work.ragged == "m" else work.k)
+    shape = (work.batch, work.m, work.k, work.n)
+    if work.ragged == "m":
+        shape = (1, visited(work.batch, work.m), work.k, work.n)
+    elif work.ragged:
+        shape = (1, work.m, visited(work.batch, work.k), work.n)
+    array = array_seconds(*shape, work.dtype, device)
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     body = power_sum(array, memory, device.costs.matmul_overlap)
     return body + vector_seconds(work.epilogue_flops, device) + device.costs.op_launch

@@ -25,8 +25,8 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 """How a family is written at the start of a model's name, and what its layers have: Gemma 2
 (arXiv:2408.00118, section 2; its soft caps are left out), Gemma 3 (arXiv:2503.19786, section 2),
-DeepSeek-V3 (arXiv:2412.19437, section 4.2) and Qwen3 (arXiv:2505.09388, section 2). The table names the model and nothing more. Gemma 2B and Qwen
-32B are of other families."""
+DeepSeek-V3 (arXiv:2412.19437, section 4.2) and Qwen3 (arXiv:2505.09388, section 2). The table names
+the model and nothing more. Gemma 2B and Qwen 32B are of other families."""
 
 Key = tuple[object, ...]
 
