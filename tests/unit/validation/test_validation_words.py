@@ -216,7 +216,9 @@ def test_experts_are_of_the_width_and_the_capacity_of_the_table() -> None:
     assert (model.experts, model.experts_per_token, model.expert_mlp) == (8, 2, model.mlp)
     assert plan.capacity_factor == 1.25
     dropless = setup(run(experts=8, experts_per_token=2, mesh="fsdp=4;expert=4"))
-    assert dropless.plan.capacity_factor == 0
+    assert (dropless.plan.capacity_factor, dropless.plan.expert_exchange) == (0, "all-to-all")
+    gathered = run(experts=8, experts_per_token=2, mesh="expert=16", expert_exchange="gather")
+    assert setup(replace(gathered, experts=16)).plan.expert_exchange == "gather"
     assert "no token is dropped" in ", ".join(dropless.notes)
 
 
