@@ -8,6 +8,7 @@ from plans import calcs, comms, graph_of, payload, plan_of, sizes_of, small, tem
 
 from tpusim.models import Transformer
 from tpusim.partition import Plan, Sizes, Template
+from tpusim.partition.layout import Local
 from tpusim.partition.optimizer import moment_elements, resident
 from tpusim.partition.work import buffer_bytes, flops_of, padding_bytes, work_of
 from tpusim.program import Flops, Work
@@ -142,3 +143,18 @@ def test_a_larger_axis_never_leaves_more_on_a_device(axis: str) -> None:
     for key, buffer in template.buffers.items():
         sized = np.broadcast_to(buffer_bytes(buffer, sizes), 64)
         assert (np.diff(sized) <= 0).all(), key
+
+
+def test_slots_of_the_busiest_device_for_one_mesh_and_for_many() -> None:
+    dims = {"expert": 8, "batch": 16, "slot": 4}
+    loads = (4.0, 1.0, 1.0, 1.0, 0.25, 0.25, 0.25, 0.25)
+    busiest = {1: 1.0, 2: 1.75, 4: 2.5, 8: 4.0}
+    local = Local(("expert", "batch", "slot"), (("expert",), (), ()))
+    own = Local(("expert", "batch", "slot"), ((), ("expert",), ()))
+    columns = {"expert": np.array([1.0, 2.0, 4.0, 8.0])}
+    many = Sizes(dims, columns, loads=loads)
+    for place, (devices, most) in enumerate(busiest.items()):
+        one = Sizes(dims, {"expert": devices}, loads=loads)
+        assert one.elements(local) == 8 * 16 * 4 / devices * most
+        assert one.elements(own) == 8 * 16 * 4 / devices
+        assert np.asarray(many.elements(local))[place] == one.elements(local)

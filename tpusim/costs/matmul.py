@@ -4,15 +4,13 @@ from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.costs.vector import vector_seconds
 from tpusim.hardware import Device
 from tpusim.program import Matmul, Number
-from tpusim.program.numeric import largest, power_sum, round_up, smallest
+from tpusim.program.grouped import as_worked
+from tpusim.program.numeric import largest, power_sum, round_up
 
 SUBLANES = 8
 BYTE_SUBLANES = 32
 """Rows of a memory tile, of 32-bit and 16-bit elements and of 8-bit ones (JAX's `tpu_info`,
 `get_sublane_tiling`)."""
-
-ROW_TILE = 512
-"""Rows of a grouped kernel's tile. MaxText's `tile_batch_seq` (its base.yml)."""
 
 BYTE_WIDE = ("int8", "fp8")
 
@@ -34,19 +32,6 @@ def array_seconds(
     return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
 
 
-def visited(batch: Number, rows: Number) -> Number:
-    """Rows that a grouped kernel computes over those that there are: `tiles t / (batch rows)`.
-
-    Groups follow one another in tiles of t rows, and a tile that several share is computed for each
-    of them: `tiles = ceil(batch rows / t) + batch - 1` where no group ends with its tile (jax
-    0.10.2, megablox `gmm.py`, `make_group_metadata`: `m // tm + num_groups - 1` at most; and
-    `tgmm`, which visits the same tiles). `rows` is the mean of a group.
-    """
-    whole = batch * rows
-    tile = smallest(ROW_TILE, round_up(whole, SUBLANES))
-    return (round_up(whole, tile) + (batch - 1) * tile) / whole
-
-
 def matmul_seconds(work: Matmul, device: Device) -> Number:
     """Seconds of a matmul: `(array^p + memory^p)^(1/p) + epilogue + launch`.
 
@@ -60,9 +45,7 @@ def matmul_seconds(work: Matmul, device: Device) -> Number:
 
     Raises PlanError where the chip has no matrix rate for the dtype.
     """
-    array = array_seconds(work.batch, work.m, work.k, work.n, work.dtype, device)
-    if work.ragged:
-        array = array * visited(work.batch, work.m if work.ragged == "m" else work.k)
+    array = array_seconds(*as_worked(work), work.dtype, device)
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     body = power_sum(array, memory, device.costs.matmul_overlap)
     return body + vector_seconds(work.epilogue_flops, device) + device.costs.op_launch

@@ -73,7 +73,7 @@ def loads(experts: int, skew: float, seed: int) -> tuple[float, ...]:
 def busiest(each: tuple[float, ...], devices: int) -> float:
     """The most tokens that one of `devices` has for its experts, over the mean."""
     own = len(each) // devices
-    if not own:
+    if devices == 1 or not own:
         return 1.0
     return max(sum(each[i * own : (i + 1) * own]) / own for i in range(devices))
 

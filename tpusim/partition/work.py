@@ -11,6 +11,7 @@ from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Buffer, Calc
 from tpusim.phase import Phase
 from tpusim.program import Flops, Number, Work
+from tpusim.program.grouped import bytes_read
 
 Buffers = Mapping[str, Buffer]
 
@@ -30,6 +31,9 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
             ragged = ("k" if "slot" not in op.output.dims else "m") if op.ragged else ""
+            if ragged:
+                item = sizes.itemsize(op.lhs.dtype)
+                read = bytes_read(batch, m, k, n, ragged, item)
             return program.Matmul(batch, m, k, n, dtype, read, written, epilogue, ragged)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)

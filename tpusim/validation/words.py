@@ -89,7 +89,8 @@ def plan_of(run: Measured, model: Transformer, pod: Slice) -> tuple[Plan, tuple[
         offload=offload, vocab_tiles=max(run.vocab_tiles, 1), rules=_rules(run, mesh),
         optimizer=optimizer_of(run)[0],
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
-        style=framework_of(run).style, capacity_factor=run.capacity_factor, **precision_of(run),
+        style=framework_of(run).style, capacity_factor=run.capacity_factor,
+        expert_exchange=run.expert_exchange or "all-to-all", **precision_of(run),
     )  # fmt: skip
     return plan, notes
 

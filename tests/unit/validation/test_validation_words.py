@@ -223,6 +223,37 @@ def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> Non
     assert one.reason.startswith("not simulated yet: ")
 
 
+def test_experts_are_of_the_width_and_the_capacity_of_the_table() -> None:
+    given = setup(run(experts=8, experts_per_token=2, capacity_factor=1.25))
+    model, plan = given.model, given.plan
+    assert (model.experts, model.experts_per_token, model.expert_mlp) == (8, 2, model.mlp)
+    assert plan.capacity_factor == 1.25
+    dropless = setup(run(experts=8, experts_per_token=2, mesh="fsdp=4;expert=4"))
+    assert (dropless.plan.capacity_factor, dropless.plan.expert_exchange) == (0, "all-to-all")
+    gathered = run(experts=8, experts_per_token=2, mesh="expert=16", expert_exchange="gather")
+    assert setup(replace(gathered, experts=16)).plan.expert_exchange == "gather"
+    assert "no token is dropped" in ", ".join(dropless.notes)
+
+
+def test_an_expert_axis_of_a_dense_run_contradicts_itself() -> None:
+    assert "the model has no experts" in outcome(run(mesh="fsdp=8;expert=2")).reason
+
+
+def test_deepseek_v3_is_known_by_its_name() -> None:
+    for written in ("DeepSeek3-671B", "deepseek-v3"):
+        model, notes = model_of(
+            run(model=written, n_layers=6, experts=16, experts_per_token=2, d_ff=2048, params_b=40)
+        )
+        assert (model.dense_layers, model.mlp, model.shared_mlp) == (3, 18432, 2048)
+        assert (model.experts, model.expert_mlp) == (16, 2048)
+        assert "the first 3 layers have an MLP of 18432" in ", ".join(notes)
+
+
+def test_saved_names_of_experts_are_those_of_maxtext() -> None:
+    columns = {"experts": 8, "experts_per_token": 2, "save": "moe_mlpwi_0,moe_mlpwo"}
+    assert set(setup(run(**columns)).plan.save) == {"expert_mlp_in_0", "expert_out"}
+
+
 def test_axes_of_one_chip_are_no_obstacle() -> None:
     assert not list(obstacles(run(mesh="fsdp=16;sequence=1")))
 
