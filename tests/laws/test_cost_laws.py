@@ -50,7 +50,7 @@ attentions = st.builds(
     st.booleans(),
     amounts,
     amounts,
-    st.sampled_from([64, 128, 192]),
+    value_dim=st.sampled_from([64, 128, 192]),
 )
 vectors = st.builds(Vector, amounts, amounts, amounts)
 works: st.SearchStrategy[Work] = st.one_of(matmuls, convolutions, attentions, vectors)

@@ -2,7 +2,8 @@
 
 DeepSeek-V2, arXiv:2405.04434, section 2.1, and DeepSeek-V3, arXiv:2412.19437, section 2.1.1. This
 is the form of training: the keys and values of all heads are expanded, and the kernel is that of
-any attention. What only inference does, keeping the latent alone, has no part in a step.
+any attention, with values of another width than queries and keys, as JAX's splash attention takes
+them. What only inference does, keeping the latent alone, has no part in a step.
 """
 
 from dataclasses import replace
