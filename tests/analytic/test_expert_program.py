@@ -40,3 +40,24 @@ def test_a_layer_has_the_collectives_of_the_compiled_program(chip: str, topology
     (step,) = [op for op in ring.body if isinstance(op, Collective)]
     assert step.phase is Phase.FORWARD
     assert step.bytes * ring.trips / MIB == 15 * 8, "each chip's 8 MiB pass all others"
+
+
+@pytest.mark.parametrize("seq_len", [256, 1024])
+def test_exchanges_take_the_share_that_gshard_measured(seq_len: int) -> None:
+    """16 % of a layer of 128 experts and the dense one beside it, on 128 cores of v3, in f32.
+
+    GShard, arXiv:2006.16668, section 5.2 and table 1: embed 1024, mlp 8192, 16 heads of 128, top-2,
+    1M tokens a step. The length of the sequences is not stated.
+    """
+    model = Transformer(
+        kind="encoder", layers=36, embed=1024, mlp=8192, heads=16, head_dim=128, vocab=64000,
+        gated=False, activation="relu", rotary=False, attention="dot",
+        experts=128, experts_per_token=2, expert_every=2,
+    )  # fmt: skip
+    plan = Plan(
+        mesh={"expert": 128}, seq_len=seq_len, global_batch=2**20 // seq_len, dtype="f32",
+        capacity_factor=1.0, rules={"embed": None}, optimizer="adafactor",
+    )  # fmt: skip
+    result = simulate(model, plan, Slice("v3", "8x8"))
+    share = result.breakdown_s["exposed expert"] / result.step_time_s
+    assert share == pytest.approx(0.16, abs=0.06)
