@@ -98,6 +98,17 @@ def test_a_random_plan_obeys_the_laws(seed: int) -> None:
     obeys_folded_and_not(model, plan, pod)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice(PODS))
+    given, plan = random_model(rng), random_plan(rng, pod)
+    latent = {"kv_rank": rng.choice([1, 500]), "q_rank": rng.choice([0, 7, 1536]),
+              "rope_dim": rng.choice([1, 15]), "v_head_dim": rng.choice([0, 24])}  # fmt: skip
+    model = replace(given, kv_heads=given.heads, rotary=True, **latent)
+    obeys_folded_and_not(model, plan, pod)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
     """With weights that are whole in each slice (`dcn_data`), or shared out (`dcn_fsdp`)."""

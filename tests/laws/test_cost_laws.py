@@ -50,6 +50,7 @@ attentions = st.builds(
     st.booleans(),
     amounts,
     amounts,
+    value_dim=st.sampled_from([64, 128, 192]),
 )
 vectors = st.builds(Vector, amounts, amounts, amounts)
 works: st.SearchStrategy[Work] = st.one_of(matmuls, convolutions, attentions, vectors)
@@ -57,7 +58,7 @@ works: st.SearchStrategy[Work] = st.one_of(matmuls, convolutions, attentions, ve
 
 def sizes(work: Work) -> list[str]:
     """The fields that say how much work there is."""
-    fixed = {"dtype", "causal", "window", "backward"}
+    fixed = {"dtype", "causal", "window", "backward", "ragged"}
     return [entry.name for entry in fields(work) if entry.name not in fixed]
 
 

@@ -22,9 +22,6 @@ STATISTIC_BYTES = 4 * 128
 """Bytes in which the forward kernel leaves the logarithm of each query's sum of exponentials: one
 f32 number in each of 128 lanes (JAX's splash and flash attention kernels)."""
 
-BACKWARD_FLOPS = 2.5
-"""Backward kernel over forward kernel: five products instead of two (flash-attention, #1525)."""
-
 
 def visited_keys(work: Attention) -> Number:
     """Keys that the kernel visits for one query, on average, in whole blocks.
@@ -53,10 +50,17 @@ def array_width(head_dim: Number, side: int) -> Number:
 
 
 def kernel_flops(work: Attention, side: int) -> Number:
-    """FLOPs that the array spends: `4 b h q keys width`, backward 2.5 times that."""
+    """FLOPs that the array spends: `2 b h q keys` times the widths of the products.
+
+    Forward there are two: scores contract over the width of queries and keys, and the weighted sum
+    has that of the values. Backward there are five, 2.5 times as much where the widths are equal
+    (flash-attention, #1525): scores, dQ and dK over that of queries and keys, dP and dV over that
+    of the values. Each is rounded up to the array by itself.
+    """
     scores = work.batch * work.heads * work.q_len * visited_keys(work)
-    forward = 4 * scores * array_width(work.head_dim, side)
-    return forward * (BACKWARD_FLOPS if work.backward else 1)
+    keys, values = (array_width(width, side) for width in (work.head_dim, work.value_width))
+    forward = 2 * scores * (keys + values)
+    return forward * ((3 * keys + 2 * values) / (keys + values)) if work.backward else forward
 
 
 def short_blocks(work: Attention) -> Number:

@@ -9,13 +9,13 @@ from tpusim.graph.ops import (
     Gather,
     Op,
     Pointwise,
-    Route,
     Scan,
     Scatter,
     Sizes,
     Window,
 )
 from tpusim.graph.remat import POLICIES, Remat
+from tpusim.graph.route import Route
 from tpusim.graph.tensor import COMPUTE, STORED, Role, Tensor, part_of, union_dims, whole_dim
 from tpusim.graph.text import text
 from tpusim.graph.tile import TILE, VOCAB_TILES, with_tiled_loss

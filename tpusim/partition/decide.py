@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import Einsum
+from tpusim.graph import Einsum, Op
 from tpusim.hardware import Placement, Slice
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
@@ -194,7 +194,7 @@ class _Body:
             calcs = [self.makers[comm.maker]]
         else:
             return []
-        if not calcs or not all(isinstance(calc.op, Einsum) for calc in calcs):
+        if not calcs or not all(_can_be_ring(calc.op) for calc in calcs):
             return []
         return calcs if self._wanted(comm, calcs) else []
 
@@ -213,14 +213,17 @@ class _Body:
         """Whether what is gathered feeds one projection only, in one phase.
 
         Never a ring where the tensor has two users, as the inputs of gate and up or of Q, K and V
-        have; the two gradients of one projection count as one.
+        have; the two gradients of one projection count as one. A product of two activations, as the
+        dispatch to experts is, does not mind a projection of each device's own part (the router).
         """
+        alone = not any(self._weight_bytes(calc) for calc in calcs)
         readers = [
             calc.op
             for calc in self.calcs
             if isinstance(calc.op, Einsum)
             and calc.phase is comm.phase
             and any(tensor.name == comm.tensor for tensor in calc.op.inputs)
+            and not (alone and comm.reads[0] in calc.reads)
         ]
         projections = {op.name.removesuffix("/dx").removesuffix("/dw") for op in readers}
         return len(projections) == 1 and all(calc.phase is comm.phase for calc in calcs)
@@ -270,3 +273,8 @@ class _Body:
             and comm.kind is CollectiveKind.ALL_REDUCE
             and self.bytes(comm) <= COMBINED
         )
+
+
+def _can_be_ring(op: Op) -> bool:
+    """Whether an operation can be a collective matmul; a kernel cannot."""
+    return isinstance(op, Einsum) and not op.ragged

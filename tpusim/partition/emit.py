@@ -8,7 +8,6 @@ Nothing here knows a model: data, FSDP, tensor and sequence parallelism all come
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tpusim.errors import PlanError
 from tpusim.graph import (
     Attention,
     Convolution,
@@ -79,7 +78,7 @@ def _operation(scope: Scope, op: Op) -> None:
         case Scan():
             _scan(scope, op)
         case Route():
-            raise PlanError(f"{op.name}: expert routing cannot be partitioned yet")
+            _route(scope, op)
 
 
 def _divided(scope: Scope, op: Op, split: Split) -> None:
@@ -105,6 +104,11 @@ def _pointwise(scope: Scope, op: Pointwise) -> None:
 def _attention(scope: Scope, op: Attention) -> None:
     query, key = scope.whole(op.query), scope.whole(op.key)
     _divided(scope, op, divide.attention(op, query.layout, key.layout))
+
+
+def _route(scope: Scope, op: Route) -> None:
+    tokens, gates = scope.whole(op.tokens), scope.whole(op.gates)
+    _divided(scope, op, divide.route(op, tokens.layout, gates.layout))
 
 
 def _lookup(scope: Scope, op: Gather | Scatter, table: Tensor) -> None:

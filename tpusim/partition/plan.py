@@ -15,6 +15,8 @@ COLLECTIVES = ("xla", "best")
 MATMUL_DTYPES = ("bf16", "int8", "fp8")
 WIDE_DTYPES = ("bf16", "f32")
 STYLES = ("plain", "maxtext")
+DISPATCHES = ("sort", "one_hot")
+EXCHANGES = ("all-to-all", "gather", "ring")
 
 _CHOICES = {
     "remat": POLICIES,
@@ -22,6 +24,7 @@ _CHOICES = {
     "lowering": LOWERINGS,
     "collectives": COLLECTIVES,
     "style": STYLES,
+    "expert_exchange": EXCHANGES,
     "dtype": WIDE_DTYPES,
     "param_dtype": WIDE_DTYPES,
     "moment_dtype": WIDE_DTYPES,
@@ -36,8 +39,9 @@ _OPTIONAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("reduce_dtype", "accumulator_dtype", "second_moment_dtype", "loss_dtype"), WIDE_DTYPES
     ),
+    "dispatch": DISPATCHES,
 }
-"""The dtypes that may be empty, and what else they may be."""
+"""What may be empty, and what else it may be."""
 
 _FOLLOWS = {
     "gather_dtype": "dtype",
@@ -102,6 +106,15 @@ class Plan:
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
+    capacity_factor: slots of each expert over its even share of the tokens of a sequence; what does
+        not find one is dropped. 0 drops nothing: each expert has as many as chose it.
+    dispatch: how tokens find their slots: by `sort`, through HBM, or by products with a `one_hot`
+        mask; empty for a mask where there is a capacity, and else a sort.
+    expert_exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each
+        device gathers all tokens, picks those of its experts, and results are scattered; or `ring`,
+        a gather in a collective matmul on the way there, and an all-to-all back.
+    expert_skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it; seed: of the
+        one draw that all layers share. The busiest device decides. For what is not dropped.
     """
 
     mesh: Mapping[str, int]
@@ -133,6 +146,11 @@ class Plan:
     loss_dtype: str = ""
     vocab_tiles: int = 1
     input_s: float = 0.0
+    capacity_factor: float = 0.0
+    dispatch: str = ""
+    expert_exchange: str = "all-to-all"
+    expert_skew: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for key, choices in {**_CHOICES, **_OPTIONAL}.items():
@@ -154,6 +172,7 @@ class Plan:
                 f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
             )
         object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
+        _check_routing(self)
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -223,10 +242,14 @@ class Plan:
         hosted = f", on the host: {', '.join(moved)}" if moved else ""
         made = f", input made in {format_seconds(self.input_s)}" if self.input_s else ""
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
+        routed = f", capacity {self.capacity_factor:g}" if self.capacity_factor else ""
+        routed += f", dispatch by {self.dispatch}" if self.dispatch else ""
+        routed += f", experts by {self.expert_exchange}" * (self.expert_exchange != "all-to-all")
+        routed += f", skew {self.expert_skew:g} of seed {self.seed}" if self.expert_skew else ""
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
             f"remat {self.remat}{saved}{hosted}{tiles}, {self._dtypes}, {self.optimizer}, "
-            f"lowering {self.lowering} ({self.style}){best}{made}"
+            f"lowering {self.lowering} ({self.style}){best}{routed}{made}"
         )
 
     @property
@@ -259,9 +282,38 @@ def _positive(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
 
 
+def _check_routing(plan: Plan) -> None:
+    """Raise PlanError for a capacity, a skew or a seed that is none, and for a contradiction."""
+    capacity, skew = plan.capacity_factor, plan.expert_skew
+    if not _is_number(capacity) or not 0 <= capacity < inf:
+        raise PlanError(
+            f"plan.capacity_factor is {capacity!r}; write a number above 0, such as 1.25, or 0 to "
+            "drop no token"
+        )
+    if not _is_number(skew) or not 0 <= skew <= 1:
+        raise PlanError(
+            f"plan.expert_skew is {skew!r}; write a number from 0, even, to 1, as chance has it"
+        )
+    if isinstance(plan.seed, bool) or not isinstance(plan.seed, int):
+        raise PlanError(f"plan.seed is {plan.seed!r}; it must be a whole number")
+    if plan.dispatch == "one_hot" and not capacity:
+        raise PlanError(
+            "plan.dispatch is 'one_hot', but plan.capacity_factor is 0: a mask has a fixed number "
+            "of slots; write a capacity_factor, such as 1.25, or dispatch = 'sort'"
+        )
+    if skew and capacity:
+        raise PlanError(
+            f"plan.expert_skew is {skew!r}, but plan.capacity_factor is {capacity!r}: a capacity "
+            "gives all experts as many slots; leave one of them out"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _seconds(where: str, value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < inf:
+    if not _is_number(value) or not 0 <= value < inf:
         raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
     return float(value)
 

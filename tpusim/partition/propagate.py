@@ -40,7 +40,11 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
 
 
 def _start(tensor: Tensor, rules: Rules) -> _Open:
-    fixed = tensor.role in (Role.PARAM, Role.INPUT)
+    """What is known of a tensor: all of weights and inputs, and of what experts have.
+
+    Codes constrain that always: their axis comes from the batch, which spreads no further.
+    """
+    fixed = tensor.role in (Role.PARAM, Role.INPUT) or "expert" in tensor.dims
     return list(rules.layout(tensor)) if fixed else [None] * len(tensor.dims)
 
 

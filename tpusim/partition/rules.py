@@ -11,18 +11,24 @@ from math import prod
 
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import TILE, Graph, Role, Tensor, whole_dim
+from tpusim.partition.experts import check_experts
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
 
 DEFAULT_RULES: Mapping[str, Axes] = {
-    "embed": ("fsdp", "dcn_fsdp", "context"),
+    "embed": ("fsdp", "dcn_fsdp", "context", "expert"),
     "mlp": ("tensor",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "vocab": ("tensor",),
     "head_dim": (),
+    "q_rank": ("fsdp", "dcn_fsdp", "context", "expert"),
+    "kv_rank": ("fsdp", "dcn_fsdp", "context", "expert"),
+    "expert": ("expert",),
+    "expert_mlp": ("tensor",),
+    "shared_mlp": ("tensor",),
     "norm": (),
-    "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp"),
+    "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp", "expert"),
     "act_seq": ("context",),
     "act_kv_seq": (),
     "act_embed": (),
@@ -31,10 +37,22 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_kv_heads": ("tensor",),
     "act_vocab": ("tensor",),
     "act_head_dim": (),
+    "act_expert": ("expert",),
+    "act_slot": ("context",),
+    "act_choice": (),
+    "act_expert_mlp": ("tensor",),
+    "act_shared_mlp": ("tensor",),
 }
 """`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
 activations and the weights besides, as MaxText's does; each device gathers all keys and values.
-`dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices."""
+`dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert` shards the experts, and
+outside of their block the batch and the weights, as MaxText's does (its base.yml): what is listed
+by experts first, a tensor of theirs or a weight, gives them the axis. `q_rank` and `kv_rank`, of
+latent attention, lie as `embed` does, which the matrices that bring up from them do not have
+(MaxText's `q_lora` and `kv_lora`)."""
+
+_EXACT = ("act_batch", "expert", "act_expert")
+"""Dimensions that their axes have to divide: none of these is replicated for being too small."""
 
 STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
     "plain": {},
@@ -78,11 +96,12 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     for key, axes in merged.items():
         size = sizes.get(key.removeprefix("act_"), 0) if key != "norm" else sizes.get("embed", 0)
         kept = tuple(axis for axis in axes if axis in active)
-        while kept and key != "act_batch" and prod(active[a] for a in kept) > size > 0:
+        while kept and key not in _EXACT and prod(active[a] for a in kept) > size > 0:
             dropped.append((key.removeprefix("act_"), size, kept[-1], active[kept[-1]]))
             kept = kept[:-1]
         table[key] = kept
     _check_axes_used(plan, table, dropped)
+    check_experts(plan, {table["expert"], table["act_expert"]}, sizes)
     _check_batch(plan, table["act_batch"], sizes)
     return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)))
 

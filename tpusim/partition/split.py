@@ -6,7 +6,7 @@ sharded alike, keep the axes that the result wants, and move as little as possib
 
 from collections.abc import Sequence
 
-from tpusim.graph import Attention, Tensor
+from tpusim.graph import Attention, Route, Tensor
 from tpusim.partition.layout import Axes, Layout
 
 Split = dict[str, Axes]
@@ -82,6 +82,21 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
     for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
         if dim not in split:
             split[dim] = axes if axes == split.get("heads", ()) else ()
-    split[op.query.dims[-1]] = ()
+    split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     split[op.key.dims[1]] = ()
+    return split
+
+
+def route(op: Route, tokens: Layout, gates: Layout) -> Split:
+    """A sort divides tokens as their gates lie, and each device fills slots of its own.
+
+    Where gates lie by experts, each device serves its own experts for all tokens whose gates it
+    has; a combine is then a partial sum over the axes of the experts.
+    """
+    split = {"expert": (), **dict(zip(op.gates.dims, gates, strict=True))}
+    split["slot"] = split["seq"]
+    used = {axis for axes in split.values() for axis in axes}
+    for dim, axes in zip(op.tokens.dims, tokens, strict=True):
+        if dim not in split:
+            split[dim] = tuple(axis for axis in axes if axis not in used)
     return split

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NewType, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, conlist, create_model
 from pydantic import Field as Limits
@@ -13,9 +13,25 @@ from tpusim.partition.plan import Rule
 
 MOST = 10**9
 Count = Annotated[int, Limits(ge=1, le=MOST)]
+OrNone = NewType("OrNone", int)
+"""A count that may be 0, as it is where it is not written: no window, no latent, no experts."""
+
+
+def _hints(kind: type) -> Mapping[str, Any]:
+    """The fields of a dataclass and their types; a count whose default is 0 may be 0."""
+    none = {field.name for field in fields(kind) if field.default == 0}
+    return {
+        key: OrNone if key in none and hint is int else hint
+        for key, hint in get_type_hints(kind).items()
+    }
+
 
 _KINDS: Mapping[Any, tuple[Any, str]] = {
     int: (Count, f"a whole number from 1 to {MOST:,}, without quotes"),
+    OrNone: (
+        Annotated[int, Limits(ge=0, le=MOST)],
+        f"a whole number from 0 to {MOST:,}, without quotes",
+    ),
     float: (float, "a number, without quotes"),
     str: (str, "text in quotes"),
     bool: (bool, "true or false, without quotes"),
@@ -69,8 +85,8 @@ SECTIONS: Mapping[str, str] = {
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
-    "model": get_type_hints(Transformer) | {"hf": str},
-    "plan": get_type_hints(Plan),
+    "model": {**_hints(Transformer), "hf": str},
+    "plan": _hints(Plan),
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
