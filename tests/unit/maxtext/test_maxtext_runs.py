@@ -1,0 +1,76 @@
+"""A MaxText config is the run that a person would write for it."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import tpusim as ts
+from tpusim.maxtext.tables import models
+from tpusim.validation.measured import measured_runs
+from tpusim.validation.words import Setup, setup
+
+TABLE = Path(__file__).parents[2] / "validation" / "training_runs.csv"
+
+CUSTOM = ("remat_policy=custom", "attention=flash", "max_target_length=8192", "use_iota_embed=True")
+RECIPES = {
+    "TR-v6e-Llama3.1-70B-256": (
+        "v6e-256", "model_name=llama3.1-70b", "per_device_batch_size=5", *CUSTOM,
+        "decoder_layer_input=offload", "query_proj=offload", "key_proj=offload",
+        "value_proj=offload", "dataset_type=synthetic", "sa_block_q=2048",
+    ),
+    "TR-v6e-Llama3.1-8B-8": (
+        "v6e-8", "model_name=llama3.1-8b", "per_device_batch_size=3", *CUSTOM,
+        "decoder_layer_input=offload", "out_proj=offload", "query_proj=offload",
+        "key_proj=offload", "value_proj=offload", "profiler=xplane",
+    ),
+    "TR-v5p-Llama3.1-405B": (
+        "v5p-1024", "model_name=llama3.1-405b", "per_device_batch_size=2", *CUSTOM,
+        "context=offload", "mlpwo=offload", "num_vocab_tiling=4",
+    ),
+    "TR-v6e-GPT3-int8": (
+        "v6e-256", "model_name=gpt3-175b", "per_device_batch_size=3", "remat_policy=full",
+        "attention=flash", "quantization=int8",
+    ),
+    "MT-v5e-128B-16x": (
+        "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",
+        "global_parameter_scale=128", "base_emb_dim=2560", "base_mlp_dim=8192",
+        "base_num_query_heads=8", "base_num_kv_heads=8", "head_dim=256", "vocab_size=32768",
+        "base_num_decoder_layers=16", "mlp_activations=[relu]", "logits_via_embedding=true",
+    ),
+}  # fmt: skip
+"""The keys of published recipes (AI-Hypercomputer/tpu-recipes and maxtext, as the table names
+them): of 2023 with the defaults of then."""
+
+
+def row(name: str) -> Setup:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    runs, _ = measured_runs(tuple(rows[0]), rows)
+    return setup(next(run for run in runs if run.id == name))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_keys_of_a_recipe_are_the_run_of_the_table(name: str) -> None:
+    pod, *overrides = RECIPES[name]
+    run, table = ts.from_maxtext(None, overrides, pod=pod), row(name)
+    assert run.plan == table.plan
+    assert run.pod == table.pod
+    assert {**dims(run.model), "name": ""} == {**dims(table.model), "name": ""}
+
+
+def dims(model: ts.models.Transformer) -> dict[str, object]:
+    return {key: getattr(model, key) for key in model.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("name", sorted(set(models()) & set(ts.models.names())))
+def test_a_model_name_is_the_model_of_the_zoo(name: str) -> None:
+    run = ts.from_maxtext("defaults", {"model_name": name}, pod="v5e-16")
+    assert run.model == ts.models.load(name)
+
+
+def test_the_defaults_alone_are_a_run() -> None:
+    run = ts.from_maxtext(None, pod="v4-16")
+    assert run.notes == ()
+    assert (run.plan.global_batch, run.plan.seq_len, run.plan.mesh) == (96, 2048, {"fsdp": 8})
+    assert ts.simulate(run.model, run.plan, run.pod).step_time_s > 0

@@ -1,0 +1,95 @@
+"""What MaxText's `remat_policy` saves, and where: the names of its tensors are ours."""
+
+from collections.abc import Iterable, Mapping
+
+from tpusim.graph import Scan
+from tpusim.maxtext.config import Config
+from tpusim.models import Transformer
+
+QKV = ("query_proj", "key_proj", "value_proj")
+DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
+
+TENSORS: Mapping[str, tuple[str, ...]] = {
+    "decoder_layer_input": ("layer_in",),
+    "context": ("context",),
+    "query_proj": ("q",),
+    "key_proj": ("k",),
+    "value_proj": ("v",),
+    "qkv_proj": ("q", "k", "v"),
+    "out_proj": ("out",),
+    "mlpwi": ("mlp_in",),
+    "mlpwi_0": ("mlp_in_0",),
+    "mlpwi_1": ("mlp_in_1",),
+    "mlpwo": ("mlp_out",),
+}
+"""MaxText's names of what a layer may save (checkpoint_name in its layers), and ours.
+
+`qkv_proj` is there with fused_qkv only, `mlpwi` where the MLP has one input matrix or fused_mlp.
+"""
+
+SAVED: Mapping[str, tuple[str, ...]] = {
+    "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
+    "save_dot_except_mlpwi": (*QKV, "out_proj", "mlpwo"),
+    "save_dot_except_mlp": (*QKV, "out_proj"),
+    "save_qkv_proj": QKV,
+    "save_out_proj": ("out_proj",),
+    "full": (),
+    "none": (),
+}
+"""Policies that save by name (MaxText, layers/decoders.py, get_remat_policy). `none` gives the
+checkpoint of a layer no policy, so that it saves what `full` does: its input."""
+
+OFFLOADED: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj_offloaded": QKV,
+    "minimal_offloaded": DOTS,
+}
+
+WHOLE: Mapping[str, tuple[str, ...]] = {
+    "minimal": (),
+    "minimal_flash": ("context",),
+    "minimal_with_context": ("context",),
+}
+"""Policies that save all projections, and what they save besides."""
+
+CUSTOM = ("device", "offload", "remat")
+
+Saved = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A plan's policy, the tensors saved besides, and those saved on the host."""
+
+
+def remat_of(config: Config, model: Transformer) -> Saved:
+    """The rematerialisation of a config, for the tensors that the model's layers have."""
+    policy = config.text("remat_policy")
+    if policy == "custom":
+        return _custom(config, model)
+    if policy in WHOLE:
+        return "minimal", WHOLE[policy], ()
+    if policy in OFFLOADED:
+        return "full", (), _ours(OFFLOADED[policy], config, model)
+    known = {**SAVED, **OFFLOADED, **WHOLE, "custom": ()}
+    return "full", _ours(config.choice("remat_policy", known), config, model), ()
+
+
+def _custom(config: Config, model: Transformer) -> Saved:
+    """Each tensor where its key says; the input of a layer is saved in any case."""
+    where: dict[str, list[str]] = {choice: [] for choice in CUSTOM}
+    for name in TENSORS:
+        where[config.choice(name, dict(zip(CUSTOM, CUSTOM, strict=True)))].append(name)
+    if "decoder_layer_input" in where["remat"]:
+        raise config.fault(
+            "decoder_layer_input is remat, but recomputation starts from it; write device or "
+            "offload"
+        )
+    kept = [name for name in where["device"] if name != "decoder_layer_input"]
+    return "full", _ours(kept, config, model), _ours(where["offload"], config, model)
+
+
+def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str, ...]:
+    """Our names of MaxText's, those that the model's layers have."""
+    ops = model.graph(batch=1, seq_len=1).ops
+    layers = (op.body for op in ops if isinstance(op, Scan))
+    made = {tensor.short for body in layers for op in body for tensor in op.outputs} | {"layer_in"}
+    found = {tensor for name in names for tensor in TENSORS[name]}
+    if config.flag("fused_mlp") and "mlpwi" in names:
+        found |= {"mlp_in_0", "mlp_in_1"}
+    return tuple(sorted(found & made))
