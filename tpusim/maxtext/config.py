@@ -26,12 +26,14 @@ Overrides = Mapping[str, Any] | Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Config:
     """One config. where: the words that name it; table: all that holds, the defaults included;
-    written: what the file and the overrides say; replaced: keys of the file in whose place its
-    `model_name` puts its own; unknown: keys of the file that no version of MaxText has."""
+    written: what the file and the overrides say; over: the overrides alone; replaced: keys of the
+    file in whose place its `model_name` puts its own; unknown: keys of the file that no version of
+    MaxText has."""
 
     where: str
     table: Mapping[str, Any]
     written: Mapping[str, Any]
+    over: Mapping[str, Any]
     replaced: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -88,6 +90,7 @@ def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Con
         where=where,
         table={**defaults(), **file, **model, **over},
         written={**file, **over},
+        over=over,
         replaced=tuple(k for k in file if k in model and file[k] not in (model[k], _default(k))),
         unknown=tuple(key for key in file if not _known(key)),
     )

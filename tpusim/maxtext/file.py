@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
                 line = key.start_mark.line + 1
-                raise FileError(f"{cut(key.value)} stands twice (line {line}); remove one")
+                raise FileError(f"{cut(key.value)!r} stands twice (line {line}); remove one")
             seen.add(str(key.value))
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)  # type: ignore[no-untyped-call]
         return found
@@ -48,8 +48,13 @@ def read_config(path: Path, depth: int = 0) -> Mapping[str, Any]:
         deep = f"is more than {DEEPEST} configs deep" if depth == DEEPEST else f"is {shown(parent)}"
         raise FileError(f"{path}: {PARENT} {deep}; write the path of a config, such as base.yml")
     above = path.parent / parent
-    if above.name == "base.yml" and not above.exists():
-        return table
+    if not above.is_file():
+        if above.name == "base.yml":
+            return table
+        raise FileError(
+            f"{path}: {PARENT} is {shown(parent)}, but there is no such file beside it; write the "
+            "path of a config, or base.yml for MaxText's own"
+        )
     return {**read_config(above, depth + 1), **table}
 
 
@@ -109,10 +114,9 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return "a table"
-    if isinstance(value, list) and len(value) > 3:
-        return f"a list of {len(value)}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(shown, value)) + "]" if value else "[]"
+        short = len(value) <= 3 and not any(isinstance(part, list) for part in value)
+        return cut(f"[{', '.join(map(shown, value))}]") if short else f"a list of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 80:
         return f"a number of {value.bit_length()} bits"
     return cut(repr(value) if isinstance(value, str) else str(value))

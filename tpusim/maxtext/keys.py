@@ -10,7 +10,8 @@ from typing import Any
 
 from tpusim.maxtext.tables import patterns
 
-OFF = (None, False, 0, 0.0, -1, 1, "", "none", "None", "disabled")
+OFF = (None, False, 0, 0.0, -1, 1, "", "none", "None", "default",
+       "disabled", "causal_lm")  # fmt: skip
 """Values with which a key asks for nothing."""
 
 RENAMED: Mapping[str, str] = {
@@ -40,6 +41,12 @@ LEFT_OUT: Mapping[str, str] = {
     "use_qk_clip": "clipped queries and keys",
     "enable_rampup_batch_size": "the smaller batches of the first steps",
     "max_checkify": "checks inside the step",
+    "matmul_precision": "matmuls in several passes",
+    "experimental_sa_quant_q_fp8": "queries in fp8",
+    "experimental_sa_quant_k_fp8": "keys in fp8",
+    "use_ragged_attention": "attention over ragged sequences",
+    "model_fsdp_ag_once": "weights gathered once a step",
+    "dense_fsdp_use_two_stage_all_gather": "weights gathered in two stages",
     "use_multimodal": "encoders of images",
     "use_audio": "encoders of sound",
     "pipeline_fsdp_ag_once": "weights gathered once for all microbatches of a pipeline",
@@ -60,13 +67,18 @@ REFUSED: Mapping[str, str] = {
     "mhc_expansion_rate": "hyper-connections",
     "custom_mesh_and_rule": "a mesh and rules by name",
     "subslice_shape": "a part of a slice",
-    "shard_exp_on_fsdp": "experts sharded over fsdp",
     "use_2d_fsdp_sharding": "experts sharded over fsdp and fsdp_transpose",
     "share_kv_projections": "keys and values of one projection",
     "num_kv_shared_layers": "layers that share keys and values",
     "hidden_size_per_layer_input": "embeddings for each layer",
     "use_dpo": "preference optimisation, which runs two models",
     "enable_diloco": "slices that train apart",
+    "training_objective": "another objective than the next token",
+    "enable_mhc_lite": "hyper-connections",
+    "engram_layers": "lookups of n-grams",
+    "use_double_wide_mlp": "MLPs of several widths",
+    "weight_sparsity_n": "sparse weights",
+    "trainable_parameters_mask": "weights that are not trained",
     "o_lora_rank": "compressed attention",
     "global_head_dim": "another head_dim in layers that see all keys",
 }
@@ -80,4 +92,4 @@ def ignored(key: str) -> bool:
 
 def asks(value: Any) -> bool:
     """Whether a value of a key asks for anything."""
-    return isinstance(value, list | dict) or value is True or value not in OFF
+    return bool(value) if isinstance(value, list | dict) else value is True or value not in OFF

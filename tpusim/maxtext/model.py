@@ -77,24 +77,25 @@ def model_of(config: Config) -> Transformer:
     }
     if block.qk_norm:
         given["qk_norm"] = config.flag("use_qk_norm")
-    return Transformer(**known(config, Transformer, given, _WORDS))
+    return Transformer(**known(config, Transformer, given, _NOT_YET))
 
 
-_WORDS = {
-    "experts": "experts (num_experts = {num_experts})",
-    "kv_rank": "latent attention (attention_type = mla)",
+_NOT_YET: Mapping[str, tuple[Any, str]] = {
+    "experts": (0, "experts (num_experts = {num_experts})"),
+    "kv_rank": (0, "latent attention (attention_type = mla)"),
 }
-"""What a field stands for in a sentence that refuses it."""
+"""Fields of a model, the value that asks for nothing, and what they are called where there are no
+such models."""
 
 
 def known(
-    config: Config, kind: type, given: Mapping[str, Any], words: Mapping[str, str]
+    config: Config, kind: type, given: Mapping[str, Any], not_yet: Mapping[str, tuple[Any, str]]
 ) -> dict[str, Any]:
     """`given` without what `kind` has no field for; an error where that asks for anything."""
     names = {part.name for part in fields(kind)}
-    for key, word in words.items():
-        if key in given and key not in names:
-            raise config.fault(f"{word.format(**config.table)} cannot be simulated yet")
+    for key, (nothing, words) in not_yet.items():
+        if key not in names and given.get(key, nothing) != nothing:
+            raise config.fault(f"{words.format(**config.table)} cannot be simulated yet")
     return {key: value for key, value in given.items() if key in names}
 
 
@@ -196,7 +197,9 @@ def _experts(config: Config, block: Block) -> dict[str, int]:
             f"num_experts is {experts}, but decoder_block {config.text('decoder_block')} has no "
             "experts; write one that has, such as mixtral"
         )
-    wide = config.size("base_moe_mlp_dim") * scales(config)[1]
+    each = config.table["base_moe_mlp_dim"]
+    each = config.size("base_mlp_dim" if each == -1 else "base_moe_mlp_dim")
+    wide = each * scales(config)[1]
     return {
         "experts": experts, "experts_per_token": config.size("num_experts_per_tok"),
         "expert_mlp": wide,

@@ -21,10 +21,16 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "mlpwi_0": ("mlp_in_0",),
     "mlpwi_1": ("mlp_in_1",),
     "mlpwo": ("mlp_out",),
+    "kv_proj": ("kv_up",),
+    "query_wa_proj": ("q_down",),
+    "kv_wa_proj": ("kv_down",),
+    "mla_q": ("q_latent",),
+    "mla_kv": ("kv_latent",),
 }
 """MaxText's names of what a layer may save (checkpoint_name in its layers), and ours.
 
 `qkv_proj` is there with fused_qkv only, `mlpwi` where the MLP has one input matrix or fused_mlp.
+Those of latent attention are there with it, and so are what its `minimal` saves.
 """
 
 SAVED: Mapping[str, tuple[str, ...]] = {
