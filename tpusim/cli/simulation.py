@@ -10,7 +10,6 @@ from tpusim.explain import (
     explain_collectives,
     explain_placement,
 )
-from tpusim.maxtext import from_maxtext
 from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
@@ -31,6 +30,8 @@ def given_run(
 ) -> Run:  # fmt: skip
     """The run of the one file that `words` are, or of a MaxText config that they override."""
     if maxtext is not None:
+        from tpusim.maxtext import from_maxtext
+
         return from_maxtext(maxtext, words, pod=pod, settings=settings, verbose=verbose)
     if pod is not None or verbose:
         raise FileError("--slice and --verbose are for --maxtext; a run file names its slice")

@@ -6,7 +6,6 @@ overrides, as in MaxText's pyconfig: whoever overrides a key of the model has to
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from tpusim.errors import FileError, PlanError, TpusimError, nearest
 from tpusim.maxtext.file import cut, parse, read_config, shown
 from tpusim.maxtext.keys import LEFT_OUT, REFUSED, RENAMED, ignored
 from tpusim.maxtext.tables import defaults, models, patterns
+from tpusim.maxtext.values import MOST, typed
 
-MOST = 10**9
 OWN = ("", "default", "defaults")
 """What stands for MaxText's defaults in place of a path."""
 RULES = "logical_axis_rules"
@@ -79,7 +78,7 @@ def config_of(where: str, file: Mapping[str, Any], overrides: Overrides = ()) ->
     for key in over:
         if not _known(key):
             raise FileError(f"no key is called {cut(key)!r}; {_near(key)}")
-    return _merged(where, _typed(_current(file)), _typed(over))
+    return _merged(where, typed(_current(file)), typed(over))
 
 
 def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
@@ -124,7 +123,7 @@ def _default(key: str) -> Any:
 def _parsed(overrides: Overrides) -> Mapping[str, Any]:
     """The table of `key=value` texts; each value is YAML."""
     if isinstance(overrides, Mapping):
-        return overrides
+        return {str(key): value for key, value in overrides.items()}
     found: dict[str, Any] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -150,59 +149,6 @@ def _current(table: Mapping[str, Any]) -> Mapping[str, Any]:
             raise FileError(f"{key} and {name} mean the same; write one of them")
         found[name] = value
     return found
-
-
-def _typed(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that are read, each of the type of its default."""
-    return {
-        key: _as_default(key, value, defaults()[key]) if key in defaults() else value
-        for key, value in table.items()
-    }
-
-
-def _as_default(key: str, value: Any, default: Any) -> Any:
-    """`value` as the type of `default`, as MaxText reads it."""
-    if isinstance(default, bool):
-        words = {"true": True, "false": False}
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
-        raise FileError(f"{key} is {shown(value)}; write true or false")
-    if isinstance(default, int | float):
-        return _number(key, value, whole=isinstance(default, int))
-    if isinstance(default, list):
-        if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
-            return list(value)
-        raise FileError(f"{key} is {shown(value)}; write a list, as {shown(default)}")
-    return _as_text(key, value)
-
-
-def _number(key: str, value: Any, *, whole: bool) -> int | float:
-    number = value
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
-    usable = isinstance(number, int | float) and not isinstance(number, bool)
-    if (
-        not usable
-        or abs(number) > MOST
-        or not isfinite(number)
-        or (whole and number != int(number))
-    ):
-        kind = "a whole number" if whole else "a number"
-        raise FileError(f"{key} is {shown(value)}; write {kind}")
-    return int(number) if whole else float(number)
-
-
-def _as_text(key: str, value: Any) -> str:
-    if value is None or value == "None":
-        return ""
-    if isinstance(value, bool | int | float | str):
-        return str(value)
-    raise FileError(f"{key} is {shown(value)}; write a word")
 
 
 def _known(key: str) -> bool:
