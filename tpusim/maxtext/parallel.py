@@ -13,21 +13,20 @@ EXCHANGES = {"all_gather": "gather", "ring": "ring", "ulysses": "all-to-all"}
 def experts_of(config: Config) -> dict[str, Any]:
     """How tokens find their experts: by a sort, or into slots up to a capacity, and drop beyond.
 
-    Without a sort and without a capacity, MaxText gives every expert every token.
+    Without a sort and without a capacity, MaxText gives every expert every token. Its ring of
+    experts gathers the tokens of all and scatters their results.
     """
     if config.size("num_experts") == 1:
         return {}
-    if config.flag("sparse_matmul"):
-        found = {"capacity_factor": 0.0, "dispatch": "sort"}
-    elif config.table["capacity_factor"] > 0:
-        found = {"capacity_factor": config.table["capacity_factor"], "dispatch": "one_hot"}
-    else:
+    capacity = 0.0 if config.flag("sparse_matmul") else config.table["capacity_factor"]
+    if capacity < 0 or (not capacity and not config.flag("sparse_matmul")):
         raise config.fault(
-            f"sparse_matmul is false and capacity_factor {config.table['capacity_factor']:g}, so "
-            "that every expert computes every token, which cannot be simulated; write "
-            "sparse_matmul=true, or a capacity_factor such as 1.25"
+            f"sparse_matmul is false and capacity_factor {capacity:g}, so that every expert "
+            "computes every token, which cannot be simulated; write sparse_matmul=true, or a "
+            "capacity_factor such as 1.25"
         )
-    return {**found, "expert_exchange": "ring"} if config.flag("use_ring_of_experts") else found
+    exchange = {"expert_exchange": "gather"} if config.flag("use_ring_of_experts") else {}
+    return {"capacity_factor": capacity, **exchange}
 
 
 def pipeline_of(config: Config, mesh: Mapping[str, int], model: Transformer) -> dict[str, Any]:

@@ -18,9 +18,12 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q", "k", "v"),
     "out_proj": ("out",),
     "mlpwi": ("mlp_in",),
-    "mlpwi_0": ("mlp_in_0",),
-    "mlpwi_1": ("mlp_in_1",),
-    "mlpwo": ("mlp_out",),
+    "mlpwi_0": ("mlp_in_0", "expert_mlp_in_0"),
+    "mlpwi_1": ("mlp_in_1", "expert_mlp_in_1"),
+    "mlpwo": ("mlp_out", "expert_out"),
+    "moe_mlpwi_0": ("expert_mlp_in_0",),
+    "moe_mlpwi_1": ("expert_mlp_in_1",),
+    "moe_mlpwo": ("expert_out",),
     "kv_proj": ("kv_up",),
     "query_wa_proj": ("q_down",),
     "kv_wa_proj": ("kv_down",),
@@ -30,7 +33,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 """MaxText's names of what a layer may save (checkpoint_name in its layers), and ours.
 
 `qkv_proj` is there with fused_qkv only, `mlpwi` where the MLP has one input matrix or fused_mlp.
-Those of latent attention are there with it, and so are what its `minimal` saves.
+Those of latent attention and of experts are there with them.
 """
 
 SAVED: Mapping[str, tuple[str, ...]] = {
