@@ -149,15 +149,15 @@ def _experts(config: Config, block: Block) -> dict[str, int]:
             f"num_experts is {experts}, but decoder_block {config.text('decoder_block')} has no "
             "experts; write one that has, such as mixtral"
         )
-    each = config.table["base_moe_mlp_dim"]
-    each = config.size("base_mlp_dim" if each == -1 else "base_moe_mlp_dim")
-    wide = each * scales(config)[1]
-    return {
-        "experts": experts, "experts_per_token": config.size("num_experts_per_tok"),
-        "expert_mlp": wide,
-        "shared_mlp": wide * config.size("shared_experts", least=0) if block.shared else 0,
-        "dense_layers": config.size("first_num_dense_layers", least=0) if block.shared else 0,
-    }  # fmt: skip
+    given = {"experts": experts, "experts_per_token": config.size("num_experts_per_tok")}
+    width, scale = config.table["base_moe_mlp_dim"], scales(config)[1]
+    if width != -1 and config.size("base_moe_mlp_dim") != config.size("base_mlp_dim"):
+        given["expert_mlp"] = width * scale
+    if block.shared:
+        width = config.size("base_mlp_dim") if width == -1 else width
+        given["shared_mlp"] = width * scale * config.size("shared_experts", least=0)
+        given["dense_layers"] = config.size("first_num_dense_layers", least=0)
+    return given
 
 
 def _post_norms(config: Config) -> bool:

@@ -1,6 +1,7 @@
 """A MaxText config is the run that a person would write for it."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ RECIPES = {
 them): of 2023 with the defaults of then."""
 
 
+WHOLE_KEYS = ("mistral-7b",)
+"""Models that see a window of the keys, which MaxText leaves out (layers/decoders.py)."""
+
+
 def row(name: str) -> Setup:
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -66,7 +71,8 @@ def dims(model: ts.models.Transformer) -> dict[str, object]:
 @pytest.mark.parametrize("name", sorted(set(models()) & set(ts.models.names())))
 def test_a_model_name_is_the_model_of_the_zoo(name: str) -> None:
     run = ts.from_maxtext("defaults", {"model_name": name}, pod="v5e-16")
-    assert run.model == ts.models.load(name)
+    known = ts.models.load(name)
+    assert run.model == (replace(known, window=0) if name in WHOLE_KEYS else known)
 
 
 def test_the_defaults_alone_are_a_run() -> None:
