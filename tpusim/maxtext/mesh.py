@@ -12,7 +12,9 @@ AXES: Mapping[str, str] = {
     "fsdp": "fsdp",
     "fsdp_transpose": "fsdp_transpose",
     "context": "context",
+    "context_usp_ulysses": "context_usp_ulysses",
     "tensor": "tensor",
+    "tensor_sequence": "tensor_sequence",
     "expert": "expert",
 }
 """MaxText's `ici_..._parallelism` and `dcn_..._parallelism`, and the axis of the mesh for each."""
@@ -20,9 +22,7 @@ AXES: Mapping[str, str] = {
 CANNOT: Mapping[str, str] = {
     "sequence": "sequences sharded over the heads' axis",
     "context_autoregressive": "decoding sharded over the context",
-    "context_usp_ulysses": "heads and sequences that change places",
     "tensor_transpose": "the embed dimension of weights on a tensor axis of its own",
-    "tensor_sequence": "norms sharded over the sequence",
     "autoregressive": "decoding sharded over chips",
     "diloco": "slices that train apart",
 }

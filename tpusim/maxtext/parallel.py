@@ -6,7 +6,8 @@ from typing import Any
 from tpusim.maxtext.config import Config
 from tpusim.models import Transformer
 
-EXCHANGES = {"all_gather": "gather", "ring": "ring", "ulysses": "all-to-all"}
+USP = "usp"
+EXCHANGES = {"all_gather": "gather", "ring": "ring", "ulysses": "all-to-all", USP: USP}
 """MaxText's ways to see the keys and values of a sharded sequence, and ours."""
 
 
@@ -67,7 +68,25 @@ def _repeats(config: Config, layers: int, stages: int) -> int:
 
 
 def context_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
-    """How each device sees the keys and values of a sharded sequence."""
-    if not {"context", "dcn_context"} & mesh.keys():
+    """How each device sees the keys and values of a sharded sequence, and the share of its work.
+
+    `usp` goes two ways: round the axis `context`, and by heads over another.
+    """
+    whole, heads = (
+        [axis for axis in (f"dcn_{name}", name) if axis in mesh]
+        for name in ("context", "context_usp_ulysses")
+    )
+    if not whole and not heads:
         return {}
-    return {"context_exchange": config.choice("context_parallel_strategy", EXCHANGES)}
+    strategy = config.choice("context_parallel_strategy", EXCHANGES)
+    if heads and strategy != USP:
+        raise config.fault(
+            f"context_usp_ulysses is {mesh[heads[0]]}, which is for "
+            f"context_parallel_strategy=usp; write usp, or 1"
+        )
+    if strategy == USP:
+        strategy = dict.fromkeys(whole, "ring") | dict.fromkeys(heads, "all-to-all")
+    return {
+        "context_exchange": strategy,
+        "context_balanced": config.flag("context_parallel_load_balance"),
+    }

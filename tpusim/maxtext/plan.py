@@ -27,6 +27,7 @@ OPTIMIZERS: Mapping[str, str] = {"adamw": "adam", "adam_pax": "adam", "adam": "a
 _NOT_YET: Mapping[str, tuple[Any, str]] = {
     "schedule": ("", "pipelines (ici_pipeline_parallelism)"),
     "context_exchange": ("gather", "context_parallel_strategy = {context_parallel_strategy}"),
+    "context_balanced": (True, "context_parallel_load_balance = false"),
     "capacity_factor": (0.0, "capacity_factor = {capacity_factor:g}"),
 }
 """Fields of a plan, the value that asks for nothing, and what they are called where there are no

@@ -1,76 +1,75 @@
 """The sharding rules of a config, where they are not those of the `maxtext` style."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tpusim.errors import nearest
 from tpusim.maxtext.config import RULES, Config
 from tpusim.maxtext.file import shown
+from tpusim.partition.rules import DEFAULT_RULES, STYLE_RULES
 
 BATCH = ("data", "fsdp", "fsdp_transpose", "expert")
-WEIGHTS = ("fsdp", "fsdp_transpose", "sequence", "tensor_transpose", "context", "expert")
-MLP = ("fsdp_transpose", "tensor", "tensor_sequence")
-WIDE = ("tensor", "tensor_transpose", "tensor_sequence")
+WEIGHTS = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")
+WIDE = ("tensor", "tensor_sequence")
+SEQUENCE = ("context", "context_usp_ulysses")
 
-LOGICAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "activation_batch": ("act_batch", BATCH),
-    "activation_length": ("act_seq", ("context",)),
-    "activation_embed": ("act_embed", ("tensor", "tensor_transpose")),
-    "activation_mlp": ("act_mlp", WIDE),
-    "activation_heads": ("act_heads", WIDE),
-    "activation_kv_heads": ("act_kv_heads", WIDE),
-    "activation_vocab": ("act_vocab", WIDE),
+OWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "act_batch": ("activation_batch", BATCH),
+    "act_seq": ("activation_length", SEQUENCE),
+    "act_residual_seq": ("activation_norm_length", ("tensor_sequence",)),
+    "act_embed": ("activation_embed", ("tensor",)),
+    "act_mlp": ("activation_mlp", WIDE),
+    "act_heads": ("activation_heads", WIDE),
+    "act_kv_heads": ("activation_kv_heads", WIDE),
+    "act_vocab": ("activation_vocab", WIDE),
     "embed": ("embed", WEIGHTS),
-    "mlp": ("mlp", MLP),
-    "q_heads": ("heads", WIDE),
-    "heads": ("heads", WIDE),
+    "q_rank": ("q_lora", WEIGHTS),
+    "kv_rank": ("kv_lora", WEIGHTS),
+    "mlp": ("mlp", ("fsdp_transpose", *WIDE)),
+    "heads": ("q_heads", WIDE),
     "kv_heads": ("kv_heads", WIDE),
     "vocab": ("vocab", WIDE),
 }
-"""MaxText's logical axes, the key of a plan's rules that each is, and the mesh axes that MaxText's
-own rules give it. Axes that a mesh has not, such as those of decoding, are left out."""
+"""The keys of a plan's rules, MaxText's logical axis that each is, and the axes of the mesh that
+MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
+
+OLDER = {"heads": "q_heads"}
+"""Logical axes by an older name."""
 
 HARMLESS = ("norm", "layers")
 """Logical axes that a model's config changes, of weights too small to matter here."""
 
 
+_LOGICAL = tuple(name for name, _ in OWN.values())
+
+
 def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
-    """`rules` of the plan: those of fsdp_transpose, and what `logical_axis_rules` changes."""
-    rules = {**_transposed(mesh), **_experts(config, mesh), **dict(_changed(config, mesh))}
+    """`rules` of the plan: MaxText's on the axes of this mesh, where the style's are others."""
+    given, style = _given(config), DEFAULT_RULES | STYLE_RULES["maxtext"]
+    rules = {}
+    for key, (name, own) in OWN.items():
+        axes = _axes(given.get(name, own), mesh)
+        if key == "act_residual_seq":
+            axes = tuple(axis for axis in axes if axis not in _axes(SEQUENCE, mesh))
+            _check_residual(config, axes)
+        usual = {axis for axis in style.get(key, ()) if axis in mesh}
+        if key in style and set(axes) != usual:
+            rules[key] = axes
+    if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
+        rules["expert"] = _axes(("expert", "fsdp"), mesh)
     return {"rules": rules} if rules else {}
 
 
-def _transposed(mesh: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """The other dimension of weights over fsdp_transpose, which shards the batch too."""
-    if not {"fsdp_transpose", "dcn_fsdp_transpose"} & mesh.keys():
-        return {}
-    other = _axes(("fsdp_transpose", "tensor"), mesh)
-    rules = dict.fromkeys(("mlp", "heads", "kv_heads", "vocab"), other)
-    return rules | {"act_batch": _axes(BATCH, mesh)}
-
-
-def _experts(config: Config, mesh: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Weights of experts with whole experts on each place of fsdp."""
-    if not config.flag("shard_exp_on_fsdp") or config.size("num_experts") == 1:
-        return {}
-    return {"expert": _axes(("expert", "fsdp"), mesh)}
+def _check_residual(config: Config, axes: tuple[str, ...]) -> None:
+    """Raise where the sequence of norms is to be sharded and no plan can say so."""
+    if axes and "act_residual_seq" not in DEFAULT_RULES:
+        raise config.fault(f"norms with their sequence over {axes[0]} cannot be simulated yet")
 
 
 def _axes(names: tuple[str, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
     """The axes of the mesh among them; those across slices come first, as MaxText has them."""
     both = (*(f"dcn_{name}" for name in names), *names)
     return tuple(axis for axis in both if axis in mesh)
-
-
-def _changed(config: Config, mesh: Mapping[str, int]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The rules that are not MaxText's own, on the axes of this mesh."""
-    given = _given(config)
-    for name, (key, own) in LOGICAL.items():
-        if name not in given or (name == "heads" and "q_heads" in given):
-            continue
-        axes = _axes(given[name], mesh)
-        if set(axes) != set(_axes(own, mesh)):
-            yield key, axes
 
 
 def _given(config: Config) -> Mapping[str, tuple[str, ...]]:
@@ -83,10 +82,11 @@ def _given(config: Config) -> Mapping[str, tuple[str, ...]]:
         of_this: dict[str, tuple[str, ...]] = {}
         for rule in rules:
             name, axes = _rule(config, rule)
-            of_this.setdefault(name, axes)
-            if where is config.over and name not in LOGICAL and name not in HARMLESS:
+            of_this.setdefault(OLDER.get(name, name), axes)
+            if where is config.over and name not in (*_LOGICAL, *OLDER, *HARMLESS):
                 raise config.fault(
-                    f"{RULES} changes {name!r}, which cannot be simulated; {nearest(name, LOGICAL)}"
+                    f"{RULES} changes {name!r}, which cannot be simulated; "
+                    f"{nearest(name, _LOGICAL)}"
                 )
         found = {**of_this, **found}
     return found

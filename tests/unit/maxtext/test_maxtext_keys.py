@@ -153,7 +153,8 @@ def test_the_block_and_its_keys_are_the_layers(
 
 def test_rules_that_are_maxtexts_own_change_nothing() -> None:
     own = [
-        ["activation_embed", ["tensor", "tensor_transpose"]], ["mlp", ["fsdp_transpose", "tensor"]],
+        ["activation_embed", ["tensor", "tensor_transpose"]], ["heads", "tensor"],
+        ["mlp", ["fsdp_transpose", "tensor"]],
         ["activation_batch", ["data", "fsdp", "fsdp_transpose", "expert"]], ["norm", "fsdp"],
     ]  # fmt: skip
     assert run(ici_tensor_parallelism=4, logical_axis_rules=own).plan.rules == {}
@@ -166,11 +167,18 @@ def test_other_rules_are_the_plans() -> None:
     ts.simulate(given.model, given.plan, given.pod)
 
 
-def test_the_transposed_axis_shards_the_other_dimension_of_weights() -> None:
+def test_the_transposed_axis_shards_batch_and_weights() -> None:
     given = run(ici_fsdp_transpose_parallelism=4)
-    assert given.plan.rules["mlp"] == ("fsdp_transpose",)
-    assert given.plan.rules["act_batch"] == ("fsdp", "fsdp_transpose")
+    assert given.plan.rules == {
+        "act_batch": ("fsdp", "fsdp_transpose"), "embed": ("fsdp", "fsdp_transpose"),
+        "mlp": ("fsdp_transpose",),
+    }  # fmt: skip
     ts.simulate(given.model, given.plan, given.pod)
+
+
+def test_an_axis_across_slices_shards_what_it_does_within() -> None:
+    rules = run(num_slices=2, dcn_tensor_parallelism=2).plan.rules
+    assert rules["mlp"] == rules["act_heads"] == rules["act_embed"] == ("dcn_tensor",)
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
