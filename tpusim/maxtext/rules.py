@@ -45,7 +45,7 @@ _LOGICAL = tuple(name for name, _ in OWN.values())
 
 def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
     """`rules` of the plan: MaxText's on the axes of this mesh, where the style's are others."""
-    given, style = _given(config), DEFAULT_RULES | STYLE_RULES["maxtext"]
+    given, style = _given(config), {**DEFAULT_RULES, **STYLE_RULES["maxtext"]}
     rules = {}
     for key, (name, own) in OWN.items():
         axes = _axes(given.get(name, own), mesh)
