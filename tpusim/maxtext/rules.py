@@ -33,6 +33,9 @@ OWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """The keys of a plan's rules, MaxText's logical axis that each is, and the axes of the mesh that
 MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
 
+LATENT = ("q_rank", "kv_rank")
+"""Dimensions that latent attention alone has."""
+
 OLDER = {"heads": "q_heads"}
 """Logical axes by an older name."""
 
@@ -53,7 +56,8 @@ def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
             axes = tuple(axis for axis in axes if axis not in _axes(SEQUENCE, mesh))
             _check_residual(config, axes)
         usual = {axis for axis in style.get(key, ()) if axis in mesh}
-        if key in style and set(axes) != usual:
+        of_others = key in LATENT and config.text("attention_type") != "mla"
+        if key in style and set(axes) != usual and not of_others:
             rules[key] = axes
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
         rules["expert"] = _axes(("expert", "fsdp"), mesh)
