@@ -1,8 +1,9 @@
 """What MaxText's `remat_policy` saves, and where: the names of its tensors are ours."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tpusim.graph import Scan
+from tpusim.graph import Op, Remat, Scan
+from tpusim.graph.remat import LAYER_IN
 from tpusim.maxtext.config import Config
 from tpusim.models import Transformer
 
@@ -10,7 +11,7 @@ QKV = ("query_proj", "key_proj", "value_proj")
 DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
 
 TENSORS: Mapping[str, tuple[str, ...]] = {
-    "decoder_layer_input": ("layer_in",),
+    "decoder_layer_input": (LAYER_IN,),
     "context": ("context",),
     "query_proj": ("q",),
     "key_proj": ("k",),
@@ -72,7 +73,7 @@ def remat_of(config: Config, model: Transformer) -> Saved:
     if policy == "custom":
         return _custom(config, model)
     if policy in WHOLE:
-        return "minimal", WHOLE[policy], ()
+        return _whole(WHOLE[policy], config, model)
     if policy in OFFLOADED:
         return "full", (), _ours(OFFLOADED[policy], config, model)
     known = {**SAVED, **OFFLOADED, **WHOLE, "custom": ()}
@@ -93,12 +94,27 @@ def _custom(config: Config, model: Transformer) -> Saved:
     return "full", _ours(kept, config, model), _ours(where["offload"], config, model)
 
 
+def _whole(besides: tuple[str, ...], config: Config, model: Transformer) -> Saved:
+    """Our `minimal` where it saves what MaxText names, else those names: it has none for a router,
+    nor for what latent attention brings down."""
+    named, minimal = _ours(DOTS, config, model), Remat("minimal")
+    kept = {t.short for op in _layers(model) for t in op.outputs if minimal.keeps(op, t)}
+    if kept - {LAYER_IN} == set(named):
+        return "minimal", besides, ()
+    return "full", tuple(sorted({*named, *besides})), ()
+
+
 def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str, ...]:
     """Our names of MaxText's, those that the model's layers have."""
-    ops = model.graph(batch=1, seq_len=1).ops
-    layers = (op.body for op in ops if isinstance(op, Scan))
-    made = {tensor.short for body in layers for op in body for tensor in op.outputs} | {"layer_in"}
+    made = {tensor.short for op in _layers(model) for tensor in op.outputs} | {LAYER_IN}
     found = {tensor for name in names for tensor in TENSORS[name]}
     if config.flag("fused_mlp") and "mlpwi" in names:
         found |= {"mlp_in_0", "mlp_in_1"}
     return tuple(sorted(found & made))
+
+
+def _layers(model: Transformer) -> Iterator[Op]:
+    """The operations of the layers, one of each kind."""
+    for op in model.graph(batch=1, seq_len=1).ops:
+        if isinstance(op, Scan):
+            yield from op.body
