@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tpusim.graph import Op, Remat, Scan
+from tpusim.graph import Einsum, Op, Remat, Scan
 from tpusim.graph.remat import LAYER_IN
 from tpusim.maxtext.config import Config
 from tpusim.models import Transformer
@@ -105,12 +105,19 @@ def _whole(besides: tuple[str, ...], config: Config, model: Transformer) -> Save
 
 
 def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str, ...]:
-    """Our names of MaxText's, those that the model's layers have."""
-    made = {tensor.short for op in _layers(model) for tensor in op.outputs} | {LAYER_IN}
-    found = {tensor for name in names for tensor in TENSORS[name]}
+    """Our names of MaxText's, those that the model's layers make; projections by a product."""
+    made, products = {LAYER_IN}, set()
+    for op in _layers(model):
+        shorts = {tensor.short for tensor in op.outputs}
+        made |= shorts
+        products |= shorts if isinstance(op, Einsum) else set()
+    found = {
+        tensor for name in names for tensor in TENSORS[name]
+        if tensor in (products if name in DOTS else made)
+    }  # fmt: skip
     if config.flag("fused_mlp") and "mlpwi" in names:
-        found |= {"mlp_in_0", "mlp_in_1"}
-    return tuple(sorted(found & made))
+        found |= {"mlp_in_0", "mlp_in_1"} & products
+    return tuple(sorted(found))
 
 
 def _layers(model: Transformer) -> Iterator[Op]:
