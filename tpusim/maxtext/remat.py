@@ -105,7 +105,10 @@ def _whole(besides: tuple[str, ...], config: Config, model: Transformer) -> Save
 
 
 def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str, ...]:
-    """Our names of MaxText's, those that the model's layers make; projections by a product."""
+    """Our names of MaxText's, those that the model's layers make.
+
+    What an MLP of experts adds up has the name of an MLP's last product, but is none.
+    """
     made, products = {LAYER_IN}, set()
     for op in _layers(model):
         shorts = {tensor.short for tensor in op.outputs}
@@ -113,10 +116,10 @@ def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str
         products |= shorts if isinstance(op, Einsum) else set()
     found = {
         tensor for name in names for tensor in TENSORS[name]
-        if tensor in (products if name in DOTS else made)
+        if tensor in (products if name == "mlpwo" else made)
     }  # fmt: skip
     if config.flag("fused_mlp") and "mlpwi" in names:
-        found |= {"mlp_in_0", "mlp_in_1"} & products
+        found |= {"mlp_in_0", "mlp_in_1"} & made
     return tuple(sorted(found))
 
 

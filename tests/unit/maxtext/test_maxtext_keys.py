@@ -219,7 +219,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ici_pipeline_parallelism": 4}, "4 stages x num_layers_per_pipeline_stage=1 x 1 repeats are"),
     ({"ici_pipeline_parallelism": 2, "num_pipeline_microbatches": 3}, "write a multiple of them"),
     ({"ici_pipeline_parallelism": 2, "pipeline_parallel_layers": 1}, "layers outside the pipeline"),
-    ({"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 2}, "write more num_pipeline_m"),
+    ({"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 2}, "write more num_pip"),
     ({"ici_context_usp_ulysses_parallelism": 2}, "which is for context_parallel_strategy=usp"),
     ({"logical_axis_rules": "all"}, "logical_axis_rules is 'all'; write a list of rules"),
     ({"logical_axis_rules": [["mlp"]]}, "logical_axis_rules has ['mlp']; write pairs"),
