@@ -5,6 +5,7 @@ from math import prod
 
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import Config
+from tpusim.maxtext.file import shown
 
 AXES: Mapping[str, str] = {
     "data": "data",
@@ -29,14 +30,18 @@ CANNOT: Mapping[str, str] = {
 """Kinds of parallelism that cannot be simulated."""
 
 
-def slice_of(config: Config, name: str | None = None) -> Slice:
-    """The slice that `name` or `compile_topology` names, as often as there are slices.
+def slice_of(config: Config, given: Slice | str | None = None) -> Slice:
+    """The slice that `given` or `compile_topology` names, as often as there are slices.
 
-    name: such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`.
+    given: a name such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`, or the slices.
     """
     if config.text("hardware") != "tpu":
-        raise config.fault(f"hardware is {config.text('hardware')}; only tpu can be simulated")
-    name = config.text("compile_topology") if name is None else name
+        raise config.fault(
+            f"hardware is {shown(config.table['hardware'])}; write tpu, which alone can be simulated"
+        )
+    if isinstance(given, Slice):
+        return given
+    name = config.text("compile_topology") if given is None else given
     if not name:
         raise config.fault(
             "no slice is given; write compile_topology=v5e-256, or another slice "

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tpusim.hardware import Slice
 from tpusim.maxtext.config import Config, Overrides, config_of, source
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import model_of
@@ -13,7 +14,7 @@ from tpusim.runfile import Run, blame, changed_plan
 
 
 def from_maxtext(
-    config: str | Path | None, overrides: Overrides = (), *, pod: str | None = None,
+    config: str | Path | None, overrides: Overrides = (), *, pod: Slice | str | None = None,
     settings: Sequence[str] = (), verbose: bool = False,
 ) -> Run:  # fmt: skip
     """The run of a MaxText config: its model, plan and slice, and notes on what is taken otherwise.
@@ -21,7 +22,8 @@ def from_maxtext(
     config: the path of a config, or None (or `defaults`) for MaxText's own.
     overrides: `key=value` texts as on MaxText's command line, or a table. They hold over what
         `model_name` stands for, that over the file, and the file over MaxText's defaults.
-    pod: the slice, such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`.
+    pod: the slice, such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`; or a `Slice`,
+        with as many slices as it has.
     settings: changes of the plan beyond MaxText's keys, such as `plan.lowering=ideal`.
     verbose: the notes list all keys that are ignored.
 
@@ -33,7 +35,7 @@ def from_maxtext(
         return _run(config_of(where, file, overrides), pod, settings, verbose)
 
 
-def _run(config: Config, pod: str | None, settings: Sequence[str], verbose: bool) -> Run:
+def _run(config: Config, pod: Slice | str | None, settings: Sequence[str], verbose: bool) -> Run:
     check_refused(config)
     on = slice_of(config, pod)
     model = model_of(config)

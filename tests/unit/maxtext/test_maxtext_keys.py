@@ -193,7 +193,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"opt_type": "muon"}, "opt_type is 'muon', which cannot be simulated; valid are adam"),
     ({"quantization": "intmp"}, "quantization is 'intmp'"),
     ({"dtype": "float16"}, "dtype is 'float16'"),
-    ({"hardware": "gpu"}, "only tpu can be simulated"),
+    ({"hardware": "gpu"}, "write tpu, which alone can be simulated"),
     ({"parameter_memory_host_offload": True}, "weights on the host cannot be simulated"),
     ({"custom_mesh_and_rule": "pure-fsdp"}, "a mesh and rules by name cannot be simulated"),
     ({"ici_fsdp_parallelism": 4}, "ici_fsdp_parallelism=4 = 4 is not the 16 devices of a slice"),
@@ -235,6 +235,12 @@ def test_a_mistake_is_one_sentence(keys: dict[str, Any], sentence: str) -> None:
     assert text.startswith("MaxText's defaults: ")
     assert sentence in text
     assert "\n" not in text
+
+
+def test_slices_may_be_given_as_they_are() -> None:
+    pod = ts.Slice("v5e", "4x4", 2, dcn_oversubscription=2.0)
+    given = from_maxtext(None, SMALL, pod=pod)
+    assert (given.pod, given.plan.mesh) == (pod, {"fsdp": 16, "dcn_data": 2})
 
 
 def test_a_slice_has_to_be_given() -> None:
