@@ -25,16 +25,20 @@ Overrides = Mapping[str, Any] | Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Config:
     """One config. where: the words that name it; table: all that holds, the defaults included;
-    written: what the file and the overrides say; over: the overrides alone; replaced: keys of the
-    file in whose place its `model_name` puts its own; unknown: keys of the file that no version of
-    MaxText has."""
+    file, over: what the file says, and the overrides; replaced: keys of the file in whose place its
+    `model_name` puts its own; unknown: keys of the file that no version of MaxText has."""
 
     where: str
     table: Mapping[str, Any]
-    written: Mapping[str, Any]
+    file: Mapping[str, Any]
     over: Mapping[str, Any]
     replaced: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> Mapping[str, Any]:
+        """What the file and the overrides say."""
+        return {**self.file, **self.over}
 
     def size(self, key: str, least: int = 1) -> int:
         """A whole number."""
@@ -88,7 +92,7 @@ def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Con
     return Config(
         where=where,
         table={**defaults(), **file, **model, **over},
-        written={**file, **over},
+        file=file,
         over=over,
         replaced=tuple(k for k in file if k in model and file[k] not in (model[k], _default(k))),
         unknown=tuple(key for key in file if not _known(key)),

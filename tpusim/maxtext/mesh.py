@@ -36,9 +36,8 @@ def slice_of(config: Config, given: Slice | str | None = None) -> Slice:
     given: a name such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`, or the slices.
     """
     if config.text("hardware") != "tpu":
-        raise config.fault(
-            f"hardware is {shown(config.table['hardware'])}; write tpu, which alone can be simulated"
-        )
+        found = shown(config.table["hardware"])
+        raise config.fault(f"hardware is {found}; write tpu, which alone can be simulated")
     if isinstance(given, Slice):
         return given
     name = config.text("compile_topology") if given is None else given
@@ -78,17 +77,18 @@ def _filled(config: Config, level: str, places: int, what: str) -> dict[str, int
             f"{' and '.join(_key(level, kind) for kind in open_)} are -1; leave one of them open"
         )
     fixed = prod(size for size in sizes.values() if size != -1)
-    said = " x ".join(f"{_key(level, k)}={n}" for k, n in sizes.items() if n > 1) or "1"
+    given = [f"{_key(level, kind)}={size}" for kind, size in sizes.items() if size > 1]
+    said = " x ".join(given) + (f" = {fixed}" if len(given) > 1 else "") or "1"
     if open_:
         if places % fixed:
             raise config.fault(
-                f"{said} = {fixed} does not divide the {places} {what}, so that "
+                f"{said} does not divide the {places} {what}, so that "
                 f"{_key(level, open_[0])} cannot be filled in; write sizes that do"
             )
         sizes[open_[0]] = places // fixed
     elif fixed != places:
         raise config.fault(
-            f"{said} = {fixed} is not the {places} {what}; leave one of the {level} keys at -1"
+            f"{said} is not the {places} {what}; leave one of the {level} keys at -1"
         )
     for kind, size in sizes.items():
         if size > 1 and kind in CANNOT:

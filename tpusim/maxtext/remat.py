@@ -16,7 +16,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "query_proj": ("q",),
     "key_proj": ("k",),
     "value_proj": ("v",),
-    "qkv_proj": ("q", "k", "v"),
+    "qkv_proj": (),
     "out_proj": ("out",),
     "mlpwi": ("mlp_in",),
     "mlpwi_0": ("mlp_in_0", "expert_mlp_in_0"),
@@ -33,7 +33,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 }
 """MaxText's names of what a layer may save (checkpoint_name in its layers), and ours.
 
-`qkv_proj` is there with fused_qkv only, `mlpwi` where the MLP has one input matrix or fused_mlp.
+`qkv_proj` is there with fused_qkv, `mlpwi` where the MLP has one input matrix, or with fused_mlp.
 Those of latent attention and of experts are there with them.
 """
 
@@ -90,8 +90,9 @@ def _custom(config: Config, model: Transformer) -> Saved:
             "decoder_layer_input is remat, but recomputation starts from it; write device or "
             "offload"
         )
-    kept = [name for name in where["device"] if name != "decoder_layer_input"]
-    return "full", _ours(kept, config, model), _ours(where["offload"], config, model)
+    offload = _ours(where["offload"], config, model)
+    save = _ours(where["device"], config, model)
+    return "full", tuple(name for name in save if name not in (LAYER_IN, *offload)), offload
 
 
 def _whole(besides: tuple[str, ...], config: Config, model: Transformer) -> Saved:
@@ -120,6 +121,8 @@ def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str
     }  # fmt: skip
     if config.flag("fused_mlp") and "mlpwi" in names:
         found |= {"mlp_in_0", "mlp_in_1"} & made
+    if config.flag("fused_qkv") and "qkv_proj" in names:
+        found |= {"q", "k", "v"}
     return tuple(sorted(found))
 
 

@@ -42,7 +42,6 @@ OLDER = {"heads": "q_heads"}
 HARMLESS = ("norm", "layers")
 """Logical axes that a model's config changes, of weights too small to matter here."""
 
-
 _LOGICAL = tuple(name for name, _ in OWN.values())
 
 
@@ -79,7 +78,8 @@ def _axes(names: tuple[str, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
 def _given(config: Config) -> Mapping[str, tuple[str, ...]]:
     """The first rule of each logical axis; what follows it is for where it cannot hold."""
     found: dict[str, tuple[str, ...]] = {}
-    for where in (config.over, config.written):
+    alone = config.flag("override_logical_axis_rules") and RULES in config.over
+    for where in (config.over,) if alone else (config.over, config.file):
         rules = where.get(RULES, [])
         if not isinstance(rules, list):
             raise config.fault(f"{RULES} is {shown(rules)}; write a list of rules")

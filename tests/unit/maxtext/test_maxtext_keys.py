@@ -56,10 +56,17 @@ def test_the_custom_policy_puts_each_tensor_where_its_key_says() -> None:
     )  # fmt: skip
 
 
+def test_what_goes_to_the_host_by_one_name_is_not_kept_by_another() -> None:
+    keys = {"remat_policy": "custom", "qkv_proj": "offload", "query_proj": "device"}
+    given = run(**keys, fused_qkv=True).plan
+    assert (given.save, given.offload) == ((), ("k", "q", "v"))
+
+
 def test_a_name_that_no_layer_makes_saves_nothing() -> None:
     """As in MaxText: a gated MLP has mlpwi_0 and mlpwi_1, and mlpwi only with fused_mlp."""
     keys = {"remat_policy": "custom", "mlpwi": "device", "qkv_proj": "offload"}
-    assert run(**keys).plan.save == ()
+    assert (run(**keys).plan.save, run(**keys).plan.offload) == ((), ())
+    assert run(**keys, fused_qkv=True).plan.offload == ("k", "q", "v")
     assert run(**keys, fused_mlp=True).plan.save == ("mlp_in_0", "mlp_in_1")
     assert run(**keys, mlp_activations=["relu"]).plan.save == ("mlp_in",)
 
@@ -176,6 +183,17 @@ def test_the_transposed_axis_shards_batch_and_weights() -> None:
     ts.simulate(given.model, given.plan, given.pod)
 
 
+def test_an_override_holds_over_the_rules_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text("logical_axis_rules: [[mlp, []], [vocab, [fsdp]]]\n", "utf-8")
+    keys = {**SMALL, "logical_axis_rules": [["mlp", ["fsdp"]]]}
+    assert from_maxtext(file, keys, pod="v5e-16").plan.rules == {
+        "mlp": ("fsdp",), "vocab": ("fsdp",)
+    }  # fmt: skip
+    keys["override_logical_axis_rules"] = True
+    assert from_maxtext(file, keys, pod="v5e-16").plan.rules == {"mlp": ("fsdp",)}
+
+
 def test_an_axis_across_slices_shards_what_it_does_within() -> None:
     rules = run(num_slices=2, dcn_tensor_parallelism=2).plan.rules
     assert rules["mlp"] == rules["act_heads"] == rules["act_embed"] == ("dcn_tensor",)
@@ -196,7 +214,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"hardware": "gpu"}, "write tpu, which alone can be simulated"),
     ({"parameter_memory_host_offload": True}, "weights on the host cannot be simulated"),
     ({"custom_mesh_and_rule": "pure-fsdp"}, "a mesh and rules by name cannot be simulated"),
-    ({"ici_fsdp_parallelism": 4}, "ici_fsdp_parallelism=4 = 4 is not the 16 devices of a slice"),
+    ({"ici_fsdp_parallelism": 4}, "ici_fsdp_parallelism=4 is not the 16 devices of a slice"),
     ({"ici_data_parallelism": -1}, "ici_data_parallelism and ici_fsdp_parallelism are -1"),
     ({"ici_tensor_parallelism": 3}, "so that ici_fsdp_parallelism cannot be filled in"),
     ({"ici_sequence_parallelism": 4}, "sequences sharded over the heads' axis cannot be simulated"),
