@@ -53,7 +53,9 @@ def chips(
 def simulate(
     run: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan."),
+        typer.Argument(
+            metavar="RUN.toml", help="A run: slice, model, plan. With --maxtext: KEY=VALUE."
+        ),
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
@@ -80,7 +82,7 @@ def simulate(
         str | None,
         typer.Option(
             "--maxtext", metavar="CONFIG",
-            help="A MaxText config, or defaults, in place of RUN.toml; KEY=VALUE may follow.",
+            help="A MaxText config, or defaults for its own, in place of RUN.toml.",
         ),
     ] = None,
     pod: Annotated[
