@@ -159,6 +159,9 @@ _NEEDED = required(Plan)
 RunFile = create_model(
     "RunFile", __config__=_STRICT, **_COMMON, plan=(_section("plan", _NEEDED), ...)
 )
+PlanFile = create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
+"""Changes of a plan: any of its keys."""
+
 SweepFile = create_model(
     "SweepFile",
     __config__=_STRICT,
