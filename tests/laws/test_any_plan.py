@@ -74,6 +74,8 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
         optimizer=rng.choice(["adam", "adafactor", "sgd"]),
         grad_dtype=rng.choice(["bf16", "f32"]), param_dtype=rng.choice(["bf16", "f32"]),
     )  # fmt: skip
+    if "act_seq" in plan.rules:
+        plan = replace(plan, seq_len=2048)
     microbatches = rng.choice([1, 1, 2, 5])
     return replace(plan, microbatches=microbatches, global_batch=microbatches * plan.global_batch)
 

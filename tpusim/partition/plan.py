@@ -12,6 +12,7 @@ from tpusim.units import format_seconds
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
 COLLECTIVES = ("xla", "best")
+CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
 MATMUL_DTYPES = ("bf16", "int8", "fp8")
 WIDE_DTYPES = ("bf16", "f32")
 STYLES = ("plain", "maxtext")
@@ -100,6 +101,10 @@ class Plan:
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
     collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    context_exchange: how attention kernels see the keys and values of a sequence that `context`
+        shards: each device gathers them (`gather`), they travel round the axis beside the kernel
+        (`ring`), or heads are sharded instead of tokens in the kernel (`all-to-all`). Or axis ->
+        way, for several axes, which then take the place of `context` in the default rules.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
     """
@@ -132,6 +137,7 @@ class Plan:
     second_moment_dtype: str = ""
     loss_dtype: str = ""
     vocab_tiles: int = 1
+    context_exchange: str | Mapping[str, str] = "gather"
     input_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -153,6 +159,7 @@ class Plan:
             raise PlanError(
                 f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
             )
+        _exchanges("plan.context_exchange", self.context_exchange)
         object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
@@ -225,9 +232,18 @@ class Plan:
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
-            f"remat {self.remat}{saved}{hosted}{tiles}, {self._dtypes}, {self.optimizer}, "
+            f"remat {self.remat}{saved}{hosted}{tiles}{self._context}, {self._dtypes}, "
+            f"{self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}{made}"
         )
+
+    @property
+    def _context(self) -> str:
+        """How keys and values cross the axes of the sequence, where they are not gathered."""
+        ways = self.context_exchange
+        if isinstance(ways, str):
+            return "" if ways == "gather" else f", {ways} over the context"
+        return "".join(f", {way} over {axis}" for axis, way in ways.items())
 
     @property
     def _dtypes(self) -> str:
@@ -264,6 +280,14 @@ def _seconds(where: str, value: Any) -> float:
     if not number or not 0 <= value < inf:
         raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
     return float(value)
+
+
+def _exchanges(where: str, value: Any) -> None:
+    named = value.items() if isinstance(value, Mapping) else [("", value)]
+    for axis, way in named:
+        if way not in CONTEXT_EXCHANGES:
+            at = f"{where}.{axis}" if axis else where
+            raise PlanError(f"{at} is {way!r}: {nearest(str(way), CONTEXT_EXCHANGES)}")
 
 
 def _names(where: str, value: Any) -> None:

@@ -33,12 +33,13 @@ class Scope:
     sizes: of the dimensions.
     prefix: sets the names of a backward body apart from the forward ones that it repeats.
     outer: the scope of the body around a loop's, which has what all of the loop's trips share.
+    exchanged: axes that the plan moves from tokens to heads and back.
     """
 
     def __init__(
         self, wanted: Mapping[str, Layout], weights: frozenset[str],
         buffers: dict[str, Buffer], sizes: Mapping[str, int], prefix: str = "",
-        outer: "Scope | None" = None,
+        outer: "Scope | None" = None, exchanged: Axes = (),
     ) -> None:  # fmt: skip
         self.wanted = wanted
         self.sizes = sizes
@@ -46,6 +47,7 @@ class Scope:
         self.buffers = buffers
         self.prefix = prefix
         self.outer = outer
+        self.exchanged = exchanged
         self.phase = Phase.FORWARD
         self.nodes: list[Node] = []
         self.held: dict[str, Piece] = {}
@@ -57,7 +59,8 @@ class Scope:
 
     def inner(self, prefix: str, scan: Scan) -> "Scope":
         """A scope for the body of `scan`, writing to the same table of buffers."""
-        made = Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix, self)
+        made = Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix, self,
+                     self.exchanged)  # fmt: skip
         made._shared = frozenset(tensor.name for tensor in scan.shared)
         made._summed = frozenset(inside.name for inside, _ in scan.sums)
         return made
@@ -149,7 +152,8 @@ class Scope:
         """
         spare = self._spare(piece, target)
         for step in reshard(piece.layout, piece.partial, target, spare):
-            piece = self._collective(piece, step, _asked(step, needed))
+            asked = self.exchanged and set(self.exchanged).issuperset(step.axes)
+            piece = self._collective(piece, step, bool(asked) or _asked(step, needed))
         return replace(piece, layout=target, partial=())
 
     def _spare(self, piece: Piece, target: Layout) -> int:
@@ -245,8 +249,10 @@ def _summed(op: Op, output: Tensor, split: Split) -> Axes:
     """The axes over which `output` is a partial sum: of dimensions that only the operands have.
 
     Sums that a group exchanges itself (`over`) are whole, and so are repeated heads' where the
-    narrow dimension is sharded like the wide one.
+    narrow dimension is sharded like the wide one. A rearrangement sums nothing.
     """
+    if isinstance(op, Pointwise) and op.alone:
+        return ()
     whole = set(output.dims)
     over: tuple[str, ...] = ()
     if isinstance(op, Pointwise):

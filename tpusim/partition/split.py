@@ -16,9 +16,10 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
     """The division of an einsum or a convolution.
 
     In this order, an axis once: contracted dimensions sharded alike in all operands; output
-    dimensions that lie as the result wants; output dimensions as an operand has them; contracted
-    dimensions as an operand shards them (the other is sliced, the result is a partial sum); output
-    dimensions that the result wants sharded and nobody shards yet (the operands are sliced).
+    dimensions that lie as the result wants, or more finely; output dimensions as an operand has
+    them; contracted dimensions as an operand shards them (the other is sliced, the result is a
+    partial sum); output dimensions that the result wants sharded and nobody shards yet (the
+    operands are sliced).
     """
     have: dict[str, list[Axes]] = {}
     for tensor, layout in operands:
@@ -32,7 +33,7 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
             chosen.take(dim, have[dim][0])
     shared = [dim for dim in output.dims if dim in have]
     for dim in shared:
-        if want[dim] in have[dim]:
+        if any(axes[: len(want[dim])] == want[dim] for axes in have[dim]):
             chosen.take(dim, want[dim])
     for dim in shared:
         for axes in have[dim]:
@@ -64,9 +65,14 @@ class _Chosen:
 def pointwise(
     inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]]
 ) -> Split:
-    """A group divides as its largest result wants; what it sums away, as its operands lie."""
+    """A group divides as its largest result wants; what it sums away, as its operands lie.
+
+    Where results have dimensions of their own, each divides as it wants: K/V heads beside queries'.
+    """
     main, wanted = max(outputs, key=lambda pair: len(pair[0].dims))
     split = dict(zip(main.dims, wanted, strict=True))
+    for tensor, layout in outputs:
+        split = dict(zip(tensor.dims, layout, strict=True)) | split
     used = {axis for axes in split.values() for axis in axes}
     for tensor, layout in inputs:
         for dim, axes in zip(tensor.dims, layout, strict=True):
@@ -81,7 +87,7 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
     split = dict(zip(op.query.dims, query, strict=True))
     for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
         if dim not in split:
-            split[dim] = axes if axes == split.get("heads", ()) else ()
+            split[dim] = axes if axes == split.get("heads", ())[: len(axes)] else ()
     split[op.query.dims[-1]] = ()
     split[op.key.dims[1]] = ()
     return split
