@@ -49,6 +49,11 @@ def exchanged_by(plan: Plan, axes: Axes, way: str) -> Axes:
     return tuple(axis for axis in axes if way_of(plan, axis) == way)
 
 
+def rings_over(plan: Plan, axes: Axes) -> bool:
+    """Whether keys and values that are gathered over `axes` travel round them."""
+    return all(way_of(plan, axis) == RING for axis in axes)
+
+
 def kernel_tensors(op: Op) -> tuple[str, ...]:
     """The tensors that an attention kernel reads and makes, by name."""
     return tuple(t.name for t in (*op.inputs, *op.outputs)) if isinstance(op, Attention) else ()

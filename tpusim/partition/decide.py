@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import Einsum
+from tpusim.graph import Attention, Einsum
 from tpusim.hardware import Placement, Slice
+from tpusim.partition.context import rings_over
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
 from tpusim.partition.layout import Axes, is_across, within
@@ -18,6 +19,7 @@ from tpusim.partition.lowering import (
 from tpusim.partition.order import gradients_after_loop, weight_gradients_last
 from tpusim.partition.passes import (
     Entry,
+    KernelRing,
     Planned,
     Ring,
     merge_all_reduces,
@@ -83,13 +85,17 @@ class Decisions:
         nodes = regather(nodes, min(again), self.buffers) if again else nodes
         body = _Body(self, nodes, looped)
         rings = body.rings()
+        kernels = body.kernel_rings()
         woven = {comm.name for comms in rings.values() for comm in comms}
+        woven |= {c.name for ring in kernels.values() for c in (*ring.gathers, *ring.scatters)}
         entries: list[Entry] = []
         for node in nodes:
             match node:
                 case Comm():
                     if node.name not in woven:
                         entries.append(body.planned(node, rings))
+                case Calc() if node.name in kernels:
+                    entries.append(kernels[node.name])
                 case Calc():
                     entries.extend(body.woven(node, rings.get(node.name)))
                 case Nest():
@@ -183,6 +189,27 @@ class _Body:
             for calc in self._woven_into(comm):
                 found.setdefault(calc.name, []).append(comm)
         return {name: comms[:1] for name, comms in found.items()}
+
+    def kernel_rings(self) -> dict[str, KernelRing]:
+        """The attention kernels to which keys and values travel, where the plan says so."""
+        moved = [comm for comm in self.comms if self._goes_round(comm)]
+        found: dict[str, KernelRing] = {}
+        for calc in self.calcs:
+            if isinstance(calc.op, Attention):
+                gathers = tuple(c for c in moved if c.writes[0] in calc.reads)
+                scatters = tuple(c for c in moved if c.reads[0] in calc.writes)
+                if gathers:
+                    found[calc.name] = KernelRing(calc, gathers, scatters)
+        return found
+
+    def _goes_round(self, comm: Comm) -> bool:
+        """Whether a collective brings together, or sums and parts, a sequence over rings."""
+        if comm.kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+            return False
+        shard = comm.reads[0] if comm.kind is CollectiveKind.ALL_GATHER else comm.writes[0]
+        split = self.context.buffers[shard].local.split()
+        axes = split.get("seq") or split.get("kv_seq")
+        return comm.axes == axes and rings_over(self.context.plan, comm.axes)
 
     def _woven_into(self, comm: Comm) -> list[Calc]:
         """The matmuls that could take the collective in, when the lowering wants that."""

@@ -105,6 +105,9 @@ class Plan:
         shards: each device gathers them (`gather`), they travel round the axis beside the kernel
         (`ring`), or heads are sharded instead of tokens in the kernel (`all-to-all`). Or axis ->
         way, for several axes, which then take the place of `context` in the default rules.
+    context_balanced: each device has an early and a late part of a causal sequence, so that all see
+        as many keys (MaxText's `context_parallel_load_balance`); else the last device has nearly
+        twice the average, and all wait for it. The batch is reordered on input, which is free.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
     """
@@ -138,6 +141,7 @@ class Plan:
     loss_dtype: str = ""
     vocab_tiles: int = 1
     context_exchange: str | Mapping[str, str] = "gather"
+    context_balanced: bool = True
     input_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -155,10 +159,9 @@ class Plan:
                     f"{name!r} is in plan.save and in plan.offload; keep it in one: save holds it "
                     "in HBM, offload on the host"
                 )
-        if not isinstance(self.offload_optimizer, bool):
-            raise PlanError(
-                f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
-            )
+        for key in ("offload_optimizer", "context_balanced"):
+            if not isinstance(getattr(self, key), bool):
+                raise PlanError(f"plan.{key} is {getattr(self, key)!r}; write true or false")
         _exchanges("plan.context_exchange", self.context_exchange)
         object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
         if not self.mesh:

@@ -51,8 +51,9 @@ class Convolution:
 class Attention:
     """A fused attention kernel over `batch` sequences and `heads` query heads of the device.
 
-    `window` is the number of keys that a query may see (0: all of them). The backward kernel
-    computes the scores again; that costs time and is not counted in HFU.
+    `window` is the number of keys that a query may see (0: all of them). `late`: a causal
+    kernel's queries are the last of the sequence, not an even share of early and late ones. The
+    backward kernel computes the scores again; that costs time and is not counted in HFU.
     """
 
     batch: Number
@@ -66,6 +67,7 @@ class Attention:
     backward: bool
     read_bytes: Number
     write_bytes: Number
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
