@@ -6,8 +6,8 @@ gather: each device gathers the keys and values, as MaxText does.
 ring: they travel from device to device while the kernel works on those that are there (ring
     attention, Liu et al., arXiv:2310.01889).
 all-to-all: the kernel's tensors are sharded by heads instead of by tokens (Ulysses, Jacobs et al.,
-    arXiv:2309.14509), so the exchanges follow from layouts alone. K/V heads too few for their axes
-    are replicated over those that are left: each device gathers the tokens of all of them.
+    arXiv:2309.14509), so the exchanges follow from layouts alone. K/V heads that are too few for
+    their axes are repeated first, or, where there is one a device, gathered.
 """
 
 from collections.abc import Mapping
@@ -91,9 +91,9 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
 
 
 def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Axes) -> Axes:
-    """The axes of heads in a kernel; those of K/V heads that are too many are left out."""
+    """The axes of heads in a kernel; those that do not divide K/V heads are left out."""
     axes = (*table.get(f"act_{dim}", ()), *moved)
-    while dim != "heads" and prod(plan.mesh[axis] for axis in axes) > size:
+    while dim != "heads" and size % prod(plan.mesh[axis] for axis in axes):
         axes = axes[:-1]
     parts = prod(plan.mesh[axis] for axis in axes)
     if size % parts:

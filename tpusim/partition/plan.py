@@ -241,12 +241,19 @@ class Plan:
         )
 
     @property
+    def exchanges_heads(self) -> bool:
+        """Whether some axis shards heads instead of tokens in kernels."""
+        ways = self.context_exchange
+        return "all-to-all" in ((ways,) if isinstance(ways, str) else ways.values())
+
+    @property
     def _context(self) -> str:
         """How keys and values cross the axes of the sequence, where they are not gathered."""
         ways = self.context_exchange
+        late = "" if self.context_balanced else ", context not balanced"
         if isinstance(ways, str):
-            return "" if ways == "gather" else f", {ways} over the context"
-        return "".join(f", {way} over {axis}" for axis, way in ways.items())
+            return late if ways == "gather" else f", {ways} over the context{late}"
+        return "".join(f", {way} over {axis}" for axis, way in ways.items()) + late
 
     @property
     def _dtypes(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import TILE, Graph, Role, Tensor, whole_dim
+from tpusim.graph import COPIES, TILE, Graph, Role, Tensor, whole_dim
 from tpusim.partition.context import (
     ALL_TO_ALL,
     CONTEXT,
@@ -99,6 +99,7 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     merged["act_residual_seq"] = tuple(
         dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
     )
+    merged[f"act_{COPIES}"] = merged["act_heads"]
     active = plan.active_axes
     table, dropped = {}, []
     for key, axes in merged.items():

@@ -63,19 +63,24 @@ class _Chosen:
 
 
 def pointwise(
-    inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]]
-) -> Split:
+    inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]],
+    repeats: Sequence[tuple[str, str]] = (),
+) -> Split:  # fmt: skip
     """A group divides as its largest result wants; what it sums away, as its operands lie.
 
     Where results have dimensions of their own, each divides as it wants: K/V heads beside queries'.
+    repeats: pairs of dimensions that may divide alike.
     """
     main, wanted = max(outputs, key=lambda pair: len(pair[0].dims))
     split = dict(zip(main.dims, wanted, strict=True))
     for tensor, layout in outputs:
         split = dict(zip(tensor.dims, layout, strict=True)) | split
+    alike = {dim: other for pair in repeats for dim, other in (pair, pair[::-1])}
     used = {axis for axes in split.values() for axis in axes}
     for tensor, layout in inputs:
         for dim, axes in zip(tensor.dims, layout, strict=True):
+            if dim not in split and axes == split.get(alike.get(dim, "")):
+                split[dim] = axes
             if dim not in split:
                 split[dim] = tuple(axis for axis in axes if axis not in used)
                 used.update(split[dim])
