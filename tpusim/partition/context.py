@@ -66,9 +66,12 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
     """
     sharding = table["act_seq"]
     ways = {way_of(plan, axis): axis for axis in sharding}
+    kernels = [op for op, _ in walk(graph.ops) if isinstance(op, Attention)]
+    moved = exchanged_by(plan, sharding, ALL_TO_ALL)
+    if any(op.causal for op in kernels):
+        _check_balance(plan, tuple(axis for axis in sharding if axis not in moved))
     if not ways.keys() & {RING, ALL_TO_ALL}:
         return {}
-    kernels = [op for op, _ in walk(graph.ops) if isinstance(op, Attention)]
     if not kernels:
         raise PlanError(
             f'plan.context_exchange is "{next(way for way in ways if way != GATHER)}", which takes '
@@ -81,7 +84,6 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
             f"{ways[GATHER]!r}; one kernel takes its keys in one of these ways: write the same for "
             "both, or an all-to-all for one"
         )
-    moved = exchanged_by(plan, sharding, ALL_TO_ALL)
     if not moved:
         return {}
     rules = {"kernel_seq": tuple(axis for axis in sharding if axis not in moved)}
@@ -104,6 +106,18 @@ def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Ax
             "gather over another"
         )
     return axes
+
+
+def _check_balance(plan: Plan, axes: Axes) -> None:
+    """Raise PlanError for a sequence without an early and a late part for each device."""
+    parts = 2 * prod(plan.mesh[axis] for axis in axes)
+    if axes and plan.context_balanced and plan.seq_len % parts:
+        named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+        raise PlanError(
+            f"plan.context_balanced gives each device of {named} an early and a late part of a "
+            f"sequence, but its {plan.seq_len} tokens do not divide into {parts}; write a multiple "
+            f"of {parts}, or context_balanced = false"
+        )
 
 
 def check_sequence(plan: Plan, table: Mapping[str, Axes], sizes: Mapping[str, int]) -> None:

@@ -152,12 +152,14 @@ class _Steps:
         n, hops, split = self.devices, self.way.hops, dict(self.calc.split)
         keys = sum(operand_bytes(t, split, self.sizes) for t in (self.op.key, self.op.value))
         made = sum(self._payload(comm) for comm in self.ring.scatters)
-        own = replace(
-            whole, kv_len=whole.kv_len / n, late=False,
-            read_bytes=whole.read_bytes - keys + keys / n,
+        step = replace(
+            whole, read_bytes=whole.read_bytes - keys + keys / n,
             write_bytes=whole.write_bytes - made + made / n,
         )  # fmt: skip
-        left = (seen_keys(whole) - seen_keys(own)) / max(hops, 1)
+        if not hops:
+            return step, step
+        own = replace(step, kv_len=whole.kv_len / n, late=False)
+        left = (seen_keys(whole) - seen_keys(own)) / hops
         return own, replace(own, kv_len=left, causal=False, window=0)
 
     def _kernel(self, name: str, work: Attention, flops: Flops, deps: tuple[Dep, ...]) -> Compute:
