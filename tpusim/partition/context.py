@@ -97,11 +97,10 @@ def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Ax
     axes = (*table.get(f"act_{dim}", ()), *moved)
     while dim != "heads" and size % prod(plan.mesh[axis] for axis in axes):
         axes = axes[:-1]
-    parts = prod(plan.mesh[axis] for axis in axes)
-    if size % parts:
+    if size % prod(plan.mesh[axis] for axis in axes):
         named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
         raise PlanError(
-            f"plan.context_exchange shards the {size} {dim} of the model over {named} = {parts}, "
+            f"plan.context_exchange shards the {size} {dim} of the model over {named}, "
             "which does not divide them; write a smaller axis for the all-to-all, and a ring or a "
             "gather over another"
         )

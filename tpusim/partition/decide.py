@@ -40,6 +40,10 @@ _CHOSEN = (
 )  # fmt: skip
 """The collectives that several algorithms can carry out."""
 
+TOKENS = ("seq", "kv_seq")
+"""No gather of these is woven into a matmul, though a scatter is: plain models with norms
+that are sharded by tokens over `tensor`, v5e 4x4 and v4 (libtpu 0.0.42.1)."""
+
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
@@ -208,7 +212,7 @@ class _Body:
             return False
         shard = comm.reads[0] if comm.kind is CollectiveKind.ALL_GATHER else comm.writes[0]
         split = self.context.buffers[shard].local.split()
-        axes = split.get("seq") or split.get("kv_seq")
+        axes = next((split[dim] for dim in TOKENS if dim in split), ())
         return comm.axes == axes and rings_over(self.context.plan, comm.axes)
 
     def _woven_into(self, comm: Comm) -> list[Calc]:
@@ -233,7 +237,8 @@ class _Body:
             return low.reduce is Mode.RING
         if low.rings == "always":
             return group.size > 1
-        alone = comm.kind is CollectiveKind.REDUCE_SCATTER or self._one_projection(comm, calcs)
+        scattered = comm.kind is CollectiveKind.REDUCE_SCATTER
+        alone = scattered or (comm.dim not in TOKENS and self._one_projection(comm, calcs))
         return alone and all(self._pays(comm, calc, group) for calc in calcs)
 
     def _one_projection(self, comm: Comm, calcs: list[Calc]) -> bool:
