@@ -21,7 +21,7 @@ MODEL = Transformer(layers=1, embed=1024, mlp=1024, heads=8, vocab=1024)
 HOP = 3.6e-6 + 2 * 8 * 2**20 / 90e9
 LAUNCH = 2.539e-6
 PEAK, FORWARD, BACKWARD, HBM = 459e12, 0.41, 0.293, 0.85 * 2765e9
-MERGE = 3 * 8 * 2**20 / HBM + LAUNCH
+MERGE = 56 * 2**20 / HBM + LAUNCH
 
 
 @lru_cache(maxsize=8)
@@ -70,17 +70,20 @@ def test_a_kernels_step_sees_half_a_block_on_average() -> None:
 
 
 def test_what_a_step_makes_is_merged_in_a_pass_over_hbm() -> None:
-    """Two results of 8 MiB read and one written: 24 MiB at 2,350 GB/s are 10.7 us."""
-    assert pytest.approx(13.2e-6, rel=0.01) == MERGE
+    """8 MiB that the kernel made, 16 that there are in f32, read and written, and statistics.
+
+    These are 512 B for each query and head, 16 MiB: 56 in all, at 2,350 GB/s 25.0 us.
+    """
+    assert pytest.approx(27.5e-6, rel=0.01) == MERGE
     assert seconds(run("ring"), "layer/attention/result") == pytest.approx(MERGE, rel=1e-6)
 
 
 def test_a_ring_whose_hops_are_shorter_than_its_steps_is_hidden() -> None:
-    """208 us on the own block, then three times 185 and 13: each hop of 190 is done before."""
+    """208 us on the own block, then three times 185 and 27: each hop of 190 is done before."""
     result = run("ring")
     took = between(result, "layer/attention/own", "layer/attention/result")
     assert took == pytest.approx(step(4096, 2304) + 3 * (step(4096, 2048) + MERGE), rel=1e-6)
-    assert took == pytest.approx(803e-6, rel=0.001)
+    assert took == pytest.approx(846e-6, rel=0.001)
 
 
 def test_a_ring_whose_hops_are_longer_is_exposed() -> None:
@@ -89,7 +92,7 @@ def test_a_ring_whose_hops_are_longer_is_exposed() -> None:
     assert hop == pytest.approx(50.2e-6, rel=0.001)
     assert step(1024, 512) == pytest.approx(13.9e-6, rel=0.01)
     took = between(run("ring", 4096), "layer/attention/keys first", "layer/attention/result")
-    merge = 3 * 2 * 2**20 / HBM + LAUNCH
+    merge = 14 * 2**20 / HBM + LAUNCH
     assert took == pytest.approx(3 * hop + step(1024, 512) + merge, rel=1e-6)
 
 

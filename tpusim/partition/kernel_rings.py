@@ -42,6 +42,10 @@ MERGE_FLOPS = 6.0
 
 SUMS = DTYPE_BYTES["f32"]
 
+STATISTIC_BYTES = 128 * SUMS
+"""Bytes in which a kernel leaves the statistics of a query: one number in each of 128 lanes (JAX's
+flash and splash attention kernels), of which the merge reads all."""
+
 ONWARD, BOTH_WAYS = "onward", "neighbours"
 
 
@@ -202,10 +206,16 @@ class _Steps:
         return count, count * self.sizes.itemsize(tensor.dtype)
 
     def _merging(self) -> Vector:
-        """What the kernel made of one block, merged with what there is: sums backward, in f32."""
+        """What the kernel made of one block, merged in f32 with what there is.
+
+        Forward it is weighted by the statistics that the kernel leaves.
+        """
         count, nbytes = self._made()
-        held = SUMS * count if self.ring.scatters else nbytes
-        return Vector(nbytes + held, held, (2.0 if self.ring.scatters else MERGE_FLOPS) * count)
+        if self.ring.scatters:
+            return Vector(nbytes + SUMS * count, SUMS * count, 2.0 * count)
+        queries = count / self.own.head_dim
+        read = nbytes + SUMS * count + STATISTIC_BYTES * queries
+        return Vector(read, SUMS * count, MERGE_FLOPS * count)
 
     def _adding(self) -> Vector:
         """One block's gradients of keys and values, added to the sums that have arrived."""
@@ -216,15 +226,13 @@ class _Steps:
     def _held(self) -> tuple[Alloc, tuple[str, ...]]:
         """What the ring holds besides its operands and results, from its first hop to its last.
 
-        Blocks of keys that arrive while others are read, and the kernel's result before it is
-        merged; backward the sums too: of the queries' gradients, and those that come and go.
+        Blocks of keys that arrive while others are read, the kernel's result before it is merged,
+        and what it is merged with in f32; backward also the sums that come and go.
         """
         count, nbytes = self._made()
         blocks = min(self.way.hops, 2) * self.way.blocks
         keys = sum(self._payload(comm) for comm in self.ring.gathers)
-        held = nbytes + blocks * (keys + self._summed()) / self.devices
-        if self.ring.scatters:
-            held = held + SUMS * count
+        held = nbytes + SUMS * count + blocks * (keys + self._summed()) / self.devices
         name = f"{self.name}/blocks"
         return Alloc(name, held, "activations"), (name,)
 
