@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tpusim.graph import Attention, Einsum
 from tpusim.hardware import Placement, Slice
+from tpusim.partition.apart import scattered_apart
 from tpusim.partition.context import rings_over
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
@@ -87,6 +88,7 @@ class Decisions:
         lows = lows or [self.over(each)[1] for each in axes]
         again = [low.regather_after for low in lows if low.regather_after is not None]
         nodes = regather(nodes, min(again), self.buffers) if again else nodes
+        nodes = scattered_apart(nodes, _Body(self, nodes, looped).scatters, self.buffers)
         body = _Body(self, nodes, looped)
         rings = body.rings()
         kernels = body.kernel_rings()
@@ -240,6 +242,10 @@ class _Body:
         scattered = comm.kind is CollectiveKind.REDUCE_SCATTER
         alone = scattered or (comm.dim not in TOKENS and self._one_projection(comm, calcs))
         return alone and all(self._pays(comm, calc, group) for calc in calcs)
+
+    def scatters(self, comm: Comm, calc: Calc) -> bool:
+        """Whether the scatter of a product's result, by tokens, would be woven into it."""
+        return comm.dim in TOKENS and not is_across(comm.axes) and self._wanted(comm, [calc])
 
     def _one_projection(self, comm: Comm, calcs: list[Calc]) -> bool:
         """Whether what is gathered feeds one projection only, in one phase.

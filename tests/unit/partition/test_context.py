@@ -28,25 +28,36 @@ def communicated(body: Iterable[Op]) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_sequence_sharded_norms_are_lowered_as_compiled() -> None:
-    """A plain language model on v5e 4x4 (libtpu 0.0.42.1), 32 MiB of activations.
+PLAIN = Transformer(
+    layers=4, embed=2048, mlp=8192, heads=16, vocab=32000, gated=False, attention="dot"
+)
+GATED = Transformer(layers=4, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab=32000)
+
+
+@pytest.mark.parametrize(("model", "mesh", "seq_len", "batch", "pod", "rings"), [
+    (PLAIN, {"data": 4, "tensor": 4}, 1024, 32, Slice("v5e", "4x4"), 1),
+    (GATED, {"fsdp": 4, "tensor": 4}, 4096, 16, Slice("v6e", "4x4"), 2),
+    (GATED, {"fsdp": 16, "tensor": 8}, 4096, 128, Slice("v5p", "4x4x8"), 2),
+])  # fmt: skip
+def test_sequence_sharded_norms_are_lowered_as_compiled(
+    model: Transformer, mesh: dict[str, int], seq_len: int, batch: int, pod: Slice, rings: int
+) -> None:
+    """Language models on v5e 4x4, v6e 4x4 and v5p 4x4x8 (libtpu 0.0.42.1).
 
     Forward: a gather before QKV, a scatter after wo, a gather before the MLP, a ring after it.
-    Backward: gathers and scatters, and one ring, in which the MLP's input gradient is scattered.
+    Backward: the same gathers again, and wo's scatter; a gather for each last projection; rings
+    for the gradients of the MLP's input, and one scatter for those of Q's, K's and V's.
     """
-    model = Transformer(
-        layers=4, embed=2048, mlp=8192, heads=16, vocab=32000, gated=False, attention="dot"
-    )
-    plan = plan_of({"data": 4, "tensor": 4}, seq_len=1024, rules=NORMS)
-    program = program_of(model, plan, Slice("v5e", "4x4"))
+    plan = plan_of(mesh, seq_len=seq_len, global_batch=batch, rules=NORMS)
     forward, backward = (
         [one for one in communicated(op.body) if one[2] == "tensor"]
-        for op in program.body if isinstance(op, Loop) and op.name.startswith("layers")
-    )  # fmt: skip
+        for op in program_of(model, plan, pod).body
+        if isinstance(op, Loop) and op.name.startswith("layers")
+    )
     gather, scatter = ("sync", "all-gather", "tensor"), ("sync", "reduce-scatter", "tensor")
     ring = ("ring", "collective-permute", "tensor")
     assert forward == [gather, scatter, gather, ring]
-    assert backward == [gather, scatter, gather, gather, ring, gather, scatter]
+    assert backward == [gather, scatter, gather, gather, *rings * [ring], gather, scatter]
 
 
 def activations(model: Transformer, plan: Any) -> dict[CollectiveKind, int]:
