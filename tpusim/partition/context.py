@@ -12,11 +12,13 @@ all-to-all: the kernel's tensors are sharded by heads instead of by tokens (Ulys
 
 from collections.abc import Mapping
 from math import prod
+from typing import TypeGuard
 
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import Attention, Graph, Op, walk
 from tpusim.partition.layout import Axes
 from tpusim.partition.plan import Plan
+from tpusim.phase import Phase
 
 CONTEXT = "context"
 """The axis that shards sequences where no other is named."""
@@ -54,9 +56,14 @@ def rings_over(plan: Plan, axes: Axes) -> bool:
     return all(way_of(plan, axis) == RING for axis in axes)
 
 
-def kernel_tensors(op: Op) -> tuple[str, ...]:
-    """The tensors that an attention kernel reads and makes, by name."""
-    return tuple(t.name for t in (*op.inputs, *op.outputs)) if isinstance(op, Attention) else ()
+def kernel_tensors(graph: Graph) -> frozenset[str]:
+    """The tensors that attention kernels read and make, by name."""
+    kernels = (op for op, _ in walk(graph.ops) if _is_forward_kernel(op))
+    return frozenset(t.name for op in kernels for t in (*op.inputs, *op.outputs))
+
+
+def _is_forward_kernel(op: Op) -> TypeGuard[Attention]:
+    return isinstance(op, Attention) and op.phase is Phase.FORWARD
 
 
 def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[str, Axes]:
@@ -66,7 +73,7 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
     """
     sharding = table["act_seq"]
     ways = {way_of(plan, axis): axis for axis in sharding}
-    kernels = [op for op, _ in walk(graph.ops) if isinstance(op, Attention)]
+    kernels = [op for op, _ in walk(graph.ops) if _is_forward_kernel(op)]
     moved = exchanged_by(plan, sharding, ALL_TO_ALL)
     if any(op.causal for op in kernels):
         _check_balance(plan, tuple(axis for axis in sharding if axis not in moved))
@@ -86,7 +93,8 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
         )
     if not moved:
         return {}
-    rules = {"kernel_seq": tuple(axis for axis in sharding if axis not in moved)}
+    rules = {key.replace("act_", "kernel_"): axes for key, axes in table.items()}
+    rules["kernel_seq"] = tuple(axis for axis in sharding if axis not in moved)
     for dim in dict.fromkeys(t.dims[2] for op in kernels for t in (op.query, op.key)):
         rules[f"kernel_{dim}"] = _heads(plan, dim, graph.sizes[dim], table, moved)
     return rules

@@ -30,6 +30,7 @@ from tpusim.partition.passes import (
 )
 from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import narrowed, with_passes
+from tpusim.partition.scope import TOKENS
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
 from tpusim.partition.travel import reduced_in, travelling, with_casts
@@ -40,10 +41,6 @@ _CHOSEN = (
     CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE,
 )  # fmt: skip
 """The collectives that several algorithms can carry out."""
-
-TOKENS = ("seq", "kv_seq")
-"""No gather of these is woven into a matmul, though a scatter is: plain models with norms
-that are sharded by tokens over `tensor`, v5e 4x4 and v4 (libtpu 0.0.42.1)."""
 
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
@@ -239,6 +236,8 @@ class _Body:
             return low.reduce is Mode.RING
         if low.rings == "always":
             return group.size > 1
+        # No gather of tokens is woven in, though a scatter is: norms that are sharded by tokens
+        # over `tensor`, plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
         scattered = comm.kind is CollectiveKind.REDUCE_SCATTER
         alone = scattered or (comm.dim not in TOKENS and self._one_projection(comm, calcs))
         return alone and all(self._pays(comm, calc, group) for calc in calcs)

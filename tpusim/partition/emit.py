@@ -32,13 +32,10 @@ from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
 
 
-def emit(graph: Graph, wanted: Mapping[str, Layout], exchanged: Axes = ()) -> Template:
-    """The structure of a training step whose tensors lie as `wanted`.
-
-    exchanged: axes that the plan asks to move from tokens to heads and back.
-    """
+def emit(graph: Graph, wanted: Mapping[str, Layout]) -> Template:
+    """The structure of a training step whose tensors lie as `wanted`."""
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
-    scope = Scope(wanted, weights, {}, graph.sizes, exchanged=exchanged)
+    scope = Scope(wanted, weights, {}, graph.sizes)
     _body(scope, graph.ops)
     gradients = tuple(
         (weight, scope.whole(gradient).key)

@@ -9,7 +9,6 @@ the rules where propagation leaves a dimension open. Without annotations the rul
 from collections.abc import Iterable
 
 from tpusim.graph import Graph, Op, Pointwise, Role, Scan, Tensor, whole_dim
-from tpusim.partition.context import kernel_tensors
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan
 from tpusim.partition.rules import Rules, annotations
@@ -28,25 +27,22 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
     for group in (*pairs, *((*op.outputs, *op.inputs) for op in ops)):
         for tensor in group:
             tensors.setdefault(tensor.name, tensor)
-    attended = frozenset(name for op in ops for name in kernel_tensors(op))
-    ruled = {name: rules.layout(tensor, name in attended) for name, tensor in tensors.items()}
     if not plan.annotate:
-        return ruled
+        return {name: rules.layout(tensor) for name, tensor in tensors.items()}
     given = annotations(plan, tensors.values(), graph.sizes)
-    fixed = {t.name for t in tensors.values() if t.role in (Role.PARAM, Role.INPUT)}
-    fixed |= attended if rules.exchanged else frozenset()
     state: dict[str, _Open] = {
-        name: list(given.get(name, ruled[name] if name in fixed else _open(tensor)))
-        for name, tensor in tensors.items()
+        name: list(given.get(name, ())) or _start(tensor, rules) for name, tensor in tensors.items()
     }
+    state |= {name: list(rules.layout(tensors[name])) for name in rules.kernels}
     _spread(state, ops, pairs)
-    for name in tensors:
-        _fill(state[name], ruled[name])
+    for name, tensor in tensors.items():
+        _fill(state[name], rules.layout(tensor))
     return {name: tuple(axes or () for axes in opened) for name, opened in state.items()}
 
 
-def _open(tensor: Tensor) -> _Open:
-    return [None] * len(tensor.dims)
+def _start(tensor: Tensor, rules: Rules) -> _Open:
+    fixed = tensor.role in (Role.PARAM, Role.INPUT)
+    return list(rules.layout(tensor)) if fixed else [None] * len(tensor.dims)
 
 
 def _forward(ops: Iterable[Op]) -> Iterable[Op]:

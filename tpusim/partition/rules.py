@@ -17,6 +17,7 @@ from tpusim.partition.context import (
     check_sequence,
     exchanged_by,
     kernel_rules,
+    kernel_tensors,
     named_axes,
 )
 from tpusim.partition.layout import Axes, Layout
@@ -66,22 +67,24 @@ class Rules:
     """The rules in force: only axes that are larger than one, for the dimensions of one graph.
 
     dropped: (dimension, its size, axis, its size) where a dimension is smaller than its axis.
-    exchanged: axes that shard the sequence outside of attention kernels, and heads within them.
+    exchanged: axes that shard the sequence outside of attention kernels, and heads within them;
+        kernels: the tensors of those kernels, by name.
     """
 
     table: tuple[tuple[str, Axes], ...]
     dropped: tuple[tuple[str, int, str, int], ...]
     exchanged: Axes = ()
+    kernels: frozenset[str] = frozenset()
 
-    def layout(self, tensor: Tensor, in_kernel: bool = False) -> Layout:
-        """The layout that the rules give a tensor, one that a kernel reads or makes `in_kernel`."""
+    def layout(self, tensor: Tensor) -> Layout:
+        """The layout that the rules give a tensor."""
         table = dict(self.table)
         taken: set[str] = set()
         layout = []
         for dim in tensor.dims:
             key = _key(tensor, dim)
-            within = f"kernel_{key.removeprefix('act_')}"
-            key = within if in_kernel and within in table else key
+            if tensor.name in self.kernels:
+                key = key.replace("act_", "kernel_")
             axes = tuple(a for a in table.get(key, ()) if a not in taken)
             taken.update(axes)
             layout.append(axes)
@@ -112,9 +115,10 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     _check_axes_used(plan, table, dropped)
     _check_batch(plan, table["act_batch"], sizes)
     check_sequence(plan, table, sizes)
-    inside = kernel_rules(plan, graph, table)
+    table |= kernel_rules(plan, graph, table)
     exchanged = exchanged_by(plan, table["act_seq"], ALL_TO_ALL)
-    return Rules((*table.items(), *inside.items()), tuple(dict.fromkeys(dropped)), exchanged)
+    kernels = kernel_tensors(graph) if exchanged else frozenset()
+    return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
 
 
 def _default_rules(plan: Plan) -> Mapping[str, Axes]:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tpusim.graph import Op, Pointwise, Role, Scan, Tensor
+from tpusim.graph import COPIES, NARROW, Op, Pointwise, Role, Scan, Tensor, whole_dim
 from tpusim.partition.layout import Axes, Layout, Local, Step, reshard
 from tpusim.partition.split import Split
 from tpusim.partition.template import Buffer, Calc, Comm, Node, Purpose
 from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
+
+HEADS, TOKENS = ("heads", NARROW, COPIES), ("seq", "kv_seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,12 @@ class Scope:
     sizes: of the dimensions.
     prefix: sets the names of a backward body apart from the forward ones that it repeats.
     outer: the scope of the body around a loop's, which has what all of the loop's trips share.
-    exchanged: axes that the plan moves from tokens to heads and back.
     """
 
     def __init__(
         self, wanted: Mapping[str, Layout], weights: frozenset[str],
         buffers: dict[str, Buffer], sizes: Mapping[str, int], prefix: str = "",
-        outer: "Scope | None" = None, exchanged: Axes = (),
+        outer: "Scope | None" = None,
     ) -> None:  # fmt: skip
         self.wanted = wanted
         self.sizes = sizes
@@ -47,7 +48,6 @@ class Scope:
         self.buffers = buffers
         self.prefix = prefix
         self.outer = outer
-        self.exchanged = exchanged
         self.phase = Phase.FORWARD
         self.nodes: list[Node] = []
         self.held: dict[str, Piece] = {}
@@ -59,8 +59,7 @@ class Scope:
 
     def inner(self, prefix: str, scan: Scan) -> "Scope":
         """A scope for the body of `scan`, writing to the same table of buffers."""
-        made = Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix, self,
-                     self.exchanged)  # fmt: skip
+        made = Scope(self.wanted, self.weights, self.buffers, self.sizes, prefix, self)
         made._shared = frozenset(tensor.name for tensor in scan.shared)
         made._summed = frozenset(inside.name for inside, _ in scan.sums)
         return made
@@ -152,8 +151,7 @@ class Scope:
         """
         spare = self._spare(piece, target)
         for step in reshard(piece.layout, piece.partial, target, spare):
-            asked = self.exchanged and set(self.exchanged).issuperset(step.axes)
-            piece = self._collective(piece, step, bool(asked) or _asked(step, needed))
+            piece = self._collective(piece, step, _asked(piece, step, needed))
         return replace(piece, layout=target, partial=())
 
     def _spare(self, piece: Piece, target: Layout) -> int:
@@ -227,22 +225,30 @@ class Scope:
         return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
 
 
-def _asked(step: Step, needed: frozenset[str]) -> bool:
+def _asked(piece: Piece, step: Step, needed: frozenset[str]) -> bool:
     """Whether rules or annotations ask for a collective.
 
     Sums are what contraction over a sharded dimension means, and a gather frees an axis that the
     operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). A
-    gather for any other reason, and an exchange between dimensions, nobody asks for.
+    gather for any other reason, and an exchange between dimensions, nobody asks for; but heads are
+    sharded in place of tokens only where the plan says so.
     """
     if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
         return needed.issuperset(step.axes)
-    return step.kind is not CollectiveKind.ALL_TO_ALL
+    if step.kind is CollectiveKind.ALL_TO_ALL:
+        changed = {whole_dim(dim) for dim in _dims_changed(piece.tensor, piece, step)}
+        return not changed.isdisjoint(HEADS) and not changed.isdisjoint(TOKENS)
+    return True
 
 
 def _changed(tensor: Tensor, piece: Piece, step: Step) -> str:
     """The first dimension whose axes the collective changes."""
+    return next(iter(_dims_changed(tensor, piece, step)), "")
+
+
+def _dims_changed(tensor: Tensor, piece: Piece, step: Step) -> tuple[str, ...]:
     triples = zip(tensor.dims, piece.layout, step.after, strict=True)
-    return next((dim for dim, before, after in triples if before != after), "")
+    return tuple(dim for dim, before, after in triples if before != after)
 
 
 def _summed(op: Op, output: Tensor, split: Split) -> Axes:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from tpusim.graph import Graph
 from tpusim.partition.emit import emit
-from tpusim.partition.layout import Axes, Layout
+from tpusim.partition.layout import Layout
 from tpusim.partition.plan import Plan
 from tpusim.partition.propagate import layouts
 from tpusim.partition.rules import resolve
@@ -21,11 +21,9 @@ def structure(graph: Graph, plan: Plan) -> Template:
     """
     rules = resolve(plan, graph)
     found = tuple(sorted(layouts(graph, plan, rules).items()))
-    return replace(
-        _emitted(graph, found, rules.exchanged), axes=tuple(plan.active_axes), dropped=rules.dropped
-    )
+    return replace(_emitted(graph, found), axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
 @lru_cache(maxsize=64)
-def _emitted(graph: Graph, found: tuple[tuple[str, Layout], ...], exchanged: Axes) -> Template:
-    return emit(graph, dict(found), exchanged)
+def _emitted(graph: Graph, found: tuple[tuple[str, Layout], ...]) -> Template:
+    return emit(graph, dict(found))
