@@ -213,7 +213,7 @@ class _Steps:
         count, nbytes = self._made()
         if self.ring.scatters:
             return Vector(nbytes + SUMS * count, SUMS * count, 2.0 * count)
-        queries = count / self.own.head_dim
+        queries = self.own.batch * self.own.heads * self.own.q_len
         read = nbytes + SUMS * count + STATISTIC_BYTES * queries
         return Vector(read, SUMS * count, MERGE_FLOPS * count)
 
