@@ -15,7 +15,7 @@ from math import prod
 from typing import TypeGuard
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import Attention, Graph, Op, walk
+from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, walk
 from tpusim.partition.layout import Axes
 from tpusim.partition.plan import Plan
 from tpusim.phase import Phase
@@ -98,6 +98,19 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
     for dim in dict.fromkeys(t.dims[2] for op in kernels for t in (op.query, op.key)):
         rules[f"kernel_{dim}"] = _heads(plan, dim, graph.sizes[dim], table, moved)
     return rules
+
+
+def few_heads(
+    plan: Plan, graph: Graph, table: Mapping[str, Axes]
+) -> list[tuple[str, int, str, int]]:
+    """(dimension, its size, axis, its size) where K/V heads are too few for an exchange."""
+    dims = {op.key.dims[2] for op, _ in walk(graph.ops) if _is_forward_kernel(op)}
+    if dims.isdisjoint((NARROW, COPIES)):
+        return []
+    kept = table[f"kernel_{NARROW}"] if NARROW in dims else table[f"act_{NARROW}"]
+    moved = exchanged_by(plan, table["act_seq"], ALL_TO_ALL)
+    size = graph.sizes[NARROW]
+    return [(NARROW, size, axis, plan.mesh[axis]) for axis in moved if axis not in kept]
 
 
 def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Axes) -> Axes:

@@ -16,6 +16,7 @@ from tpusim.partition.context import (
     CONTEXT,
     check_sequence,
     exchanged_by,
+    few_heads,
     kernel_rules,
     kernel_tensors,
     named_axes,
@@ -118,6 +119,7 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     table |= kernel_rules(plan, graph, table)
     exchanged = exchanged_by(plan, table["act_seq"], ALL_TO_ALL)
     kernels = kernel_tensors(graph) if exchanged else frozenset()
+    dropped += few_heads(plan, graph, table) if exchanged else []
     return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
 
 

@@ -112,6 +112,17 @@ def test_heads_that_are_repeated_move_no_heads() -> None:
     assert activations(model, plan_of({"fsdp": 4, "tensor": 4})) == {CollectiveKind.ALL_REDUCE: 2}
 
 
+@pytest.mark.parametrize(("kv_heads", "dropped"), [
+    (8, ()), (4, ()), (2, (("kv_heads", 2, "context", 4),)), (1, (("kv_heads", 1, "context", 4),)),
+])  # fmt: skip
+def test_key_heads_too_few_for_an_exchange_are_told_of(
+    kv_heads: int, dropped: tuple[tuple[str, int, str, int], ...]
+) -> None:
+    """Whether they are repeated, as two are for four devices, or gathered, as one is."""
+    plan = plan_of({"fsdp": 4, "context": 4}, context_exchange="all-to-all")
+    assert template_of(small(kv_heads=kv_heads), plan).dropped == dropped
+
+
 def test_several_axes_cross_in_their_own_ways() -> None:
     """An all-to-all over part of the context, and a ring round the rest (arXiv:2405.07719)."""
     plan = plan_of(
