@@ -84,9 +84,8 @@ def way_round(work: Attention, devices: int, balanced: bool) -> Way:
     if not work.causal:
         near = Way(ceil(work.window // 2 / part), 2, BOTH_WAYS)
         return near if 2 * near.hops < devices - 1 else whole
-    both = balanced and devices > 1
-    near = Way(ceil((work.window - 1) / (part / 2 if both else part)), 1,
-               BOTH_WAYS if both else ONWARD)  # fmt: skip
+    behind = work.window - 1
+    near = Way(ceil(2 * behind / part), 1, BOTH_WAYS) if balanced else Way(ceil(behind / part))
     return near if near.hops < devices - 1 else whole
 
 
