@@ -255,9 +255,9 @@ def _summed(op: Op, output: Tensor, split: Split) -> Axes:
     """The axes over which `output` is a partial sum: of dimensions that only the operands have.
 
     Sums that a group exchanges itself (`over`) are whole, and so are repeated heads' where the
-    narrow dimension is sharded like the wide one. A rearrangement sums nothing.
+    narrow dimension is sharded like the wide one. A copy sums nothing of the tensors beside it.
     """
-    if isinstance(op, Pointwise) and op.alone:
+    if isinstance(op, Pointwise) and op.copies:
         return ()
     whole = set(output.dims)
     over: tuple[str, ...] = ()

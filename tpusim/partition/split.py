@@ -16,10 +16,10 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
     """The division of an einsum or a convolution.
 
     In this order, an axis once: contracted dimensions sharded alike in all operands; output
-    dimensions that lie as the result wants, or more finely; output dimensions as an operand has
-    them; contracted dimensions as an operand shards them (the other is sliced, the result is a
-    partial sum); output dimensions that the result wants sharded and nobody shards yet (the
-    operands are sliced).
+    dimensions that lie as the result wants; output dimensions as an operand has them, or what is
+    left of that where the result wants just that; contracted dimensions as an operand shards them
+    (the other is sliced, the result is a partial sum); output dimensions that the result wants
+    sharded and nobody shards yet (the operands are sliced).
     """
     have: dict[str, list[Axes]] = {}
     for tensor, layout in operands:
@@ -33,11 +33,13 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
             chosen.take(dim, have[dim][0])
     shared = [dim for dim in output.dims if dim in have]
     for dim in shared:
-        if any(axes[: len(want[dim])] == want[dim] for axes in have[dim]):
+        if want[dim] in have[dim]:
             chosen.take(dim, want[dim])
     for dim in shared:
         for axes in have[dim]:
             chosen.take(dim, axes)
+            if chosen.free(axes) == want[dim]:
+                chosen.take(dim, want[dim])
     for dim in contracted:
         for axes in have[dim]:
             chosen.take(dim, chosen.free(axes))
@@ -64,16 +66,16 @@ class _Chosen:
 
 def pointwise(
     inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]],
-    repeats: Sequence[tuple[str, str]] = (),
+    repeats: Sequence[tuple[str, str]] = (), apart: bool = False,
 ) -> Split:  # fmt: skip
     """A group divides as its largest result wants; what it sums away, as its operands lie.
 
-    Where results have dimensions of their own, each divides as it wants: K/V heads beside queries'.
-    repeats: pairs of dimensions that may divide alike.
+    repeats: pairs of dimensions that may divide alike. apart: its results are copies that share
+    nothing, so each divides the dimensions of its own as it wants: K/V heads beside queries'.
     """
     main, wanted = max(outputs, key=lambda pair: len(pair[0].dims))
     split = dict(zip(main.dims, wanted, strict=True))
-    for tensor, layout in outputs:
+    for tensor, layout in outputs if apart else ():
         split = dict(zip(tensor.dims, layout, strict=True)) | split
     alike = {dim: other for pair in repeats for dim, other in (pair, pair[::-1])}
     used = {axis for axes in split.values() for axis in axes}
