@@ -49,6 +49,11 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
         "an axis, a list of axes or [] for each dimension of a tensor, such as "
         '"layer/mlp_hidden" = ["fsdp", [], "tensor"]',
     ),
+    str | Mapping[str, str]: (
+        str | dict[str, str],
+        '"gather", "ring" or "all-to-all", or one for each axis, such as '
+        '{ context = "ring", ulysses = "all-to-all" }',
+    ),
     Mapping[str, Sequence[str]] | None: (
         dict[str, str | list[str]],
         'torus dimensions, or parts of them, for an axis, such as tensor = ["x", "y[:4]"]',
