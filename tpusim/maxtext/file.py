@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
                 line = key.start_mark.line + 1
                 raise FileError(f"{cut(key.value)!r} stands twice (line {line}); remove one")
             seen.add(str(key.value))
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)  # type: ignore[no-untyped-call]
+        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return found
 
 
