@@ -76,7 +76,7 @@ def circular_program(
     """The program of one device; all stages run it."""
     check_dtypes(plan, pod.chip)
     inner, edges, known = stage_plan(plan), edge_plan(plan), Bodies()
-    chunk = lowered(*pieces.chunk, inner, pod, placement, known, summed=True)
+    chunk = lowered(*pieces.chunk, inner, pod, placement, known, summed=True, trips=True)
     embedding, head = (
         lowered(*piece, edges, pod, placement, known, summed=False)
         for piece in (pieces.embedding, pieces.head)

@@ -14,6 +14,7 @@ from tpusim.partition.lowering import (
     SMALL_GRADIENT,
     Group,
     Lowering,
+    in_trips,
     lowering_for,
     wants_ring,
 )
@@ -42,21 +43,29 @@ _CHOSEN = (
 )  # fmt: skip
 """The collectives that several algorithms can carry out."""
 
+_MLP = "mlp"
+"""The dimension that the weights of an MLP have."""
+
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 class Decisions:
-    """The lowering of one plan on one slice, for all bodies of its structure."""
+    """The lowering of one plan on one slice, for all bodies of its structure.
+
+    trips: whether they are those of a circular pipeline.
+    """
 
     def __init__(
-        self, template: Template, sizes: Sizes, plan: Plan, pod: Slice, placement: Placement
-    ) -> None:
+        self, template: Template, sizes: Sizes, plan: Plan, pod: Slice, placement: Placement,
+        trips: bool = False,
+    ) -> None:  # fmt: skip
         self.sizes = sizes
         self.buffers = reduced_in(plan, template.buffers)
         self.weights = frozenset(weight.name for weight in template.weights)
         self.plan = plan
         self.pod = pod
         self.placement = placement
+        self.trips = trips and plan.lowering != "ideal"
         self._groups: dict[Axes, tuple[Group, Lowering]] = {}
 
     def over(self, axes: Axes) -> tuple[Group, Lowering]:
@@ -65,7 +74,7 @@ class Decisions:
             group = group_of(axes, self.pod, self.placement)
             generation, plan = self.pod.chip.generation, self.plan
             low = lowering_for(plan.lowering, generation, plan.style, group)
-            self._groups[axes] = (group, low)
+            self._groups[axes] = (group, in_trips(low) if self.trips else low)
         return self._groups[axes]
 
     def algorithm(self, planned: Planned) -> str:
@@ -141,6 +150,7 @@ class _Body:
             case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
                 mode = low.twice if low.gather is Mode.RING else low.gather
                 waits = self.has_loop and low.outside_sync
+                waits |= low.only_mlp and _MLP not in comm.payload.dims
                 return Planned((comm,), Mode.SYNC if waits else mode, low.gather_algorithm)
             case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
                 mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
@@ -174,6 +184,8 @@ class _Body:
             return ""
         maker = self.makers.get(comm.maker)
         ringed = maker is not None and maker.name in rings
+        if comm.dim != comm.payload.dims[-1]:
+            return low.major_algorithm or ("all-reduce" if ringed else low.reduce_algorithm)
         return "all-reduce" if ringed else low.reduce_algorithm
 
     def woven(self, calc: Calc, comms: list[Comm] | None) -> tuple[Entry, ...]:

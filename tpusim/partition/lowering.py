@@ -5,7 +5,7 @@ Each line says in which program it was seen. They are observations of compiled p
 from the top; where programs disagree, the style decides.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpusim.program import Mode
 
@@ -39,6 +39,9 @@ class Lowering:
     outside_sync: gathers outside of the loop over layers are synchronous (embedding and head).
     kernels_carry: whether a transfer goes on beside an attention kernel.
     regather_after: matmuls after which a gathered copy is gathered again rather than kept.
+    major_algorithm: of reductions that scatter another dimension than the last; empty for theirs.
+    only_mlp: gathers of the MLP's weights alone are asynchronous.
+    keys_algorithm: of the sums of gradients of keys that were gathered for a kernel.
     rings: whether activation collectives become collective matmuls where the rule of
         `wants_ring` says so (`rule`), or wherever one can be woven in (`always`).
     rings_fuse: whether a ring's matmul takes an epilogue. Compiled ones do not (plain language
@@ -55,6 +58,9 @@ class Lowering:
     outside_sync: bool = True
     kernels_carry: bool = False
     regather_after: int | None = None
+    major_algorithm: str = ""
+    only_mlp: bool = False
+    keys_algorithm: str = "all-reduce"
     rings: str = "rule"
     rings_fuse: bool = False
     shown_by: str = ""
@@ -64,7 +70,7 @@ _SYNC, _ASYNC, _RING = Mode.SYNC, Mode.ASYNC, Mode.RING
 
 IDEAL = Lowering(
     _ASYNC, _ASYNC, "nd", "nd", first_sync=False, outside_sync=False, kernels_carry=True,
-    rings="always", rings_fuse=True,
+    keys_algorithm="", rings="always", rings_fuse=True,
     shown_by="what a perfect compiler would do: nothing waits that need not",
 )  # fmt: skip
 
@@ -95,7 +101,7 @@ _TABLE = (
     _Line(
         Lowering(
             _ASYNC, _ASYNC, gather_algorithm="all-reduce", reduce_algorithm="all-reduce",
-            kernels_carry=True,
+            kernels_carry=True, keys_algorithm="",
             shown_by="plain scanned language model, 7x 4x8x8, groups over three dimensions: "
             "gathers as all-reduces, asynchronous on the SparseCore",
         ),
@@ -103,7 +109,7 @@ _TABLE = (
     ),
     _Line(
         Lowering(
-            _ASYNC, _ASYNC, kernels_carry=True,
+            _ASYNC, _ASYNC, kernels_carry=True, keys_algorithm="",
             shown_by="7x 2x2x1: all-gather, reduce-scatter and all-reduce are calls on the "
             "SparseCore (call-start, call-done)",
         ),
@@ -188,6 +194,25 @@ def lowering_for(name: str, generation: str, style: str, group: Group) -> Loweri
     if name == "ideal":
         return IDEAL
     return next(line.lowering for line in _TABLE if line.holds(generation, style, group))
+
+
+def in_trips(low: Lowering) -> Lowering:
+    """The lowering of the same collectives in the trips of a circular pipeline.
+
+    There are no rings: whole slices of v6e 2x2 as stages, which have them without a pipeline,
+    gather and reduce synchronously. Reductions that scatter the last dimension (of wo and the MLP's
+    second matrix) are fused; those of other weights are all-reduces, of which the addition to the
+    accumulator takes its part. With MaxText's flags gathers of the MLP's weights are asynchronous,
+    each beside the matmuls before its own, those of attention synchronous (4 stages x fsdp 4 on
+    v6e 4x4, with these flags and without; 2 stages x fsdp 4 on two slices of v6e 2x2).
+    """
+    if low.reduce is Mode.ASYNC:
+        return low
+    gather = low.twice if low.gather is Mode.RING else low.gather
+    return replace(
+        low, gather=gather, reduce=Mode.SYNC, major_algorithm="all-reduce", only_mlp=True,
+        first_sync=gather is not Mode.ASYNC,
+    )  # fmt: skip
 
 
 SMALL_GRADIENT = 4 * MIB

@@ -295,7 +295,7 @@ def _beside_matmuls(
     starts: dict[int, list[Entry]] = {}
     moved: set[int] = set()
     previous: Planned | None = None
-    beside = 0
+    beside = _behind_synchronous(entries)
     for place, gather in enumerate(entries):
         if not _is_prefetched(gather):
             continue
@@ -315,6 +315,20 @@ def _beside_matmuls(
         if place not in moved:
             result.append(entry)
     return result
+
+
+def _behind_synchronous(entries: Sequence[Entry]) -> int:
+    """The place behind the synchronous gathers of weights that stand before the asynchronous."""
+    first = next((i for i, entry in enumerate(entries) if _is_prefetched(entry)), 0)
+    return max((i + 1 for i in range(first) if _gathers_weight(entries[i])), default=0)
+
+
+def _gathers_weight(entry: Entry) -> bool:
+    return (
+        isinstance(entry, Planned)
+        and entry.comms[0].kind is CollectiveKind.ALL_GATHER
+        and entry.comms[0].purpose is Purpose.WEIGHT
+    )
 
 
 def _one_gather_ahead(

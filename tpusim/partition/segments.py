@@ -43,15 +43,16 @@ class Lowered:
 
 def lowered(
     part: Part, template: Template, plan: Plan, pod: Slice, placement: Placement, known: Bodies,
-    *, summed: bool,
+    *, summed: bool, trips: bool = False,
 ) -> Lowered:  # fmt: skip
     """The passes of `part`, each of which runs on its own.
 
     known: bodies of loops that other parts have too. summed: whether each pass ends with the
-    addition of the gradients that it makes to their sums over microbatches.
+    addition of the gradients that it makes to their sums over microbatches. trips: whether the part
+    is what a trip of a circular pipeline runs.
     """
     sizes = sizes_of(part.graph, plan)
-    decisions = Decisions(template, sizes, plan, pod, placement)
+    decisions = Decisions(template, sizes, plan, pod, placement, trips)
     lowerer = Lowerer(sizes, template, decisions, plan, known)
     bodies, gradients = lowerer.passes()
     segments = {}

@@ -109,10 +109,12 @@ def _taken_over(ops: list[Op], holder: int | None, name: str) -> tuple[Alloc, ..
 def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> tuple[Compute, ...]:
     """The copy of a layer's gradients to their stacks: one read, and two writes with the clearing.
 
-    It waits for none of them: those that are reduced beside the core are copied a trip later.
+    It waits for none of them: those that are reduced beside the core are copied a trip later. A
+    loop of one trip is none when it is compiled, and needs no stacks (a stage of one layer, v6e
+    4x4).
     """
     made = [buffers[key] for _, key in nest.gradients]
-    if not made:
+    if not made or nest.scan.trips == 1:
         return ()
     read = sum(buffer_bytes(buffer, sizes) for buffer in made)
     elements = sum(buffer_bytes(b, sizes) / sizes.itemsize(b.dtype) for b in made)
