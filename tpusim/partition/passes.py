@@ -195,8 +195,8 @@ def _again(gather: Comm, reader: Calc, key: str) -> Comm:
     return replace(gather, name=f"{gather.kind}/{key}", phase=reader.phase, writes=(key,))
 
 
-def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> list[Entry]:
-    """One all-reduce an axis at the end of the body for the gradients that `small` names.
+def merge_gradients(entries: Sequence[Entry], chosen: frozenset[str]) -> list[Entry]:
+    """One all-reduce an axis at the end of the body for the gradients that `chosen` names.
 
     Those that read another's result come in a later one, and so does what takes them across slices.
     What else reads their results (a gather that nobody asked for, a sum of two shares) comes last,
@@ -210,7 +210,7 @@ def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> li
     for entry in entries:
         after = max((depth[key] for key in entry.reads if key in depth), default=-1)
         is_late = not late.isdisjoint(entry.reads)
-        if isinstance(entry, Planned) and entry.comms[0].name in small and not is_late:
+        if isinstance(entry, Planned) and entry.comms[0].name in chosen and not is_late:
             entry = _whole(entry)
             key = (after + 1, entry.comms[0].kind, entry.comms[0].axes)
             merged.setdefault(key, []).append(entry)
@@ -225,7 +225,7 @@ def merge_small_gradients(entries: Sequence[Entry], small: frozenset[str]) -> li
 
 
 def _whole(entry: Planned) -> Planned:
-    """A small gradient's reduction within the slice: a synchronous all-reduce."""
+    """A merged gradient's reduction within the slice: a synchronous all-reduce."""
     first = entry.comms[0]
     if is_across(first.axes) or first.kind is CollectiveKind.ALL_GATHER:
         return entry
