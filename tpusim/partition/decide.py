@@ -8,6 +8,7 @@ from tpusim.partition.apart import scattered_apart
 from tpusim.partition.context import rings_over
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
+from tpusim.partition.heads import with_turned_heads
 from tpusim.partition.layout import Axes, is_across, within
 from tpusim.partition.lowering import (
     COMBINED,
@@ -121,6 +122,8 @@ class Decisions:
             first_sync=all(low.first_sync for low in lows),
             kernels_carry=all(low.kernels_carry for low in lows),
         )
+        if self.plan.lowering != "ideal":
+            entries = with_turned_heads(entries, self.buffers)
         return with_casts(with_passes(entries, self.buffers), self.buffers)
 
 
