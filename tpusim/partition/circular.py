@@ -5,12 +5,7 @@ next stage by a collective permute; a stage has `virtual_stages` chunks, and a m
 round as often (GSPMD, arXiv:2105.04663, section 3.3; MaxText, pipeline.py). While the pipeline
 fills and drains, stages compute what nobody reads: with p stages, m microbatches and R chunks, p-1
 of m R + p - 1 trips are not needed. The embedding and the loss stand outside of the loops, where
-the stages share the batch.
-
-What goes from stage to stage in a trip is in `trips.py`. No slice waits for others at the end of a
-step, as those that share a batch do: messages order the stages all through it, and a pipeline over
-four islands of 32 cores has trained as fast as one on an island of 128 (Pathways, arXiv:2203.12533,
-figure 10), where the skew of four slices would be 4.6 %.
+the stages share the batch. What goes from stage to stage in a trip is in `trips.py`.
 """
 
 from collections.abc import Callable, Sequence
