@@ -26,7 +26,7 @@ from tpusim.partition.sizes import DTYPE_BYTES
 from tpusim.partition.stages import edge_plan, stage_plan
 from tpusim.partition.template import Template, Weight
 from tpusim.partition.travel import cast_before
-from tpusim.partition.trips import PIPELINE, Ops, Trips, state
+from tpusim.partition.trips import Ops, Trips, state
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
@@ -39,8 +39,8 @@ from tpusim.program import (
 )
 from tpusim.program.schedule import Pass
 
-BUBBLE = " (bubble)"
-"""What the names of trips end with that nobody needs."""
+PIPELINE, BUBBLE = "pipeline", " (bubble)"
+"""The name of the loops, and what the names of trips end with that nobody needs."""
 
 
 @dataclass(frozen=True, slots=True)

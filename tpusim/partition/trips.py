@@ -36,8 +36,6 @@ from tpusim.program import (
     Vector,
 )
 
-PIPELINE = "pipeline"
-
 STATE = "pipeline state"
 """What memory calls the microbatches that wait for their turn."""
 
@@ -156,7 +154,7 @@ class Trips:
         self, name: str, phase: Phase, work: Vector, after: tuple[Collective, ...] = ()
     ) -> Compute:
         deps = tuple(Dep(op.name) for op in after)
-        return Compute(name=name, phase=phase, scope=PIPELINE, work=work, deps=deps)
+        return Compute(name=name, phase=phase, scope=STATE, work=work, deps=deps)
 
 
 def _chunk(phase: Phase) -> str:
