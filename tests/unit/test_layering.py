@@ -16,7 +16,10 @@ ROWS = (
     {"network"},
     {"models", "partition", "costs", "xla"},
     {"engine"},
-    {"loads", "placing", "steps", "simulation", "explain", "result", "summary"},
+    {
+        *("loads", "placing", "steps", "simulation", "explain", "result", "summary"),
+        *("stages", "trips"),
+    },
     {"search", "report", "validation", "runfile"},
     {"cli"},
     {"__main__"},

@@ -93,7 +93,8 @@ def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:
 
 def style_of(result: Result) -> dict[str, Style]:
     """The style of each label of a result: the same one in all of its figures."""
-    return styles(record.label for record in result.shown.tasks)
+    timeline = result.timeline
+    return styles(record.label for record in (*timeline.tasks, *timeline.waits))
 
 
 def width_of(text: str) -> float:
