@@ -1,5 +1,6 @@
 """Laws of pipelines: what is conserved, what is ordered, and what closed forms say."""
 
+import json
 from functools import cache
 from typing import Any
 
@@ -7,11 +8,15 @@ import pytest
 from plans import plan_of, small
 
 from tpusim.engine import Timeline
-from tpusim.hardware import Slice, load_chip
+from tpusim.hardware import Slice, candidates, load_chip
 from tpusim.models import Transformer
 from tpusim.partition import Plan
+from tpusim.placing import ways
+from tpusim.program import Call, counted
+from tpusim.report.files import rendered
 from tpusim.result import Result
 from tpusim.simulation import simulate
+from tpusim.steps import planned_step
 
 POD = Slice("v5e", "4x4")
 STAGES, MICROBATCHES = 4, 8
@@ -169,3 +174,75 @@ def test_the_idle_trips_of_a_circular_pipeline_are_redundant(
 def _outside(microbatches: int) -> int:
     """FLOPs of the logits, forward and backward."""
     return 3 * 2 * 4 * microbatches * 2048 * BIG.embed * BIG.vocab
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "circular"])
+def test_the_placement_of_a_pipeline_is_the_fastest(schedule: str) -> None:
+    mesh = {"stage": 2, "fsdp": 4, "tensor": 2}
+    model, plan = small(layers=4), plan_of(mesh, microbatches=4, schedule=schedule)
+    laid = candidates(POD, mesh)
+    times = [simulate(model, plan, POD, placement=way).timeline.total_ps for way in laid]
+    found = ways(planned_step(model, plan, POD), POD, laid)
+    assert all(way.least_ps <= time for way, time in zip(found, times, strict=True))
+    assert simulate(model, plan, POD).timeline.total_ps == min(times)
+
+
+def test_stages_of_several_slices_send_across_dcn() -> None:
+    model, mesh = small(layers=8), {"dcn_stage": 2, "stage": 2, "fsdp": 8}
+    found = simulate(model, plan_of(mesh, microbatches=4), Slice("v5e", "4x4", 2))
+    axes = [
+        {send.axes for op in program.body if isinstance(op, Call) for send in op.sends}
+        for program in found.programs
+    ]
+    inside, across = ("stage",), ("dcn_stage",)
+    assert axes == [{inside}, {inside, across}, {inside, across}, {inside}]
+    assert found.link_use["dcn"] > 0
+
+
+def test_the_norm_of_all_gradients_holds_every_update() -> None:
+    found = piped("1f1b")
+    norms = [r for r in found.timeline.tasks if r.name == "gradient_norm"]
+    updates = [r for r in found.timeline.tasks if r.name.startswith("update/")]
+    assert {norm.lane for norm in norms} == set(range(STAGES))
+    assert min(update.start_ps for update in updates) > max(norm.end_ps for norm in norms)
+
+
+def test_tied_embeddings_exchange_their_gradient() -> None:
+    programs = piped("1f1b", "tied").programs
+    sums = [
+        [s.name for s in program.segments if s.name.startswith("sum of both")]
+        for program in programs
+    ]
+    assert [len(names) for names in sums] == [1, 0, 0, 1]
+
+
+def test_all_files_of_a_report_are_written() -> None:
+    found = piped("interleaved")
+    files = rendered(found, found)
+    assert {name.split(".")[0] for name in files} >= {"trace", "timeline", "torus", "operations"}
+    assert all(files.values())
+    for stage in range(STAGES):
+        assert f"stage {stage} on stage=4" in files["program.txt"].decode()
+    told = json.loads(files["result.json"])["pipeline"]
+    assert told == {
+        "schedule": "interleaved", "stages": STAGES, "virtual_stages": 2,
+        "microbatches": MICROBATCHES, "bubble": found.bubble, "fullest_stage": found.lane,
+    }  # fmt: skip
+    assert "pipeline    interleaved, 4 stages x 2 parts" in files["summary.txt"].decode()
+
+
+def test_a_stage_splits_its_backward_pass_where_weights_can_wait() -> None:
+    """The bubble of ZB-H1 is (p-1)(F + B - W) where stages are equal (arXiv:2401.10241, 2.2)."""
+    found = share("zb-h1", 8)
+    took: dict[str, float] = {}
+    program = found.programs[1]
+    for segment in program.segments:
+        names = {op.name for op, _ in counted(segment.body)}
+        runs = sum(isinstance(op, Call) and op.segment == segment.name for op in program.body)
+        spent = sum(
+            r.total_ps for r in (*found.timeline.tasks, *found.timeline.waits)
+            if r.lane == 1 and r.name in names and r.stream == "core"
+        )  # fmt: skip
+        took[segment.name.partition(" of ")[0]] = spent / runs
+    expected = 3 * (took["forward"] + took["backward"] - took["weight gradients"])
+    assert found.breakdown_s["bubble"] == pytest.approx(expected * 1e-12, rel=0.05)

@@ -73,13 +73,13 @@ class Records(Sequence[Record]):
     __slots__ = ("_made", "_make", "core")
 
     def __init__(self, make: Callable[[], Iterator[Record]], core: CoreTime) -> None:
-        self._make = make
-        self._made: tuple[Record, ...] | None = None
+        self._make: Callable[[], Iterator[Record]] | None = make
+        self._made: tuple[Record, ...] = ()
         self.core = core
 
     def _all(self) -> tuple[Record, ...]:
-        if self._made is None:
-            self._made = tuple(self._make())
+        if self._make is not None:
+            self._made, self._make = tuple(self._make()), None
         return self._made
 
     @overload
