@@ -15,7 +15,10 @@ from tpusim.partition.plan import STAGE_AXES, Plan
 from tpusim.phase import Phase
 from tpusim.program import Loop, Pass, Program, Slot, counted
 
-LOOPS = {Pass.FORWARD: f"{PIPELINE}/{Phase.FORWARD}", Pass.BACKWARD: f"{PIPELINE}/{Phase.BACKWARD}"}
+LOOP_NAMES = {
+    Pass.FORWARD: f"{PIPELINE}/{Phase.FORWARD}", Pass.BACKWARD: f"{PIPELINE}/{Phase.BACKWARD}",
+}  # fmt: skip
+"""The loops over trips, without those that nobody needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def trips(program: Program, timeline: Timeline) -> dict[Pass, tuple[Trip, ...]]:
             for each in (name, name + BUBBLE) if each in loops
             for trip in _trips(loops[each], by_name)
         )
-        for kind, name in LOOPS.items()
+        for kind, name in LOOP_NAMES.items()
     }  # fmt: skip
 
 

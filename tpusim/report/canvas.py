@@ -56,6 +56,12 @@ def name_of(result: Result) -> str:
     return f"{result.model.name} on {result.pod}"
 
 
+def device_of(result: Result) -> str:
+    """What ran where, and of which stage the device is that a figure shows."""
+    several = len(result.programs) > 1
+    return f"{name_of(result)}{f', stage {result.lane}' if several else ''}"
+
+
 def quiet(ax: "Axes", *, rows: bool = False, grid: Literal["x", "y", "both"] = "x") -> None:
     """Axes without boxes; `rows` has names instead of ticks on the left."""
     ax.spines[["top", "right"]].set_visible(False)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tpusim.report.canvas import SMALL, beside, head, legend, name_of, new_figure, quiet, scale
+from tpusim.program import Pass
+from tpusim.report.canvas import SMALL, beside, device_of, head, legend, new_figure, quiet, scale
 from tpusim.report.palette import ALARM, INK, Style
 from tpusim.report.slices import memory_levels
 from tpusim.result import PICO, Result
+from tpusim.stages import stage_uses
 from tpusim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class MemoryUse:
 
     levels: (s, bytes held from then on), every trip of every loop, in the order in which they are
     reached. held: bytes at the peak by category, the largest first. limit_bytes: what is usable.
+    in_flight: microbatches that the stage of a pipeline has begun and not ended at the peak, each
+    of its chunks apart; 0 where there are no such stages.
     """
 
     levels: tuple[tuple[float, int], ...]
@@ -37,6 +41,7 @@ class MemoryUse:
     peak_bytes: int
     held: dict[str, int]
     limit_bytes: float
+    in_flight: int = 0
 
 
 def memory_data(result: Result) -> MemoryUse:
@@ -49,7 +54,19 @@ def memory_data(result: Result) -> MemoryUse:
         peak_bytes=int(result.hbm_peak_bytes),
         held={category: int(held) for category, held in result.memory_bytes.items()},
         limit_bytes=result.hbm_bytes,
+        in_flight=_in_flight(result, memory.peak_ps),
     )
+
+
+def _in_flight(result: Result, time_ps: int) -> int:
+    """How many microbatches the fullest stage has begun and not ended at a time."""
+    if len(result.programs) == 1:
+        return 0
+    ran = stage_uses(result)[result.lane].ran
+    last = max(list(Pass).index(each.slot.kind) for each in ran)
+    begun = sum(each.start_ps <= time_ps for each in ran if each.slot.kind is Pass.FORWARD)
+    ended = sum(each.end_ps <= time_ps for each in ran if each.slot.kind is list(Pass)[last])
+    return begun - ended
 
 
 def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
@@ -67,14 +84,19 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
         markeredgecolor=INK, markeredgewidth=1.4, clip_on=False, zorder=5,
     )  # fmt: skip
     _holders(ax, use)
-    ax.set_xlabel(f"time in the step [{unit}]", color=INK)
+    ax.set_xlabel(f"time in the step [{unit}]{_flying(use, result)}", color=INK)
     ax.set_ylabel("HBM of one device [GiB]", color=INK)
     quiet(ax, grid="y")
     fits = "" if result.fits else ", does not fit"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
-    head(ax, f"{name_of(result)}: {peak} of {limit} HBM at the peak{fits}")
+    head(ax, f"{device_of(result)}: {peak} of {limit} HBM at the peak{fits}")
     legend(ax, SHADES)
     return ax
+
+
+def _flying(use: MemoryUse, result: Result) -> str:
+    what = "microbatches" if result.plan.virtual_stages == 1 else "chunks of microbatches"
+    return f"; at the peak {use.in_flight} {what} in flight" if use.in_flight else ""
 
 
 def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tpusim.phase import Phase
 from tpusim.program import Compute, Vector, counted
-from tpusim.report.canvas import EDGE, SMALL, beside, head, legend, name_of, new_figure, quiet
+from tpusim.report.canvas import EDGE, SMALL, beside, device_of, head, legend, new_figure, quiet
 from tpusim.report.palette import INK, styles
 from tpusim.report.places import labels, places
 from tpusim.report.timeline import short
@@ -62,8 +62,11 @@ class Roofline:
 
 
 def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
-    """The operations with the largest total time, against peak and nominal HBM bandwidth."""
-    device = result.pod.chip.device
+    """The operations with the largest total time, against peak and nominal HBM bandwidth.
+
+    Of a pipeline they are those of the fullest stage.
+    """
+    device, devices = result.pod.chip.device, result.pod.devices // len(result.programs)
     times: dict[str, tuple[int, int]] = {}
     names: dict[str, str] = {}
     for record in result.shown.tasks:
@@ -78,7 +81,7 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
     ]
     for op in computed:
         count, picoseconds = times.get(op.name, (0, 0))
-        flops, moved = _flops(op, result.pod.devices), _bytes(op)
+        flops, moved = _flops(op, devices), _bytes(op)
         if picoseconds and flops and moved:
             seconds = picoseconds * PICO
             rate = count * flops / seconds
@@ -128,7 +131,7 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.set_ylabel("reached by one device [TFLOP/s]", color=INK)
     quiet(ax, grid="both")
     share = max((p.flops_per_s for p in data.points), default=0) / data.peak_flops
-    head(ax, f"{name_of(result)}: largest operations, up to {share:.0%} of the {data.dtype} peak")
+    head(ax, f"{device_of(result)}: largest operations, up to {share:.0%} of the {data.dtype} peak")
     legend(ax, known)
     return ax
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tpusim.costs import CostedProgram, Task, TaskLoop, cost_programs
-from tpusim.engine import Record
+from tpusim.engine import LinkUse, Record
 from tpusim.engine.code import Code, Step
 from tpusim.engine.compile import compile_lane
 from tpusim.engine.filling import fair_rates
@@ -23,9 +23,9 @@ class Load(NamedTuple):
     shares: dict[str, dict[str, float]]
 
 
-def compiled(result: Result) -> Code:
-    """The program of a result as the engine ran it, in integer units."""
-    costed = cost_programs(result.programs, result.pod, result.placement)[result.lane]
+def compiled(result: Result, lane: int) -> Code:
+    """The program of a lane as the engine ran it, in integer units."""
+    costed = cost_programs(result.programs, result.pod, result.placement)[lane]
     return compile_lane(costed if not costed.segments else replace(
         costed, body=tuple(_tasks(costed)), segments=(), ways=(), resident=(),
     ))  # fmt: skip
@@ -49,13 +49,24 @@ def _tasks(costed: CostedProgram) -> Iterable[Task]:
 def link_volumes(result: Result) -> dict[str, Counter[str]]:
     """Nanobytes that each link carried in the step, by label of the tasks; none is left out.
 
-    The sum of a link is the `volume_nb` of `timeline.links`.
+    They are those of the link's busiest lane, and sum to the `volume_nb` of `timeline.links`.
     """
-    code = compiled(result)
+    busiest: dict[str, LinkUse] = {}
+    for use in result.timeline.links:
+        if use.link not in busiest or use.volume_nb > busiest[use.link].volume_nb:
+            busiest[use.link] = use
+    lanes = {use.lane for use in busiest.values()}
+    volumes = {lane: _volumes(result, lane) for lane in lanes}
+    return {name: volumes[use.lane][name] for name, use in busiest.items()}
+
+
+def _volumes(result: Result, lane: int) -> dict[str, Counter[str]]:
+    """The same of one lane."""
+    code = compiled(result, lane)
     names = [name for name, _ in code.links]
     steps = {step.task.name: step for step in (*code.steps, *code.host)}
     volumes: dict[str, Counter[str]] = {name: Counter() for name in names}
-    for record in result.shown.tasks:
+    for record in (record for record in result.timeline.tasks if record.lane == lane):
         step = steps[record.name]
         for link, weight in step.uses:
             volumes[names[link]][record.label] += weight * step.volume * record.count
@@ -68,7 +79,7 @@ def loads(result: Result, start_ps: int, end_ps: int) -> list[Load]:
     A task draws at the rate that the engine gave it: the fair one among those in flight,
     from the end of its delay to its own end.
     """
-    code = compiled(result)
+    code = compiled(result, result.lane)
     flows = _flows(result.shown.tasks, code, start_ps, end_ps)
     times = sorted({start_ps, end_ps, *(time for _, *span in flows for time in span)})
     rows, active, at = [], list[tuple[Step, int, int]](), 0
