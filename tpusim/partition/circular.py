@@ -30,7 +30,7 @@ from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.segments import Lowered, lowered, taken_by
 from tpusim.partition.sizes import DTYPE_BYTES
 from tpusim.partition.stages import edge_plan, stage_plan
-from tpusim.partition.template import Template
+from tpusim.partition.template import Template, Weight
 from tpusim.partition.travel import cast_before
 from tpusim.phase import Phase
 from tpusim.program import (
@@ -92,38 +92,57 @@ def circular_program(
         for piece in (pieces.embedding, pieces.head)
     )
     head = _apart(head, embedding)
+    weights, sums = _weights(plan, chunk, embedding, head)
+    loops = _Loops(plan, chunk)
+    gradients = _gradients(embedding, head, sums)
+    sizes = embedding.sizes
+    body = (
+        *_passes(plan, loops, embedding, head, zeros(tuple(sums.values()))),
+        *_both(embedding, head, plan), *barrier(inner, ()),
+    )  # fmt: skip
+    shards = {each for part in (embedding, head) for each in cast_before(part.template, edges)}
+    return Program(
+        name=name, axes=tuple(plan.mesh.items()),
+        body=(
+            batch_copy(embedding.part.graph, embedding.template, edges, sizes),
+            *with_optimizer(
+                body, weights, shards | cast_before(chunk.template, inner), plan, sizes, gradients,
+                (), optimizer.clip(weights, plan, sizes, gradients, loops.axes),
+            ),
+        ),
+        resident=optimizer.resident(weights, plan, sizes),
+    )  # fmt: skip
+
+
+def _weights(
+    plan: Plan, chunk: Lowered, embedding: Lowered, head: Lowered
+) -> tuple[tuple[Weight, ...], dict[str, Alloc]]:
+    """The weights of one device, of all its chunks; and the sums of the layers' gradients."""
     layers = tuple(
         replace(w, copies=w.copies * plan.virtual_stages) for w in chunk.template.weights
     )
     outer = {w.name: w for part in (embedding, head) for w in part.template.weights}
-    weights = (*outer.values(), *layers)
-    sums = {w.name: accumulator(w, plan, chunk.sizes) for w in layers
-            if w.name in chunk.gradients.held}  # fmt: skip
-    loops = _Loops(plan, chunk)
+    trained = [w for w in layers if w.name in chunk.gradients.held]
+    return (*outer.values(), *layers), {w.name: accumulator(w, plan, chunk.sizes) for w in trained}
+
+
+def _gradients(embedding: Lowered, head: Lowered, sums: dict[str, Alloc]) -> Gradients:
+    """Where the gradients of all weights are behind the loops."""
     held = {**embedding.gradients.held, **head.gradients.held}
     held |= {weight: alloc.tensor for weight, alloc in sums.items()}
-    after = {**embedding.gradients.after, **head.gradients.after}
-    gradients = Gradients(held, after)
-    state = _state(plan, chunk)
-    loss = (*head.ops(Pass.BACKWARD), zeros(tuple(sums.values())))
-    body = _around(embedding.ops(Pass.FORWARD), loops.forward(), loss, state)
-    place = len(body) - len(loss)
+    return Gradients(held, {**embedding.gradients.after, **head.gradients.after})
+
+
+def _passes(
+    plan: Plan, loops: "_Loops", embedding: Lowered, head: Lowered, cleared: Compute
+) -> Ops:
+    """The forward and the backward pass, with the microbatches that wait held around each loop."""
+    state = _state(plan, loops.chunk)
+    loss = (*head.ops(Pass.BACKWARD), cleared)
+    ahead = _around(embedding.ops(Pass.FORWARD), loops.forward(), loss, state)
+    place = len(ahead) - len(loss)
     behind = embedding.ops(Pass.BACKWARD)
-    body = (*body[:place], *_around(body[place:], loops.backward(), behind, state))
-    body = (*body, *_both(embedding, head, plan), *barrier(inner, ()))
-    shards = {each for part in (embedding, head) for each in cast_before(part.template, edges)}
-    shards |= cast_before(chunk.template, inner)
-    return Program(
-        name=name, axes=tuple(plan.mesh.items()),
-        body=(
-            batch_copy(embedding.part.graph, embedding.template, edges, embedding.sizes),
-            *with_optimizer(
-                body, weights, shards, plan, embedding.sizes, gradients, (),
-                optimizer.clip(weights, plan, embedding.sizes, gradients, loops.axes),
-            ),
-        ),
-        resident=optimizer.resident(weights, plan, embedding.sizes),
-    )  # fmt: skip
+    return (*ahead[:place], *_around(ahead[place:], loops.backward(), behind, state))
 
 
 class _Loops:
