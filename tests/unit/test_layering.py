@@ -18,7 +18,7 @@ ROWS = (
     {"engine"},
     {
         *("loads", "placing", "steps", "simulation", "explain", "result", "summary"),
-        *("stages", "trips"),
+        *("stages", "stage_table", "trips"),
     },
     {"search", "report", "validation", "runfile"},
     {"cli"},

@@ -71,7 +71,9 @@ def simulate(
     ] = "flows",
     explain: Annotated[
         str | None,
-        typer.Option("--explain", metavar="WHAT", help="Show why: placement or collectives."),
+        typer.Option(
+            "--explain", metavar="WHAT", help="Show why: placement, collectives, pipeline."
+        ),
     ] = None,
 ) -> str:
     """Simulate one training step of a run."""

@@ -63,9 +63,9 @@ def _in_flight(result: Result, time_ps: int) -> int:
     if len(result.programs) == 1:
         return 0
     ran = stage_uses(result)[result.lane].ran
-    last = max(list(Pass).index(each.slot.kind) for each in ran)
+    last = ran[-1].slot.kind
     begun = sum(each.start_ps <= time_ps for each in ran if each.slot.kind is Pass.FORWARD)
-    ended = sum(each.end_ps <= time_ps for each in ran if each.slot.kind is list(Pass)[last])
+    ended = sum(each.end_ps <= time_ps for each in ran if each.slot.kind is last)
     return begun - ended
 
 

@@ -188,7 +188,7 @@ def _numbers(ax: "Axes", data: Pipeline, kind: Pass, times: float) -> None:
         if LETTER * size * len(text) <= room
     ]
     if named:
-        shapes = {text: _shape(text, size) for text, _ in named}
+        shapes = {text: _shape(text, size) for text in dict.fromkeys(texts)}
         numbers = PathCollection(
             [shapes[text] for text, _ in named], sizes=[1.0], offsets=[at for _, at in named],
             offset_transform=ax.transData, transform=IdentityTransform(), linewidths=0,
