@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tpusim.errors import PlanError
 from tpusim.graph import (
-    COMPUTE,
     Graph,
     Part,
     Remat,
     layer_count,
     part_of_model,
     training_step,
+    with_repeated_keys,
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.models import Transformer
+from tpusim.models import Routing, Transformer
 from tpusim.partition import (
     CIRCULAR,
     Pieces,
@@ -28,6 +28,7 @@ from tpusim.partition import (
     check_circular,
     circular_program,
     edge_plan,
+    kernel_copies,
     loss_parts,
     lower,
     part_bounds,
@@ -69,10 +70,10 @@ def planned_step(model: Transformer, plan: Plan, pod: Slice) -> Step:
         template = structure(graph, plan)
         return _step(graph, [template], lambda at: (lower(template, graph, plan, pod, at),))
     inner = stage_plan(plan)
-    bounds = part_bounds(plan, layer_count(_forward(model, inner)), model.name)
+    bounds = part_bounds(plan, layer_count(_forward(model, _form(model, inner))), model.name)
     if plan.pipeline == CIRCULAR:
         return _circular(model, plan, pod, graph, bounds)
-    parts = _parts(model, *_cut(model, inner), bounds, later=schedule_of(plan).splits)
+    parts = _parts(model, _form(model, inner), bounds, later=schedule_of(plan).splits)
     templates = part_structures(graph, inner, parts)
     return _step(
         graph, templates,
@@ -86,16 +87,16 @@ def _circular(
     """The step of a pipeline of one program; `graph` is of one microbatch."""
     check_circular(plan)
     inner, edges = stage_plan(plan), edge_plan(plan)
-    chunks = _parts(model, *_cut(model, inner), bounds, ends=False)
+    chunks = _parts(model, _form(model, inner), bounds, ends=False)
     if any(chunk is not chunks[0] for chunk in chunks):
         raise PlanError(
             f"the layers of {model.name} are not alike from one part of {bounds[1]} to the next, "
             "but one program runs all stages of a circular pipeline; choose parts that are alike, "
             "or another schedule"
         )
-    cut, count = _cut(model, edges), bounds[-1]
-    whole = step_graph(model, *cut)
-    ends = _parts(model, *cut, (0, 0)) + _parts(model, *cut, (count, count))
+    form, count = _form(model, edges), bounds[-1]
+    whole = _whole(model, form)
+    ends = _parts(model, form, (0, 0)) + _parts(model, form, (count, count))
     layers = part_structures(graph, inner, chunks[:1])
     outer = part_structures(whole, edges, ends)
     pieces = Pieces((chunks[0], layers[0]), (ends[0], outer[0]), (ends[1], outer[1]))
@@ -117,45 +118,66 @@ def _step(
 
 def planned_graph(model: Transformer, plan: Plan) -> Graph:
     """Forward and backward pass of one microbatch of `plan`."""
-    return step_graph(model, *_cut(model, stage_plan(plan) if plan.pipeline else plan))
+    return _whole(model, _form(model, stage_plan(plan) if plan.pipeline else plan))
 
 
-def _cut(model: Transformer, plan: Plan) -> tuple[int, int, Remat, str, Tiles]:
-    """All that a graph of one microbatch depends on besides its model."""
-    parts = loss_parts(plan, _forward(model, plan)) if plan.vocab_tiles > 1 else {}
-    return (plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype,
-            tuple(parts.items()))  # fmt: skip
+class _Form(NamedTuple):
+    """All that a graph depends on besides its model.
+
+    tiles: into how many each dimension of the loss is cut, see `with_tiled_loss`. routing: how
+    tokens find their experts. copies: to how many K/V heads are repeated before a kernel, see
+    `with_repeated_keys`.
+    """
+
+    batch: int
+    seq_len: int
+    remat: Remat
+    logits_dtype: str
+    routing: Routing
+    tiles: Tiles = ()
+    copies: int = 0
 
 
-def _forward(model: Transformer, plan: Plan) -> Graph:
-    return model.graph(batch=plan.microbatch, seq_len=plan.seq_len, logits_dtype=plan.logits_dtype)
+def _form(model: Transformer, plan: Plan) -> _Form:
+    """The form of the graph of one microbatch."""
+    routing = Routing(
+        capacity_factor=plan.capacity_factor, dispatch=plan.dispatch, exchange=plan.expert_exchange
+    )
+    form = _Form(plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype, routing)
+    if plan.vocab_tiles == 1 and not plan.exchanges_heads:
+        return form
+    forward = _forward(model, form)
+    return form._replace(
+        tiles=tuple(loss_parts(plan, forward).items()), copies=kernel_copies(plan, forward)
+    )
+
+
+def _forward(model: Transformer, form: _Form) -> Graph:
+    forward = model.graph(
+        batch=form.batch, seq_len=form.seq_len, logits_dtype=form.logits_dtype,
+        routing=form.routing,
+    )  # fmt: skip
+    return with_repeated_keys(forward, form.copies) if form.copies else forward
 
 
 @lru_cache(maxsize=32)
-def step_graph(
-    model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str = COMPUTE,
-    tiles: Tiles = (),
-) -> Graph:  # fmt: skip
-    """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`.
-
-    tiles: into how many each dimension of the loss is cut, see `with_tiled_loss`.
-    """
-    forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype)
-    return training_step(with_tiled_loss(forward, dict(tiles)), remat)
+def _whole(model: Transformer, form: _Form) -> Graph:
+    """Forward and backward pass, kept for the next plan of the same form."""
+    return training_step(with_tiled_loss(_forward(model, form), dict(form.tiles)), form.remat)
 
 
 @lru_cache(maxsize=32)
 def _parts(
-    model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str, tiles: Tiles,
-    bounds: tuple[int, ...], later: bool = False, ends: bool = True,
+    model: Transformer, form: _Form, bounds: tuple[int, ...], later: bool = False,
+    ends: bool = True,
 ) -> tuple[Part, ...]:  # fmt: skip
     """The parts of a model between layers, equal ones as one object, kept for the next plan."""
-    forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype)
+    forward = _forward(model, form)
     known: dict[Part, Part] = {}
     found = (
         part_of_model(
-            forward, first, last, remat,
-            tiled=lambda graph: with_tiled_loss(graph, dict(tiles)), later=later, ends=ends,
+            forward, first, last, form.remat,
+            tiled=lambda graph: with_tiled_loss(graph, dict(form.tiles)), later=later, ends=ends,
         )
         for first, last in pairwise(bounds)
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Matmul seconds against the compiler's estimates, measured matmuls, and limits done by hand."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -9,6 +10,7 @@ import pytest
 from tpusim.costs import attention_seconds, convolution_seconds, matmul_seconds
 from tpusim.hardware import Device, load_chip
 from tpusim.program import Attention, Convolution, Matmul
+from tpusim.program.grouped import as_worked, bytes_read, rows_worked
 
 ESTIMATES = Path(__file__).with_name("compiler_matmuls.csv")
 
@@ -192,3 +194,59 @@ def test_near_measured_splash_attention() -> None:
     kernel = Attention(1, 8, 8192, 8192, 128, "bf16", True, 0, False, 3 * tensor, tensor)
     predicted = attention_seconds(kernel, load_chip("v5p").device)
     assert predicted == pytest.approx(0.778e-3, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "worked"),
+    [
+        (1, 4096, 4096),
+        (1, 100, 104),  # one tile of 13 x 8 rows
+        (8, 1024, (16 + 7) * 512),
+        (256, 1024, (512 + 255) * 512),
+        (256, 16, (8 + 255) * 512),  # each group of 16 rows visits a whole tile
+        (4, 8, (1 + 3) * 32),
+    ],
+)
+def test_a_grouped_kernel_works_on_whole_tiles(groups: int, rows: int, worked: int) -> None:
+    assert rows_worked(groups, rows) == worked
+
+
+def grouped(batch: int, m: int, k: int, n: int, ragged: str) -> Matmul:
+    read = bytes_read(batch, m, k, n, ragged, 2.0)
+    return Matmul(batch, m, k, n, "bf16", read, 2 * batch * m * n, ragged=ragged)
+
+
+def test_small_experts_slow_a_grouped_kernel_and_leave_a_batch_alone() -> None:
+    """The array's time grows by the tiles visited; forward and for weight gradients alike."""
+    device = load_chip("v5p").device
+    one = Matmul(256, 1024, 7168, 2048, "bf16", 0, 0)
+    forward = replace(one, ragged="m")
+    weights = Matmul(256, 7168, 1024, 2048, "bf16", 0, 0, ragged="k")
+    ratio = (512 + 255) * 512 / (256 * 1024)
+    alone, both = (float(matmul_seconds(work, device)) for work in (one, forward))
+    launch = device.costs.op_launch
+    assert (both - launch) / (alone - launch) == pytest.approx(ratio)
+    assert float(matmul_seconds(weights, device)) == pytest.approx(both)
+
+
+def test_a_width_that_tiles_do_not_divide_is_rounded_up() -> None:
+    """1536 is computed as 2048, whether it is the columns or what is summed."""
+    assert as_worked(grouped(1, 4096, 4096, 1536, "m")) == (1, 4096, 4096, 2048)
+    assert as_worked(grouped(1, 4096, 1536, 4096, "m")) == (1, 4096, 2048, 4096)
+    assert as_worked(grouped(1, 1536, 4096, 4096, "k")) == (1, 2048, 4096, 4096)
+    assert as_worked(grouped(1, 4096, 4096, 768, "m")) == (1, 4096, 4096, 768)
+
+
+def test_a_grouped_kernel_reads_operands_once_a_tile() -> None:
+    """The kernel's own estimate, and its limit: one tile of each reads each operand once."""
+    rows, k, n = 8 * 1024, 2048, 4096
+    visits = 8 * 1024 // 512 + 7
+    assert bytes_read(8, 1024, k, n, "m", 2.0) == 2 * (rows * k * 4 + visits * k * n)
+    assert bytes_read(8, k, 1024, n, "k", 2.0) == 2 * (rows * k * 4 + rows * n * 2)
+    assert bytes_read(1, 512, 1024, 1024, "m", 2.0) == 2 * (512 * 1024 + 1024 * 1024)
+
+
+def test_a_grouped_kernel_of_one_group_and_whole_tiles_takes_the_array_as_long() -> None:
+    device = load_chip("v6e").device
+    work = bf16(8192, 4096, 2048)
+    assert matmul_seconds(replace(work, ragged="m"), device) == matmul_seconds(work, device)

@@ -6,6 +6,7 @@ A plan runs, or is refused with a sentence; it never ends in anything else.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import gcd, prod
 
 import pytest
 
@@ -74,6 +75,8 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
         optimizer=rng.choice(["adam", "adafactor", "sgd"]),
         grad_dtype=rng.choice(["bf16", "f32"]), param_dtype=rng.choice(["bf16", "f32"]),
     )  # fmt: skip
+    if "act_seq" in plan.rules:
+        plan = replace(plan, seq_len=2048)
     microbatches = rng.choice([1, 1, 2, 5])
     return replace(plan, microbatches=microbatches, global_batch=microbatches * plan.global_batch)
 
@@ -95,6 +98,17 @@ def test_a_random_plan_obeys_the_laws(seed: int) -> None:
     chip, shape, slices = rng.choice(PODS)
     pod = Slice(chip, shape, slices)
     model, plan = random_model(rng), random_plan(rng, pod)
+    obeys_folded_and_not(model, plan, pod)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice(PODS))
+    given, plan = random_model(rng), random_plan(rng, pod)
+    latent = {"kv_rank": rng.choice([1, 500]), "q_rank": rng.choice([0, 7, 1536]),
+              "rope_dim": rng.choice([1, 15]), "v_head_dim": rng.choice([0, 24])}  # fmt: skip
+    model = replace(given, kv_heads=given.heads, rotary=True, **latent)
     obeys_folded_and_not(model, plan, pod)
 
 
@@ -130,6 +144,55 @@ def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
     model, plan = random_model(rng), random_plan(rng, pod)
     plan = replace(plan, seq_len=2048, vocab_tiles=rng.choice([2, 4, 64]))
     obeys_folded_and_not(model, plan, pod)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
+    model, plan = random_model(rng), random_plan(rng, pod)
+    experts = rng.choice([1, 2, 4, 8])
+    model = replace(
+        model, experts=experts, experts_per_token=rng.randint(1, experts), layers=4,
+        expert_mlp=rng.choice([0, 512]), shared_mlp=rng.choice([0, 256]),
+        dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]),
+    )  # fmt: skip
+    own = {axis: size for axis, size in plan.mesh.items() if not axis.startswith("dcn")}
+    axis = rng.choice(sorted(own))
+    expert = gcd(own[axis], experts)
+    capacity = rng.choice([0.0, 0.0, 1.25])
+    plan = replace(
+        plan, mesh={**plan.mesh, axis: own[axis] // expert, "expert": expert}, save=(),
+        capacity_factor=capacity, expert_exchange=rng.choice(["all-to-all", "gather", "ring"]),
+        expert_skew=0.0 if capacity else rng.random(), seed=seed,
+    )  # fmt: skip
+    obeys_folded_and_not(model, plan, pod)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
+    """Whatever way keys cross, over one axis or two, with norms sharded by tokens or not."""
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice([one for one in PODS[:6] if one[2] == 1]))
+    sizes = random_mesh(rng, pod.devices, ["fsdp", "tensor", "context", "second"])
+    mesh = {axis: min(size, 4) for axis, size in sizes.items() if axis != "fsdp"}
+    mesh["fsdp"] = pod.devices // prod(mesh.values())
+    window = rng.choice([0, 0, 1, 300, 1500])
+    model = replace(random_model(rng), attention="flash", heads=64, kv_heads=rng.choice([1, 4, 64]),
+                    head_dim=16, window=window, global_every=rng.choice([0, 2]))  # fmt: skip
+    ways = dict(zip(("context", "second"), rng.choice(WAYS), strict=True))
+    plan = replace(
+        random_plan(rng, pod), mesh=mesh, seq_len=2048, context_exchange=ways,
+        context_balanced=rng.random() < 0.5, microbatches=1,
+        rules=rng.choice([{}, {"act_residual_seq": "tensor"}]),
+    )  # fmt: skip
+    obeys_folded_and_not(model, plan, pod)
+
+
+WAYS = (
+    ("gather", "gather"), ("ring", "ring"), ("ring", "all-to-all"), ("gather", "all-to-all"),
+    ("all-to-all", "all-to-all"),
+)  # fmt: skip
 
 
 def obeys_folded_and_not(model: Transformer, plan: Plan, pod: Slice) -> None:

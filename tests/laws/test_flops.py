@@ -30,8 +30,9 @@ def local_flops(work: Work) -> Fraction:
         case Matmul():
             return 2 * prod(Fraction(n) for n in (work.batch, work.m, work.k, work.n))
         case Attention():
-            shape = (work.batch, work.heads, work.q_len, work.kv_len, work.head_dim)
-            whole = 4 * (2 if work.backward else 1) * prod(map(Fraction, shape))
+            shape = (work.batch, work.heads, work.q_len, work.kv_len)
+            widths = Fraction(work.head_dim) + Fraction(work.value_width)
+            whole = 2 * (2 if work.backward else 1) * widths * prod(map(Fraction, shape))
             return whole / 2 if work.causal else whole
     return Fraction(0)
 
@@ -56,7 +57,17 @@ def meshes(draw: st.DrawFn) -> dict[str, int]:
     return {"data": data, "fsdp": left // data, "tensor": tensor}
 
 
-models = st.builds(
+latent = st.builds(
+    small,
+    kind=st.sampled_from(["decoder", "encoder"]),
+    kv_rank=st.sampled_from([24, 23]),
+    q_rank=st.sampled_from([0, 48]),
+    rope_dim=st.just(16),
+    v_head_dim=st.sampled_from([0, 20]),
+    parallel=st.booleans(),
+    attention=st.sampled_from(["dot", "flash"]),
+)
+dense = st.builds(
     small,
     kind=st.sampled_from(["decoder", "encoder"]),
     heads=st.sampled_from([8, 16]),
@@ -69,6 +80,7 @@ models = st.builds(
     rotary=st.booleans(),
     attention=st.sampled_from(["dot", "flash"]),
 )
+models = st.one_of(dense, latent)
 plans = st.builds(
     plan_of,
     meshes(),

@@ -8,6 +8,7 @@ from plans import calcs, comms, graph_of, payload, plan_of, sizes_of, small, tem
 
 from tpusim.models import Transformer
 from tpusim.partition import Plan, Sizes, Template
+from tpusim.partition.layout import Local
 from tpusim.partition.optimizer import moment_elements, resident
 from tpusim.partition.work import buffer_bytes, flops_of, padding_bytes, work_of
 from tpusim.program import Flops, Work
@@ -17,6 +18,7 @@ MESHES = np.random.default_rng(0).choice([2, 3, 4, 6, 8, 12, 16, 64], size=(1000
 
 RAGGED = small(layers=5, embed=768, mlp=1000, heads=64, kv_heads=64, head_dim=96, vocab=30522)
 DOT = replace(RAGGED, attention="dot", gated=False, parallel=True, tied_embeddings=True)
+LATENT = replace(RAGGED, q_rank=500, kv_rank=100, rope_dim=32, v_head_dim=80)
 BATCH = 64 * 64 * 9
 
 
@@ -27,6 +29,7 @@ def big_plan(mesh: dict[str, int], **changes: object) -> Plan:
 PLANS = {
     "one-dimensional": (RAGGED, {}),
     "two-dimensional": (RAGGED, {"rules": {"act_embed": "tensor"}}),
+    "latent": (LATENT, {}),
     "sequence": (DOT, {"rules": {"act_seq": "tensor"}, "remat": "minimal"}),
     "dot": (DOT, {"remat": "none", "optimizer": "adafactor"}),
 }
@@ -83,7 +86,7 @@ def test_a_thousand_meshes_at_once_are_a_thousand_one_by_one(name: str) -> None:
         assert wrong == {}
 
 
-STRIDE = {"one-dimensional": 1, "two-dimensional": 7, "sequence": 7, "dot": 7}
+STRIDE = {"one-dimensional": 1, "two-dimensional": 7, "latent": 37, "sequence": 7, "dot": 7}
 """One plan is compared on all thousand meshes, the others on a sample."""
 
 
@@ -140,3 +143,18 @@ def test_a_larger_axis_never_leaves_more_on_a_device(axis: str) -> None:
     for key, buffer in template.buffers.items():
         sized = np.broadcast_to(buffer_bytes(buffer, sizes), 64)
         assert (np.diff(sized) <= 0).all(), key
+
+
+def test_slots_of_the_busiest_device_for_one_mesh_and_for_many() -> None:
+    dims = {"expert": 8, "batch": 16, "slot": 4}
+    loads = (4.0, 1.0, 1.0, 1.0, 0.25, 0.25, 0.25, 0.25)
+    busiest = {1: 1.0, 2: 1.75, 4: 2.5, 8: 4.0}
+    local = Local(("expert", "batch", "slot"), (("expert",), (), ()))
+    own = Local(("expert", "batch", "slot"), ((), ("expert",), ()))
+    columns = {"expert": np.array([1.0, 2.0, 4.0, 8.0])}
+    many = Sizes(dims, columns, loads=loads)
+    for place, (devices, most) in enumerate(busiest.items()):
+        one = Sizes(dims, {"expert": devices}, loads=loads)
+        assert one.elements(local) == 8 * 16 * 4 / devices * most
+        assert one.elements(own) == 8 * 16 * 4 / devices
+        assert np.asarray(many.elements(local))[place] == one.elements(local)

@@ -21,6 +21,7 @@ ROWS = (
         *("stages", "stage_table", "trips"),
     },
     {"search", "report", "validation", "runfile"},
+    {"maxtext"},
     {"cli"},
     {"__main__"},
 )
@@ -37,6 +38,7 @@ ROOMS = {
     "jax": {"xla"},
     "jaxlib": {"xla"},
     "pandas": {"result", "search", "report", "validation"},
+    "yaml": {"maxtext"},
     "pydantic": {"hardware", "models", "runfile"},
 }
 

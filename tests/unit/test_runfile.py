@@ -154,6 +154,13 @@ def test_the_last_of_several_settings_holds(tmp_path: Path) -> None:
     assert (plan.seq_len, plan.optimizer) == (2, "sgd")
 
 
+def test_what_a_published_model_has_may_be_left_out_of_it(tmp_path: Path) -> None:
+    """0 is no window, and queries that are projected at once."""
+    for model, key in (("mistral-7b", "window"), ("deepseek-v2", "q_rank")):
+        path = written(tmp_path, model=f'name = "{model}"\n{key} = 0')
+        assert getattr(ts.models.load(model), key) > 0 == getattr(read_run(path).model, key)
+
+
 WHOLE = r"write a whole number from 1 to 1,000,000,000, without quotes$"
 P = PARTS["plan"]
 BAD_CONTENT = [
@@ -161,9 +168,14 @@ BAD_CONTENT = [
     ({"model": ""}, FileError, r"the section \[model\] is missing"),
     ({"plan": ""}, FileError, r"the section \[plan\] is missing"),
     ({"plam": "x = 1"}, FileError, r"unknown section \[plam\]; did you mean 'plan'\?"),
-    ({"plan": f"{P}\nseqlen = 3"}, PlanError, r"unknown key 'seqlen'; did you mean 'seq_len'\?"),
+    ({"plan": f"{P}\nseqlen = 3"}, PlanError,
+     r"unknown key 'seqlen'; did you mean 'seq_len' or 'seed'\?"),
     ({"plan": f"{P}\ntwisted = true"}, PlanError, r"'twisted'; it belongs to \[slice\]"),
     ({"model": "post_norm = true"}, ModelError, r"'post_norm'; did you mean 'post_norms'"),
+    ({"model": 'name = "deepseek-v3"\nq_rank = -1'}, ModelError,
+     "q_rank is -1; write a whole number from 0 to 1,000,000,000, without quotes$"),
+    ({"model": 'name = "deepseek-v3"\nkv_rank = 0'}, ModelError,
+     "q_rank is for latent attention; give kv_rank, or leave it out"),
     ({"model": "qk_norm = 1"}, ModelError, r"write true or false, without quotes"),
     ({"model": "vocabulary = 9"}, ModelError, r"unknown key 'vocabulary'; did you mean 'vocab'\?"),
     ({"slice": 'ship = "v4"'}, HardwareError, r"unknown key 'ship'; did you mean 'chip'\?"),
@@ -187,6 +199,10 @@ BAD_CONTENT = [
     ({"plan": P.replace("{ fsdp = 64 }", "{}")}, PlanError, "plan.mesh is empty; write at least"),
     ({"plan": P.replace("{ fsdp = 64 }", "64")}, PlanError, "plan.mesh is 64; write a table of"),
     ({"plan": f"{P}\nsave = 'q'"}, PlanError, r"save is the text 'q'; write a list of names"),
+    ({"plan": f"{P}\ncontext_exchange = {{ fsdp = 3 }}"}, PlanError,
+     'plan.context_exchange.fsdp is 3; write "gather", "ring" or "all-to-all", or one for each'),
+    ({"plan": f"{P}\ncontext_exchange = 3"}, PlanError,
+     'plan.context_exchange is 3; write "gather", "ring" or "all-to-all", or one for each axis'),
     ({"plan": f"{P}\nplacement = {{ fsdp = ['x', 3] }}"}, PlanError,
      r"plan.placement.fsdp\[1\] is 3; write torus dimensions, or parts"),
     ({"plan": f"{P}\nrules = {{ mlp = 3 }}"}, PlanError, "plan.rules.mlp is 3; write an axis or"),

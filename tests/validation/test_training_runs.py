@@ -83,7 +83,7 @@ def test_todays_bounds_are_the_errors_and_two_points() -> None:
 
 
 def test_every_dense_run_of_one_slice_is_simulated() -> None:
-    special = ("experts", "context", "window")
+    special = ("latent", "context", "window")
     for one in outcomes().values():
         if one.run.num_slices == 1 and not one.ok:
             assert any(word in one.reason for word in special), one.run.id

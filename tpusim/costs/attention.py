@@ -1,8 +1,11 @@
 """Seconds of a fused attention kernel."""
 
+from dataclasses import replace
+
 from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.hardware import Device
 from tpusim.program import Attention, Number
+from tpusim.program.keys import seen_keys
 from tpusim.program.numeric import largest, round_up, smallest
 
 BLOCK = 512
@@ -22,24 +25,18 @@ STATISTIC_BYTES = 4 * 128
 """Bytes in which the forward kernel leaves the logarithm of each query's sum of exponentials: one
 f32 number in each of 128 lanes (JAX's splash and flash attention kernels)."""
 
-BACKWARD_FLOPS = 2.5
-"""Backward kernel over forward kernel: five products instead of two (flash-attention, #1525)."""
-
 
 def visited_keys(work: Attention) -> Number:
     """Keys that the kernel visits for one query, on average, in whole blocks.
 
-    All of them: `kv`. Causal: `(kv + block) / 2`, since half a block of the diagonal is masked
-    away. A causal window of w: `w - w^2 / (2 kv) + block`. Else a window: `w + block`. Never more
-    than without a window. Shards of a causal sequence are taken as balanced.
+    Those that it sees (`seen_keys`), and half a block at each edge of the mask: one on
+    the diagonal of a causal kernel, two of a window. Never more than without a window.
     """
     block = smallest(work.kv_len, BLOCK)
-    full = (work.kv_len + block) / 2 if work.causal else work.kv_len
     if not work.window:
-        return full
-    window = smallest(work.kv_len, work.window)
-    seen = window - window * window / (2 * work.kv_len) if work.causal else window
-    return smallest(full, seen + block)
+        return seen_keys(work) + block / 2 if work.causal else seen_keys(work)
+    full = visited_keys(replace(work, window=0))
+    return smallest(full, seen_keys(work) + block)
 
 
 def array_width(head_dim: Number, side: int) -> Number:
@@ -53,10 +50,17 @@ def array_width(head_dim: Number, side: int) -> Number:
 
 
 def kernel_flops(work: Attention, side: int) -> Number:
-    """FLOPs that the array spends: `4 b h q keys width`, backward 2.5 times that."""
+    """FLOPs that the array spends: `2 b h q keys` times the widths of the products.
+
+    Forward there are two: scores contract over the width of queries and keys, and the weighted sum
+    has that of the values. Backward there are five, 2.5 times as much where the widths are equal
+    (flash-attention, #1525): scores, dQ and dK over that of queries and keys, dP and dV over that
+    of the values. Each is rounded up to the array by itself.
+    """
     scores = work.batch * work.heads * work.q_len * visited_keys(work)
-    forward = 4 * scores * array_width(work.head_dim, side)
-    return forward * (BACKWARD_FLOPS if work.backward else 1)
+    keys, values = (array_width(width, side) for width in (work.head_dim, work.value_width))
+    forward = 2 * scores * (keys + values)
+    return forward * ((3 * keys + 2 * values) / (keys + values)) if work.backward else forward
 
 
 def short_blocks(work: Attention) -> Number:

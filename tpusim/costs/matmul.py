@@ -4,6 +4,7 @@ from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.costs.vector import vector_seconds
 from tpusim.hardware import Device
 from tpusim.program import Matmul, Number
+from tpusim.program.grouped import as_worked
 from tpusim.program.numeric import largest, power_sum, round_up
 
 SUBLANES = 8
@@ -44,7 +45,7 @@ def matmul_seconds(work: Matmul, device: Device) -> Number:
 
     Raises PlanError where the chip has no matrix rate for the dtype.
     """
-    array = array_seconds(work.batch, work.m, work.k, work.n, work.dtype, device)
+    array = array_seconds(*as_worked(work), work.dtype, device)
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     body = power_sum(array, memory, device.costs.matmul_overlap)
     return body + vector_seconds(work.epilogue_flops, device) + device.costs.op_launch

@@ -7,9 +7,11 @@ so a model is written forward only.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 from typing import TypeAlias
 
+from tpusim.graph.route import Route
 from tpusim.graph.tensor import Role, Tensor, union_dims
 from tpusim.phase import Phase
 
@@ -27,15 +29,18 @@ Sizes: TypeAlias = Mapping[str, int]
 class Einsum:
     """A product of two tensors, summed over the dimensions that the output lacks.
 
-    model_share: the share of its FLOPs that the model needs; 1/2 for causal scores computed whole.
+    model_share: the share of its FLOPs that the model needs; 1/2 for causal scores computed whole,
+        exact where it is a fraction.
+    ragged: the rows of each expert are as many as it has tokens, so it runs as a grouped kernel.
     """
 
     name: str
     lhs: Tensor
     rhs: Tensor
     output: Tensor
-    model_share: float = 1.0
+    model_share: float | Fraction = 1.0
     phase: Phase = Phase.FORWARD
+    ragged: bool = False
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -63,9 +68,10 @@ class Einsum:
                 gradient(wanted),
                 self.model_share,
                 Phase.BACKWARD,
+                self.ragged,
             )
             for side, wanted, other in (("x", self.lhs, self.rhs), ("w", self.rhs, self.lhs))
-            if wanted.role is not Role.INPUT
+            if wanted.differentiable
         )
 
 
@@ -170,6 +176,11 @@ class Pointwise:
         return not (self.over or self.alone or self.taped)
 
     @property
+    def copies(self) -> bool:
+        """Whether it copies each operand, rearranged, and shares nothing between them."""
+        return self.alone and [t.dims for t in self.inputs] == [t.dims for t in self.outputs]
+
+    @property
     def taped(self) -> bool:
         """Whether it makes its tape, which its backward pass reads in place of operands."""
         return self.keeps == "tape"
@@ -270,6 +281,7 @@ class Attention:
     """A fused attention kernel: scores, mask, softmax and weighted sum, never written to HBM.
 
     `query` is [batch, seq, heads, head_dim]; `key` and `value` run over `kv_seq` and `kv_heads`.
+    Values, and with them the result, may be of another width than queries and keys.
     The backward kernel reads the operands, the result and its gradient, and computes the scores
     again (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1).
     """
@@ -302,14 +314,17 @@ class Attention:
         return self.gradient is not None
 
     def flops(self, sizes: Sizes) -> int:
-        """Model FLOPs: 4 b h q kv d forward, twice that backward; causal ones at half.
+        """Model FLOPs: 2 b h q kv (d + d_v) forward, twice that backward; causal ones at half.
 
-        A window of w keys counts w for each query.
+        Scores are products over the width d of queries and keys, the weighted sum has that of the
+        values, d_v; backward, dQ and dK are over d, and dV and dP over d_v. A window of w keys
+        counts w for each query.
         """
-        queries = prod(sizes[dim] for dim in self.query.dims)
+        queries = prod(sizes[dim] for dim in self.query.dims[:-1])
+        widths = sizes[self.query.dims[-1]] + sizes[self.value.dims[-1]]
         keys = sizes[self.key.dims[1]]
         seen = min(keys, self.window) if self.window else keys
-        whole = 4 * queries * seen * (2 if self.backward else 1)
+        whole = 2 * queries * seen * widths * (2 if self.backward else 1)
         return whole // 2 if self.causal and seen == keys else whole
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
@@ -327,45 +342,6 @@ class Attention:
                 self.window,
                 given,
                 made,
-                Phase.BACKWARD,
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Tokens sent to the experts' slots (`dispatch`), or brought back (`combine`).
-
-    The two are each other's transposes; `weights` are the router's.
-    """
-
-    name: str
-    tokens: Tensor
-    weights: Tensor
-    output: Tensor
-    dispatch: bool
-    phase: Phase = Phase.FORWARD
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The tokens and the router's weights."""
-        return (self.tokens, self.weights)
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """The tokens at their new place."""
-        return (self.output,)
-
-    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Op, ...]":
-        """Dispatch the gradient of a combine, combine that of a dispatch."""
-        given = cotangents[self.output.name].view(self.output.dims)
-        return (
-            Route(
-                f"{self.name}/d",
-                given,
-                self.weights,
-                gradient(self.tokens),
-                not self.dispatch,
                 Phase.BACKWARD,
             ),
         )

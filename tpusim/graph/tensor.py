@@ -46,6 +46,11 @@ class Tensor:
         return Tensor(name, self.dims, Role.GRADIENT, self.saved_dtype, self.name)
 
     @property
+    def differentiable(self) -> bool:
+        """Whether it has a gradient: what is given and what is true or false has none."""
+        return self.role is not Role.INPUT and self.dtype != "pred"
+
+    @property
     def saved_dtype(self) -> str:
         """The dtype in which it is saved for the backward pass."""
         return self.narrow or self.dtype

@@ -1,11 +1,13 @@
 """One layer of a transformer: attention and MLP, serial or parallel."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
-from tpusim.graph import COMPUTE, Attention, Einsum, Op, Pointwise, Role, Tensor
+from tpusim.graph import COMPUTE, Attention, Einsum, Op, Pointwise, Tensor
+from tpusim.models import latent
+from tpusim.models.experts import SLOTS, Routed, combine, dispatch, router
+from tpusim.models.parts import RESIDUAL, ROTARY_FLOPS, TOKEN, norm, weight
 
-NORM_FLOPS = 6.0
-ROTARY_FLOPS = 6.0
 SOFTMAX_FLOPS = 10.0
 ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
 """Vector operations an element, transcendental functions at eight each. Assumed: counted from the
@@ -22,9 +24,6 @@ _LINEARISATION = {
 and whether it reads that: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
 1 - tanh and (1 + tanh)/2) and `silu` in jax 0.10.2."""
 
-TOKEN = ("batch", "seq")
-RESIDUAL = (*TOKEN, "embed")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -34,7 +33,8 @@ class Block:
     each query head has its own; repeated: they are fewer, but more than one. post_norms and
     qk_norm: see `Transformer`. fused: attention is one kernel. window: keys that a query sees, 0
     for all. share: the part of whole scores that the model needs. softmax_dtype: of the scores,
-    where attention is no kernel.
+    where attention is no kernel. latent: attention is latent; low_rank_queries: its queries too.
+    routed: the MLP is one of experts.
     """
 
     name: str
@@ -51,28 +51,29 @@ class Block:
     window: int
     share: float
     softmax_dtype: str
+    latent: bool = False
+    low_rank_queries: bool = False
+    routed: Routed | None = None
 
 
 def block_ops(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
     """One layer: attention and MLP, one after the other or side by side."""
     attn_in, projected = Tensor(f"{b.name}/attn_norm", RESIDUAL), Tensor(f"{b.name}/out", RESIDUAL)
-    mlp_out = Tensor(f"{b.name}/mlp_out", RESIDUAL)
     after_attn, attended = _post_norm(b, "attn", projected)
-    after_mlp, fed = _post_norm(b, "mlp", mlp_out)
     attention = (
         norm(f"{b.name}/attn_norm", x, attn_in), *_attention(b, attn_in, projected), *after_attn
     )  # fmt: skip
     if b.parallel:
-        return (*attention, *_mlp(b, attn_in, mlp_out), *after_mlp,
-                _add(f"{b.name}/layer_out", (x, attended, fed), out))  # fmt: skip
+        feeding, fed = _feed(b, attn_in)
+        return (*attention, *feeding, _add(f"{b.name}/layer_out", (x, attended, *fed), out))
     mid, mlp_in = Tensor(f"{b.name}/mid", RESIDUAL), Tensor(f"{b.name}/mlp_norm", RESIDUAL)
+    feeding, fed = _feed(b, mlp_in)
     return (
         *attention,
         _add(f"{b.name}/mid", (x, attended), mid),
         norm(f"{b.name}/mlp_norm", mid, mlp_in),
-        *_mlp(b, mlp_in, mlp_out),
-        *after_mlp,
-        _add(f"{b.name}/layer_out", (mid, fed), out),
+        *feeding,
+        _add(f"{b.name}/layer_out", (mid, *fed), out),
     )
 
 
@@ -85,20 +86,29 @@ def _post_norm(b: Block, name: str, made: Tensor) -> tuple[tuple[Op, ...], Tenso
 
 
 def _attention(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
-    q = Tensor(f"{b.name}/q", (*TOKEN, "heads", "head_dim"))
-    k, v = (Tensor(f"{b.name}/{name}", (*TOKEN, b.kv_head, "head_dim")) for name in "kv")
-    projections = tuple(
-        Einsum(f"{b.name}/w{t.short}", x, _weight(b, f"w{t.short}", "embed", *t.dims[2:]), t)
-        for t in (q, k, v)
-    )  # fmt: skip
-    (q_ops, q), (k_ops, k) = _prepared(b, "q", q), _prepared(b, "k", k)
-    context = Tensor(f"{b.name}/context", (*TOKEN, "heads", "head_dim"))
+    if b.latent:
+        ops, q, k, v = latent.projections(b.name, x, b.low_rank_queries)
+    else:
+        ops, q, k, v = _projections(b, x)
+    context = Tensor(f"{b.name}/context", (*q.dims[:-1], v.dims[-1]))
     core = (_flash if b.fused else _dot)(b, q, k, v, context)
     (attended,) = core[-1].outputs
     return (
-        *projections, *q_ops, *k_ops, *core,
-        Einsum(f"{b.name}/wo", attended, _weight(b, "wo", "heads", "head_dim", "embed"), out),
+        *ops, *core,
+        Einsum(f"{b.name}/wo", attended, weight(b.name, "wo", *context.dims[2:], "embed"), out),
     )  # fmt: skip
+
+
+def _projections(b: Block, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor, Tensor]:
+    """The operations that make queries, keys and values, ready for the kernel, and those three."""
+    q = Tensor(f"{b.name}/q", (*TOKEN, "heads", "head_dim"))
+    k, v = (Tensor(f"{b.name}/{name}", (*TOKEN, b.kv_head, "head_dim")) for name in "kv")
+    projections = tuple(
+        Einsum(f"{b.name}/w{t.short}", x, weight(b.name, f"w{t.short}", "embed", *t.dims[2:]), t)
+        for t in (q, k, v)
+    )  # fmt: skip
+    (q_ops, q), (k_ops, k) = _prepared(b, "q", q), _prepared(b, "k", k)
+    return (*projections, *q_ops, *k_ops), q, k, v
 
 
 def _prepared(b: Block, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tensor]:
@@ -171,48 +181,81 @@ def _dot(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op
     )  # fmt: skip
 
 
-def _mlp(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
-    hidden_dims = (*TOKEN, "mlp")
+def _feed(b: Block, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
+    """The MLP or the experts of a layer, and the terms that they add to it."""
+    out = Tensor(f"{b.name}/mlp_out", RESIDUAL)
+    ops, terms = (
+        ((*_mlp(b, x, out),), (out,)) if b.routed is None else _experts(b, b.routed, x, out)
+    )
+    if not b.post_norms:
+        return ops, terms
+    if len(terms) > 1:
+        whole = Tensor(f"{b.name}/mlp_sum", RESIDUAL)
+        ops, out = (*ops, _add(whole.name, terms, whole)), whole
+    after, fed = _post_norm(b, "mlp", out)
+    return (*ops, *after), (fed,)
+
+
+def _experts(
+    b: Block, r: Routed, x: Tensor, out: Tensor
+) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
+    """Experts, and the MLP of all tokens beside them where there is one."""
+    routing, (there, back) = router(b.name, r, x)
+    sent, slots = dispatch(b.name, r, x, there)
+    filled = Tensor(f"{b.name}/expert_out", slots.dims)
+    own = Mlp(prefix="expert_", tokens=SLOTS, outer=("expert",), share=r.share,
+              ragged=not r.routing.capacity_factor)  # fmt: skip
+    ops = (*routing, sent, *_mlp(b, slots, filled, own), combine(b.name, r, filled, back, out))
+    if not r.shared:
+        return ops, (out,)
+    for_all = Tensor(f"{b.name}/shared_out", RESIDUAL)
+    return (*ops, *_mlp(b, x, for_all, Mlp(prefix="shared_"))), (out, for_all)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """Which MLP of a layer: what its names begin with, and its dimensions beside embed and width.
+
+    outer: dimensions of which each has weights of its own. share, ragged: see `Einsum`.
+    """
+
+    prefix: str = ""
+    tokens: tuple[str, ...] = TOKEN
+    outer: tuple[str, ...] = ()
+    share: float | Fraction = 1.0
+    ragged: bool = False
+
+
+def _mlp(b: Block, x: Tensor, out: Tensor, which: Mlp | None = None) -> tuple[Op, ...]:
+    m = which or Mlp()
+    start, width = f"{b.name}/{m.prefix}", f"{m.prefix}mlp"
+    hidden_dims = (*m.tokens, width)
     names = ("mlp_in_0", "mlp_in_1") if b.gated else ("mlp_in",)
-    ins = tuple(Tensor(f"{b.name}/{name}", hidden_dims) for name in names)
-    hidden = Tensor(f"{b.name}/mlp_hidden", hidden_dims)
+    ins = tuple(Tensor(f"{start}{name}", hidden_dims) for name in names)
+    hidden = Tensor(f"{start}mlp_hidden", hidden_dims)
     weights = ("wi_0", "wi_1") if b.gated else ("wi",)
+
+    def product(name: str, given: Tensor, dims: tuple[str, str], made: Tensor) -> Einsum:
+        own = weight(b.name, f"{m.prefix}{name}", *m.outer, *dims)
+        return Einsum(own.name, given, own, made, m.share, ragged=m.ragged)
+
     return (
-        *(Einsum(f"{b.name}/{w}", x, _weight(b, w, "embed", "mlp"), t)
-          for w, t in zip(weights, ins, strict=True)),
-        Pointwise(f"{b.name}/{b.activation}", ins, (hidden,),
-                  ACTIVATION_FLOPS[b.activation] + len(ins) - 1, tape=_tape(b, ins)),
-        Einsum(f"{b.name}/wo_mlp", hidden, _weight(b, "wo_mlp", "mlp", "embed"), out),
+        *(product(w, x, ("embed", width), t) for w, t in zip(weights, ins, strict=True)),
+        Pointwise(f"{start}{b.activation}", ins, (hidden,),
+                  ACTIVATION_FLOPS[b.activation] + len(ins) - 1, tape=_tape(b, ins, m.prefix)),
+        product("wo_mlp", hidden, (width, "embed"), out),
     )  # fmt: skip
 
 
-def _tape(b: Block, ins: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _tape(b: Block, ins: tuple[Tensor, ...], prefix: str) -> tuple[Tensor, ...]:
     """What the linearisation of the activation function reads, and of its product with a gate."""
     of, *gate = ins
+    start = f"{b.name}/{prefix}{b.activation}"
     arrays, reads_operand = _LINEARISATION[b.activation]
-    made = (Tensor(f"{b.name}/{b.activation}_{name}", of.dims, dtype=dtype)
-            for name, dtype in arrays)  # fmt: skip
-    activated = (Tensor(f"{b.name}/{b.activation}_out", of.dims),) if gate else ()
+    made = (Tensor(f"{start}_{name}", of.dims, dtype=dtype) for name, dtype in arrays)
+    activated = (Tensor(f"{start}_out", of.dims),) if gate else ()
     return (*((of,) if reads_operand else ()), *made, *gate, *activated)
-
-
-def norm(name: str, x: Tensor, out: Tensor, over: str = "embed") -> Op:
-    """A normalisation over one dimension, with its scale.
-
-    It computes in f32 (Zhang and Sennrich, arXiv:1910.07467, equation 4): its linearisation reads
-    the operand in f32, and what is scaled, in the activations' dtype. Not counted: two numbers a
-    token.
-    """
-    scale = Tensor(f"{name}_scale", (over,), Role.PARAM)
-    wide = Tensor(f"{name}_operand", x.dims, dtype="f32")
-    unscaled = Tensor(f"{name}_unscaled", x.dims)
-    tape = (wide, unscaled, scale)
-    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,), tape=tape)
 
 
 def _add(name: str, terms: tuple[Tensor, ...], out: Tensor) -> Op:
     return Pointwise(name, terms, (out,), float(len(terms) - 1), linear=True, keeps="")
-
-
-def _weight(b: Block, name: str, *dims: str) -> Tensor:
-    return Tensor(f"{b.name}/{name}", dims, Role.PARAM, COMPUTE)

@@ -1,24 +1,24 @@
-"""The transformer, decoder or encoder: one builder for every dense one.
+"""The transformer, decoder or encoder: one builder for every one, dense or of experts.
 
 Written forward only, over named dimensions. The gradient, the recomputation, the sharding and the
 memory follow from it.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from math import lcm, prod
 
 from tpusim.errors import ModelError
 from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
-from tpusim.models.block import (
-    ACTIVATION_FLOPS,
-    RESIDUAL,
-    SOFTMAX_FLOPS,
-    TOKEN,
-    Block,
-    block_ops,
-    norm,
-)
+from tpusim.models.block import ACTIVATION_FLOPS, SOFTMAX_FLOPS, Block, block_ops
+from tpusim.models.experts import Routed, Routing, share_of_slots
+from tpusim.models.latent import latent_dims
+from tpusim.models.parts import RESIDUAL, TOKEN, norm
 
+_OF_EXPERTS = ("experts_per_token", "expert_mlp", "shared_mlp", "dense_layers")
+_OF_LATENT = ("q_rank", "rope_dim", "v_head_dim")
+_MAY_BE_ZERO = ("window", "global_every", "kv_rank", *_OF_LATENT, "experts", *_OF_EXPERTS)
 _CHOICES = {
     "kind": ("decoder", "encoder"),
     "activation": tuple(ACTIVATION_FLOPS),
@@ -29,7 +29,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """The dimensions of a dense transformer.
+    """The dimensions of a transformer.
 
     kv_heads: fewer than `heads` for grouped-query attention, 1 for multi-query.
     gated: the MLP has two input matrices, the product of which goes on.
@@ -42,6 +42,14 @@ class Transformer:
     window: keys that a query sees, 0 for all of them. global_every: where there is a window, each
         so many-th layer sees all keys (Gemma 3: 6), 0 for none (Mistral). Layers that do not fill
         the last pattern see the window.
+    kv_rank: where attention is latent (DeepSeek), the width of the latent that keys and values are
+        brought up from; 0 for attention without one. q_rank: that of the queries', 0 where they
+        are projected at once. head_dim is then the whole width of queries and keys, rope_dim the
+        part of it that is rotated, and v_head_dim the width of the values (0: head_dim).
+    experts: MLPs of which the router gives each token `experts_per_token`, 0 for a dense model.
+        expert_mlp: their width, 0 for `mlp`. shared_mlp: the width of those that all tokens take
+        besides, together. dense_layers: the first layers that have none. expert_every: each so
+        many-th layer has experts, the others `mlp` (GShard: 2).
     """
 
     name: str = "transformer"
@@ -64,12 +72,24 @@ class Transformer:
     softmax_dtype: str = COMPUTE
     window: int = 0
     global_every: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    v_head_dim: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_mlp: int = 0
+    shared_mlp: int = 0
+    dense_layers: int = 0
+    expert_every: int = 1
 
     def __post_init__(self) -> None:
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if not self.head_dim:
             object.__setattr__(self, "head_dim", self._derived_head_dim())
+        if self.kv_rank and not self.v_head_dim:
+            object.__setattr__(self, "v_head_dim", self.head_dim)
         for field in fields(self):
             self._check(field.name, getattr(self, field.name))
         if self.heads % self.kv_heads:
@@ -77,6 +97,8 @@ class Transformer:
                 f"{self.name}: {self.heads} heads cannot share {self.kv_heads} K/V heads evenly; "
                 f"write a kv_heads that divides {self.heads}"
             )
+        check_latent(self)
+        check_experts(self)
 
     def _derived_head_dim(self) -> int:
         if self.heads < 1 or self.embed % self.heads:
@@ -87,7 +109,7 @@ class Transformer:
         return self.embed // self.heads
 
     def _check(self, key: str, value: object) -> None:
-        least = 0 if key in ("window", "global_every") else 1
+        least = 0 if key in _MAY_BE_ZERO else 1
         if isinstance(value, int) and not isinstance(value, bool) and value < least:
             raise ModelError(f"{self.name}: {key} is {value}; it must be at least {least}")
         if key in _CHOICES and value not in _CHOICES[key]:
@@ -102,34 +124,137 @@ class Transformer:
 
     @property
     def period(self) -> int:
-        """Layers after which the pattern of windows repeats: those of one trip of the scan."""
+        """Layers after which the pattern repeats: those of one trip of the scan."""
+        return lcm(self._windows, self.expert_every)
+
+    @property
+    def _windows(self) -> int:
+        """Layers after which the pattern of windows repeats."""
         return max(self.global_every, 1) if self.window else 1
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer has experts, counted from 0."""
+        late = layer >= self.dense_layers
+        return bool(self.experts) and late and (layer + 1) % self.expert_every == 0
+
+    def window_of(self, layer: int) -> int:
+        """The window of a layer, counted from 0; the last of each pattern sees all keys."""
+        whole = self.global_every and (layer + 1) % self.global_every == 0
+        return 0 if whole else self.window
 
     @property
     def parameter_count(self) -> int:
         """How many weights the model has."""
         return self.graph(batch=1, seq_len=1).parameter_count
 
-    def graph(self, *, batch: int, seq_len: int, logits_dtype: str = COMPUTE) -> Graph:
-        """The forward pass and the loss, for `batch` sequences of `seq_len` tokens."""
+    @property
+    def active_parameter_count(self) -> int:
+        """How many of its weights a token passes: of the experts' those of its choices."""
+        graph = self.graph(batch=1, seq_len=1)
+        own = (p for p in graph.parameters if p.tensor.dims[0] == "expert")
+        idle = sum(p.copies * prod(graph.sizes[dim] for dim in p.tensor.dims[1:]) for p in own)
+        return graph.parameter_count - idle * (self.experts - self.experts_per_token)
+
+    def graph(
+        self, *, batch: int, seq_len: int, logits_dtype: str = COMPUTE,
+        routing: Routing | None = None,
+    ) -> Graph:  # fmt: skip
+        """The forward pass and the loss, for `batch` sequences of `seq_len` tokens.
+
+        routing: how tokens find their experts; without a capacity, by a sort, if not given.
+        """
         dims = {
             "batch": batch, "seq": seq_len, "kv_seq": seq_len, "embed": self.embed,
             "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
             "mlp": self.mlp, "vocab": self.vocab,
+            **latent_dims(
+                self.head_dim, self.q_rank, self.kv_rank, self.rope_dim, self.v_head_dim
+            ),
         }  # fmt: skip
-        ops = _model_ops(self, seq_len, logits_dtype)
+        routed = _routed(self, seq_len, routing or Routing())
+        if routed:
+            dims |= {
+                "expert": self.experts, "choice": self.experts_per_token,
+                "slot": routed.routing.slots(seq_len, self.experts, self.experts_per_token),
+                "expert_mlp": self.expert_mlp or self.mlp,
+            }  # fmt: skip
+            dims |= {"shared_mlp": self.shared_mlp} if self.shared_mlp else {}
+        ops = _model_ops(self, seq_len, logits_dtype, routed)
         return Graph(self.name, tuple(dims.items()), ops, _LOSS)
+
+
+def check_experts(m: Transformer) -> None:
+    """Raise ModelError for experts that cannot be, and for what is said of them without any."""
+    if not m.experts:
+        for key, none in (*((key, 0) for key in _OF_EXPERTS), ("expert_every", 1)):
+            if (value := getattr(m, key)) != none:
+                raise ModelError(
+                    f"{m.name}: {key} is {value}, but the model has no experts; give experts, or "
+                    f"leave {key} out"
+                )
+        return
+    if not 1 <= m.experts_per_token <= m.experts:
+        raise ModelError(
+            f"{m.name}: experts_per_token is {m.experts_per_token}; write how many of the "
+            f"{m.experts} experts a token goes to, from 1 to {m.experts}"
+        )
+    if not any(map(m.has_experts, range(m.layers))):
+        raise ModelError(
+            f"{m.name}: none of the {m.layers} layers has experts, as dense_layers is "
+            f"{m.dense_layers} and expert_every is {m.expert_every}; write smaller ones, or leave "
+            "experts out"
+        )
+
+
+def check_latent(m: Transformer) -> None:
+    """Raise ModelError for latent attention that cannot be, and for what is said of it alone."""
+    if fault := _latent_fault(m):
+        raise ModelError(f"{m.name}: {fault}")
+
+
+def _latent_fault(m: Transformer) -> str:
+    """What is wrong with the fields of latent attention, and what to write instead."""
+    alone = next((key for key in _OF_LATENT if getattr(m, key)), "")
+    if not m.kv_rank:
+        return f"{alone} is for latent attention; give kv_rank, or leave it out" if alone else ""
+    if not 0 < m.rope_dim < m.head_dim:
+        return (
+            f"rope_dim is {m.rope_dim}, but it is the part of head_dim ({m.head_dim}) that latent "
+            f"attention rotates; write a number from 1 to {m.head_dim - 1}, or give head_dim"
+        )
+    if m.kv_heads != m.heads:
+        return (
+            f"kv_heads is {m.kv_heads}, but with latent attention (kv_rank) each of the {m.heads} "
+            "heads has keys and values of its own; leave kv_heads out"
+        )
+    if m.qk_norm or not m.rotary:
+        said = "qk_norm" if m.qk_norm else "rotary = false"
+        return f"{said} does not go with latent attention (kv_rank); leave one of the two out"
+    return ""
 
 
 _LOSS = Tensor("loss", TOKEN, dtype="f32")
 
 
-def _model_ops(m: Transformer, seq_len: int, logits_dtype: str) -> tuple[Op, ...]:
+def _routed(m: Transformer, seq_len: int, routing: Routing) -> Routed | None:
+    """The routing of the layers that have experts, if there are any."""
+    if not m.experts:
+        return None
+    slots = routing.slots(seq_len, m.experts, m.experts_per_token)
+    share = share_of_slots(slots, seq_len, m.experts, m.experts_per_token)
+    return Routed(
+        routing=routing, choices=m.experts_per_token, share=share, shared=bool(m.shared_mlp)
+    )
+
+
+def _model_ops(
+    m: Transformer, seq_len: int, logits_dtype: str, routed: Routed | None
+) -> tuple[Op, ...]:
     ids = Tensor("ids", TOKEN, Role.INPUT, "s32")
     table = Tensor("embedding", ("vocab", "embed"), Role.PARAM)
     head = table if m.tied_embeddings else Tensor("head", ("embed", "vocab"), Role.PARAM)
     first = Tensor("embedded", RESIDUAL)
-    scans = _scans(m, seq_len, first)
+    scans = _scans(m, seq_len, first, routed)
     (last,) = scans[-1].outputs
     logits = Tensor("logits", (*TOKEN, "vocab"), dtype=logits_dtype)
     normed = Tensor("final_norm", RESIDUAL)
@@ -142,39 +267,54 @@ def _model_ops(m: Transformer, seq_len: int, logits_dtype: str) -> tuple[Op, ...
     )  # fmt: skip
 
 
-def _scans(m: Transformer, seq_len: int, first: Tensor) -> tuple[Scan, ...]:
-    """A scan over whole patterns of layers, and one over what is left (Gemma 3 27B: 2 of 62)."""
-    patterns, left = divmod(m.layers, m.period)
+def _scans(m: Transformer, seq_len: int, first: Tensor, routed: Routed | None) -> tuple[Scan, ...]:
+    """Scans over whole patterns of layers, of the first dense ones and of the others.
+
+    Layers that are left over follow: in a scan (Gemma 3 27B: 2 of 62) where they are alike.
+    """
     scans: list[Scan] = []
-    for name, trips, length in (("layer", patterns, m.period), ("last_layer", left, 1)):
-        if trips:
-            x, out = (Tensor(f"{name}/layer_{end}", RESIDUAL) for end in ("in", "out"))
-            made = Tensor(f"{name}s_out", RESIDUAL)
-            body = _layers(m, seq_len, name, length, x, out)
-            scans.append(Scan(f"{name}s", trips, body, ((first, x, out, made),)))
-            first = made
+    for name, trips, layers in _runs(m):
+        x, out = (Tensor(f"{name}/layer_{end}", RESIDUAL) for end in ("in", "out"))
+        made = Tensor(f"{name}s_out", RESIDUAL)
+        blocks = [_block(m, layer, seq_len, routed) for layer in layers]
+        scans.append(
+            Scan(f"{name}s", trips, _layers(blocks, name, x, out), ((first, x, out, made),))
+        )
+        first = made
     return tuple(scans)
 
 
-def _layers(
-    m: Transformer, seq_len: int, name: str, length: int, x: Tensor, out: Tensor
-) -> tuple[Op, ...]:
-    """The layers of one trip, one after the other; the last of a pattern sees all keys."""
-    if length == 1:
-        return block_ops(_block(m, name, m.window, seq_len), x, out)
-    inputs = [x, *(Tensor(f"{name}/{i}/layer_in", RESIDUAL) for i in range(1, length)), out]
-    ops: list[Op] = []
-    for i, (given, made) in enumerate(pairwise(inputs)):
-        window = 0 if i == length - 1 else m.window
-        ops.extend(block_ops(_block(m, f"{name}/{i}", window, seq_len), given, made))
-    return tuple(ops)
+def _runs(m: Transformer) -> Iterator[tuple[str, int, range]]:
+    """The scans over layers: a name, the number of trips, and the layers of the first trip."""
+    parts = (("dense_", 0, m.dense_layers, m._windows), ("", m.dense_layers, m.layers, m.period))
+    for prefix, start, end, period in parts:
+        patterns, left = divmod(end - start, period)
+        last = range(end - left, end)
+        if patterns:
+            yield f"{prefix}layer", patterns, range(start, start + period)
+        if len({(m.window_of(i), m.has_experts(i)) for i in last}) == 1:
+            yield f"{prefix}last_layer", left, last[:1]
+        elif left:
+            yield f"{prefix}last_layer", 1, last
 
 
-def _block(m: Transformer, name: str, window: int, seq_len: int) -> Block:
+def _layers(blocks: Sequence[Block], name: str, x: Tensor, out: Tensor) -> tuple[Op, ...]:
+    """The layers of one trip, one after the other."""
+    if len(blocks) == 1:
+        return block_ops(replace(blocks[0], name=name), x, out)
+    between = (Tensor(f"{name}/{i}/layer_in", RESIDUAL) for i in range(1, len(blocks)))
+    ends = pairwise((x, *between, out))
+    named = (replace(block, name=f"{name}/{i}") for i, block in enumerate(blocks))
+    return tuple(op for b, (given, made) in zip(named, ends, strict=True)
+                 for op in block_ops(b, given, made))  # fmt: skip
+
+
+def _block(m: Transformer, layer: int, seq_len: int, routed: Routed | None) -> Block:
+    window = m.window_of(layer)
     narrow = 0 < window < seq_len
     whole_share = 0.5 if m.causal else 1.0
     return Block(
-        name=name,
+        name=m.name,
         kv_head="heads" if m.kv_heads == m.heads else "kv_heads",
         repeated=1 < m.kv_heads < m.heads,
         gated=m.gated,
@@ -188,4 +328,7 @@ def _block(m: Transformer, name: str, window: int, seq_len: int) -> Block:
         causal=m.causal,
         window=window if narrow else 0,
         share=window / seq_len if narrow else whole_share,
+        latent=m.kv_rank > 0,
+        low_rank_queries=m.q_rank > 0,
+        routed=routed if m.has_experts(layer) else None,
     )

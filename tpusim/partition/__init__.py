@@ -5,6 +5,7 @@ sizes, and how the compiler carries it out on the torus.
 """
 
 from tpusim.partition.circular import Pieces, check_circular, circular_program
+from tpusim.partition.copies import kernel_copies
 from tpusim.partition.lower import lower
 from tpusim.partition.pipeline import schedule_of, stage_programs
 from tpusim.partition.plan import Plan
@@ -23,6 +24,7 @@ __all__ = [
     "check_circular",
     "circular_program",
     "edge_plan",
+    "kernel_copies",
     "loss_parts",
     "lower",
     "part_bounds",

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from tpusim.errors import PlanError
 from tpusim.graph import (
     Attention,
     Convolution,
@@ -97,7 +96,7 @@ def _operation(scope: Scope, op: Op) -> None:
         case Scan():
             _scan(scope, op)
         case Route():
-            raise PlanError(f"{op.name}: expert routing cannot be partitioned yet")
+            _route(scope, op)
 
 
 def _divided(scope: Scope, op: Op, split: Split) -> None:
@@ -117,12 +116,17 @@ def _contraction(scope: Scope, op: Einsum | Convolution) -> None:
 def _pointwise(scope: Scope, op: Pointwise) -> None:
     inputs = [(tensor, scope.whole(tensor).layout) for tensor in op.inputs]
     outputs = [(tensor, scope.want(tensor)) for tensor in op.outputs]
-    _divided(scope, op, divide.pointwise(inputs, outputs))
+    _divided(scope, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
 
 
 def _attention(scope: Scope, op: Attention) -> None:
     query, key = scope.whole(op.query), scope.whole(op.key)
     _divided(scope, op, divide.attention(op, query.layout, key.layout))
+
+
+def _route(scope: Scope, op: Route) -> None:
+    tokens, gates = scope.whole(op.tokens), scope.whole(op.gates)
+    _divided(scope, op, divide.route(op, tokens.layout, gates.layout))
 
 
 def _lookup(scope: Scope, op: Gather | Scatter, table: Tensor) -> None:

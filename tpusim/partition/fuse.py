@@ -38,9 +38,12 @@ def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ..
 
 
 def _takes(op: Op, group: Pointwise) -> bool:
-    """Whether an element-wise group can run in the operation that makes its last operand."""
+    """Whether an element-wise group can run in the operation that makes its last operand.
+
+    A grouped matmul is a kernel of its own, which takes none.
+    """
     normed = isinstance(op, Pointwise) and op.over and group.linear
-    return isinstance(op, Einsum) or bool(normed)
+    return (isinstance(op, Einsum) and not op.ragged) or bool(normed)
 
 
 def _fused(host: Calc, node: Calc, group: Pointwise) -> Calc:

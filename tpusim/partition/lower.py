@@ -14,7 +14,9 @@ from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
+from tpusim.partition.experts import loads
 from tpusim.partition.feed import batch_copy
+from tpusim.partition.kernel_rings import kernel_ring, on_slowest
 from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
 from tpusim.partition.offload import (
@@ -28,6 +30,7 @@ from tpusim.partition.offload import (
 from tpusim.partition.passes import (
     Entry,
     HostCopy,
+    KernelRing,
     Planned,
     Ring,
 )
@@ -64,7 +67,7 @@ def lower(
     Raises PlanError for a matmul in a dtype that the chip has no rate for.
     """
     check_dtypes(plan, pod.chip)
-    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype)
+    sizes = sizes_of(graph, plan)
     decisions = Decisions(template, sizes, plan, pod, placement)
     lowerer = Lowerer(sizes, template, decisions, plan)
     (body,), gradients = lowerer.passes()
@@ -85,6 +88,12 @@ def lower(
         ),
         resident=optimizer.resident(template.weights, plan, sizes),
     )  # fmt: skip
+
+
+def sizes_of(graph: Graph, plan: Plan) -> Sizes:
+    """The sizes of the graph's dimensions and of the plan's axes."""
+    chosen = loads(graph.sizes.get("expert", 0), plan.expert_skew, plan.seed)
+    return Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen)
 
 
 def barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:
@@ -209,6 +218,9 @@ class Lowerer:
                 return (self._collective(entry, deps, life),)
             case Ring():
                 return (ring_loop(entry, self.sizes, self.decisions.buffers, deps),)
+            case KernelRing():
+                plan = self.decisions.plan
+                return kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case Nest():
@@ -261,7 +273,7 @@ class Lowerer:
     def _compute(self, calc: Calc, deps: tuple[Dep, ...], life: Life) -> Compute:
         return Compute(
             name=calc.name, phase=calc.phase, scope=calc.op.name, deps=deps,
-            work=work_of(calc, self.sizes, self.decisions.buffers),
+            work=on_slowest(work_of(calc, self.sizes, self.decisions.buffers), self.decisions.plan),
             flops=flops_of(calc, self.sizes),
             allocs=tuple(life.allocs), frees=tuple(life.frees),
         )  # fmt: skip

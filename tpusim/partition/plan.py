@@ -12,9 +12,12 @@ from tpusim.units import format_seconds
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
 COLLECTIVES = ("xla", "best")
+CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
 MATMUL_DTYPES = ("bf16", "int8", "fp8")
 WIDE_DTYPES = ("bf16", "f32")
 STYLES = ("plain", "maxtext")
+DISPATCHES = ("sort", "one_hot")
+EXCHANGES = ("all-to-all", "gather", "ring")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "circular", "zb-h1", "zb-h2")
 STAGE_AXES = ("dcn_stage", "stage")
 """The axes of a pipeline's stages, the outer one first."""
@@ -25,6 +28,7 @@ _CHOICES = {
     "lowering": LOWERINGS,
     "collectives": COLLECTIVES,
     "style": STYLES,
+    "expert_exchange": EXCHANGES,
     "dtype": WIDE_DTYPES,
     "param_dtype": WIDE_DTYPES,
     "moment_dtype": WIDE_DTYPES,
@@ -39,6 +43,7 @@ _OPTIONAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("reduce_dtype", "accumulator_dtype", "second_moment_dtype", "loss_dtype"), WIDE_DTYPES
     ),
+    "dispatch": DISPATCHES,
     "schedule": SCHEDULES,
 }
 """The words that may be empty, and what else they may be."""
@@ -107,8 +112,24 @@ class Plan:
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
     collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    context_exchange: how attention kernels see the keys and values of a sequence that `context`
+        shards: each device gathers them (`gather`), they travel round the axis beside the kernel
+        (`ring`), or heads are sharded instead of tokens in the kernel (`all-to-all`). Or axis ->
+        way, for several axes, which then take the place of `context` in the default rules.
+    context_balanced: each device has an early and a late part of a causal sequence, so that all see
+        as many keys (MaxText's `context_parallel_load_balance`); else the last device has nearly
+        twice the average, and all wait for it. The batch is reordered on input, which is free.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
+    capacity_factor: slots of each expert over its even share of the tokens of a sequence; what does
+        not find one is dropped. 0 drops nothing: each expert has as many as chose it.
+    dispatch: how tokens find their slots: by `sort`, through HBM, or by products with a `one_hot`
+        mask; empty for a mask where there is a capacity, and else a sort.
+    expert_exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each
+        device gathers all tokens, picks those of its experts, and results are scattered; or `ring`,
+        a gather in a collective matmul on the way there, and an all-to-all back.
+    expert_skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it; seed: of the
+        one draw that all layers share. The busiest device decides. For what is not dropped.
     schedule: of the pipeline over the axes `stage` and `dcn_stage`, in which order a stage works on
         the microbatches: `gpipe`, `1f1b` (where it is empty), `interleaved`, `zb-h1`, `zb-h2`, or
         `circular`, one program in which idle stages compute garbage.
@@ -144,7 +165,14 @@ class Plan:
     second_moment_dtype: str = ""
     loss_dtype: str = ""
     vocab_tiles: int = 1
+    context_exchange: str | Mapping[str, str] = "gather"
+    context_balanced: bool = True
     input_s: float = 0.0
+    capacity_factor: float = 0.0
+    dispatch: str = ""
+    expert_exchange: str = "all-to-all"
+    expert_skew: float = 0.0
+    seed: int = 0
     schedule: str = ""
     virtual_stages: int = 1
     stage_layers: Sequence[int] = ()
@@ -164,11 +192,12 @@ class Plan:
                     f"{name!r} is in plan.save and in plan.offload; keep it in one: save holds it "
                     "in HBM, offload on the host"
                 )
-        if not isinstance(self.offload_optimizer, bool):
-            raise PlanError(
-                f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
-            )
+        for key in ("offload_optimizer", "context_balanced"):
+            if not isinstance(getattr(self, key), bool):
+                raise PlanError(f"plan.{key} is {getattr(self, key)!r}; write true or false")
+        _exchanges("plan.context_exchange", self.context_exchange)
         object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
+        _check_routing(self)
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -250,12 +279,32 @@ class Plan:
         hosted = f", on the host: {', '.join(moved)}" if moved else ""
         made = f", input made in {format_seconds(self.input_s)}" if self.input_s else ""
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
+        routed = f", capacity {self.capacity_factor:g}" if self.capacity_factor else ""
+        routed += f", dispatch by {self.dispatch}" if self.dispatch else ""
+        routed += f", experts by {self.expert_exchange}" * (self.expert_exchange != "all-to-all")
+        routed += f", skew {self.expert_skew:g} of seed {self.seed}" if self.expert_skew else ""
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}"
             f"{self._pipelined}, "
-            f"remat {self.remat}{saved}{hosted}{tiles}, {self._dtypes}, {self.optimizer}, "
-            f"lowering {self.lowering} ({self.style}){best}{made}"
+            f"remat {self.remat}{saved}{hosted}{tiles}{self._context}, {self._dtypes}, "
+            f"{self.optimizer}, "
+            f"lowering {self.lowering} ({self.style}){best}{routed}{made}"
         )
+
+    @property
+    def exchanges_heads(self) -> bool:
+        """Whether some axis shards heads instead of tokens in kernels."""
+        ways = self.context_exchange
+        return "all-to-all" in ((ways,) if isinstance(ways, str) else ways.values())
+
+    @property
+    def _context(self) -> str:
+        """How keys and values cross the axes of the sequence, where they are not gathered."""
+        ways = self.context_exchange
+        late = "" if self.context_balanced else ", context not balanced"
+        if isinstance(ways, str):
+            return late if ways == "gather" else f", {ways} over the context{late}"
+        return "".join(f", {way} over {axis}" for axis, way in ways.items()) + late
 
     @property
     def _pipelined(self) -> str:
@@ -336,11 +385,48 @@ def _positive(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
 
 
+def _check_routing(plan: Plan) -> None:
+    """Raise PlanError for a capacity, a skew or a seed that is none, and for a contradiction."""
+    capacity, skew = plan.capacity_factor, plan.expert_skew
+    if not _is_number(capacity) or not 0 <= capacity < inf:
+        raise PlanError(
+            f"plan.capacity_factor is {capacity!r}; write a number above 0, such as 1.25, or 0 to "
+            "drop no token"
+        )
+    if not _is_number(skew) or not 0 <= skew <= 1:
+        raise PlanError(
+            f"plan.expert_skew is {skew!r}; write a number from 0, even, to 1, as chance has it"
+        )
+    if isinstance(plan.seed, bool) or not isinstance(plan.seed, int):
+        raise PlanError(f"plan.seed is {plan.seed!r}; it must be a whole number")
+    if plan.dispatch == "one_hot" and not capacity:
+        raise PlanError(
+            "plan.dispatch is 'one_hot', but plan.capacity_factor is 0: a mask has a fixed number "
+            "of slots; write a capacity_factor, such as 1.25, or dispatch = 'sort'"
+        )
+    if skew and capacity:
+        raise PlanError(
+            f"plan.expert_skew is {skew!r}, but plan.capacity_factor is {capacity!r}: a capacity "
+            "gives all experts as many slots; leave one of them out"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _seconds(where: str, value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < inf:
+    if not _is_number(value) or not 0 <= value < inf:
         raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
     return float(value)
+
+
+def _exchanges(where: str, value: Any) -> None:
+    named = value.items() if isinstance(value, Mapping) else [("", value)]
+    for axis, way in named:
+        if way not in CONTEXT_EXCHANGES:
+            at = f"{where}.{axis}" if axis else where
+            raise PlanError(f"{at} is {way!r}: {nearest(str(way), CONTEXT_EXCHANGES)}")
 
 
 def _names(where: str, value: Any) -> None:

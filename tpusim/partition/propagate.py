@@ -33,6 +33,7 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
     state: dict[str, _Open] = {
         name: list(given.get(name, ())) or _start(tensor, rules) for name, tensor in tensors.items()
     }
+    state |= {name: list(rules.layout(tensors[name])) for name in rules.kernels}
     _spread(state, ops, pairs)
     for name, tensor in tensors.items():
         _fill(state[name], rules.layout(tensor))
@@ -40,7 +41,11 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
 
 
 def _start(tensor: Tensor, rules: Rules) -> _Open:
-    fixed = tensor.role in (Role.PARAM, Role.INPUT)
+    """What is known of a tensor: all of weights and inputs, and of what experts have.
+
+    Codes constrain that always: their axis comes from the batch, which spreads no further.
+    """
+    fixed = tensor.role in (Role.PARAM, Role.INPUT) or "expert" in tensor.dims
     return list(rules.layout(tensor)) if fixed else [None] * len(tensor.dims)
 
 

@@ -2,7 +2,8 @@
 
 Quantised are the matmuls of the layers' weights, as AQT's and Qwix's recipes in MaxText do: forward
 (and recomputed), input gradient and weight gradient, each in the plan's dtype for it. Attention's
-products, the embedding and the projection to the vocabulary stay as they are. Operands lie in HBM
+products, the embedding, the projection to the vocabulary and the router stay as they are (so in
+DeepSeek-V3, arXiv:2412.19437, section 3.3.1). Operands lie in HBM
 in the compute dtype, and travel in it unless `gather_dtype` says otherwise. Before the matmul a
 pass over each finds the absolute maximum of each channel along what is summed, scales and casts.
 Assumed: the pass reads its operand once, is not fused to what makes it, and takes the maximum of
@@ -90,7 +91,10 @@ def _narrowed(calc: Calc, plan: Plan, weights: frozenset[str]) -> Calc:
 def _matmul_dtype(calc: Calc, plan: Plan, weights: frozenset[str]) -> str:
     """The plan's dtype for a layer's matmul with a weight, or for its gradient; else nothing."""
     op = calc.op
-    if not isinstance(op, Einsum) or UNQUANTISED in union_dims(*op.inputs):
+    if not isinstance(op, Einsum):
+        return ""
+    dims = union_dims(*op.inputs)
+    if UNQUANTISED in dims or ("expert" in dims and "slot" not in dims):
         return ""
     dtypes = plan.matmul_dtypes
     if op.output.primal in weights:

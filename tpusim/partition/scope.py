@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tpusim.graph import Op, Pointwise, Role, Scan, Tensor
+from tpusim.graph import COPIES, NARROW, Op, Pointwise, Role, Scan, Tensor, whole_dim
 from tpusim.partition.layout import Axes, Layout, Local, Step, reshard
 from tpusim.partition.split import Split
 from tpusim.partition.template import Buffer, Calc, Comm, Node, Purpose
 from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
+
+HEADS, TOKENS = ("heads", NARROW, COPIES), ("seq", "kv_seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Scope:
         """
         spare = self._spare(piece, target)
         for step in reshard(piece.layout, piece.partial, target, spare):
-            piece = self._collective(piece, step, _asked(step, needed))
+            piece = self._collective(piece, step, _asked(piece, step, needed))
         return replace(piece, layout=target, partial=())
 
     def _spare(self, piece: Piece, target: Layout) -> int:
@@ -171,7 +173,7 @@ class Scope:
         self.nodes.append(
             Comm(
                 name=f"{step.kind}/{key}", phase=self.phase, kind=step.kind, axes=step.axes,
-                payload=Local(tensor.dims, step.payload), dtype=tensor.dtype,
+                payload=Local(tensor.dims, _payload(tensor, step)), dtype=tensor.dtype,
                 purpose=self._purpose(tensor), reads=(piece.key,), writes=(key,),
                 tensor=tensor.name, dim=_changed(tensor, piece, step),
                 maker="" if step.sharing else piece.maker, asked=asked,
@@ -228,30 +230,53 @@ class Scope:
         return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
 
 
-def _asked(step: Step, needed: frozenset[str]) -> bool:
+def _asked(piece: Piece, step: Step, needed: frozenset[str]) -> bool:
     """Whether rules or annotations ask for a collective.
 
     Sums are what contraction over a sharded dimension means, and a gather frees an axis that the
     operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). A
-    gather for any other reason, and an exchange between dimensions, nobody asks for.
+    gather for any other reason, and an exchange between dimensions, nobody asks for; but what goes
+    to experts and comes back has to leave the batch's axis for theirs, and heads are sharded in
+    place of tokens only where the plan says so.
     """
     if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
         return needed.issuperset(step.axes)
-    return step.kind is not CollectiveKind.ALL_TO_ALL
+    if step.kind is CollectiveKind.ALL_TO_ALL:
+        changed = {whole_dim(dim) for dim in _dims_changed(piece.tensor, piece, step)}
+        heads = not changed.isdisjoint(HEADS) and not changed.isdisjoint(TOKENS)
+        return "expert" in changed or heads
+    return True
 
 
 def _changed(tensor: Tensor, piece: Piece, step: Step) -> str:
     """The first dimension whose axes the collective changes."""
+    return next(iter(_dims_changed(tensor, piece, step)), "")
+
+
+def _dims_changed(tensor: Tensor, piece: Piece, step: Step) -> tuple[str, ...]:
     triples = zip(tensor.dims, piece.layout, step.after, strict=True)
-    return next((dim for dim, before, after in triples if before != after), "")
+    return tuple(dim for dim, before, after in triples if before != after)
+
+
+def _payload(tensor: Tensor, step: Step) -> Layout:
+    """The layout of what a collective moves; an exchange with experts, as these have it.
+
+    That side may be uneven: the busiest device receives the most.
+    """
+    to_experts = step.kind is CollectiveKind.ALL_TO_ALL and "expert" in tensor.dims
+    if to_experts and step.after[tensor.dims.index("expert")]:
+        return step.after
+    return step.payload
 
 
 def _summed(op: Op, output: Tensor, split: Split) -> Axes:
     """The axes over which `output` is a partial sum: of dimensions that only the operands have.
 
     Sums that a group exchanges itself (`over`) are whole, and so are repeated heads' where the
-    narrow dimension is sharded like the wide one.
+    narrow dimension is sharded like the wide one. A copy sums nothing of the tensors beside it.
     """
+    if isinstance(op, Pointwise) and op.copies:
+        return ()
     whole = set(output.dims)
     over: tuple[str, ...] = ()
     if isinstance(op, Pointwise):

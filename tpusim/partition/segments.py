@@ -8,7 +8,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.partition.accumulate import Gradients, addition
 from tpusim.partition.decide import Decisions
 from tpusim.partition.layout import Local
-from tpusim.partition.lower import Bodies, Lowerer
+from tpusim.partition.lower import Bodies, Lowerer, sizes_of
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Template, Weight
@@ -50,7 +50,7 @@ def lowered(
     known: bodies of loops that other parts have too. summed: whether each pass ends with the
     addition of the gradients that it makes to their sums over microbatches.
     """
-    sizes = Sizes(part.graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype)
+    sizes = sizes_of(part.graph, plan)
     decisions = Decisions(template, sizes, plan, pod, placement)
     lowerer = Lowerer(sizes, template, decisions, plan, known)
     bodies, gradients = lowerer.passes()

@@ -11,6 +11,7 @@ from math import ceil
 import numpy as np
 
 from tpusim.graph import COMPUTE, STORED
+from tpusim.partition.experts import busiest
 from tpusim.partition.layout import Axes, Local
 from tpusim.program import Number
 
@@ -30,12 +31,15 @@ class Sizes:
     """Sizes of dimensions and of mesh axes, and what follows from them.
 
     With arrays for axes, every answer is an array of the same length, one element a mesh.
+    loads: tokens of each expert over the mean; empty where all have as many. Where experts are
+    sharded, a device's slots are those of the busiest device.
     """
 
     dims: Mapping[str, int]
     axes: Mapping[str, Number]
     compute_dtype: str = "bf16"
     stored_dtype: str = "f32"
+    loads: tuple[float, ...] = ()
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:
@@ -62,7 +66,15 @@ class Sizes:
         count: Number = 1
         for dim in dims:
             count = count * self.extent(dim, split.get(dim, ()))
+        if self.loads and "slot" in dims:
+            count = count * self._busiest(split.get("expert", ()))
         return count
+
+    def _busiest(self, axes: Axes) -> Number:
+        devices = self.group(axes)
+        if isinstance(devices, np.ndarray):
+            return np.array([busiest(self.loads, int(n)) for n in devices])
+        return busiest(self.loads, int(devices))
 
     def padded(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """The product of the global extents of `dims` with their padding."""

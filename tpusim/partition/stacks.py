@@ -127,7 +127,9 @@ def _gradients(nest: Nest, sizes: Sizes, buffers: Buffers, grad_dtype: str) -> t
 def _writes_in_place(node: Node) -> bool:
     if not isinstance(node, Calc):
         return False
-    return isinstance(node.op, Einsum) or (isinstance(node.op, Pointwise) and node.op.taped)
+    if isinstance(node.op, Einsum):
+        return not node.op.ragged
+    return isinstance(node.op, Pointwise) and node.op.taped
 
 
 def _copy(

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 
 from tpusim import graph, program
 from tpusim.graph import Op, Tensor, union_dims
+from tpusim.partition.experts import routing
 from tpusim.partition.layout import Axes
 from tpusim.partition.quantise import SCALE_FLOPS, is_quantised
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Buffer, Calc
 from tpusim.phase import Phase
 from tpusim.program import Flops, Number, Work
+from tpusim.program.grouped import bytes_read
 
 Buffers = Mapping[str, Buffer]
 
@@ -28,7 +30,11 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
-            return program.Matmul(batch, m, k, n, dtype, read, written, epilogue)
+            ragged = ("k" if "slot" not in op.output.dims else "m") if op.ragged else ""
+            if ragged:
+                item = sizes.itemsize(op.lhs.dtype)
+                read = bytes_read(batch, m, k, n, ragged, item)
+            return program.Matmul(batch, m, k, n, dtype, read, written, epilogue, ragged)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
         case graph.Attention():
@@ -38,6 +44,8 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
                 op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
             )
             return program.Vector(read, written, rows / sizes.itemsize("compute"))
+        case graph.Route():
+            return routing(op, split, sizes)
         case graph.Pointwise():
             return program.Vector(read, written, _vector_flops(op, split, sizes) + epilogue)
     raise TypeError(f"{calc.name}: no work is known for {type(op).__name__}")
@@ -122,10 +130,12 @@ def _attention(
 ) -> program.Attention:
     batch, q_len, heads, head_dim = (sizes.extent(d, split.get(d, ())) for d in op.query.dims)
     kv_len = sizes.extent(op.key.dims[1], split.get(op.key.dims[1], ()))
+    value = op.value.dims[-1]
+    value_dim = sizes.extent(value, ()) if value != op.query.dims[-1] else 0
     return program.Attention(
         batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, head_dim=head_dim,
         dtype=sizes.compute_dtype, causal=op.causal, window=op.window, backward=op.backward,
-        read_bytes=read, write_bytes=written,
+        read_bytes=read, write_bytes=written, value_dim=value_dim,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tpusim.program.work import Number
 
 
-def round_up(value: Number, multiple: float) -> Number:
+def round_up(value: Number, multiple: Number) -> Number:
     """The least multiple of `multiple` that is not below `value`.
 
     >>> round_up(4160, 128)

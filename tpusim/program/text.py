@@ -92,9 +92,10 @@ def _work(work: Work) -> str:
             )
         case Attention():
             kind = "attention backward" if work.backward else "attention"
+            values = f" and {_count(work.value_dim)}" if np.any(work.value_dim) else ""
             return (
                 f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, "
-                f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}"
+                f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}{values}"
             )
         case Vector():
             moved = work.read_bytes + work.write_bytes

@@ -19,7 +19,8 @@ class Matmul:
     """`batch` products of [m, k] by [k, n] on the systolic array.
 
     `epilogue_flops` are the vector operations of the element-wise group fused to it, and its bytes
-    are already in `read_bytes` and `write_bytes`.
+    are already in `read_bytes` and `write_bytes`. `ragged` is the side that is as long as an expert
+    has tokens, `m` or `k`, where the batch runs as one grouped kernel; it is then the mean.
     """
 
     batch: Number
@@ -30,6 +31,7 @@ class Matmul:
     read_bytes: Number
     write_bytes: Number
     epilogue_flops: Number = 0
+    ragged: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,10 @@ class Convolution:
 class Attention:
     """A fused attention kernel over `batch` sequences and `heads` query heads of the device.
 
-    `window` is the number of keys that a query may see (0: all of them). The backward kernel
-    computes the scores again; that costs time and is not counted in HFU.
+    `window` is the number of keys that a query may see (0: all of them). `value_dim` is the width
+    of the values where it is not that of queries and keys, `head_dim` (0: it is). `late`: a causal
+    kernel's queries are the last of the sequence, not an even share of early and late ones. The
+    backward kernel computes the scores again; that costs time and is not counted in HFU.
     """
 
     batch: Number
@@ -66,6 +70,13 @@ class Attention:
     backward: bool
     read_bytes: Number
     write_bytes: Number
+    value_dim: Number = 0
+    late: bool = False
+
+    @property
+    def value_width(self) -> Number:
+        """The width of the values and of the result."""
+        return self.value_dim if np.any(self.value_dim) else self.head_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NewType, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, conlist, create_model
 from pydantic import Field as Limits
@@ -13,9 +13,25 @@ from tpusim.partition.plan import Rule
 
 MOST = 10**9
 Count = Annotated[int, Limits(ge=1, le=MOST)]
+OrNone = NewType("OrNone", int)
+"""A count that may be 0, as it is where it is not written: no window, no latent, no experts."""
+
+
+def _hints(kind: type) -> Mapping[str, Any]:
+    """The fields of a dataclass and their types; a count whose default is 0 may be 0."""
+    none = {field.name for field in fields(kind) if field.default == 0}
+    return {
+        key: OrNone if key in none and hint is int else hint
+        for key, hint in get_type_hints(kind).items()
+    }
+
 
 _KINDS: Mapping[Any, tuple[Any, str]] = {
     int: (Count, f"a whole number from 1 to {MOST:,}, without quotes"),
+    OrNone: (
+        Annotated[int, Limits(ge=0, le=MOST)],
+        f"a whole number from 0 to {MOST:,}, without quotes",
+    ),
     float: (float, "a number, without quotes"),
     str: (str, "text in quotes"),
     bool: (bool, "true or false, without quotes"),
@@ -33,6 +49,11 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
         dict[str, list[str | list[str]]],
         "an axis, a list of axes or [] for each dimension of a tensor, such as "
         '"layer/mlp_hidden" = ["fsdp", [], "tensor"]',
+    ),
+    str | Mapping[str, str]: (
+        str | dict[str, str],
+        '"gather", "ring" or "all-to-all", or one for each axis, such as '
+        '{ context = "ring", ulysses = "all-to-all" }',
     ),
     Mapping[str, Sequence[str]] | None: (
         dict[str, str | list[str]],
@@ -70,8 +91,8 @@ SECTIONS: Mapping[str, str] = {
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
-    "model": get_type_hints(Transformer) | {"hf": str},
-    "plan": get_type_hints(Plan),
+    "model": {**_hints(Transformer), "hf": str},
+    "plan": _hints(Plan),
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
@@ -144,6 +165,9 @@ _NEEDED = required(Plan)
 RunFile = create_model(
     "RunFile", __config__=_STRICT, **_COMMON, plan=(_section("plan", _NEEDED), ...)
 )
+PlanFile = create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
+"""Changes of a plan: any of its keys."""
+
 SweepFile = create_model(
     "SweepFile",
     __config__=_STRICT,

@@ -48,6 +48,8 @@ class Measured:
     mlp_matrices: int = 3
     experts: int = 0
     experts_per_token: int = 0
+    capacity_factor: float = 0.0
+    expert_exchange: str = ""
     causal: bool = True
     mesh_counts: str = ""
     remat: str = "full"

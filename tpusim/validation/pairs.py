@@ -10,7 +10,8 @@ from tpusim.validation.outcome import Outcome
 
 SAME = (
     *("model", "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab"),
-    *("mlp_matrices", "experts", "causal", "seq_len", "framework"),
+    *("mlp_matrices", "experts", "capacity_factor", "expert_exchange"),
+    *("causal", "seq_len", "framework"),
 )
 THINGS = ("num_slices", "dtype", "topology", "chip")
 ALSO = ("remat", "save", "offload", "vocab_tiles", "optimizer", "attention")

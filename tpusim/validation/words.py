@@ -15,14 +15,13 @@ from tpusim.partition import Plan
 from tpusim.validation.devices import mesh_in_devices, pod_of
 from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
 from tpusim.validation.measured import Measured
-from tpusim.validation.model import model_of
+from tpusim.validation.model import model_of, widths_of
 from tpusim.validation.precision import DTYPES, precision_notes, precision_of
 
 QUANTISED = ("int8", "fp8")
 TRANSPOSED = "fsdp_transpose"
 UNSUPPORTED_AXES = {
     "sequence": "sequences sharded over chips",
-    "expert": "experts sharded over chips",
     "stage": "pipelines",
     "pipeline": "pipelines",
     "dcn_pipeline": "pipelines",
@@ -33,6 +32,9 @@ SAVED_NAMES: Mapping[str, tuple[str, ...]] = {
     "mlpwi_0": ("mlp_in_0",),
     "mlpwi_1": ("mlp_in_1",),
     "mlpwo": ("mlp_out",),
+    "moe_mlpwi_0": ("expert_mlp_in_0",),
+    "moe_mlpwi_1": ("expert_mlp_in_1",),
+    "moe_mlpwo": ("expert_out",),
 }
 """Names of tensors in the table where they differ from ours."""
 
@@ -57,10 +59,8 @@ def setup(run: Measured) -> Setup:
 
 def obstacles(run: Measured) -> Iterator[str]:
     """What of a run cannot be simulated yet."""
-    if run.experts:
-        yield f"mixtures of experts ({run.experts} here)"
-    if run.head_dim and not re.fullmatch(r"[0-9]{1,6}", run.head_dim):
-        yield f"latent attention or another head_dim than one number ({run.head_dim})"
+    if widths_of(run) is None:
+        yield f"a head_dim of {run.head_dim} in this model"
     if run.dtype not in (*DTYPES, *QUANTISED):
         yield f"{run.dtype} matmuls"
     for axis, size in mesh_of(run).items():
@@ -89,7 +89,8 @@ def plan_of(run: Measured, model: Transformer, pod: Slice) -> tuple[Plan, tuple[
         offload=offload, vocab_tiles=max(run.vocab_tiles, 1), rules=_rules(run, mesh),
         optimizer=optimizer_of(run)[0],
         dtype=DTYPES.get(run.dtype, "bf16"), matmul_dtype=quantised,
-        style=framework_of(run).style, **precision_of(run),
+        style=framework_of(run).style, capacity_factor=run.capacity_factor,
+        expert_exchange=run.expert_exchange or "all-to-all", **precision_of(run),
     )  # fmt: skip
     return plan, notes
 
@@ -102,7 +103,7 @@ def _rules(run: Measured, mesh: Mapping[str, int]) -> dict[str, str | tuple[str,
     if TRANSPOSED in mesh:
         other = tuple(axis for axis in (TRANSPOSED, "tensor") if axis in mesh)
         rules |= dict.fromkeys(("mlp", "heads", "kv_heads", "vocab"), other)
-        batch = ("dcn_data", "dcn_fsdp", "data", "fsdp", TRANSPOSED)
+        batch = ("dcn_data", "dcn_fsdp", "data", "fsdp", TRANSPOSED, "expert")
         rules["act_batch"] = tuple(axis for axis in batch if axis in mesh)
     return rules
 
@@ -165,8 +166,9 @@ def _kept(policy: str, model: Transformer) -> Iterator[str]:
 
 
 def _layer(model: Transformer) -> tuple[Op, ...]:
+    """The operations of one layer of each kind."""
     ops = model.graph(batch=1, seq_len=1).ops
-    return next(op.body for op in ops if isinstance(op, Scan))
+    return tuple(inner for op in ops if isinstance(op, Scan) for inner in op.body)
 
 
 def notes_of(run: Measured) -> Iterator[str]:
@@ -179,6 +181,8 @@ def notes_of(run: Measured) -> Iterator[str]:
     yield from precision_notes(run)
     if note := optimizer_of(run)[1]:
         yield note
+    if run.experts and not run.capacity_factor:
+        yield "no capacity factor is given: no token is dropped, and experts are chosen evenly"
     if not run.framework:
         yield "no framework is given: lowered as plain JAX"
     elif run.framework not in FRAMEWORKS:

@@ -34,6 +34,12 @@ def biases(layers: int, embed: int, mlp: int) -> int:
     return layers * (4 * embed + mlp + embed + 2 * embed)
 
 
+def oss_left_out(layers: int, experts: int) -> int:
+    """Biases of projections, router and experts, and the sinks of 64 heads: gpt-oss."""
+    projections = (64 + 2 * 8) * 64 + 2880
+    return layers * (projections + 64 + experts + experts * (2 * 2880 + 2880))
+
+
 PARAMETERS = {
     "llama-2-7b": 6_738_415_616,
     "llama-3.1-8b": 8_030_261_248,
@@ -51,6 +57,17 @@ PARAMETERS = {
     - biases(12, 768, 3072)
     - (768 * 768 + 3 * 768 + 30522)
     + 768,
+    "mixtral-8x7b-v0.1": 46_702_792_704,
+    "mixtral-8x22b-instruct-v0.1": 140_630_071_296,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    # less the biases of Q, K and V, and the shared expert's gate
+    "qwen1.5-moe-a2.7b": 14_315_784_192 - 24 * (3 * 2048 + 2048),
+    "gpt-oss-20b": 20_914_757_184 - oss_left_out(24, 32),
+    "gpt-oss-120b": 116_829_156_672 - oss_left_out(36, 128),
+    "deepseek-v2-lite": 15_706_484_224,
+    # the main model, less the biases that steer the router
+    "deepseek-v3": 671_026_419_200 - 58 * 256,
 }
 """Elements of the published checkpoints, less what the notes say is left out."""
 
@@ -72,6 +89,15 @@ def test_parameters_are_those_of_the_checkpoint(name: str) -> None:
         ("gemma-2-9b", "gemma2-9b", {"vocab": 256_128}),
         ("gemma-3-12b", "gemma3-12b", {"vocab": 262_144}),
         ("qwen3-8b", "qwen3-8b", {}),
+        ("mistral-7b-v0.1", "mistral-7b", {}),
+        ("mixtral-8x7b-v0.1", "mixtral-8x7b", {}),
+        ("mixtral-8x22b-instruct-v0.1", "mixtral-8x22b", {}),
+        ("qwen3-30b-a3b", "qwen3-30b-a3b", {}),
+        ("qwen3-235b-a22b", "qwen3-235b-a22b", {}),
+        ("gpt-oss-20b", "gpt-oss-20b", {}),
+        ("gpt-oss-120b", "gpt-oss-120b", {}),
+        ("deepseek-v2-lite", "deepseek-v2-lite", {}),
+        ("deepseek-v3", "deepseek-v3", {}),
     ],
 )
 def test_a_config_and_the_zoo_give_one_model(
@@ -118,6 +144,17 @@ def test_a_model_is_called_what_its_config_calls_it(tmp_path: Path) -> None:
         ("qwen2.5-7b", "tie_word_embeddings", "tied_embeddings", False),
         ("gpt2", "activation_function", "activation", "gelu"),
         ("bert-base-uncased", "hidden_act", "activation", "gelu"),
+        ("mixtral-8x7b-v0.1", "num_local_experts", "experts", 8),
+        ("mixtral-8x7b-v0.1", "num_experts_per_tok", "experts_per_token", 2),
+        ("qwen3-30b-a3b", "moe_intermediate_size", "expert_mlp", 768),
+        ("qwen1.5-moe-a2.7b", "shared_expert_intermediate_size", "shared_mlp", 5632),
+        ("gpt-oss-120b", "num_local_experts", "experts", 128),
+        ("gpt-oss-20b", "layer_types", "global_every", 2),
+        ("deepseek-v2-lite", "first_k_dense_replace", "dense_layers", 0),
+        ("deepseek-v2-lite", "n_shared_experts", "shared_mlp", 2 * 1408),
+        ("deepseek-v2-lite", "q_lora_rank", "q_rank", 1536),
+        ("deepseek-v3", "first_k_dense_replace", "dense_layers", 3),
+        ("deepseek-v3", "qk_nope_head_dim", "head_dim", 192),
     ],
 )
 def test_a_key_that_is_not_written_has_the_default_of_its_class(
@@ -190,6 +227,54 @@ def test_windows_of_gemma() -> None:
     assert windows(**gemma, sliding_window_pattern=1) == (0, 0)
 
 
+def test_windows_of_gpt_oss_alternate() -> None:
+    assert windows(**like("gpt-oss-20b")) == (128, 2)
+    assert windows(**like("gpt-oss-20b", sliding_window=None)) == (0, 0)
+
+
+def test_windows_of_qwen_moe() -> None:
+    """Of the second, each other layer below `max_window_layers`; of the third, all layers."""
+    asked = {"sliding_window": 4096, "use_sliding_window": True}
+    assert windows(**like("qwen1.5-moe-a2.7b", **asked | {"max_window_layers": 24})) == (4096, 2)
+    assert windows(**like("qwen1.5-moe-a2.7b", **asked | {"max_window_layers": 0})) == (0, 0)
+    assert windows(**like("qwen3-30b-a3b", **asked)) == (4096, 0)
+
+
+def test_which_layers_have_experts() -> None:
+    qwen = from_hf(like("qwen3-30b-a3b", decoder_sparse_step=2))
+    assert [qwen.has_experts(i) for i in range(4)] == [False, True, False, True]
+    assert from_hf(like("qwen3-30b-a3b", mlp_only_layers=[0, 1])).dense_layers == 2
+    assert from_hf(like("deepseek-v3", first_k_dense_replace=0)).dense_layers == 0
+    assert not from_hf(like("deepseek-v3", n_routed_experts=None)).experts
+
+
+def test_experts_may_be_counted_by_another_name() -> None:
+    """transformers 5 writes a Qwen3 MoE's `num_experts` as `num_local_experts`."""
+    qwen = like("qwen3-30b-a3b", num_local_experts=64)
+    del qwen["num_experts"]
+    assert from_hf(qwen).experts == 64
+
+
+def test_queries_without_a_rank_are_projected_at_once() -> None:
+    assert from_hf(config("deepseek-v2-lite")).q_rank == 0
+    assert from_hf(config("deepseek-v3")).q_rank == 1536
+
+
+def test_a_head_dim_beside_latent_attention_is_its_rotated_part() -> None:
+    """transformers writes it so, and it says nothing that the other keys do not."""
+    assert from_hf(like("deepseek-v3", head_dim=64)) == from_hf(like("deepseek-v3"))
+
+
+def test_kimi_k2_is_a_deepseek_v3() -> None:
+    """arXiv:2507.20534, Table 2: 1.04 T parameters, 32.6 B active."""
+    kimi = like("deepseek-v3", model_type="kimi_k2", num_attention_heads=64, n_group=1,
+                num_key_value_heads=64, first_k_dense_replace=1, n_routed_experts=384,
+                vocab_size=163840)  # fmt: skip
+    model = from_hf(kimi)
+    assert model.parameter_count == 1_026_408_209_408
+    assert model.active_parameter_count == pytest.approx(32.6e9, rel=0.01)
+
+
 def test_windows_of_qwen() -> None:
     qwen = like("qwen3-8b", sliding_window=4096, use_sliding_window=True)
     assert windows(**qwen) == (0, 0)
@@ -221,6 +306,22 @@ def test_what_costs_nothing_is_not_noted() -> None:
         ("gemma-3-12b", {}, ["the vision encoder (vision_config)"]),
         ("qwen2.5-7b", {}, ["the biases of Q, K and V"]),
         ("qwen3-8b", {}, []),
+        ("mixtral-8x7b-v0.1", {}, []),
+        ("qwen3-30b-a3b", {}, []),
+        ("qwen1.5-moe-a2.7b", {}, [
+            "the biases of Q, K and V (qkv_bias = true)", "the gate of the shared expert",
+        ]),
+        ("gpt-oss-20b", {}, [
+            "the biases of the attention's projections (attention_bias = true)",
+            "the sinks of the attention, a number a head beside the scores",
+            "the biases of the router and the experts",
+        ]),
+        ("deepseek-v2-lite", {}, []),
+        ("deepseek-v3", {}, [
+            "the layers that predict further tokens (num_nextn_predict_layers = 1)",
+            "that a token may go to the experts of some groups only (n_group = 8)",
+            "the biases that steer the router",
+        ]),
         ("gpt2", {}, [
             "dropout (attn_pdrop = 0.1, resid_pdrop = 0.1, embd_pdrop = 0.1)",
             "the table of learnt positions (n_positions = 1024)",
@@ -238,18 +339,11 @@ def test_soft_caps_that_are_not_written_are_noted_too() -> None:
 
 
 CANNOT = [
-    ({"architectures": ["MixtralForCausalLM"], "num_local_experts": 8},
-     r"'MixtralForCausalLM' cannot be simulated yet, as it has experts \(num_local_experts = 8\); "
-     "known are LlamaForCausalLM, "),
-    ({"architectures": ["MixtralForCausalLM"]}, "it has experts; known"),
-    ({"model_type": "gpt_oss", "num_local_experts": 32}, "gpt_oss.* experts"),
-    ({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128}, r"\(num_experts = 128\)"),
-    ({"architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 256, "kv_lora_rank": 512},
-     r"experts \(n_routed_experts = 256\) and latent attention \(kv_lora_rank = 512\)"),
-    ({"architectures": ["NovelMoeForCausalLM"], "num_experts": 4}, "NovelMoe.* experts"),
-    ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, "llama4.* experts"),
+    ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, "llama4.* chunks; known"),
+    ({"architectures": ["DeepseekV32ForCausalLM"], "index_topk": 2048},
+     r"V32.* as it has attention that picks its keys \(index_topk = 2048\); known are Llama"),
+    (like("qwen3-30b-a3b", linear_num_value_heads=32), "linear attention"),
     ({"architectures": ["MambaForCausalLM"]}, "state-space layers"),
-    (LLAMA | {"num_experts": 8}, r"LlamaForCausalLM.* \(num_experts = 8\)"),
     (like("gemma-2-9b", use_bidirectional_attention=True), "attention in both directions"),
     (like("gpt2", add_cross_attention=True), "attention over another sequence"),
     (like("bert-base-uncased", position_embedding_type="relative_key"), "relative positions"),
@@ -264,6 +358,26 @@ def test_one_expert_is_no_experts() -> None:
 
 
 BAD = [
+    ({"architectures": ["NovelMoeForCausalLM"], "num_experts": 4, "kv_lora_rank": 8},
+     r"'NovelMoeForCausalLM' is unknown, and so how it means its experts \(num_experts = 4\) and "
+     r"latent attention \(kv_lora_rank = 8\); known are Llama"),
+    (LLAMA | {"num_experts": 8},
+     "num_experts is 8, but LlamaForCausalLM has no experts; leave it out, or write the arch"),
+    (like("mixtral-8x7b-v0.1", kv_lora_rank=512),
+     "kv_lora_rank is 512, but MixtralForCausalLM has no latent attention; leave it out"),
+    (like("mixtral-8x7b-v0.1", num_experts_per_tok=9),
+     r"num_experts_per_tok is 9, but there are 8 experts \(num_local_experts\); write .* 1 to 8"),
+    (like("mixtral-8x7b-v0.1", num_local_experts="8"), 'num_local_experts is "8"; write a whole'),
+    (like("deepseek-v2-lite", num_experts_per_tok=None), "num_experts_per_tok is missing; write"),
+    (like("deepseek-v3", moe_layer_freq=2), "moe_layer_freq is 2; only experts in each layer"),
+    (like("deepseek-v3", first_k_dense_replace=61), "none of the 61 layers has experts; write"),
+    (like("deepseek-v3", num_key_value_heads=8),
+     r"num_key_value_heads is 8, but with latent attention .* the 128 heads .*; write 128"),
+    (like("deepseek-v3", kv_lora_rank=0), "kv_lora_rank is 0; write a whole number from 1"),
+    (like("deepseek-v3", v_head_dim=None), "v_head_dim is missing; write a whole number from 1"),
+    (like("qwen3-30b-a3b", mlp_only_layers=[0, 5]),
+     r"mlp_only_layers is \[0, 5\]; only the first layers can be without experts, so write"),
+    (like("qwen3-30b-a3b", mlp_only_layers="0"), 'mlp_only_layers is "0"; only the first'),
     ({}, "neither architectures nor model_type says what the model is; known are Llama"),
     ({"num_experts": 8}, "neither architectures nor"),
     ({"architectures": []}, "neither architectures nor"),

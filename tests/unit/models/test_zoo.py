@@ -15,6 +15,22 @@ BILLIONS = {
     "gpt3-175b": 174.567,
     "llama2-7b": 6.738,
     "llama2-70b": 68.977,
+    "llama2-13b": 13.016,
+    "llama3-8b": 8.030,
+    "llama3-70b": 70.554,
+    "mistral-7b": 7.242,
+    "mixtral-8x7b": 46.703,
+    "mixtral-8x22b": 140.630,
+    "palm-8b": 8.63,
+    "palm-62b": 62.50,
+    "palm-540b": 540.35,
+    "qwen3-30b-a3b": 30.532,
+    "qwen3-235b-a22b": 235.094,
+    "deepseek-v2-lite": 15.706,
+    "deepseek-v2": 235.741,
+    "deepseek-v3": 671.026,
+    "gpt-oss-20b": 20.915,
+    "gpt-oss-120b": 116.829,
     "llama3.1-8b": 8.030,
     "llama3.1-70b": 70.554,
     "llama3.1-405b": 405.853,
@@ -34,7 +50,20 @@ BILLIONS = {
     "qwen3-32b": 32.762,
 }
 """Published with the runs or the weights (Llama, Qwen3: the number of elements of the checkpoints;
-Gemma 2: arXiv:2408.00118, Table 2)."""
+Gemma 2: arXiv:2408.00118, Table 2; PaLM: arXiv:2204.02311, Table 1; gpt-oss: with the biases and
+sinks that are left out here)."""
+
+ACTIVE_BILLIONS = {
+    "mixtral-8x7b": (12.9, 0.01),
+    "mixtral-8x22b": (39.1, 0.01),
+    "qwen3-30b-a3b": (3.3, 0.02),
+    "qwen3-235b-a22b": (22, 0.02),
+    "deepseek-v2": (21, 0.03),
+    "deepseek-v3": (37, 0.02),
+}
+"""Published as what a token passes, to the digits given, with the share by which ours may differ:
+Mixtral (mistral.ai, "Mixtral of experts" and "Cheaper, better, faster, stronger"), Qwen3
+(arXiv:2505.09388, Table 2), DeepSeek (arXiv:2405.04434 and arXiv:2412.19437, abstracts)."""
 
 
 def test_every_model_of_the_zoo_is_counted() -> None:
@@ -44,6 +73,45 @@ def test_every_model_of_the_zoo_is_counted() -> None:
 @pytest.mark.parametrize(("name", "billions"), BILLIONS.items())
 def test_parameters_are_those_published(name: str, billions: float) -> None:
     assert models.load(name).parameter_count == pytest.approx(billions * 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "given"), ACTIVE_BILLIONS.items())
+def test_parameters_that_a_token_passes_are_those_published(
+    name: str, given: tuple[float, float]
+) -> None:
+    billions, near = given
+    assert models.load(name).active_parameter_count == pytest.approx(billions * 1e9, rel=near)
+
+
+def test_gpt_osss_active_parameters_leave_the_lookup_out() -> None:
+    """3.61 and 5.13 billion (arXiv:2508.10925, Table 1): with one of the two tables only."""
+    for name, billions in (("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)):
+        model = models.load(name)
+        passed = model.active_parameter_count - model.vocab * model.embed
+        assert passed == pytest.approx(billions * 1e9, rel=2e-3)
+
+
+def test_deepseek_v3s_token_passes_36_6_billion_without_the_lookup() -> None:
+    """Of its published weights 36.6 B are active, the output head of 0.9 B included."""
+    model = models.load("deepseek-v3")
+    passed = model.active_parameter_count - model.vocab * model.embed
+    assert passed == pytest.approx(36.6e9, rel=1e-3)
+
+
+def test_palm_to_the_last_weight() -> None:
+    """118 layers of one norm, queries, a key, a value and a result, and three MLP matrices."""
+    embed, heads, head_dim, mlp = 18432, 48, 256, 73728
+    layer = 2 * embed * heads * head_dim + 2 * embed * head_dim + 3 * embed * mlp + embed
+    assert models.load("palm-540b").parameter_count == 118 * layer + embed + 256_000 * embed
+
+
+def test_deepseek_v3_to_the_last_weight() -> None:
+    """3 dense layers and 58 of 256 experts, one shared expert and a router; see `test_latent`."""
+    embed, mlp, expert = 7168, 18432, 3 * 7168 * 2048
+    dense, routed = 3 * embed * mlp, 257 * expert + 256 * embed
+    layers = 61 * (187_107_328 + 2 * embed) + 3 * dense + 58 * routed
+    tables = 2 * 129_280 * embed + embed
+    assert models.load("deepseek-v3").parameter_count == layers + tables == 671_026_404_352
 
 
 def test_the_flagship_is_counted_to_the_last_weight() -> None:
@@ -73,7 +141,7 @@ def test_every_model_names_its_source(name: str) -> None:
     ("name", "sentence"),
     [
         ("bert", "no model 'bert' in the zoo; did you mean 'bert-480b'"),
-        ("llama3-70b", "did you mean 'llama3.1-70b'"),
+        ("llama-3-70b", "did you mean 'llama3-70b'"),
         ("zzz", "valid are bert-480b, "),
         (3, "no model 3 in the zoo"),
     ],

@@ -36,7 +36,7 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
         (
             {"fsdp": 4, "tensr": 4}, {},
             "plan.mesh.tensr shards nothing: no rule and no annotation names it; use one of "
-            "context, data, dcn_data, dcn_fsdp, fsdp, tensor",
+            "context, data, dcn_data, dcn_fsdp, expert, fsdp, tensor",
         ),
         (MESH, {"global_batch": 0}, "plan.global_batch is 0; it must be a whole number"),
         (

@@ -68,6 +68,18 @@ def test_the_name_says_what_norms_a_layer_has(written: str, has: set[str]) -> No
     assert ("norms of queries and keys" in " ".join(notes)) == ("qk_norm" in has)
 
 
+def test_deepseek_v3_is_known_by_its_dimensions() -> None:
+    """The table says the width of an expert, and two widths of a head."""
+    deepseek = load("deepseek-v3")
+    row = run(model="DeepSeek3-671B", n_layers=61, d_model=7168, n_heads=128, n_kv_heads=128,
+              d_ff=2048, head_dim="192qk/128v", vocab=129280, params_b=671, experts=256,
+              experts_per_token=8)  # fmt: skip
+    model, notes = model_of(row)
+    assert replace(model, name=deepseek.name) == deepseek
+    assert len(notes) == 1
+    assert "latent attention of ranks 1536 and 512" in notes[0]
+
+
 def test_gemma_3_is_known_by_its_dimensions() -> None:
     gemma = load("gemma3-12b")
     row = run(model="Gemma3-12B", n_layers=48, d_model=3840, n_heads=16, n_kv_heads=8, d_ff=15360,
@@ -197,12 +209,11 @@ def test_the_other_dimension_of_the_weights() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"experts": 8}, "mixtures of experts (8 here)"),
-        ({"head_dim": "192qk/128v"}, "latent attention or another head_dim"),
+        ({"head_dim": "192qk/128v"}, "a head_dim of 192qk/128v in this model"),
+        ({"head_dim": "wide"}, "a head_dim of wide in this model"),
         ({"dtype": "int4"}, "int4 matmuls"),
         ({"mesh": "fsdp=8;sequence=2"}, "sequences sharded over chips (mesh axis sequence)"),
         ({"mesh": "fsdp=16;dcn_pipeline=2"}, "pipelines (mesh axis dcn_pipeline)"),
-        ({"mesh": "fsdp=8;expert=2"}, "experts sharded over chips (mesh axis expert)"),
     ],
 )
 def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> None:
@@ -210,6 +221,37 @@ def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> Non
     one = outcome(run(**columns, mfu_half_causal_pct=40.0))
     assert (one.status, one.predicted_s, one.measured_mfu) == ("error", None, 0.4)
     assert one.reason.startswith("not simulated yet: ")
+
+
+def test_experts_are_of_the_width_and_the_capacity_of_the_table() -> None:
+    given = setup(run(experts=8, experts_per_token=2, capacity_factor=1.25))
+    model, plan = given.model, given.plan
+    assert (model.experts, model.experts_per_token, model.expert_mlp) == (8, 2, model.mlp)
+    assert plan.capacity_factor == 1.25
+    dropless = setup(run(experts=8, experts_per_token=2, mesh="fsdp=4;expert=4"))
+    assert (dropless.plan.capacity_factor, dropless.plan.expert_exchange) == (0, "all-to-all")
+    gathered = run(experts=8, experts_per_token=2, mesh="expert=16", expert_exchange="gather")
+    assert setup(replace(gathered, experts=16)).plan.expert_exchange == "gather"
+    assert "no token is dropped" in ", ".join(dropless.notes)
+
+
+def test_an_expert_axis_of_a_dense_run_contradicts_itself() -> None:
+    assert "the model has no experts" in outcome(run(mesh="fsdp=8;expert=2")).reason
+
+
+def test_deepseek_v3_is_known_by_its_name() -> None:
+    for written in ("DeepSeek3-671B", "deepseek-v3"):
+        model, notes = model_of(
+            run(model=written, n_layers=6, experts=16, experts_per_token=2, d_ff=2048, params_b=40)
+        )
+        assert (model.dense_layers, model.mlp, model.shared_mlp) == (3, 18432, 2048)
+        assert (model.experts, model.expert_mlp) == (16, 2048)
+        assert "the first 3 layers have an MLP of 18432" in ", ".join(notes)
+
+
+def test_saved_names_of_experts_are_those_of_maxtext() -> None:
+    columns = {"experts": 8, "experts_per_token": 2, "save": "moe_mlpwi_0,moe_mlpwo"}
+    assert set(setup(run(**columns)).plan.save) == {"expert_mlp_in_0", "expert_out"}
 
 
 def test_axes_of_one_chip_are_no_obstacle() -> None:

@@ -43,6 +43,12 @@ class Config:
         value = self.value(key)
         return None if value is None else self._whole(key, value, least)
 
+    def needed(self, key: str, least: int = 1) -> int:
+        """A key that may not be there only where the family's class has a default."""
+        if self.value(key) is None:
+            raise self.fault(f"{self._named(key)} is missing; {_whole(least)}")
+        return self._whole(key, self.value(key), least)
+
     def flag(self, key: str) -> bool:
         """A key that is true or false."""
         value = self.value(key)

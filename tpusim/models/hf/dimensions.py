@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.models.hf.config import Config, config_of
+from tpusim.models.hf.experts import experts
 from tpusim.models.hf.families import ACTIVATIONS
 from tpusim.models.hf.file import shown
+from tpusim.models.hf.latent import latent
 from tpusim.models.hf.windows import windows
 from tpusim.models.transformer import Transformer
 
@@ -33,7 +35,8 @@ def hf_dimensions(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         "name": _name(read, config),
         **_layer(read),
         **sizes,
-        **_heads(read, sizes),
+        **(latent(read, sizes["heads"]) if read.family.latent else _heads(read, sizes)),
+        **experts(read, sizes["layers"]),
         "activation": _activation(read),
         "tied_embeddings": _tied(read),
         **windows(read, sizes["layers"]),

@@ -40,6 +40,9 @@ BIASES = {
     "attention_bias": "the biases of the attention's projections",
     "mlp_bias": "the biases of the MLP's projections",
 }
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Keys that say how many experts there are; transformers reads some of them for one another."""
+
 SOFT_CAPS = {
     "attn_logit_softcapping": "the soft cap of the attention scores",
     "final_logit_softcapping": "the soft cap of the logits",
@@ -54,7 +57,10 @@ class Family:
     layer: fields of `Transformer` that no key gives. defaults: of the keys that a config may leave
     out. sizes, activation: the keys that give the dimensions and the activation function.
     windows: which layers see a window of the keys, where `layer_types` does not say: `none`,
-    `all`, `pattern` (all but each so many-th), `last` (from `max_window_layers` on).
+    `all`, `pattern` (all but each so many-th), `last` (from `max_window_layers` on), `alternate`
+    (each other one up to there).
+    experts: dimensions of the experts, and the keys that give them; none where there are none.
+    latent: attention is latent.
     left_out: keys that ask for what is not modelled, and always: what no key asks for.
     """
 
@@ -65,6 +71,8 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
     activation: str = "hidden_act"
     windows: str = "none"
+    experts: Mapping[str, str] = field(default_factory=dict)
+    latent: bool = False
     left_out: Mapping[str, str] = field(default_factory=lambda: DROPOUT | BIASES)
     always: tuple[str, ...] = ()
 
@@ -77,6 +85,23 @@ _GEMMA_DEFAULTS = {
 _QWEN_DEFAULTS = {
     "num_key_value_heads": 32, "hidden_act": "silu", "tie_word_embeddings": False,
     "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
+}  # fmt: skip
+_MIXTRAL_EXPERTS = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+_QWEN_EXPERTS = {
+    "experts": "num_experts", "experts_per_token": "num_experts_per_tok",
+    "expert_mlp": "moe_intermediate_size", "expert_every": "decoder_sparse_step",
+}  # fmt: skip
+_DEEPSEEK_EXPERTS = {
+    "experts": "n_routed_experts", "experts_per_token": "num_experts_per_tok",
+    "expert_mlp": "moe_intermediate_size",
+}  # fmt: skip
+_DEEPSEEK_DEFAULTS = {
+    "hidden_act": "silu", "tie_word_embeddings": False, "kv_lora_rank": 512, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+_DEEPSEEK_LEFT_OUT = DROPOUT | BIASES | {
+    "num_nextn_predict_layers": "the layers that predict further tokens",
+    "n_group": "that a token may go to the experts of some groups only",
 }  # fmt: skip
 _POSITIONS = "the table of learnt positions"
 
@@ -135,6 +160,67 @@ FAMILIES: tuple[Family, ...] = (
         windows="last",
     ),
     Family(
+        architectures=("MixtralForCausalLM",),
+        types=("mixtral",),
+        defaults={"num_key_value_heads": 8, "hidden_act": "silu", "tie_word_embeddings": False,
+                  "num_local_experts": 8, "num_experts_per_tok": 2},
+        windows="all",
+        experts=_MIXTRAL_EXPERTS,
+    ),
+    Family(
+        architectures=("Qwen2MoeForCausalLM",),
+        types=("qwen2_moe",),
+        defaults=_QWEN_DEFAULTS | {"num_key_value_heads": 16, "num_experts": 60,
+                                   "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+                                   "shared_expert_intermediate_size": 5632,
+                                   "decoder_sparse_step": 1, "qkv_bias": True},
+        windows="alternate",
+        experts=_QWEN_EXPERTS | {"shared_mlp": "shared_expert_intermediate_size"},
+        left_out=DROPOUT | BIASES | {"qkv_bias": "the biases of Q, K and V"},
+        always=("the gate of the shared expert",),
+    ),
+    Family(
+        architectures=("Qwen3MoeForCausalLM",),
+        types=("qwen3_moe",),
+        layer={"qk_norm": True},
+        defaults=_QWEN_DEFAULTS | {"num_key_value_heads": 4, "num_experts": 128,
+                                   "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+                                   "decoder_sparse_step": 1},
+        windows="all",
+        experts=_QWEN_EXPERTS,
+    ),
+    Family(
+        architectures=("GptOssForCausalLM",),
+        types=("gpt_oss",),
+        defaults={"num_key_value_heads": 8, "head_dim": 64, "hidden_act": "silu",
+                  "tie_word_embeddings": False, "sliding_window": 128, "sliding_window_pattern": 2,
+                  "num_local_experts": 128, "num_experts_per_tok": 4, "attention_bias": True},
+        windows="pattern",
+        experts=_MIXTRAL_EXPERTS,
+        always=("the sinks of the attention, a number a head beside the scores",
+                "the biases of the router and the experts"),
+    ),
+    Family(
+        architectures=("DeepseekV2ForCausalLM",),
+        types=("deepseek_v2",),
+        defaults=_DEEPSEEK_DEFAULTS | {"first_k_dense_replace": 0, "n_routed_experts": 64,
+                                       "n_shared_experts": 2, "moe_intermediate_size": 1407},
+        experts=_DEEPSEEK_EXPERTS,
+        latent=True,
+        left_out=_DEEPSEEK_LEFT_OUT,
+    ),
+    Family(
+        architectures=("DeepseekV3ForCausalLM",),
+        types=("deepseek_v3", "kimi_k2"),
+        defaults=_DEEPSEEK_DEFAULTS | {"first_k_dense_replace": 3, "n_routed_experts": 256,
+                                       "n_shared_experts": 1, "moe_intermediate_size": 2048,
+                                       "num_experts_per_tok": 8, "n_group": 8},
+        experts=_DEEPSEEK_EXPERTS,
+        latent=True,
+        left_out=_DEEPSEEK_LEFT_OUT,
+        always=("the biases that steer the router",),
+    ),
+    Family(
         architectures=("GPT2LMHeadModel",),
         types=("gpt2",),
         layer={"gated": False, "rotary": False},
@@ -162,40 +248,36 @@ FAMILIES: tuple[Family, ...] = (
 )  # fmt: skip
 
 CANNOT = {
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "latent attention": ("kv_lora_rank",),
     "state-space layers": ("mamba_d_state", "ssm_cfg", "state_size"),
+    "linear attention": ("linear_num_value_heads",),
+    "attention in chunks": ("attention_chunk_size",),
+    "attention that picks its keys": ("index_topk",),
     "attention over another sequence": ("add_cross_attention", "is_encoder_decoder"),
     "attention in both directions": ("use_bidirectional_attention",),
     "relative positions": ("position_embedding_type",),
 }
 """What cannot be simulated yet, and the keys that ask for it."""
 
+OF_SOME = {"experts": EXPERT_KEYS, "latent attention": ("kv_lora_rank",)}
+"""What some families have, and the keys that ask for it."""
+
 HARMLESS = (None, False, 0, 1, "absolute")
 """Values with which none of these keys asks for anything; one expert is an MLP."""
 
 CANNOT_TYPES = {
-    "mixtral": ("experts",),
-    "qwen2_moe": ("experts",),
-    "qwen3_moe": ("experts",),
-    "gpt_oss": ("experts",),
-    "llama4": ("experts",),
-    "deepseek_v2": ("experts", "latent attention"),
-    "deepseek_v3": ("experts", "latent attention"),
-    "mamba": ("state-space layers",),
-    "t5": ("attention over another sequence",),
+    "llama4": "attention in chunks",
+    "deepseek_v32": "attention that picks its keys",
+    "qwen3_next": "linear attention",
+    "mamba": "state-space layers",
+    "t5": "attention over another sequence",
 }
 """Known `model_type`s that cannot be simulated yet, with the reason."""
 
 CANNOT_CLASSES = {
-    "MixtralForCausalLM": "mixtral",
-    "Qwen2MoeForCausalLM": "qwen2_moe",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "GptOssForCausalLM": "gpt_oss",
     "Llama4ForCausalLM": "llama4",
     "Llama4ForConditionalGeneration": "llama4",
-    "DeepseekV2ForCausalLM": "deepseek_v2",
-    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "DeepseekV32ForCausalLM": "deepseek_v32",
+    "Qwen3NextForCausalLM": "qwen3_next",
     "MambaForCausalLM": "mamba",
     "T5ForConditionalGeneration": "t5",
 }

@@ -7,6 +7,9 @@ from typing import Any
 from tpusim.models.hf.config import Config, config_of
 from tpusim.models.hf.file import shown
 
+_ONE_IS_NONE = ("n_group",)
+"""Keys with which 1 asks for nothing: all experts are one group."""
+
 
 def hf_notes(config: str | Path | Mapping[str, Any]) -> tuple[str, ...]:
     """Each thing that changes the cost or the parameters and that `from_hf` leaves out.
@@ -20,7 +23,8 @@ def hf_notes(config: str | Path | Mapping[str, Any]) -> tuple[str, ...]:
 def _left_out(config: Config) -> Iterator[str]:
     asked: dict[str, list[str]] = {}
     for key, what in config.family.left_out.items():
-        if config.value(key):
+        value = config.value(key)
+        if value and (key not in _ONE_IS_NONE or value != 1):
             asked.setdefault(what, []).append(f"{key} = {shown(config.value(key))}")
     for what, keys in asked.items():
         yield f"{what} ({', '.join(keys)})"

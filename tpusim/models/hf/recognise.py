@@ -1,6 +1,6 @@
 """Which family a config belongs to, or why none that can be simulated."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,6 +11,7 @@ from tpusim.models.hf.families import (
     CANNOT_TYPES,
     FAMILIES,
     HARMLESS,
+    OF_SOME,
     Family,
 )
 from tpusim.models.hf.file import shown
@@ -27,7 +28,8 @@ def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> 
     """The family that `architectures` and `model_type` of a config name.
 
     where: the words that name the config. keys: all that it says, its parts included. Raises
-    `ModelError` for what is unknown, what cannot be simulated yet, and where the two disagree.
+    `ModelError` for what is unknown, what cannot be simulated yet, and where the two disagree, or
+    keys ask for what the family does not have.
     """
     name, kind = _architecture(where, table), _type(where, table)
     if name is None and kind is None:
@@ -35,7 +37,9 @@ def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> 
             f"{where}: neither architectures nor model_type says what the model is; {KNOWN}"
         )
     _refuse(where, name, kind, keys)
-    return _family(where, name, kind)
+    family = _family(where, name, kind, keys)
+    _check_understood(where, family, keys)
+    return family
 
 
 def _architecture(where: str, table: Mapping[str, Any]) -> str | None:
@@ -58,13 +62,9 @@ def _type(where: str, table: Mapping[str, Any]) -> str | None:
 
 def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> None:
     """Raise for what is understood and cannot be simulated yet."""
-    found = {
-        what: f"{what} ({key} = {shown(keys[key])})"
-        for what, names in CANNOT.items()
-        for key in names
-        if keys.get(key) is True or keys.get(key) not in HARMLESS
-    }
-    for what in CANNOT_TYPES.get(CANNOT_CLASSES.get(name or "", kind or ""), ()):
+    found = {what: f"{what} ({key} = {shown(keys[key])})" for what, key in _asked(CANNOT, keys)}
+    what = CANNOT_TYPES.get(CANNOT_CLASSES.get(name or "", kind or ""))
+    if what:
         found.setdefault(what, what)
     if found:
         raise ModelError(
@@ -73,13 +73,36 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
         )
 
 
-def _family(where: str, name: str | None, kind: str | None) -> Family:
+def _asked(
+    things: Mapping[str, tuple[str, ...]], keys: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """What the keys ask for of `things`, and the key of each that does."""
+    for what, names in things.items():
+        for key in names:
+            if keys.get(key) is True or keys.get(key) not in HARMLESS:
+                yield what, key
+
+
+def _check_understood(where: str, family: Family, keys: Mapping[str, Any]) -> None:
+    """Raise where a key asks for what other families have and this one has not."""
+    has = {"experts": bool(family.experts), "latent attention": family.latent}
+    for what, key in _asked(OF_SOME, keys):
+        if not has[what]:
+            raise ModelError(
+                f"{where}: {key} is {shown(keys[key])}, but {family.architectures[0]} has no "
+                f"{what}; leave it out, or write the architecture that has them; {KNOWN}"
+            )
+
+
+def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> Family:
     family = _TYPES.get(kind or "") if name is None else _CLASSES.get(name)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
         near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ModelError(f"{where}: the {said} is unknown; {hint}{KNOWN}")
+        asks = [f"{what} ({key} = {shown(keys[key])})" for what, key in _asked(OF_SOME, keys)]
+        of = f", and so how it means its {' and '.join(asks)}" if asks else ""
+        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{KNOWN}")
     if kind is not None and kind not in family.types:
         raise ModelError(
             f"{where}: architectures says {name} and model_type {kind!r}; write "

@@ -37,6 +37,9 @@ def _types(config: Config, layers: int) -> Sequence[Any]:
     if config.family.windows == "last":
         first = config.count("max_window_layers", least=0) or 0
         return [LOCAL if i >= first else WHOLE for i in range(layers)]
+    if config.family.windows == "alternate":
+        end = config.count("max_window_layers", least=0) or 0
+        return [LOCAL if i % 2 == 0 and i < end else WHOLE for i in range(layers)]
     every = config.count(PATTERN) or config.family.defaults[PATTERN]
     return [WHOLE if (i + 1) % every == 0 else LOCAL for i in range(layers)]
 
