@@ -48,7 +48,7 @@ THIN = 2.0
 """Points of a bar that is drawn without an edge, as it would be nothing but that."""
 
 NAMES = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHTS: "weight gradients"}
-SENT, UNREAD, OTHER = "waiting for a transfer", "computing what nobody reads", "other work"
+SENT, UNREAD, OTHER = "waits for a transfer", "computes for nobody", "other work"
 PALER = 0.5
 """How much of its colour the last of several chunks has lost."""
 
@@ -122,15 +122,19 @@ def _name(result: Result, stage: int) -> str:
 
 
 def _kinds(result: Result, data: Pipeline) -> Iterator[tuple[str, Style, list[Bar]]]:
-    """What is drawn alike: its name in the legend, if it has one, its style and its bars."""
+    """What is drawn alike: its name in the legend, if it has one, its style and its bars.
+
+    Of several chunks the legend has the first and the last.
+    """
     chunks = result.plan.virtual_stages
     for kind, style in PASS_STYLES.items():
         for chunk in range(chunks):
             bars = [(use.stage, ran.start_ps, ran.end_ps) for use in data.stages for ran in use.ran
                     if (ran.slot.kind, ran.slot.chunk) == (kind, chunk)]  # fmt: skip
             part = f" (chunk {chunk})" if chunks > 1 else ""
+            name = NAMES[kind] + part if chunk in (0, chunks - 1) else ""
             if bars:
-                yield NAMES[kind] + part, _paler(style, chunk / max(1, chunks - 1)), bars
+                yield name, _paler(style, chunk / max(1, chunks - 1)), bars
     transfer = next(
         (style for label, style in style_of(result).items() if label in STAGE_AXES), None
     )
@@ -217,6 +221,6 @@ def _shares(ax: "Axes", data: Pipeline, places: Sequence[int]) -> None:
         )  # fmt: skip
     what = "lost" if data.schedule == CIRCULAR else "bubble"
     ax.annotate(
-        what, (1, 1), xycoords="axes fraction", xytext=(5, 4), textcoords="offset points",
-        fontsize=SMALL, color=INK,
+        what, (1, 0), xycoords="axes fraction", xytext=(5, -4), textcoords="offset points",
+        va="top", fontsize=SMALL, color=INK,
     )  # fmt: skip
