@@ -36,11 +36,12 @@ def shift(
 
 def chain_places(spans: Sequence[Span], topology: Topology) -> NDArray[np.intp]:
     """The place of each chip in the chain of its group, [*coordinates]; 0 in a group of one."""
+    if not on_torus(spans):
+        return np.zeros(topology.dims, dtype=np.intp)
     inner, part, dims = covered(spans, topology)
     places = np.zeros(part.dims, dtype=np.intp)
-    if inner:
-        chips = one_chain(inner, part).chips
-        places[tuple(np.moveaxis(chips, -1, 0))] = np.arange(chips.shape[1])
+    chips = one_chain(inner, part).chips
+    places[tuple(np.moveaxis(chips, -1, 0))] = np.arange(chips.shape[1])
     shape = [length if dim in dims else 1 for dim, length in enumerate(topology.dims)]
     return np.broadcast_to(places.reshape(shape), topology.dims)
 
@@ -51,10 +52,10 @@ def shift_loads(spans: Sequence[Span], topology: Topology, ahead: Numbers, back:
     ahead: bytes that each place of a chain sends to the next one, the last to the first. back: to
     the one before, the first to the last. A chain of one sends nothing.
     """
-    inner, part, dims = covered(spans, topology)
     whole = np.zeros(link_shape(topology))
-    if not inner:
+    if not on_torus(spans):
         return whole
+    inner, part, dims = covered(spans, topology)
     closed = bool(ahead[-1] or back[0])
     chain = Chain.of(one_chain(inner, part).chips, closed, part)
     edges = chain.forward.shape[1]

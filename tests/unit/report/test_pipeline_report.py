@@ -65,9 +65,10 @@ def result(schedule: str = "1f1b", chunks: int = 1, slices: int = 1) -> Result:
     model = ts.models.Transformer(
         name="m", layers=16, embed=2048, mlp=8192, heads=16, kv_heads=8, vocab=32000
     )
-    stages = {"dcn_stage": slices, "stage": STAGES // slices} if slices > 1 else {"stage": STAGES}
+    inner = {"stage": STAGES // slices} if slices < STAGES else {}
+    stages = {"dcn_stage": slices, **inner} if slices > 1 else {"stage": STAGES}
     plan = ts.Plan(
-        mesh={**stages, "fsdp": 4 * slices, "tensor": 4}, seq_len=2048, global_batch=64,
+        mesh={**stages, "fsdp": 4, "tensor": 4 * slices}, seq_len=2048, global_batch=64,
         microbatches=MICROBATCHES, schedule=schedule, virtual_stages=chunks,
     )  # fmt: skip
     return ts.simulate(model, plan, ts.Slice("v5p", "4x4x4", slices))
@@ -168,9 +169,10 @@ def test_no_text_is_cut_off_and_none_lies_on_another(plot: Any, schedule: str, c
     check_texts(axes_of(plot(result(schedule, chunks))))
 
 
+@pytest.mark.parametrize("slices", [2, 4])
 @pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
-def test_the_same_holds_over_slices(plot: Any) -> None:
-    check_texts(axes_of(plot(result(slices=2))))
+def test_the_same_holds_over_slices(plot: Any, slices: int) -> None:
+    check_texts(axes_of(plot(result(slices=slices))))
 
 
 def check_texts(axes: Sequence[Axes]) -> None:
