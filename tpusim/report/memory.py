@@ -1,8 +1,9 @@
 """HBM over the step, as a figure: its level, its peak and who holds it, and the limit."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tpusim.program import Pass
 from tpusim.report.canvas import SMALL, beside, device_of, head, legend, new_figure, quiet, scale
@@ -110,14 +111,20 @@ def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:
 
 def columns(use: MemoryUse) -> tuple[list[int], list[int]]:
     """The lowest and the highest level in each of `COLUMNS` equal parts of the step."""
-    lows, highs = [use.peak_bytes] * COLUMNS, [0] * COLUMNS
-    for (start, level), (end, _) in pairwise((*use.levels, (use.end_s, 0))):
-        first, last = (min(COLUMNS - 1, int(time / use.end_s * COLUMNS)) for time in (start, end))
-        for at in range(first, last + 1):
-            highs[at] = max(highs[at], level)
-            if end > start:
-                lows[at] = min(lows[at], level)
-    return lows, highs
+    starts, levels = (np.array(each) for each in zip(*use.levels, strict=True))
+    ends = np.append(starts[1:], use.end_s)
+    first, last = (np.minimum(COLUMNS - 1, (times / use.end_s * COLUMNS).astype(int))
+                   for times in (starts, ends))  # fmt: skip
+    lows, highs = np.full(COLUMNS, use.peak_bytes), np.zeros(COLUMNS, dtype=levels.dtype)
+    lasting = ends > starts
+    for at in (first, last):
+        np.maximum.at(highs, at, levels)
+        np.minimum.at(lows, at[lasting], levels[lasting])
+    for at in np.flatnonzero(last - first > 1):
+        within, level = slice(first[at], last[at]), levels[at]
+        highs[within] = np.maximum(highs[within], level)
+        lows[within] = np.minimum(lows[within], level)
+    return lows.tolist(), highs.tolist()
 
 
 def _limit(ax: "Axes", use: MemoryUse) -> None:

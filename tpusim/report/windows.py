@@ -69,8 +69,9 @@ def _in_slots(result: Result, by_name: Records) -> Iterator[Trip]:
     """A trip of the longest loop in the middle slot of each kind of the fullest stage."""
     calls = {op.name: op.segment for op in result.program.body if isinstance(op, Call)}
     bodies = {segment.name: segment.body for segment in result.program.segments}
-    for kind in Pass if calls else ():
-        slots = [each for each in stage_uses(result)[result.lane].ran if each.slot.kind is kind]
+    ran = stage_uses(result)[result.lane].ran if calls else ()
+    for kind in Pass:
+        slots = [each for each in ran if each.slot.kind is kind]
         for slot, *within in slots[len(slots) // 2 :][:1]:
             trips = _longest(bodies[calls[str(slot)]], by_name, 1, (within[0], within[1]))
             yield from (

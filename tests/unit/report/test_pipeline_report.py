@@ -41,6 +41,7 @@ from tpusim.report import (
     write_report,
 )
 from tpusim.report.tables import operations, transfers
+from tpusim.report.traffic import link_volumes
 from tpusim.report.utilisation import IDLE, STALLED, WORK
 from tpusim.result import PICO, Result
 from tpusim.stages import StageUse
@@ -358,3 +359,30 @@ def test_a_stage_is_a_process_of_the_trace(schedule: str, chunks: int, expand: A
         if expand == "all":
             length = sum(round(e["dur"] * 10**6) for e in core)
             assert length == one.timeline.total_ps
+
+
+@cache
+def uneven() -> Result:
+    """Chunks of one stage that differ: layers with experts, and first ones without."""
+    model = ts.models.Transformer(
+        name="m", layers=10, embed=2048, mlp=8192, heads=16, vocab=32000, experts=8,
+        experts_per_token=2, expert_mlp=2048, dense_layers=1,
+    )  # fmt: skip
+    plan = ts.Plan(
+        mesh={"stage": 2, "fsdp": 8, "expert": 4}, seq_len=1024, global_batch=128, microbatches=4,
+        schedule="interleaved", virtual_stages=2, stage_layers=(3, 3, 2, 2),
+    )  # fmt: skip
+    return ts.simulate(model, plan, ts.Slice("v5p", "4x4x4"))
+
+
+def test_chunks_that_differ_are_told_apart() -> None:
+    one = uneven()
+    most: dict[str, int] = {}
+    for use in one.timeline.links:
+        most[use.link] = max(most.get(use.link, 0), use.volume_nb)
+    assert {link: sum(of.values()) for link, of in link_volumes(one).items()} == most
+    assert [use.layers for use in pipeline_data(one).stages] == [(3, 2), (3, 2)]
+    points = roofline_data(one, 10**6).points
+    assert len({point.name for point in points}) == len(points)
+    assert sum(point.seconds for point in points) <= one.step_time_s
+    assert all(plot(one) for plot in PLOTS)
