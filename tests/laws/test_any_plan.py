@@ -6,6 +6,7 @@ A plan runs, or is refused with a sentence; it never ends in anything else.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 
 import pytest
 
@@ -140,6 +141,29 @@ def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
     pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
     model, plan = random_model(rng), random_plan(rng, pod)
     plan = replace(plan, seq_len=2048, vocab_tiles=rng.choice([2, 4, 64]))
+    obeys_folded_and_not(model, plan, pod)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
+    model, plan = random_model(rng), random_plan(rng, pod)
+    experts = rng.choice([1, 2, 4, 8])
+    model = replace(
+        model, experts=experts, experts_per_token=rng.randint(1, experts), layers=4,
+        expert_mlp=rng.choice([0, 512]), shared_mlp=rng.choice([0, 256]),
+        dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]),
+    )  # fmt: skip
+    own = {axis: size for axis, size in plan.mesh.items() if not axis.startswith("dcn")}
+    axis = rng.choice(sorted(own))
+    expert = gcd(own[axis], experts)
+    capacity = rng.choice([0.0, 0.0, 1.25])
+    plan = replace(
+        plan, mesh={**plan.mesh, axis: own[axis] // expert, "expert": expert}, save=(),
+        capacity_factor=capacity, expert_exchange=rng.choice(["all-to-all", "gather", "ring"]),
+        expert_skew=0.0 if capacity else rng.random(), seed=seed,
+    )  # fmt: skip
     obeys_folded_and_not(model, plan, pod)
 
 
