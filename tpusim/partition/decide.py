@@ -27,6 +27,7 @@ from tpusim.partition.passes import (
 )
 from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import narrowed, with_passes
+from tpusim.partition.relayout import with_relayouts
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
 from tpusim.partition.travel import reduced_in, travelling, with_casts
@@ -103,6 +104,8 @@ class Decisions:
             first_sync=all(low.first_sync for low in lows),
             kernels_carry=all(low.kernels_carry for low in lows),
         )
+        if self.plan.lowering != "ideal":
+            entries = with_relayouts(entries, self.buffers, self.sizes)
         return with_casts(with_passes(entries, self.buffers), self.buffers)
 
 
