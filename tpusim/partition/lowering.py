@@ -35,7 +35,8 @@ class Lowering:
     gather, gather_algorithm: weight gathers; an empty algorithm is an all-gather.
     reduce, reduce_algorithm: gradient reductions, likewise.
     twice: gathers that several matmuls use, where the others are rings.
-    first_sync: the first gather of a loop's body is synchronous: no prefetch crosses the boundary.
+    first_sync: no prefetch crosses the boundary of a loop's body, so a gather is synchronous where
+        no product of the body comes before its first reader: mostly the first.
     outside_sync: gathers outside of the loop over layers are synchronous (embedding and head).
     kernels_carry: whether a transfer goes on beside an attention kernel.
     regather_after: matmuls after which a gathered copy is gathered again rather than kept.
@@ -79,6 +80,7 @@ class _Line:
     dimensions: int | None = None
     whole: bool | None = None
     max_group: int | None = None
+    min_group: int = 1
 
     def holds(self, generation: str, style: str, group: Group) -> bool:
         asked = (
@@ -87,6 +89,7 @@ class _Line:
             (self.dimensions in (None, group.dimensions)),
             (self.whole in (None, group.whole)),
             (self.max_group is None or group.size <= self.max_group),
+            (self.min_group <= group.size),
         )
         return all(asked)
 
@@ -159,10 +162,28 @@ _TABLE = (
     ),
     _Line(
         Lowering(
+            _ASYNC, _SYNC,
+            shown_by="plain layers of 8 experts (embed 4096, mlp 14336) on v5e 4x4, fsdp 4 x "
+            "expert 4: gathers over the 4 beside matmuls, prefetch depth one, also across the "
+            "synchronous all-to-alls; gradients by synchronous fused reduce-scatter",
+        ),
+        ("v5e",), "plain",
+    ),
+    _Line(
+        Lowering(
             _SYNC, _SYNC, reduce_algorithm="all-reduce",
             shown_by="plain scanned language model on v6e 16x16: 8 of 8 gathers synchronous",
         ),
         ("v6e",), "plain", whole=True,
+    ),
+    _Line(
+        Lowering(
+            _SYNC, _SYNC, reduce_algorithm="all-reduce",
+            shown_by="the same layers of experts on v6e 16x16, fsdp 32 x expert 8: gathers and "
+            "all-reduces over the 32, synchronous (over 4 on v6e 4x4 and 16 on v5p 4x4x4: fused "
+            "reduce-scatters)",
+        ),
+        ("v6e",), "plain", min_group=32,
     ),
     _Line(
         Lowering(

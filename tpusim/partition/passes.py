@@ -237,20 +237,24 @@ def prefetch(entries: Sequence[Entry], first_sync: bool, kernels_carry: bool) ->
 
     A gather starts when the one before it is done, which is when the matmul that needed that one
     starts; no later than where it stands, and not before its operand is there. The first of the
-    body has none before it, and is synchronous where `first_sync`. Where kernels carry nothing, an
-    attention kernel waits for the gather that is under way. What a gather takes from other slices
-    starts when the gather before it does.
+    body has none before it and starts with the body, beside the rings of other weights or the
+    router; where no product comes before its reader, nothing carries it, and it is synchronous
+    where `first_sync` (the gathers of experts' weights on v6e 4x4 with MaxText's flags and on v5e
+    4x4, libtpu 0.0.42.1). Where kernels carry nothing, an attention kernel waits for the gather
+    that is under way, and a gather that has only grouped products to run beside is synchronous
+    (sorted experts on v5e 4x4). What a gather takes from other slices starts when the gather before
+    it does.
     """
     taken = {key for entry in entries if _is_prefetched(entry) for key in entry.reads}
     feeding = [e for e in entries if _is_prefetched(e) and not taken.isdisjoint(e.writes)]
     others = [entry for entry in entries if entry not in feeding]
-    ahead = _beside_matmuls(others, feeding, first_sync)
+    ahead = _beside_matmuls(others, feeding, first_sync, kernels_carry)
     result = _one_gather_ahead(ahead, feeding, first_sync)
     return result if kernels_carry else _kernels_wait(result)
 
 
 def _beside_matmuls(
-    entries: Sequence[Entry], feeding: Sequence[Planned], first_sync: bool
+    entries: Sequence[Entry], feeding: Sequence[Planned], first_sync: bool, kernels_carry: bool
 ) -> list[Entry]:
     """Start each asynchronous gather beside the matmul before its own.
 
@@ -264,16 +268,16 @@ def _beside_matmuls(
     for place, gather in enumerate(entries):
         if not _is_prefetched(gather):
             continue
-        if previous is None and first_sync:
-            gather = replace(gather, mode=Mode.SYNC)
-            start = place
-        else:
-            start = max(min(beside, place), _after_operand(entries, place, sources))
-        if previous is not None:
+        start = max(min(beside, place), _after_operand(entries, place, sources))
+        user = _first_user(entries, place)
+        waits = first_sync if previous is None else not kernels_carry
+        if waits and not _carried(entries[start:user], previous is None):
+            gather, start = replace(gather, mode=Mode.SYNC), place
+        elif previous is not None:
             gather = replace(gather, waits_for=(previous.name,))
         starts.setdefault(start, []).append(gather)
         moved.add(place)
-        previous, beside = gather, _first_user(entries, place)
+        previous, beside = gather, user
     result: list[Entry] = []
     for place, entry in enumerate(entries):
         result.extend(starts.get(place, ()))
@@ -307,6 +311,18 @@ def _one_gather_ahead(
             starts.setdefault(begin, []).append(part)
             previous, start = part, place
     return [e for place, entry in enumerate(entries) for e in (*starts.get(place, ()), entry)]
+
+
+def _carried(beside: Sequence[Entry], first: bool) -> bool:
+    """Whether a gather can go on beside these: the first needs a product, no kernel, to do so."""
+    products = [_product(entry) for entry in beside]
+    grouped = any(product is not None and product.ragged for product in products)
+    return any(p is not None and not p.ragged for p in products) or not (first or grouped)
+
+
+def _product(entry: Entry) -> Einsum | None:
+    calc = entry.calc if isinstance(entry, Ring) else entry
+    return calc.op if isinstance(calc, Calc) and isinstance(calc.op, Einsum) else None
 
 
 def _is_prefetched(entry: Entry) -> TypeGuard[Planned]:
