@@ -171,8 +171,9 @@ def _bytes(
     calc: Calc, split: Mapping[str, Axes], sizes: Sizes, buffers: Buffers
 ) -> tuple[Number, Number]:
     """Bytes read and written: operands as divided, and what the fused groups add."""
-    own = {tensor.name for op in (calc.op, *calc.epilogue) for tensor in op.outputs}
-    operands = [t for op in (calc.op, *calc.epilogue) for t in op.inputs if t.name not in own]
+    ops = (calc.op, *calc.epilogue, *calc.generated)
+    own = {tensor.name for op in ops for tensor in op.outputs}
+    operands = [t for op in ops for t in op.inputs if t.name not in own]
     if isinstance(calc.op, graph.Gather):
         operands = [calc.op.output, calc.op.ids]
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
