@@ -1,6 +1,7 @@
 """Experts: what a plan may ask of them, how unevenly they are chosen, and what sorting costs."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log, prod
 from random import Random
@@ -10,12 +11,13 @@ from tpusim.errors import PlanError
 from tpusim.graph import Route
 from tpusim.partition.layout import Axes
 from tpusim.partition.plan import Plan
-from tpusim.program import Vector
+from tpusim.program import Number, Vector
+from tpusim.program.numeric import largest, smallest
 
 if TYPE_CHECKING:
     from tpusim.partition.sizes import Sizes
 
-_ONLY_EXPERTS = ("capacity_factor", "dispatch", "expert_skew")
+_ONLY_EXPERTS = ("capacity_factor", "dispatch", "expert_buffer", "expert_skew")
 
 
 def check_experts(plan: Plan, sharding: Collection[Axes], sizes: Mapping[str, int]) -> None:
@@ -76,6 +78,40 @@ def busiest(each: tuple[float, ...], devices: int) -> float:
     if devices == 1 or not own:
         return 1.0
     return max(sum(each[i * own : (i + 1) * own]) / own for i in range(devices))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Rows of the buffers of `experts` where no token is dropped: of each of its `choices`.
+
+    factor: over the mean; 0 for as many as could come. Shapes are fixed before anybody has chosen,
+    so a device with n-th of the experts has room for `min(n, experts / choices)` times the mean:
+    either all choices of all tokens, or each of its experts chosen by all (MaxText's moe.py,
+    `get_ragged_buffer_size`; a ragged all-to-all over 4 chips of v6e leaves 4 times the rows, which
+    each pass but the grouped kernels goes through, libtpu 0.0.42.1).
+    """
+
+    experts: int
+    choices: int
+    factor: float = 0.0
+
+    def over(self, devices: Number, filled: Number) -> Number:
+        """The rows over those that are filled, of a device of `devices`: at most as many times.
+
+        filled: those of the busiest device over the mean. Nothing is dropped for want of room.
+        """
+        most = self.factor or self.experts / self.choices
+        return largest(1.0, smallest(devices, most) / filled)
+
+
+def buffers_of(plan: Plan, sizes: Mapping[str, int]) -> Room | None:
+    """The room that the plan gives to slots; none where a capacity sizes them, or there are none.
+
+    sizes: of the graph's dimensions.
+    """
+    if plan.capacity_factor or "expert" not in sizes:
+        return None
+    return Room(sizes["expert"], sizes["choice"], plan.expert_buffer)
 
 
 def routing(op: Route, split: Mapping[str, Axes], sizes: "Sizes") -> Vector:

@@ -13,7 +13,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
-from tpusim.partition.experts import loads
+from tpusim.partition.experts import buffers_of, loads
 from tpusim.partition.feed import batch_copy
 from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
@@ -53,7 +53,8 @@ def lower(
     """
     check_dtypes(plan, pod.chip)
     chosen = loads(graph.sizes.get("expert", 0), plan.expert_skew, plan.seed)
-    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen)
+    room = buffers_of(plan, graph.sizes)
+    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen, room)
     decisions = Decisions(template, sizes, plan, pod, placement)
     outside = dict(template.gradients)
     memory = Memory(
