@@ -117,19 +117,22 @@ def buffers_of(plan: Plan, sizes: Mapping[str, int]) -> Room | None:
 def routing(op: Route, split: Mapping[str, Axes], sizes: "Sizes") -> Vector:
     """The work of sorting tokens: rows pass through HBM, picked by the order of their experts.
 
-    A dispatch gathers the row of each slot: it is read, and written. A combine gathers the rows
-    back, then reads them and writes their sum for each token. The transpose of a weighted one
-    first writes each token's gradient times its gates, and gathers what the combine had gathered
-    again for the gates' gradient (MaxText's moe.py, `permute` and `unpermute`). A multiplication
-    and an addition each element of a slot; the sort of the experts' numbers is not counted.
+    A dispatch first repeats the row of each token for its choices, and then gathers the row of each
+    slot: both are read, and written. A combine gathers the rows back, then reads them and writes
+    their sum for each token, in f32. The transpose of a weighted one first writes each token's
+    gradient times its gates, and gathers what the combine had gathered again for the gates'
+    gradient (MaxText's moe.py, `permute` and `unpermute`; its repetition is a pass of its own and
+    its gathers need no other on v6e 2x2, libtpu 0.0.42.1. `jnp.take` needs one that selects, in
+    place of the repetition). A conversion, a multiplication and an addition each element of a slot;
+    the sort of the experts' numbers is not counted.
     """
     one, other = op.tokens, op.output
     slots, tokens = (other, one) if op.dispatch else (one, other)
     row = sizes.product(slots.dims, split) * sizes.itemsize(slots.dtype)
     own = sizes.product(tokens.dims, split) * sizes.itemsize(tokens.dtype)
-    flops = 2 * sizes.product(slots.dims, split)
+    flops = 3 * sizes.product(slots.dims, split)
     if not op.dispatch:
         return Vector(2 * row, row + own, flops)
     if op.weighted:
         return Vector(own + 3 * row, 3 * row, 2 * flops)
-    return Vector(row, row, 0.0)
+    return Vector(own + row, 2 * row, 0.0)
