@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tpusim.errors import TpusimError
     from tpusim.explain import explain_collectives, explain_placement
     from tpusim.hardware import Chip, Slice, load_chip
+    from tpusim.maxtext import from_maxtext
     from tpusim.partition import Plan
     from tpusim.report import write_report
     from tpusim.result import Result
@@ -40,6 +41,7 @@ _HOMES = {
     "TpusimError": "tpusim.errors",
     "explain_collectives": "tpusim.explain",
     "explain_placement": "tpusim.explain",
+    "from_maxtext": "tpusim.maxtext",
     "load_chip": "tpusim.hardware",
     "models": "tpusim",
     "read_run": "tpusim.runfile",
@@ -59,6 +61,7 @@ __all__ = [
     "__version__",
     "explain_collectives",
     "explain_placement",
+    "from_maxtext",
     "load_chip",
     "models",
     "read_run",

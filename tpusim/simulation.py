@@ -5,10 +5,18 @@ from functools import lru_cache, partial
 
 from tpusim.engine import check_network_mode, run
 from tpusim.errors import PlanError
-from tpusim.graph import COMPUTE, Graph, Remat, Scan, training_step, with_tiled_loss
+from tpusim.graph import (
+    COMPUTE,
+    Graph,
+    Remat,
+    Scan,
+    training_step,
+    with_repeated_keys,
+    with_tiled_loss,
+)
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Routing, Transformer
-from tpusim.partition import Plan, Template, loss_parts, lower, structure
+from tpusim.partition import Plan, Template, kernel_copies, loss_parts, lower, structure
 from tpusim.placing import Engine, Run, fastest, run_on, ways
 from tpusim.result import Result, Verdicts, make_result
 
@@ -62,27 +70,31 @@ def planned_graph(model: Transformer, plan: Plan) -> Graph:
         capacity_factor=plan.capacity_factor, dispatch=plan.dispatch, exchange=plan.expert_exchange
     )
     parts: Mapping[str, int] = {}
-    if plan.vocab_tiles > 1:
-        parts = loss_parts(
-            plan, model.graph(batch=plan.microbatch, seq_len=plan.seq_len, routing=routing)
-        )
+    copies = 0
+    if plan.vocab_tiles > 1 or plan.exchanges_heads:
+        forward = model.graph(batch=plan.microbatch, seq_len=plan.seq_len, routing=routing)
+        parts = loss_parts(plan, forward)
+        copies = kernel_copies(plan, forward)
     return step_graph(
         model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype,
-        tuple(parts.items()), routing,
+        tuple(parts.items()), routing, copies,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=32)
 def step_graph(
     model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str = COMPUTE,
-    parts: tuple[tuple[str, int], ...] = (), routing: Routing | None = None,
+    parts: tuple[tuple[str, int], ...] = (), routing: Routing | None = None, copies: int = 0,
 ) -> Graph:  # fmt: skip
     """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`.
 
     parts: into how many each dimension of the loss is cut, see `with_tiled_loss`. routing: how
-        tokens find their experts.
+        tokens find their experts. copies: to how many K/V heads are repeated before a kernel, see
+        `with_repeated_keys`.
     """
     forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype, routing=routing)
+    if copies:
+        forward = with_repeated_keys(forward, copies)
     return training_step(with_tiled_loss(forward, dict(parts)), remat)
 
 

@@ -90,17 +90,3 @@ def test_exchanges_take_the_share_that_gshard_measured(seq_len: int) -> None:
     result = simulate(model, plan, Slice("v3", "8x8"))
     share = result.breakdown_s["exposed expert"] / result.step_time_s
     assert share == pytest.approx(0.16, abs=0.06)
-
-
-@pytest.mark.parametrize("sequences", [8, 12])
-def test_mixtral_without_drops_reaches_the_mfu_of_maxtext(sequences: int) -> None:
-    """54.89 % on 64 chips of v5p, with the grouped kernel (MaxText, Run_Mixtral.md @0ed7bd529).
-
-    Taken: fsdp, 4096 tokens a sequence, and layers computed again; the batch is not stated.
-    """
-    model = Transformer(
-        layers=32, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab=32000,
-        experts=8, experts_per_token=2,
-    )  # fmt: skip
-    plan = Plan(mesh={"fsdp": 64}, seq_len=4096, global_batch=64 * sequences, style="maxtext")
-    assert simulate(model, plan, Slice("v5p", "4x4x4")).mfu == pytest.approx(0.5489, rel=0.05)

@@ -6,7 +6,7 @@ A plan runs, or is refused with a sentence; it never ends in anything else.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 
 import pytest
 
@@ -75,6 +75,8 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
         optimizer=rng.choice(["adam", "adafactor", "sgd"]),
         grad_dtype=rng.choice(["bf16", "f32"]), param_dtype=rng.choice(["bf16", "f32"]),
     )  # fmt: skip
+    if "act_seq" in plan.rules:
+        plan = replace(plan, seq_len=2048)
     microbatches = rng.choice([1, 1, 2, 5])
     return replace(plan, microbatches=microbatches, global_batch=microbatches * plan.global_batch)
 
@@ -165,6 +167,32 @@ def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
         expert_skew=0.0 if capacity else rng.random(), seed=seed,
     )  # fmt: skip
     obeys_folded_and_not(model, plan, pod)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
+    """Whatever way keys cross, over one axis or two, with norms sharded by tokens or not."""
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice([one for one in PODS[:6] if one[2] == 1]))
+    sizes = random_mesh(rng, pod.devices, ["fsdp", "tensor", "context", "second"])
+    mesh = {axis: min(size, 4) for axis, size in sizes.items() if axis != "fsdp"}
+    mesh["fsdp"] = pod.devices // prod(mesh.values())
+    window = rng.choice([0, 0, 1, 300, 1500])
+    model = replace(random_model(rng), attention="flash", heads=64, kv_heads=rng.choice([1, 4, 64]),
+                    head_dim=16, window=window, global_every=rng.choice([0, 2]))  # fmt: skip
+    ways = dict(zip(("context", "second"), rng.choice(WAYS), strict=True))
+    plan = replace(
+        random_plan(rng, pod), mesh=mesh, seq_len=2048, context_exchange=ways,
+        context_balanced=rng.random() < 0.5, microbatches=1,
+        rules=rng.choice([{}, {"act_residual_seq": "tensor"}]),
+    )  # fmt: skip
+    obeys_folded_and_not(model, plan, pod)
+
+
+WAYS = (
+    ("gather", "gather"), ("ring", "ring"), ("ring", "all-to-all"), ("gather", "all-to-all"),
+    ("all-to-all", "all-to-all"),
+)  # fmt: skip
 
 
 def obeys_folded_and_not(model: Transformer, plan: Plan, pod: Slice) -> None:

@@ -18,6 +18,7 @@ ROWS = (
     {"engine"},
     {"loads", "placing", "simulation", "explain", "result", "summary"},
     {"search", "report", "validation", "runfile"},
+    {"maxtext"},
     {"cli"},
     {"__main__"},
 )
@@ -34,6 +35,7 @@ ROOMS = {
     "jax": {"xla"},
     "jaxlib": {"xla"},
     "pandas": {"result", "search", "report", "validation"},
+    "yaml": {"maxtext"},
     "pydantic": {"hardware", "models", "runfile"},
 }
 

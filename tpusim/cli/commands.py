@@ -51,7 +51,12 @@ def chips(
 
 @app.command()
 def simulate(
-    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN.toml", help="A run: slice, model, plan. With --maxtext: KEY=VALUE."
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
     ] = None,
@@ -73,13 +78,27 @@ def simulate(
         str | None,
         typer.Option("--explain", metavar="WHAT", help="Show why: placement or collectives."),
     ] = None,
-) -> str:
+    maxtext: Annotated[
+        str | None,
+        typer.Option(
+            "--maxtext", metavar="CONFIG",
+            help="A MaxText config, or defaults for its own, in place of RUN.toml.",
+        ),
+    ] = None,
+    pod: Annotated[
+        str | None, typer.Option("--slice", metavar="NAME", help="With --maxtext: v5e-256.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --maxtext: list all keys that are ignored.")
+    ] = False,
+) -> str:  # fmt: skip
     """Simulate one training step of a run."""
-    from tpusim.cli.simulation import simulation
+    from tpusim.cli.simulation import given_run, simulation
 
     folder = _folder(out, "report")
+    given = given_run(run or (), settings or (), maxtext, pod, verbose=verbose)
     return simulation(
-        run, settings or (), folder, stats=stats, fold=fold, program=program, explain=explain,
+        given, folder, stats=stats, fold=fold, program=program, explain=explain,
         network=network,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tpusim.errors import PlanError, nearest
+from tpusim.errors import FileError, PlanError, nearest
 from tpusim.explain import (
     CollectiveTable,
     PlacementTable,
@@ -13,7 +13,7 @@ from tpusim.explain import (
 from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
-from tpusim.runfile import blame, read_run
+from tpusim.runfile import Run, blame, read_run
 from tpusim.simulation import simulate
 from tpusim.summary import entry, summary
 
@@ -24,14 +24,37 @@ EXPLAINED: Mapping[str, Callable[[Result], PlacementTable | CollectiveTable]] = 
 """What `--explain` takes."""
 
 
+def given_run(
+    words: Sequence[str], settings: Sequence[str], maxtext: str | None, pod: str | None, *,
+    verbose: bool,
+) -> Run:  # fmt: skip
+    """The run of the one file that `words` are, or of a MaxText config that they override."""
+    if maxtext is not None:
+        from tpusim.maxtext import from_maxtext
+
+        return from_maxtext(maxtext, words, pod=pod, settings=settings, verbose=verbose)
+    if pod is not None or verbose:
+        raise FileError("--slice and --verbose are for --maxtext; a run file names its slice")
+    if len(words) != 1:
+        raise FileError(_not_one(words))
+    return read_run(words[0], settings)
+
+
+def _not_one(words: Sequence[str]) -> str:
+    if not words:
+        return "Missing argument 'RUN.toml'; give a run file, or --maxtext and a MaxText config"
+    found = next((word for word in words[1:] if "=" in word), None)
+    hint = f"write --set {found}" if found else "give one"
+    return f"{len(words)} run files are given; {hint}, or --maxtext and a MaxText config"
+
+
 def simulation(
-    path: str, settings: Sequence[str], folder: Path | None, *, stats: bool, fold: bool,
+    run: Run, folder: Path | None, *, stats: bool, fold: bool,
     program: bool, explain: str | None = None, network: str = "flows",
 ) -> str:  # fmt: skip
-    """The report of a run file; with a folder, written there too."""
+    """The report of a run; with a folder, written there too."""
     if explain is not None and explain not in EXPLAINED:
         raise PlanError(f"--explain is {explain!r}: {nearest(explain, EXPLAINED)}")
-    run = read_run(path, settings)
     if folder is not None:
         check_folder(folder)
     with blame(run.where):

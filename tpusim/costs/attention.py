@@ -1,8 +1,11 @@
 """Seconds of a fused attention kernel."""
 
+from dataclasses import replace
+
 from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.hardware import Device
 from tpusim.program import Attention, Number
+from tpusim.program.keys import seen_keys
 from tpusim.program.numeric import largest, round_up, smallest
 
 BLOCK = 512
@@ -26,17 +29,14 @@ f32 number in each of 128 lanes (JAX's splash and flash attention kernels)."""
 def visited_keys(work: Attention) -> Number:
     """Keys that the kernel visits for one query, on average, in whole blocks.
 
-    All of them: `kv`. Causal: `(kv + block) / 2`, since half a block of the diagonal is masked
-    away. A causal window of w: `w - w^2 / (2 kv) + block`. Else a window: `w + block`. Never more
-    than without a window. Shards of a causal sequence are taken as balanced.
+    Those that it sees (`seen_keys`), and half a block at each edge of the mask: one on
+    the diagonal of a causal kernel, two of a window. Never more than without a window.
     """
     block = smallest(work.kv_len, BLOCK)
-    full = (work.kv_len + block) / 2 if work.causal else work.kv_len
     if not work.window:
-        return full
-    window = smallest(work.kv_len, work.window)
-    seen = window - window * window / (2 * work.kv_len) if work.causal else window
-    return smallest(full, seen + block)
+        return seen_keys(work) + block / 2 if work.causal else seen_keys(work)
+    full = visited_keys(replace(work, window=0))
+    return smallest(full, seen_keys(work) + block)
 
 
 def array_width(head_dim: Number, side: int) -> Number:

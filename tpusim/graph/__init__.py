@@ -15,6 +15,7 @@ from tpusim.graph.ops import (
     Window,
 )
 from tpusim.graph.remat import POLICIES, Remat
+from tpusim.graph.repeat import COPIES, NARROW, with_repeated_keys
 from tpusim.graph.route import Route
 from tpusim.graph.tensor import COMPUTE, STORED, Role, Tensor, part_of, union_dims, whole_dim
 from tpusim.graph.text import text
@@ -22,6 +23,8 @@ from tpusim.graph.tile import TILE, VOCAB_TILES, with_tiled_loss
 
 __all__ = [
     "COMPUTE",
+    "COPIES",
+    "NARROW",
     "POLICIES",
     "STORED",
     "TILE",
@@ -50,5 +53,6 @@ __all__ = [
     "union_dims",
     "walk",
     "whole_dim",
+    "with_repeated_keys",
     "with_tiled_loss",
 ]

@@ -178,6 +178,11 @@ class Pointwise:
         return not (self.over or self.alone or self.taped)
 
     @property
+    def copies(self) -> bool:
+        """Whether it copies each operand, rearranged, and shares nothing between them."""
+        return self.alone and [t.dims for t in self.inputs] == [t.dims for t in self.outputs]
+
+    @property
     def taped(self) -> bool:
         """Whether it makes its tape, which its backward pass reads in place of operands."""
         return self.keeps == "tape"

@@ -16,7 +16,8 @@ class Algorithm(StrEnum):
     ring: one chain through the whole group, even where it covers several dimensions. nd: all
     dimensions of the group at once. all-reduce: a gather or a reduce-scatter done as an all-reduce
     of a padded or unsliced buffer, twice the bytes. pairs: every device to every other. neighbours:
-    to the next of the chain, both ways; halo: likewise, but not from end to end.
+    to the next of the chain, both ways; halo: likewise, but not from end to end. onward: to the
+    next of the chain, one way only.
     """
 
     RING = "ring"
@@ -25,6 +26,7 @@ class Algorithm(StrEnum):
     PAIRS = "pairs"
     NEIGHBOURS = "neighbours"
     HALO = "halo"
+    ONWARD = "onward"
 
 
 CHOICES = {
@@ -32,7 +34,7 @@ CHOICES = {
     CollectiveKind.REDUCE_SCATTER: (Algorithm.RING, Algorithm.ND, Algorithm.ALL_REDUCE),
     CollectiveKind.ALL_REDUCE: (Algorithm.RING, Algorithm.ND),
     CollectiveKind.ALL_TO_ALL: (Algorithm.PAIRS,),
-    CollectiveKind.PERMUTE: (Algorithm.NEIGHBOURS, Algorithm.HALO),
+    CollectiveKind.PERMUTE: (Algorithm.NEIGHBOURS, Algorithm.HALO, Algorithm.ONWARD),
     CollectiveKind.BROADCAST: (Algorithm.RING,),
 }
 FLAT = " flat"

@@ -26,6 +26,7 @@ class Move(StrEnum):
 
     gather: each chip's chunk to all others. scatter: a chunk for each chip, summed on the way.
     shift: to both neighbours, half of the bytes each. halo: likewise, but not from end to end.
+    onward: all bytes to the next neighbour.
     spread: the first chip's bytes to all others, half of them each way round.
     """
 
@@ -33,6 +34,7 @@ class Move(StrEnum):
     SCATTER = "scatter"
     SHIFT = "shift"
     HALO = "halo"
+    ONWARD = "onward"
     SPREAD = "spread"
 
 
@@ -142,7 +144,7 @@ def chain_hops(move: Move, chain: Chain) -> int:
     """
     hops = chain.edge_hops
     match move:
-        case Move.SHIFT | Move.HALO:
+        case Move.SHIFT | Move.HALO | Move.ONWARD:
             return int(hops.max())
         case Move.GATHER | Move.SCATTER if chain.closed:
             return _longest_run(hops, max(1, chain.chunks // 2))

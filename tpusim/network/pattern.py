@@ -154,4 +154,6 @@ def _words(how: Algorithm, phases: Sequence[Phase]) -> str:
         return f"all of {{}} at once, {colours} colours"
     if how in (Algorithm.NEIGHBOURS, Algorithm.HALO):
         return f"neighbours on a {shape} of {chain.length} through {{}}"
+    if how is Algorithm.ONWARD:
+        return f"onward on a {shape} of {chain.length} through {{}}"
     return f"one {shape} of {chain.length} through {{}}"

@@ -72,6 +72,10 @@ class Stage:
         return bool(loads > max(way.max() for way in edge_weights(self.move, self.chain)))
 
 
+_PERMUTES = {
+    Algorithm.NEIGHBOURS: Move.SHIFT, Algorithm.HALO: Move.HALO, Algorithm.ONWARD: Move.ONWARD,
+}  # fmt: skip
+
 Phase = tuple[Stage, ...]
 """Stages side by side, one a colour; a chip starts the next phase when it has all of this one."""
 
@@ -97,8 +101,7 @@ def schedule(
     chain = one_chain(spans, topology)
     if kind is CollectiveKind.PERMUTE:
         closed = how is not Algorithm.HALO
-        move = Move.SHIFT if closed else Move.HALO
-        return ((Stage(Chain.of(chain.chips, closed, topology), move, 1.0),),)
+        return ((Stage(Chain.of(chain.chips, closed, topology), _PERMUTES[how], 1.0),),)
     if kind is CollectiveKind.BROADCAST:
         return ((Stage(chain, Move.SPREAD, 1.0),),)
     return tuple((stage,) for stage in _stages(kind, [chain]))

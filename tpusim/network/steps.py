@@ -91,6 +91,8 @@ class _Steps:
         if self.stage.move is Move.SPREAD:
             yield from self._spread(group, side)
             return
+        if self.stage.move is Move.ONWARD and side:
+            return
         n = self.chain.length
         move = self.stage.move
         sizes = (
@@ -122,7 +124,7 @@ class _Steps:
 
     def _received_before(self, place: int, step: int) -> int | None:
         """Which of the messages that a place receives must be there before it sends a step."""
-        if self.stage.move in (Move.SHIFT, Move.HALO):
+        if self.stage.move in (Move.SHIFT, Move.HALO, Move.ONWARD):
             return None
         if not self.chain.closed and self.stage.move is Move.SCATTER:
             return step if place else None
@@ -147,8 +149,8 @@ def _ring_steps(move: Move, n: int, places: int) -> list[list[float]]:
     Chunks go half way round each way; of an even ring, the one opposite comes half from each side:
     last in a gather, first in a reduction.
     """
-    if move is Move.SHIFT:
-        return [[0.5]] * places
+    if move in (Move.SHIFT, Move.ONWARD):
+        return [[0.5 if move is Move.SHIFT else 1.0]] * places
     sizes = [1.0] * ((n - 1) // 2) + [0.5] * (n % 2 == 0)
     return [sizes if move is Move.GATHER else sizes[::-1]] * places
 

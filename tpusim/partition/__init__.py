@@ -4,6 +4,7 @@
 sizes, and how the compiler carries it out on the torus.
 """
 
+from tpusim.partition.copies import kernel_copies
 from tpusim.partition.lower import lower
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
@@ -11,4 +12,4 @@ from tpusim.partition.structure import structure
 from tpusim.partition.template import Template
 from tpusim.partition.tiles import loss_parts
 
-__all__ = ["Plan", "Sizes", "Template", "loss_parts", "lower", "structure"]
+__all__ = ["Plan", "Sizes", "Template", "kernel_copies", "loss_parts", "lower", "structure"]

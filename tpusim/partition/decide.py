@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import Einsum, Op
+from tpusim.graph import Attention, Einsum, Op
 from tpusim.hardware import Placement, Slice
+from tpusim.partition.apart import scattered_apart
+from tpusim.partition.context import rings_over
 from tpusim.partition.fuse import unfused
 from tpusim.partition.groups import group_of
 from tpusim.partition.layout import Axes, is_across, within
@@ -18,6 +20,7 @@ from tpusim.partition.lowering import (
 from tpusim.partition.order import gradients_after_loop, weight_gradients_last
 from tpusim.partition.passes import (
     Entry,
+    KernelRing,
     Planned,
     Ring,
     merge_all_reduces,
@@ -28,6 +31,7 @@ from tpusim.partition.passes import (
 from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import narrowed, with_passes
 from tpusim.partition.relayout import with_relayouts
+from tpusim.partition.scope import TOKENS
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
 from tpusim.partition.travel import reduced_in, travelling, with_casts
@@ -82,15 +86,20 @@ class Decisions:
         lows = lows or [self.over(each)[1] for each in axes]
         again = [low.regather_after for low in lows if low.regather_after is not None]
         nodes = regather(nodes, min(again), self.buffers) if again else nodes
+        nodes = scattered_apart(nodes, _Body(self, nodes, looped).scatters, self.buffers)
         body = _Body(self, nodes, looped)
         rings = body.rings()
+        kernels = body.kernel_rings()
         woven = {comm.name for comms in rings.values() for comm in comms}
+        woven |= {c.name for ring in kernels.values() for c in (*ring.gathers, *ring.scatters)}
         entries: list[Entry] = []
         for node in nodes:
             match node:
                 case Comm():
                     if node.name not in woven:
                         entries.append(body.planned(node, rings))
+                case Calc() if node.name in kernels:
+                    entries.append(kernels[node.name])
                 case Calc():
                     entries.extend(body.woven(node, rings.get(node.name)))
                 case Nest():
@@ -187,6 +196,27 @@ class _Body:
                 found.setdefault(calc.name, []).append(comm)
         return {name: comms[:1] for name, comms in found.items()}
 
+    def kernel_rings(self) -> dict[str, KernelRing]:
+        """The attention kernels to which keys and values travel, where the plan says so."""
+        moved = [comm for comm in self.comms if self._goes_round(comm)]
+        found: dict[str, KernelRing] = {}
+        for calc in self.calcs:
+            if isinstance(calc.op, Attention):
+                gathers = tuple(c for c in moved if c.writes[0] in calc.reads)
+                scatters = tuple(c for c in moved if c.reads[0] in calc.writes)
+                if gathers:
+                    found[calc.name] = KernelRing(calc, gathers, scatters)
+        return found
+
+    def _goes_round(self, comm: Comm) -> bool:
+        """Whether a collective brings together, or sums and parts, a sequence over rings."""
+        if comm.kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+            return False
+        shard = comm.reads[0] if comm.kind is CollectiveKind.ALL_GATHER else comm.writes[0]
+        split = self.context.buffers[shard].local.split()
+        axes = next((split[dim] for dim in TOKENS if dim in split), ())
+        return comm.axes == axes and rings_over(self.context.plan, comm.axes)
+
     def _woven_into(self, comm: Comm) -> list[Calc]:
         """The matmuls that could take the collective in, when the lowering wants that."""
         if is_across(comm.axes):
@@ -209,8 +239,15 @@ class _Body:
             return low.reduce is Mode.RING
         if low.rings == "always":
             return group.size > 1
-        alone = comm.kind is CollectiveKind.REDUCE_SCATTER or self._one_projection(comm, calcs)
+        # No gather of tokens is woven in, though a scatter is: norms that are sharded by tokens
+        # over `tensor`, plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
+        scattered = comm.kind is CollectiveKind.REDUCE_SCATTER
+        alone = scattered or (comm.dim not in TOKENS and self._one_projection(comm, calcs))
         return alone and all(self._pays(comm, calc, group) for calc in calcs)
+
+    def scatters(self, comm: Comm, calc: Calc) -> bool:
+        """Whether the scatter of a product's result, by tokens, would be woven into it."""
+        return comm.dim in TOKENS and not is_across(comm.axes) and self._wanted(comm, [calc])
 
     def _one_projection(self, comm: Comm, calcs: list[Calc]) -> bool:
         """Whether what is gathered feeds one projection only, in one phase.

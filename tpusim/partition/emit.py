@@ -98,7 +98,7 @@ def _contraction(scope: Scope, op: Einsum | Convolution) -> None:
 def _pointwise(scope: Scope, op: Pointwise) -> None:
     inputs = [(tensor, scope.whole(tensor).layout) for tensor in op.inputs]
     outputs = [(tensor, scope.want(tensor)) for tensor in op.outputs]
-    _divided(scope, op, divide.pointwise(inputs, outputs))
+    _divided(scope, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
 
 
 def _attention(scope: Scope, op: Attention) -> None:

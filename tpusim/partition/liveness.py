@@ -5,7 +5,15 @@ from dataclasses import dataclass, field, replace
 
 from tpusim.graph import Pointwise, Tensor
 from tpusim.partition.offload import leaving
-from tpusim.partition.passes import Entry, HostCopy, Planned, Ring, late_results, on_core
+from tpusim.partition.passes import (
+    Entry,
+    HostCopy,
+    KernelRing,
+    Planned,
+    Ring,
+    late_results,
+    on_core,
+)
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Calc, Nest
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
@@ -216,7 +224,7 @@ def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[str]:
     left_over: list[str] = []
     plain = [place for place, entry in enumerate(entries) if on_core(entry)]
     for place, entry in enumerate(entries):
-        if not isinstance(entry, Ring | Nest) or not plain:
+        if not isinstance(entry, Ring | KernelRing | Nest) or not plain:
             continue
         life, lives[place] = lives[place], Life()
         for alloc in life.allocs:

@@ -15,6 +15,7 @@ from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
 from tpusim.partition.experts import buffers_of, loads
 from tpusim.partition.feed import batch_copy
+from tpusim.partition.kernel_rings import kernel_ring, on_slowest
 from tpusim.partition.layout import across, is_across
 from tpusim.partition.liveness import Life, Memory
 from tpusim.partition.offload import (
@@ -28,6 +29,7 @@ from tpusim.partition.offload import (
 from tpusim.partition.passes import (
     Entry,
     HostCopy,
+    KernelRing,
     Planned,
     Ring,
 )
@@ -165,6 +167,9 @@ class _Lowerer:
                 return (self._collective(entry, deps, life),)
             case Ring():
                 return (ring_loop(entry, self.sizes, self.decisions.buffers, deps),)
+            case KernelRing():
+                plan = self.decisions.plan
+                return kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case Nest():
@@ -196,7 +201,7 @@ class _Lowerer:
     def _compute(self, calc: Calc, deps: tuple[Dep, ...], life: Life) -> Compute:
         return Compute(
             name=calc.name, phase=calc.phase, scope=calc.op.name, deps=deps,
-            work=work_of(calc, self.sizes, self.decisions.buffers),
+            work=on_slowest(work_of(calc, self.sizes, self.decisions.buffers), self.decisions.plan),
             flops=flops_of(calc, self.sizes),
             allocs=tuple(life.allocs), frees=tuple(life.frees),
         )  # fmt: skip

@@ -81,6 +81,41 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRing:
+    """An attention kernel to which keys and values travel, block by block.
+
+    gathers: of K and V, in place of which their shards go round. scatters: of their gradients, in
+    place of which the sums go round with them.
+    """
+
+    calc: Calc
+    gathers: tuple[Comm, ...]
+    scatters: tuple[Comm, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.calc.name
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step."""
+        return self.calc.phase
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that it reads: shards of keys and values."""
+        shards = {comm.writes[0]: comm.reads[0] for comm in self.gathers}
+        return tuple(shards.get(key, key) for key in self.calc.reads)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Buffers that it writes: shards of the gradients of keys and values."""
+        shards = {comm.reads[0]: comm.writes[0] for comm in self.scatters}
+        return tuple(shards.get(key, key) for key in self.calc.writes)
+
+
+@dataclass(frozen=True, slots=True)
 class HostCopy:
     """A saved tensor on its way to the host, or on its way back for the next trip of the loop."""
 
@@ -105,7 +140,7 @@ class HostCopy:
         return (self.key,) if self.kind is TransferKind.FROM_HOST else ()
 
 
-Entry: TypeAlias = Calc | Planned | Ring | Nest | HostCopy
+Entry: TypeAlias = Calc | Planned | Ring | KernelRing | Nest | HostCopy
 
 
 def on_core(entry: Entry) -> bool:
@@ -325,6 +360,15 @@ def _product(entry: Entry) -> Einsum | None:
     return calc.op if isinstance(calc, Calc) and isinstance(calc.op, Einsum) else None
 
 
+def _waiting(entry: Calc | KernelRing, keys: tuple[str, ...]) -> Calc | KernelRing:
+    """The entry, which reads `keys` too where it is a kernel of attention."""
+    if isinstance(entry, KernelRing):
+        calc = entry.calc
+        return replace(entry, calc=replace(calc, reads=(*calc.reads, *keys)))
+    attends = isinstance(entry.op, Attention)
+    return replace(entry, reads=(*entry.reads, *keys)) if attends else entry
+
+
 def _is_prefetched(entry: Entry) -> TypeGuard[Planned]:
     return (
         isinstance(entry, Planned)
@@ -360,7 +404,7 @@ def _kernels_wait(entries: Sequence[Entry]) -> list[Entry]:
             under_way = entry
         elif under_way and not set(under_way.writes).isdisjoint(entry.reads):
             under_way = None
-        elif isinstance(entry, Calc) and isinstance(entry.op, Attention) and under_way:
-            entry = replace(entry, reads=(*entry.reads, *under_way.writes))
+        elif under_way and isinstance(entry, Calc | KernelRing):
+            entry = _waiting(entry, under_way.writes)
         result.append(entry)
     return result

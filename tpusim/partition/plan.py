@@ -12,6 +12,7 @@ from tpusim.units import format_seconds
 OPTIMIZERS = ("adam", "adafactor", "sgd")
 LOWERINGS = ("xla", "ideal")
 COLLECTIVES = ("xla", "best")
+CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
 MATMUL_DTYPES = ("bf16", "int8", "fp8")
 WIDE_DTYPES = ("bf16", "f32")
 STYLES = ("plain", "maxtext")
@@ -104,6 +105,13 @@ class Plan:
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
     collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    context_exchange: how attention kernels see the keys and values of a sequence that `context`
+        shards: each device gathers them (`gather`), they travel round the axis beside the kernel
+        (`ring`), or heads are sharded instead of tokens in the kernel (`all-to-all`). Or axis ->
+        way, for several axes, which then take the place of `context` in the default rules.
+    context_balanced: each device has an early and a late part of a causal sequence, so that all see
+        as many keys (MaxText's `context_parallel_load_balance`); else the last device has nearly
+        twice the average, and all wait for it. The batch is reordered on input, which is free.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
     capacity_factor: slots of each expert over its even share of the tokens of a sequence; what does
@@ -149,6 +157,8 @@ class Plan:
     second_moment_dtype: str = ""
     loss_dtype: str = ""
     vocab_tiles: int = 1
+    context_exchange: str | Mapping[str, str] = "gather"
+    context_balanced: bool = True
     input_s: float = 0.0
     capacity_factor: float = 0.0
     dispatch: str = ""
@@ -172,10 +182,10 @@ class Plan:
                     f"{name!r} is in plan.save and in plan.offload; keep it in one: save holds it "
                     "in HBM, offload on the host"
                 )
-        if not isinstance(self.offload_optimizer, bool):
-            raise PlanError(
-                f"plan.offload_optimizer is {self.offload_optimizer!r}; write true or false"
-            )
+        for key in ("offload_optimizer", "context_balanced"):
+            if not isinstance(getattr(self, key), bool):
+                raise PlanError(f"plan.{key} is {getattr(self, key)!r}; write true or false")
+        _exchanges("plan.context_exchange", self.context_exchange)
         object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
         _check_routing(self)
         if not self.mesh:
@@ -254,9 +264,25 @@ class Plan:
         routed += f", skew {self.expert_skew:g} of seed {self.seed}" if self.expert_skew else ""
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
-            f"remat {self.remat}{saved}{hosted}{tiles}, {self._dtypes}, {self.optimizer}, "
+            f"remat {self.remat}{saved}{hosted}{tiles}{self._context}, {self._dtypes}, "
+            f"{self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}{routed}{made}"
         )
+
+    @property
+    def exchanges_heads(self) -> bool:
+        """Whether some axis shards heads instead of tokens in kernels."""
+        ways = self.context_exchange
+        return "all-to-all" in ((ways,) if isinstance(ways, str) else ways.values())
+
+    @property
+    def _context(self) -> str:
+        """How keys and values cross the axes of the sequence, where they are not gathered."""
+        ways = self.context_exchange
+        late = "" if self.context_balanced else ", context not balanced"
+        if isinstance(ways, str):
+            return late if ways == "gather" else f", {ways} over the context{late}"
+        return "".join(f", {way} over {axis}" for axis, way in ways.items()) + late
 
     @property
     def _dtypes(self) -> str:
@@ -332,6 +358,14 @@ def _seconds(where: str, value: Any) -> float:
     if not _is_number(value) or not 0 <= value < inf:
         raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
     return float(value)
+
+
+def _exchanges(where: str, value: Any) -> None:
+    named = value.items() if isinstance(value, Mapping) else [("", value)]
+    for axis, way in named:
+        if way not in CONTEXT_EXCHANGES:
+            at = f"{where}.{axis}" if axis else where
+            raise PlanError(f"{at} is {way!r}: {nearest(str(way), CONTEXT_EXCHANGES)}")
 
 
 def _names(where: str, value: Any) -> None:

@@ -33,6 +33,7 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
     state: dict[str, _Open] = {
         name: list(given.get(name, ())) or _start(tensor, rules) for name, tensor in tensors.items()
     }
+    state |= {name: list(rules.layout(tensors[name])) for name in rules.kernels}
     _spread(state, ops, pairs)
     for name, tensor in tensors.items():
         _fill(state[name], rules.layout(tensor))

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import TILE, Graph, Role, Tensor, whole_dim
+from tpusim.graph import COPIES, TILE, Graph, Role, Tensor, whole_dim
+from tpusim.partition.context import (
+    ALL_TO_ALL,
+    CONTEXT,
+    check_sequence,
+    exchanged_by,
+    few_heads,
+    kernel_rules,
+    kernel_tensors,
+    named_axes,
+)
 from tpusim.partition.experts import check_experts
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
@@ -31,6 +41,7 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp", "expert"),
     "act_seq": ("context",),
     "act_kv_seq": (),
+    "act_residual_seq": (),
     "act_embed": (),
     "act_mlp": ("tensor",),
     "act_heads": ("tensor",),
@@ -44,15 +55,21 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_shared_mlp": ("tensor",),
 }
 """`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
-activations and the weights besides, as MaxText's does; each device gathers all keys and values.
+activations and the weights besides, as MaxText's does; how each device sees all keys and values is
+`Plan.context_exchange`. `act_residual_seq` are axes that shard the sequence of the residual stream
+and of its norms (tensors of tokens and `embed`) besides those of `act_seq`: with `tensor`, Megatron
+sequence parallelism (arXiv:2205.05198, section 4.2.2; MaxText's `activation_norm_length`).
 `dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert` shards the experts, and
 outside of their block the batch and the weights, as MaxText's does (its base.yml): what is listed
 by experts first, a tensor of theirs or a weight, gives them the axis. `q_rank` and `kv_rank`, of
 latent attention, lie as `embed` does, which the matrices that bring up from them do not have
 (MaxText's `q_lora` and `kv_lora`)."""
 
-_EXACT = ("act_batch", "expert", "act_expert")
+_EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
 """Dimensions that their axes have to divide: none of these is replicated for being too small."""
+
+_SIZE_OF = {"norm": "embed", "act_residual_seq": "seq"}
+"""The dimension of a rule that is not named after it."""
 
 STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
     "plain": {},
@@ -66,10 +83,14 @@ class Rules:
     """The rules in force: only axes that are larger than one, for the dimensions of one graph.
 
     dropped: (dimension, its size, axis, its size) where a dimension is smaller than its axis.
+    exchanged: axes that shard the sequence outside of attention kernels, and heads within them;
+        kernels: the tensors of those kernels, by name.
     """
 
     table: tuple[tuple[str, Axes], ...]
     dropped: tuple[tuple[str, int, str, int], ...]
+    exchanged: Axes = ()
+    kernels: frozenset[str] = frozenset()
 
     def layout(self, tensor: Tensor) -> Layout:
         """The layout that the rules give a tensor."""
@@ -77,7 +98,10 @@ class Rules:
         taken: set[str] = set()
         layout = []
         for dim in tensor.dims:
-            axes = tuple(a for a in table.get(_key(tensor, dim), ()) if a not in taken)
+            key = _key(tensor, dim)
+            if tensor.name in self.kernels:
+                key = key.replace("act_", "kernel_")
+            axes = tuple(a for a in table.get(key, ()) if a not in taken)
             taken.update(axes)
             layout.append(axes)
         return tuple(layout)
@@ -90,11 +114,15 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     shards nothing, for a batch that its axes do not divide, and for a graph of another batch.
     """
     sizes = graph.sizes
-    merged = {**DEFAULT_RULES, **STYLE_RULES[plan.style], **_user_rules(plan, sizes)}
+    merged = {**_default_rules(plan), **STYLE_RULES[plan.style], **_user_rules(plan, sizes)}
+    merged["act_residual_seq"] = tuple(
+        dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
+    )
+    merged[f"act_{COPIES}"] = merged["act_heads"]
     active = plan.active_axes
     table, dropped = {}, []
     for key, axes in merged.items():
-        size = sizes.get(key.removeprefix("act_"), 0) if key != "norm" else sizes.get("embed", 0)
+        size = sizes.get(_SIZE_OF.get(key, key.removeprefix("act_")), 0)
         kept = tuple(axis for axis in axes if axis in active)
         while kept and key not in _EXACT and prod(active[a] for a in kept) > size > 0:
             dropped.append((key.removeprefix("act_"), size, kept[-1], active[kept[-1]]))
@@ -103,7 +131,21 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     _check_axes_used(plan, table, dropped)
     check_experts(plan, {table["expert"], table["act_expert"]}, sizes)
     _check_batch(plan, table["act_batch"], sizes)
-    return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)))
+    check_sequence(plan, table, sizes)
+    table |= kernel_rules(plan, graph, table)
+    exchanged = exchanged_by(plan, table["act_seq"], ALL_TO_ALL)
+    kernels = kernel_tensors(graph) if exchanged else frozenset()
+    dropped += few_heads(plan, graph, table) if exchanged else []
+    return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
+
+
+def _default_rules(plan: Plan) -> Mapping[str, Axes]:
+    """The default rules, where the axes of `context_exchange` take the place of `context`."""
+    named = named_axes(plan)
+    return {
+        key: tuple(a for axis in axes for a in (named if axis == CONTEXT else (axis,)))
+        for key, axes in DEFAULT_RULES.items()
+    }
 
 
 def axes_of(rule: Rule) -> Axes:
@@ -228,5 +270,6 @@ def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
 
 def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not Role.PARAM:
-        return f"act_{whole_dim(dim)}"
+        residual = whole_dim(dim) == "seq" and "embed" in tensor.dims
+        return "act_residual_seq" if residual else f"act_{whole_dim(dim)}"
     return dim if len(tensor.dims) > 1 else "norm"

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tpusim.graph import Op, Pointwise, Role, Scan, Tensor
+from tpusim.graph import COPIES, NARROW, Op, Pointwise, Role, Scan, Tensor, whole_dim
 from tpusim.partition.layout import Axes, Layout, Local, Step, reshard
 from tpusim.partition.split import Split
 from tpusim.partition.template import Buffer, Calc, Comm, Node, Purpose
 from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
+
+HEADS, TOKENS = ("heads", NARROW, COPIES), ("seq", "kv_seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +231,15 @@ def _asked(piece: Piece, step: Step, needed: frozenset[str]) -> bool:
     Sums are what contraction over a sharded dimension means, and a gather frees an axis that the
     operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). A
     gather for any other reason, and an exchange between dimensions, nobody asks for; but what goes
-    to experts and comes back has to leave the batch's axis for theirs.
+    to experts and comes back has to leave the batch's axis for theirs, and heads are sharded in
+    place of tokens only where the plan says so.
     """
     if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
         return needed.issuperset(step.axes)
     if step.kind is CollectiveKind.ALL_TO_ALL:
-        return "expert" in _dims_changed(piece.tensor, piece, step)
+        changed = {whole_dim(dim) for dim in _dims_changed(piece.tensor, piece, step)}
+        heads = not changed.isdisjoint(HEADS) and not changed.isdisjoint(TOKENS)
+        return "expert" in changed or heads
     return True
 
 
@@ -263,8 +268,10 @@ def _summed(op: Op, output: Tensor, split: Split) -> Axes:
     """The axes over which `output` is a partial sum: of dimensions that only the operands have.
 
     Sums that a group exchanges itself (`over`) are whole, and so are repeated heads' where the
-    narrow dimension is sharded like the wide one.
+    narrow dimension is sharded like the wide one. A copy sums nothing of the tensors beside it.
     """
+    if isinstance(op, Pointwise) and op.copies:
+        return ()
     whole = set(output.dims)
     over: tuple[str, ...] = ()
     if isinstance(op, Pointwise):

@@ -16,9 +16,10 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
     """The division of an einsum or a convolution.
 
     In this order, an axis once: contracted dimensions sharded alike in all operands; output
-    dimensions that lie as the result wants; output dimensions as an operand has them; contracted
-    dimensions as an operand shards them (the other is sliced, the result is a partial sum); output
-    dimensions that the result wants sharded and nobody shards yet (the operands are sliced).
+    dimensions that lie as the result wants; output dimensions as an operand has them, or what is
+    left of that where the result wants just that; contracted dimensions as an operand shards them
+    (the other is sliced, the result is a partial sum); output dimensions that the result wants
+    sharded and nobody shards yet (the operands are sliced).
     """
     have: dict[str, list[Axes]] = {}
     for tensor, layout in operands:
@@ -37,6 +38,8 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
     for dim in shared:
         for axes in have[dim]:
             chosen.take(dim, axes)
+            if chosen.free(axes) == want[dim]:
+                chosen.take(dim, want[dim])
     for dim in contracted:
         for axes in have[dim]:
             chosen.take(dim, chosen.free(axes))
@@ -62,14 +65,24 @@ class _Chosen:
 
 
 def pointwise(
-    inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]]
-) -> Split:
-    """A group divides as its largest result wants; what it sums away, as its operands lie."""
+    inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]],
+    repeats: Sequence[tuple[str, str]] = (), apart: bool = False,
+) -> Split:  # fmt: skip
+    """A group divides as its largest result wants; what it sums away, as its operands lie.
+
+    repeats: pairs of dimensions that may divide alike. apart: its results are copies that share
+    nothing, so each divides the dimensions of its own as it wants: K/V heads beside queries'.
+    """
     main, wanted = max(outputs, key=lambda pair: len(pair[0].dims))
     split = dict(zip(main.dims, wanted, strict=True))
+    for tensor, layout in outputs if apart else ():
+        split = dict(zip(tensor.dims, layout, strict=True)) | split
+    alike = {dim: other for pair in repeats for dim, other in (pair, pair[::-1])}
     used = {axis for axes in split.values() for axis in axes}
     for tensor, layout in inputs:
         for dim, axes in zip(tensor.dims, layout, strict=True):
+            if dim not in split and axes == split.get(alike.get(dim, "")):
+                split[dim] = axes
             if dim not in split:
                 split[dim] = tuple(axis for axis in axes if axis not in used)
                 used.update(split[dim])
@@ -81,7 +94,7 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
     split = dict(zip(op.query.dims, query, strict=True))
     for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
         if dim not in split:
-            split[dim] = axes if axes == split.get("heads", ()) else ()
+            split[dim] = axes if axes == split.get("heads", ())[: len(axes)] else ()
     split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     split[op.key.dims[1]] = ()
     return split

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from tpusim.partition.kernel_rings import complete_after
 from tpusim.partition.offload import arrivals, turns
-from tpusim.partition.passes import Entry, Ring, behind_operands, late_results
+from tpusim.partition.passes import Entry, KernelRing, Ring, behind_operands, late_results
 from tpusim.partition.rings import done_after
 from tpusim.partition.template import Nest
 from tpusim.program import Dep
@@ -53,5 +54,11 @@ def results(entry: Entry) -> list[tuple[str, str]]:
     """The buffers that an entry writes, each with the operation after which it is complete."""
     if isinstance(entry, Nest):
         return []
-    name = done_after(entry) if isinstance(entry, Ring) else entry.name
+    match entry:
+        case Ring():
+            name = done_after(entry)
+        case KernelRing():
+            name = complete_after(entry)
+        case _:
+            name = entry.name
     return [(key, name) for key in entry.writes]

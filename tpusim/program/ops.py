@@ -91,7 +91,8 @@ class Collective:
     """A collective over axes of the mesh.
 
     `bytes` is the full tensor on one device: gathered (all-gather), unreduced (reduce-scatter,
-    all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute).
+    all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute;
+    to one neighbour with the algorithm `onward`).
     `algorithm` names what runs when it is not the kind's own (an all-gather done as an all-reduce);
     `asked` is false for a resharding that no rule or annotation asked for.
     """

@@ -54,8 +54,9 @@ class Attention:
     """A fused attention kernel over `batch` sequences and `heads` query heads of the device.
 
     `window` is the number of keys that a query may see (0: all of them). `value_dim` is the width
-    of the values where it is not that of queries and keys, `head_dim` (0: it is). The backward
-    kernel computes the scores again; that costs time and is not counted in HFU.
+    of the values where it is not that of queries and keys, `head_dim` (0: it is). `late`: a causal
+    kernel's queries are the last of the sequence, not an even share of early and late ones. The
+    backward kernel computes the scores again; that costs time and is not counted in HFU.
     """
 
     batch: Number
@@ -70,6 +71,7 @@ class Attention:
     read_bytes: Number
     write_bytes: Number
     value_dim: Number = 0
+    late: bool = False
 
     @property
     def value_width(self) -> Number:

@@ -57,7 +57,8 @@ def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
     """
     path = []
     for part in loc:
-        if isinstance(data, list) and not isinstance(part, int):
+        typed = isinstance(data, dict) and str(part).startswith("dict[")
+        if typed or (isinstance(data, list) and not isinstance(part, int)):
             continue
         if not isinstance(data, list) and not (isinstance(data, dict) and part in data):
             break

@@ -1,7 +1,7 @@
 """Reads a run file into the frozen data that a simulation takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.runfile.blame import blame, fault_of
 from tpusim.runfile.override import override
-from tpusim.runfile.schema import RunFile, SweepFile, required, wanted
+from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
 from tpusim.runfile.shown import cut, shown
 from tpusim.runfile.text import read_toml
 
@@ -54,6 +54,21 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     where, written = _written(path, overrides)
     with blame(where):
         return _run(where, _valid(RunFile, override(written, overrides)), Path(path).parent)
+
+
+def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
+    """`plan` with `settings` such as `plan.remat=minimal` put over it, read as a run file's are.
+
+    Raises as `read_run` does, and for a setting of anything else than the plan.
+    """
+    for setting in settings:
+        if setting.partition("=")[1] and not setting.strip().startswith("plan."):
+            raise PlanError(
+                f"--set {cut(setting)} is no setting of the plan; write plan.KEY=VALUE, and the "
+                "model and the slice by their own keys"
+            )
+    given = _valid(PlanFile, override({"plan": {}}, settings))["plan"]
+    return replace(plan, **given)
 
 
 def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:

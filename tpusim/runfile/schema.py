@@ -49,6 +49,11 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
         "an axis, a list of axes or [] for each dimension of a tensor, such as "
         '"layer/mlp_hidden" = ["fsdp", [], "tensor"]',
     ),
+    str | Mapping[str, str]: (
+        str | dict[str, str],
+        '"gather", "ring" or "all-to-all", or one for each axis, such as '
+        '{ context = "ring", ulysses = "all-to-all" }',
+    ),
     Mapping[str, Sequence[str]] | None: (
         dict[str, str | list[str]],
         'torus dimensions, or parts of them, for an axis, such as tensor = ["x", "y[:4]"]',
@@ -159,6 +164,9 @@ _NEEDED = required(Plan)
 RunFile = create_model(
     "RunFile", __config__=_STRICT, **_COMMON, plan=(_section("plan", _NEEDED), ...)
 )
+PlanFile = create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
+"""Changes of a plan: any of its keys."""
+
 SweepFile = create_model(
     "SweepFile",
     __config__=_STRICT,

@@ -78,7 +78,8 @@ def _refused(table: "DataFrame") -> Iterator[str]:
                 subsequent_indent=MARGIN, break_long_words=False, break_on_hyphens=False,
             )  # fmt: skip
     if len(alike) > REASONS:
-        yield f"{MARGIN}and {len(alike) - REASONS:,} other reasons"
+        others = len(alike) - REASONS
+        yield f"{MARGIN}and {others:,} other reason{'s' * (others > 1)}"
 
 
 def _inputs(table: "DataFrame") -> list[str]:

@@ -173,7 +173,7 @@ MISTAKES = [
     (["chips", "v6"], "no chip 'v6' in the catalogue; did you mean 'v6e'"),
     (["simulate"], "Missing argument 'RUN.toml'"),
     (["simulate", "RUN", "--ot", "x"], "No such option: --ot"),
-    (["simulate", "RUN", "more"], "unexpected extra argument"),
+    (["simulate", "RUN", "more"], "2 run files are given; give one, or --maxtext"),
     (["simulate", "RUN", "--out", ""], "--out is empty; give a folder"),
     (["simulate", "RUN", "--out", "RUN"], "run.toml is a file; give a folder"),
     (["simulate", "RUN", "--out", "RUN/deep/er"], "er cannot be written: Not a directory"),

@@ -65,7 +65,7 @@ def test_python_and_command_agree(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"{found}\n"
     frame = found.frame.set_index("id")
     assert frame.loc["good", "status"] == "ok"
-    assert "experts_per_token is 0; write how many of the 8 experts" in frame.loc["slow", "reason"]
+    assert "how many of the 8 experts a token goes to" in frame.loc["slow", "reason"]
     shares = [name for name in frame if name.startswith("share ")]
     assert frame.loc["good", shares].sum() == pytest.approx(1)
     assert found.statistics["failed"] == found.failed == 1

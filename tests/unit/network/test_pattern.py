@@ -104,6 +104,14 @@ def test_a_permute_sends_half_each_way(how: Algorithm, wrap: bool, links: float,
     assert found.hops == hops
 
 
+def test_a_permute_onward_sends_all_one_way_and_back_along_a_line() -> None:
+    ring, line = (
+        of(Kind.PERMUTE, Algorithm.ONWARD, (Span(0, 8),), torus(8, wrap=wrap)) for wrap in (1, 0)
+    )
+    assert (dict(ring.links), ring.hops) == ({"ici:x+": 1.0}, 1)
+    assert (dict(line.links), line.hops) == ({"ici:x+": 1.0, "ici:x-": 1.0}, 7)
+
+
 def test_a_broadcast_goes_half_each_way_round_and_all_along_a_line() -> None:
     ring, line = (of(Kind.BROADCAST, RING, (Span(0, 8),), torus(8, wrap=wrap)) for wrap in (1, 0))
     assert (dict(ring.links), ring.hops) == ({"ici:x+": 0.5, "ici:x-": 0.5}, 7)
@@ -119,6 +127,7 @@ def test_a_broadcast_goes_half_each_way_round_and_all_along_a_line() -> None:
         (Kind.ALL_TO_ALL, PAIRS, (Span(0, 8),), "every pair of 8 through x by shortest ways"),
         (Kind.PERMUTE, Algorithm.NEIGHBOURS, (Span(0, 8),), "neighbours on a ring of 8 through x"),
         (Kind.PERMUTE, Algorithm.HALO, (Span(0, 8),), "neighbours on a line of 8 through x"),
+        (Kind.PERMUTE, Algorithm.ONWARD, (Span(0, 8),), "onward on a ring of 8 through x"),
     ],
 )
 def test_it_says_what_it_does(

@@ -39,4 +39,4 @@ def test_reasons_that_differ_in_numbers_alone_are_one_line() -> None:
     table = sweep(MODEL, POD, space(vary={"global_batch": [17]}), workers=1)
     said = text(table, "")
     assert "refused     14, such as: plan.global_batch is 17, which " in said
-    assert "other reasons" not in said
+    assert "other reason" not in said

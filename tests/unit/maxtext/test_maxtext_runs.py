@@ -1,0 +1,135 @@
+"""A MaxText config is the run that a person would write for it."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tpusim as ts
+from tpusim.maxtext.tables import models
+from tpusim.validation.measured import measured_runs
+from tpusim.validation.words import Setup, setup
+
+FIELDS = ts.models.Transformer.__dataclass_fields__
+TABLE = Path(__file__).parents[2] / "validation" / "training_runs.csv"
+
+CUSTOM = ("remat_policy=custom", "attention=flash", "max_target_length=8192", "use_iota_embed=True")
+RECIPES = {
+    "TR-v6e-Llama3.1-70B-256": (
+        "v6e-256", "model_name=llama3.1-70b", "per_device_batch_size=5", *CUSTOM,
+        "decoder_layer_input=offload", "query_proj=offload", "key_proj=offload",
+        "value_proj=offload", "dataset_type=synthetic", "sa_block_q=2048",
+    ),
+    "TR-v6e-Llama3.1-8B-8": (
+        "v6e-8", "model_name=llama3.1-8b", "per_device_batch_size=3", *CUSTOM,
+        "decoder_layer_input=offload", "out_proj=offload", "query_proj=offload",
+        "key_proj=offload", "value_proj=offload", "profiler=xplane",
+    ),
+    "TR-v5p-Llama3.1-405B": (
+        "v5p-1024", "model_name=llama3.1-405b", "per_device_batch_size=2", *CUSTOM,
+        "context=offload", "mlpwo=offload", "num_vocab_tiling=4",
+    ),
+    "TR-v6e-GPT3-int8": (
+        "v6e-256", "model_name=gpt3-175b", "per_device_batch_size=3", "remat_policy=full",
+        "attention=flash", "quantization=int8",
+    ),
+    "TR-v6e-Gemma3-12B-1x": (
+        "v6e-256", "model_name=gemma3-12b", "per_device_batch_size=1", "num_vocab_tiling=16",
+        "remat_policy=custom", "decoder_layer_input=device", "query_proj=remat", "key_proj=remat",
+        "value_proj=remat", "max_target_length=32768", "attention=flash",
+    ),
+    "TR-v7x-70b-128k-bf16-head": (
+        "tpu7x-4x8x8", "model_name=llama3.1-70b", "dtype=bfloat16", "per_device_batch_size=0.125",
+        "remat_policy=custom", "decoder_layer_input=device", "context=device", "query_proj=device",
+        "key_proj=device", "value_proj=device", "mlpwo=device", "num_vocab_tiling=4",
+        "ici_fsdp_parallelism=-1", "ici_context_parallelism=8", "opt_type=adam_pax",
+        "max_target_length=131072", "attention=flash",
+    ),
+    "TR-v6e-Mixtral-8x7B-pdb8": (
+        "v6e-256", "model_name=mixtral-8x7b", "per_device_batch_size=8", "ici_fsdp_parallelism=-1",
+        "max_target_length=4096", "remat_policy=full", "attention=flash", "megablox=False",
+        "sparse_matmul=False", "capacity_factor=1.25",
+    ),
+    "TR-v7x-dsv3-128-bf16-head": (
+        "tpu7x-4x4x8", "model_name=deepseek3-671b", "per_device_batch_size=8.0",
+        "max_target_length=4096", "remat_policy=custom", "decoder_layer_input=offload",
+        "opt_type=adamw", "mu_dtype=bfloat16", "grad_dtype=bfloat16", "megablox=True",
+        "sparse_matmul=True", "use_custom_sort_vjp=True", "attention=flash",
+    ),
+    "MT-v5e-128B-16x": (
+        "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",
+        "global_parameter_scale=128", "base_emb_dim=2560", "base_mlp_dim=8192",
+        "base_num_query_heads=8", "base_num_kv_heads=8", "head_dim=256", "vocab_size=32768",
+        "base_num_decoder_layers=16", "mlp_activations=[relu]", "logits_via_embedding=true",
+    ),
+}  # fmt: skip
+"""The keys of published recipes (AI-Hypercomputer/tpu-recipes and maxtext, as the table names
+them): of 2023 with the defaults of then."""
+
+
+WHOLE_KEYS = ("mistral-7b",)
+"""Models that see a window of the keys, which MaxText leaves out (layers/decoders.py)."""
+
+
+OTHERWISE = {
+    "deepseek2-16b": "deepseek-v2-lite", "deepseek2-236b": "deepseek-v2",
+    "deepseek3-671b": "deepseek-v3",
+}  # fmt: skip
+"""Models that the zoo calls otherwise."""
+
+
+def row(name: str) -> Setup:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    runs, _ = measured_runs(tuple(rows[0]), rows)
+    return setup(next(run for run in runs if run.id == name))
+
+
+NEEDED = {"TR-v6e-Mixtral-8x7B-pdb8": "experts", "TR-v7x-dsv3-128-bf16-head": "kv_rank"}
+"""What the model of a run has to have."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_keys_of_a_recipe_are_the_run_of_the_table(name: str) -> None:
+    if NEEDED.get(name, "layers") not in FIELDS:
+        pytest.skip("such models cannot be simulated yet")
+    pod, *overrides = RECIPES[name]
+    run, table = ts.from_maxtext(None, overrides, pod=pod), row(name)
+    assert shown(run.plan) == shown(table.plan)
+    assert run.pod == table.pod
+    assert used(dims(run.model) | {"name": ""}) == used(dims(table.model) | {"name": ""})
+
+
+def shown(plan: ts.Plan) -> ts.Plan:
+    """The plan without the name of what every policy saves."""
+    return replace(plan, save=tuple(name for name in plan.save if name != "layer_in"))
+
+
+def dims(model: ts.models.Transformer) -> dict[str, Any]:
+    return {key: getattr(model, key) for key in model.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [(n, z) for n in models() if (z := OTHERWISE.get(n, n)) in ts.models.names()]
+)
+def test_a_model_name_is_the_model_of_the_zoo(name: str, known: str) -> None:
+    run = ts.from_maxtext("defaults", {"model_name": name}, pod="v5e-16")
+    zoo = dims(ts.models.load(known)) | {"name": name}
+    whole = {"window": 0} if name in WHOLE_KEYS else {}
+    assert used(dims(run.model)) == used(zoo | whole)
+
+
+def used(model: dict[str, Any]) -> dict[str, Any]:
+    """The dimensions without the width of an MLP that no layer has, as all of them have experts."""
+    if not model.get("experts") or model["dense_layers"] or model["expert_every"] > 1:
+        return model
+    return model | {"mlp": model["expert_mlp"] or model["mlp"], "expert_mlp": 0}
+
+
+def test_the_defaults_alone_are_a_run() -> None:
+    run = ts.from_maxtext(None, pod="v4-16")
+    assert run.notes == ()
+    assert (run.plan.global_batch, run.plan.seq_len, run.plan.mesh) == (96, 2048, {"fsdp": 8})
+    assert ts.simulate(run.model, run.plan, run.pod).step_time_s > 0

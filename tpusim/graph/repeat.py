@@ -1,0 +1,55 @@
+"""K/V heads repeated before a kernel, for axes that are larger than they are many."""
+
+from dataclasses import replace
+
+from tpusim.graph.graph import Graph
+from tpusim.graph.ops import Attention, Op, Pointwise, Scan
+from tpusim.graph.tensor import Tensor
+
+NARROW, COPIES = "kv_heads", "kv_copies"
+
+
+def with_repeated_keys(graph: Graph, copies: int) -> Graph:
+    """The forward pass with each kernel's K/V heads repeated to `copies` of them.
+
+    They are repeated before they are brought to the kernel, so that what moves them can share them
+    out (Ulysses with grouped queries repeats them to its axis).
+    """
+    return replace(graph, dims=(*graph.dims, (COPIES, copies)), ops=_repeated(graph.ops))
+
+
+def _repeated(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    narrow = {
+        t.name
+        for op in ops
+        if isinstance(op, Attention)
+        for t in (op.key, op.value)
+        if NARROW in t.dims
+    }
+    return tuple(made for op in ops for made in _with_repeats(op, narrow))
+
+
+def _with_repeats(op: Op, narrow: set[str]) -> tuple[Op, ...]:
+    if isinstance(op, Scan):
+        return (replace(op, body=_repeated(op.body)),)
+    if isinstance(op, Attention):
+        return (replace(op, key=_wide(op.key), value=_wide(op.value)),)
+    if not isinstance(op, Pointwise) or narrow.isdisjoint(t.name for t in op.outputs):
+        return (op,)
+    repeats: list[Op] = []
+    given = list(op.inputs)
+    for place, made in enumerate(op.outputs):
+        if made.name in narrow:
+            one = op.inputs[place]
+            given[place] = replace(_wide(one), name=f"{one.name}_repeated")
+            repeats.append(
+                Pointwise(f"{one.name}_repeat", (one,), (given[place],), 1.0, keeps="",
+                          repeats=((NARROW, COPIES),))
+            )  # fmt: skip
+    outputs = tuple(_wide(t) if t.name in narrow else t for t in op.outputs)
+    return (*repeats, replace(op, inputs=tuple(given), outputs=outputs))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The tensor with its K/V heads repeated."""
+    return tensor.view(tuple(COPIES if dim == NARROW else dim for dim in tensor.dims))

@@ -1,0 +1,111 @@
+"""The slice and the mesh of a config."""
+
+from collections.abc import Mapping
+from math import prod
+
+from tpusim.hardware import Slice
+from tpusim.maxtext.config import Config
+from tpusim.maxtext.file import shown
+
+AXES: Mapping[str, str] = {
+    "data": "data",
+    "pipeline": "stage",
+    "fsdp": "fsdp",
+    "fsdp_transpose": "fsdp_transpose",
+    "context": "context",
+    "context_usp_ulysses": "context_usp_ulysses",
+    "tensor": "tensor",
+    "tensor_sequence": "tensor_sequence",
+    "expert": "expert",
+}
+"""MaxText's `ici_..._parallelism` and `dcn_..._parallelism`, and the axis of the mesh for each."""
+
+CANNOT: Mapping[str, str] = {
+    "sequence": "sequences sharded over the heads' axis",
+    "context_autoregressive": "decoding sharded over the context",
+    "tensor_transpose": "the embed dimension of weights on a tensor axis of its own",
+    "autoregressive": "decoding sharded over chips",
+    "diloco": "slices that train apart",
+}
+"""Kinds of parallelism that cannot be simulated."""
+
+
+def slice_of(config: Config, given: Slice | str | None = None) -> Slice:
+    """The slice that `given` or `compile_topology` names, as often as there are slices.
+
+    given: a name such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`, or the slices.
+    """
+    if config.text("hardware") != "tpu":
+        found = shown(config.table["hardware"])
+        raise config.fault(f"hardware is {found}; write tpu, which alone can be simulated")
+    if isinstance(given, Slice):
+        return given
+    name = config.text("compile_topology") if given is None else given
+    if not name:
+        raise config.fault(
+            "no slice is given; write compile_topology=v5e-256, or another slice "
+            "(--slice v5e:16x16 on the command line)"
+        )
+    chip, colon, shape = name.partition(":")
+    count = _slices(config)
+    return Slice(chip, shape, count) if colon else Slice.from_name(name, count)
+
+
+def _slices(config: Config) -> int:
+    """The slices that are said, or as many as the DCN axes ask for."""
+    for key in ("compile_topology_num_slices", "num_slices"):
+        if config.table[key] != -1:
+            return config.size(key)
+    return max(prod(max(size, 1) for size in _sizes(config, "dcn").values()), 1)
+
+
+def mesh_of(config: Config, pod: Slice) -> dict[str, int]:
+    """The axes larger than one: those within a slice, then, as `dcn_...`, those across slices."""
+    inside = _filled(config, "ici", pod.devices // pod.num_slices, f"devices of a slice of {pod}")
+    across = _filled(config, "dcn", pod.num_slices, "slices")
+    mesh = {AXES[kind]: size for kind, size in inside.items() if size > 1}
+    mesh |= {f"dcn_{AXES[kind]}": size for kind, size in across.items() if size > 1}
+    return mesh or {"fsdp": 1}
+
+
+def _filled(config: Config, level: str, places: int, what: str) -> dict[str, int]:
+    """The sizes with the one that is -1 filled in, so that their product is `places`."""
+    sizes = _sizes(config, level)
+    open_ = [kind for kind, size in sizes.items() if size == -1]
+    if len(open_) > 1:
+        raise config.fault(
+            f"{' and '.join(_key(level, kind) for kind in open_)} are -1; leave one of them open"
+        )
+    fixed = prod(size for size in sizes.values() if size != -1)
+    given = [f"{_key(level, kind)}={size}" for kind, size in sizes.items() if size > 1]
+    said = " x ".join(given) + (f" = {fixed}" if len(given) > 1 else "") or "1"
+    if open_:
+        if places % fixed:
+            raise config.fault(
+                f"{said} does not divide the {places} {what}, so that "
+                f"{_key(level, open_[0])} cannot be filled in; write sizes that do"
+            )
+        sizes[open_[0]] = places // fixed
+    elif fixed != places:
+        raise config.fault(
+            f"{said} is not the {places} {what}; leave one of the {level} keys at -1"
+        )
+    for kind, size in sizes.items():
+        if size > 1 and kind in CANNOT:
+            raise config.fault(
+                f"{_key(level, kind)} is {size}: {CANNOT[kind]} cannot be simulated yet; write 1"
+            )
+    return sizes
+
+
+def _sizes(config: Config, level: str) -> dict[str, int]:
+    sizes = {}
+    for kind in (*AXES, *CANNOT):
+        key = _key(level, kind)
+        if key in config.table:
+            sizes[kind] = -1 if config.table[key] == -1 else config.size(key)
+    return sizes
+
+
+def _key(level: str, kind: str) -> str:
+    return f"{level}_{kind}_parallelism"

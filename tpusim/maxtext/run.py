@@ -1,0 +1,44 @@
+"""The front door: a MaxText config becomes what a simulation takes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tpusim.hardware import Slice
+from tpusim.maxtext.config import Config, Overrides, config_of, source
+from tpusim.maxtext.mesh import slice_of
+from tpusim.maxtext.model import model_of
+from tpusim.maxtext.notes import check_refused, notes_of
+from tpusim.maxtext.plan import plan_of
+from tpusim.runfile import Run, blame, changed_plan
+
+
+def from_maxtext(
+    config: str | Path | None, overrides: Overrides = (), *, pod: Slice | str | None = None,
+    settings: Sequence[str] = (), verbose: bool = False,
+) -> Run:  # fmt: skip
+    """The run of a MaxText config: its model, plan and slice, and notes on what is taken otherwise.
+
+    config: the path of a config, or None (or `defaults`) for MaxText's own.
+    overrides: `key=value` texts as on MaxText's command line, or a table. They hold over what
+        `model_name` stands for, that over the file, and the file over MaxText's defaults.
+    pod: the slice, such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`; or a `Slice`,
+        with as many slices as it has.
+    settings: changes of the plan beyond MaxText's keys, such as `plan.lowering=ideal`.
+    verbose: the notes list all keys that are ignored.
+
+    Raises a `TpusimError` of one sentence for a file that cannot be read, an override of a key that
+    does not exist, wrong or contradicting values, and what cannot be simulated.
+    """
+    where, file = source(config)
+    with blame(where):
+        return _run(config_of(where, file, overrides), pod, settings, verbose)
+
+
+def _run(config: Config, pod: Slice | str | None, settings: Sequence[str], verbose: bool) -> Run:
+    check_refused(config)
+    on = slice_of(config, pod)
+    model = model_of(config)
+    plan = plan_of(config, model, on)
+    run = Run(config.where, model, plan, on, notes_of(config, verbose=verbose))
+    return replace(run, plan=changed_plan(plan, settings)) if settings else run
