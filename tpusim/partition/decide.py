@@ -25,10 +25,10 @@ from tpusim.partition.passes import (
     Ring,
     merge_all_reduces,
     merge_small_gradients,
-    prefetch,
     regather,
 )
 from tpusim.partition.plan import Plan
+from tpusim.partition.prefetch import prefetch
 from tpusim.partition.quantise import narrowed, with_passes
 from tpusim.partition.relayout import with_relayouts
 from tpusim.partition.scope import TOKENS
