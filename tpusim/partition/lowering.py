@@ -18,7 +18,7 @@ class Group:
 
     dimensions: torus dimensions that the group spans. whole: it spans the whole slice.
     ring: it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
-    bandwidth: B/s of a bidirectional ring, nominal.
+    bandwidth: B/s of a bidirectional ring, nominal. slices: that the program runs on.
     """
 
     size: int
@@ -26,6 +26,7 @@ class Group:
     whole: bool
     ring: bool
     bandwidth: float
+    slices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class _Line:
     whole: bool | None = None
     max_group: int | None = None
     min_group: int = 1
+    slices: int | None = None
 
     def holds(self, generation: str, style: str, group: Group) -> bool:
         asked = (
@@ -90,6 +92,7 @@ class _Line:
             (self.whole in (None, group.whole)),
             (self.max_group is None or group.size <= self.max_group),
             (self.min_group <= group.size),
+            (self.slices in (None, group.slices)),
         )
         return all(asked)
 
@@ -151,6 +154,14 @@ _TABLE = (
             shown_by="plain model of D=1024, 4-way on v5e 2x2: the same rings, unrolled",
         ),
         ("v5e",), "plain", whole=True, max_group=4,
+    ),
+    _Line(
+        Lowering(
+            _RING, _RING, twice=_ASYNC,
+            shown_by="plain 7B model and layers of experts on one slice of v5e 4x4, 16-way: rings, "
+            "and what is used twice in the backward pass is gathered beside matmuls",
+        ),
+        ("v5e",), "plain", whole=True, max_group=16, slices=1,
     ),
     _Line(
         Lowering(

@@ -33,6 +33,7 @@ PROGRAMS = [
     ("v5p", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v5p", "2x2x4", {"fsdp": 16}, "maxtext", (RING, PLAIN), (RING, FUSED)),
     ("v6e", "2x4", {"fsdp": 8}, "maxtext", (RING, PLAIN), (RING, FUSED)),
+    ("v5e", "4x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v5e", "2x2", {"fsdp": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v4", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
     ("v5p", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),

@@ -250,8 +250,11 @@ def test_gathers_of_experts_run_beside_what_comes_before_them(chip: str, style: 
     assert body.index(first) < router < body.index(exchanges[0]) < body.index(others[0])
 
 
-def test_the_first_gather_starts_with_the_layer_where_the_others_are_rings() -> None:
-    (first, *_), layer = gathers_of_experts("v6e", "maxtext", capacity_factor=1.25)
+@pytest.mark.parametrize(("chip", "style"), [("v6e", "maxtext"), ("v5e", "plain")])
+def test_the_first_gather_starts_with_the_layer_where_the_others_are_rings(
+    chip: str, style: str
+) -> None:
+    (first, *_), layer = gathers_of_experts(chip, style, capacity_factor=1.25)
     assert layer.body[0] == first
 
 
