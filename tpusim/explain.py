@@ -10,11 +10,12 @@ from tpusim.engine import run
 from tpusim.hardware import Placement, Slice, candidates
 from tpusim.loads import alike, alone
 from tpusim.models import Transformer
-from tpusim.partition import Plan, structure
+from tpusim.partition import Plan
 from tpusim.placing import fastest, ways
 from tpusim.program import Collective
 from tpusim.result import PICO, Result
-from tpusim.simulation import given_placement, planned_graph
+from tpusim.simulation import given_placement
+from tpusim.steps import planned_step
 from tpusim.summary import WIDTH
 from tpusim.units import format_bytes, format_seconds
 
@@ -101,13 +102,12 @@ def explain_placement(
     Where one is given, it is simulated, and the others until the fastest is known. Raises PlanError
     as `simulate` does.
     """
-    graph = planned_graph(model, plan)
-    template = structure(graph, plan)
+    step = planned_step(model, plan, pod)
     given = placement or given_placement(plan, pod)
     laid = candidates(pod, plan.mesh)
     if given is not None and given not in laid:
         laid = (*laid, given)
-    found = ways(template, graph, plan, pod, laid)
+    found = ways(step, pod, laid)
     best, times = fastest(found, pod, run)
     taken = given or best.placement
     for way in found:

@@ -34,7 +34,7 @@ class Load:
 def alike(program: Program) -> Counter[Single]:
     """Operations that cost the same as one, without names and dependencies: how often they run."""
     found: Counter[Single] = Counter()
-    for op, times in counted(program.body):
+    for op, times in counted(program.body, program.segments):
         found[_bare(op)] += times
     return found
 
@@ -50,7 +50,8 @@ def alone(program: Program, some: Operations, pod: Slice, placement: Placement) 
         Loop(name=f"loop {number}", trips=times, body=(replace(op, name=f"task {number}"),))
         for number, (op, times) in enumerate(some.items())
     )
-    return _load(cost_program(replace(program, body=body, resident=()), pod, placement))
+    bare = replace(program, body=body, resident=(), segments=())
+    return _load(cost_program(bare, pod, placement))
 
 
 def _load(costed: CostedProgram) -> Load:

@@ -8,27 +8,25 @@ beat the best: the same answer as simulating all of them.
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from tpusim.costs import CostedProgram, cost_program
+from tpusim.costs import CostedProgram, cost_programs
 from tpusim.engine import Timeline
-from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.loads import Operations, alike, alone
-from tpusim.partition import Plan, Template, lower
 from tpusim.partition.groups import group_of
-from tpusim.partition.template import Comm, body_nodes
 from tpusim.program import Collective, Program
+from tpusim.steps import Programs, Step
 
 Engine: TypeAlias = Callable[[Sequence[CostedProgram]], Timeline]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A step on one placement: its program, and what happened when."""
+    """A step on one placement: its programs, and what happened when."""
 
     placement: Placement
-    program: Program
+    programs: Programs
     timeline: Timeline
 
 
@@ -44,38 +42,43 @@ class Way:
 
     number: int
     placement: Placement
-    program: Program
+    programs: Programs
     collectives_ps: int
     least_ps: int
     pattern: Hashable
 
 
-def run_on(placement: Placement, program: Program, pod: Slice, engine: Engine) -> Run:
-    """The step of a program that was lowered for the placement."""
-    return Run(placement, program, engine([cost_program(program, pod, placement)]))
+def run_on(placement: Placement, programs: Programs, pod: Slice, engine: Engine) -> Run:
+    """The step of programs that were lowered for the placement."""
+    return Run(placement, programs, engine(cost_programs(programs, pod, placement)))
 
 
-def ways(
-    template: Template, graph: Graph, plan: Plan, pod: Slice, laid: Iterable[Placement]
-) -> list[Way]:
+def ways(step: Step, pod: Slice, laid: Iterable[Placement]) -> list[Way]:
     """A way for each placement, lowered and bounded, in their order.
 
     The lowering sees of a placement no more than the groups of its collectives (`group_of`), so
-    placements whose groups look alike to it have one program. Its compute takes the same time on
-    all of them; only the collectives are costed for each.
+    placements whose groups look alike to it have the same programs. Their compute takes the same
+    time on all of them; only the collectives are costed for each. No lane of a pipeline is shorter
+    than its core's tasks, and what its messages take is known by simulation alone, so each of its
+    placements has a pattern of its own.
     """
-    axes = {node.axes for node, _ in body_nodes(template.nodes) if isinstance(node, Comm)}
-    known: dict[Hashable, tuple[Program, Operations, int]] = {}
+    known: dict[Hashable, tuple[Programs, list[_Parts]]] = {}
     found = []
     for number, placement in enumerate(laid):
-        groups = tuple(group_of(each, pod, placement) for each in axes)
+        groups = tuple(group_of(each, pod, placement) for each in step.axes)
         if groups not in known:
-            known[groups] = _parts(lower(template, graph, plan, pod, placement), pod, placement)
-        program, traffic, compute_ps = known[groups]
-        load = alone(program, traffic, pod, placement)
-        least_ps = max(compute_ps + load.core_ps, load.links_ps)
-        pattern = (groups, load.pattern)
-        found.append(Way(number, placement, program, load.all_ps, least_ps, pattern))
+            programs = step.laid(placement)
+            known[groups] = programs, [_parts(program, pod, placement) for program in programs]
+        programs, parts = known[groups]
+        loads = [alone(p, part.traffic, pod, placement)
+                 for p, part in zip(programs, parts, strict=True)]  # fmt: skip
+        least_ps = max(
+            max(part.compute_ps + load.core_ps, load.links_ps)
+            for part, load in zip(parts, loads, strict=True)
+        )
+        pattern = (groups, loads[0].pattern) if len(loads) == 1 else number
+        all_ps = max(load.all_ps for load in loads)
+        found.append(Way(number, placement, programs, all_ps, least_ps, pattern))
     return found
 
 
@@ -94,7 +97,7 @@ def fastest(
             break
         if way.pattern in times:
             continue
-        run = run_on(way.placement, way.program, pod, engine)
+        run = run_on(way.placement, way.programs, pod, engine)
         took = times[way.pattern] = run.timeline.device_ps
         if best is None or (took, way.number) < best[:2]:
             best = (took, way.number, run)
@@ -103,9 +106,15 @@ def fastest(
     return best[2], times
 
 
-def _parts(program: Program, pod: Slice, placement: Placement) -> tuple[Program, Operations, int]:
-    """The program, its collectives, and the picoseconds of the rest on the core."""
+class _Parts(NamedTuple):
+    """The collectives of a program, and the picoseconds of the rest on the core."""
+
+    traffic: Operations
+    compute_ps: int
+
+
+def _parts(program: Program, pod: Slice, placement: Placement) -> _Parts:
     counted = alike(program)
     traffic: Operations = {op: times for op, times in counted.items() if isinstance(op, Collective)}
     rest = {op: times for op, times in counted.items() if op not in traffic}
-    return program, traffic, alone(program, rest, pod, placement).core_ps
+    return _Parts(traffic, alone(program, rest, pod, placement).core_ps)

@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.partition import CIRCULAR, Plan
 from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import (
+    Call,
     Collective,
     Compute,
     Flops,
@@ -19,6 +20,8 @@ from tpusim.program import (
     Op,
     Phase,
     Program,
+    Segment,
+    TopOp,
     Transfer,
     TransferKind,
     counted,
@@ -64,6 +67,8 @@ class Result:
     memory_bytes: who holds the peak, by category; sums to `hbm_peak_bytes`.
     link_use: the share of the step in which each link would be busy at its full rate.
     flops: of all devices together, each kind apart.
+    programs: one device's program; with a pipeline, of each stage. lane: the stage that holds most,
+        whose memory this is; times are means over the stages, and links are those of the busiest.
     """
 
     model: Transformer
@@ -80,8 +85,19 @@ class Result:
     link_use: dict[str, float]
     unasked: tuple[tuple[str, str, int], ...]
     verdicts: Verdicts
-    program: Program
+    programs: tuple[Program, ...]
     timeline: Timeline
+    lane: int = 0
+
+    @property
+    def program(self) -> Program:
+        """The program of the lane that holds most, of the only one where there is no pipeline."""
+        return self.programs[self.lane]
+
+    @property
+    def shown(self) -> Timeline:
+        """The timeline of that lane alone, as figures and tables of one device show it."""
+        return self.timeline if len(self.programs) == 1 else _of_lane(self.timeline, self.lane)
 
     @property
     def peak_flops(self) -> float:
@@ -118,7 +134,19 @@ class Result:
     def host_need_bytes(self) -> float:
         """Bytes that each host keeps for its devices: each of them copied to it once a step."""
         chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
-        return chips * self.pod.chip.devices * to_host_bytes(self.program.body)
+        most = max(to_host_bytes(program.body, program.segments) for program in self.programs)
+        return chips * self.pod.chip.devices * most
+
+    @property
+    def bubble(self) -> float:
+        """The share of the step in which a stage of a pipeline waits, the mean of all stages.
+
+        Of a circular pipeline it is the share of the trips in which it computes what nobody reads.
+        """
+        if self.plan.pipeline != CIRCULAR:
+            return self.breakdown_s.get(BUBBLE, 0.0) / self.step_time_s
+        idle, rounds = self.plan.stages - 1, self.plan.microbatches * self.plan.virtual_stages
+        return idle / (rounds + idle)
 
     @property
     def exposed_s(self) -> float:
@@ -141,27 +169,50 @@ class Result:
 
 def make_result(
     model: Transformer, plan: Plan, pod: Slice, placement: Placement, graph: Graph,
-    program: Program, timeline: Timeline, verdicts: Verdicts,
+    programs: tuple[Program, ...], timeline: Timeline, verdicts: Verdicts,
 ) -> Result:  # fmt: skip
-    """The result of one lane's timeline."""
-    held = memory_held(program, timeline)
+    """The result of a timeline of one lane for each of the programs."""
+    each = [memory_held(program, timeline, lane) for lane, program in enumerate(programs)]
+    lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
+    held = each[lane]
     return Result(
         model=model, plan=plan, pod=pod, placement=placement,
         tokens=graph.tokens * plan.microbatches,
         step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
-        flops=total_flops(program.body),
+        flops=step_flops(programs),
         hbm_peak_bytes=sum(held.values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
         memory_bytes=held,
-        link_use={use.link: use.busy_ps / timeline.total_ps for use in timeline.links},
-        unasked=tuple(unasked(program.body)),
-        verdicts=verdicts, program=program, timeline=timeline,
+        link_use=link_shares(timeline),
+        unasked=tuple(
+            (what, tensor, most * times)
+            for body, _, most in _distinct(programs) for what, tensor, times in unasked(body)
+        ),
+        verdicts=verdicts, programs=programs, timeline=timeline, lane=lane,
     )  # fmt: skip
 
 
-def memory_held(program: Program, timeline: Timeline) -> dict[str, float]:
+def _of_lane(timeline: Timeline, lane: int) -> Timeline:
+    """One lane of a timeline, as its first."""
+    return replace(
+        timeline, lanes=(timeline.lanes[lane],), memory=(timeline.memory[lane],),
+        tasks=tuple(replace(task, lane=0) for task in timeline.tasks if task.lane == lane),
+        waits=tuple(replace(wait, lane=0) for wait in timeline.waits if wait.lane == lane),
+        links=tuple(use._replace(lane=0) for use in timeline.links if use.lane == lane),
+    )  # fmt: skip
+
+
+def link_shares(timeline: Timeline) -> dict[str, float]:
+    """The share of the step in which each link of its busiest lane would be busy."""
+    shares: dict[str, float] = {}
+    for use in timeline.links:
+        shares[use.link] = max(shares.get(use.link, 0.0), use.busy_ps / timeline.total_ps)
+    return shares
+
+
+def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
     """Whole bytes at the peak by category, the largest first, with what is lost between them."""
-    memory = timeline.memory[0]
+    memory = timeline.memory[lane]
     held = Counter(memory.by_category())
     arguments = sum(float(alloc.bytes) for alloc in program.resident)
     held[IDLE] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
@@ -170,27 +221,40 @@ def memory_held(program: Program, timeline: Timeline) -> dict[str, float]:
 
 COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")
 EXPOSED = "exposed "
+BUBBLE = "bubble"
+"""What a breakdown calls the time in which a stage of a pipeline waits for others at work."""
 
 
 def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     """The core's picoseconds by label and phase, largest label first within work and exposed.
 
     A synchronous collective is exposed for as long as it takes, an asynchronous one for as long as
-    the core waits for it. The values sum to `timeline.total_ps`.
+    the core waits for it, and a stage's wait for others that are at work is a bubble. They are
+    means over the lanes. The values sum to `timeline.total_ps`.
     """
-    core = [record for record in timeline.tasks if record.stream == "core"]
     split: Counter[tuple[str, Phase]] = Counter()
     labels: Counter[str] = Counter()
-    for record in (*core, *timeline.waits):
-        compute = record.label in COMPUTE_LABELS
-        label = record.label if compute else f"{EXPOSED}{record.label}"
-        split[label, record.phase] += record.total_ps
-        labels[label] += record.total_ps
-    ranked = sorted(labels, key=lambda label: (label.startswith(EXPOSED), -labels[label], label))
-    return {
-        (label, phase): split[label, phase]
-        for label in ranked for phase in Phase if split[label, phase]
-    }  # fmt: skip
+    for (name, phase), picoseconds in timeline.core_ps.items():
+        label = name if name in (*COMPUTE_LABELS, BUBBLE) else f"{EXPOSED}{name}"
+        split[label, phase] += picoseconds
+        labels[label] += picoseconds
+    ranked = sorted(
+        labels, key=lambda label: (label not in COMPUTE_LABELS, label != BUBBLE, -labels[label],
+                                   label),
+    )  # fmt: skip
+    cells = [(label, phase) for label in ranked for phase in Phase if split[label, phase]]
+    return _means(cells, split, len(timeline.lanes))
+
+
+def _means(
+    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], lanes: int
+) -> dict[tuple[str, Phase], int]:
+    """Whole picoseconds a lane that add up as the sums over all lanes do."""
+    means, so_far = {}, 0
+    for cell in cells:
+        before, so_far = so_far, so_far + sums[cell]
+        means[cell] = so_far // lanes - before // lanes
+    return means
 
 
 def breakdown_ps(timeline: Timeline) -> dict[str, int]:
@@ -201,28 +265,61 @@ def breakdown_ps(timeline: Timeline) -> dict[str, int]:
     return dict(totals)
 
 
-def total_flops(body: tuple[Op, ...]) -> Flops:
-    """The FLOPs of a body, loops counted as often as they run."""
+def step_flops(programs: tuple[Program, ...]) -> Flops:
+    """The FLOPs of all programs."""
     kinds: Counter[str] = Counter()
-    for op, times in counted(body):
+    for body, times, _ in _distinct(programs):
+        flops = total_flops(body)
+        for kind in _KINDS:
+            kinds[kind] += getattr(flops, kind) * times
+    return Flops(**kinds)
+
+
+def _distinct(programs: tuple[Program, ...]) -> Iterator[tuple[tuple[Op, ...], int, int]]:
+    """What programs are made of, each once: how often it runs in all, and in one of them."""
+    runs: Counter[int] = Counter()
+    most: dict[int, int] = {}
+    bodies: dict[int, tuple[Op, ...]] = {}
+    for program in programs:
+        called = Counter(op.segment for op in program.body if isinstance(op, Call))
+        plain = [op for op in program.body if not isinstance(op, Call)]
+        found: list[tuple[int, tuple[Op, ...], int]] = [(id(op), (op,), 1) for op in plain]
+        found += [(id(each), each.body, called[each.name]) for each in program.segments]
+        for key, body, times in found:
+            bodies[key] = body
+            runs[key] += times
+            most[key] = max(most.get(key, 0), times)
+    for key, body in bodies.items():
+        yield body, runs[key], most[key]
+
+
+_KINDS = ("model", "recompute", "redundant", "padding")
+
+
+def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> Flops:
+    """The FLOPs of a body, loops and calls counted as often as they run."""
+    kinds: Counter[str] = Counter()
+    for op, times in counted(body, segments):
         if isinstance(op, Compute):
-            for kind in ("model", "recompute", "redundant", "padding"):
+            for kind in _KINDS:
                 kinds[kind] += getattr(op.flops, kind) * times
     return Flops(**kinds)
 
 
-def to_host_bytes(body: tuple[Op, ...]) -> float:
+def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> float:
     """Bytes that one device keeps on its host: a microbatch writes over those of the one before."""
     once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
     return sum(
         times * float(op.bytes)
-        for op, times in counted(chain.from_iterable(once))
+        for op, times in counted(chain.from_iterable(once), segments)
         if isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST
     )
 
 
-def unasked(body: tuple[Op, ...]) -> Iterator[tuple[str, str, int]]:
+def unasked(
+    body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()
+) -> Iterator[tuple[str, str, int]]:
     """Collectives that nobody asked for: (kind over axes, tensor, how often)."""
-    for op, times in counted(body):
+    for op, times in counted(body, segments):
         if isinstance(op, Collective) and not op.asked:
             yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times

@@ -1,24 +1,17 @@
 """The front door: a model, a plan and a slice become a result."""
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 
 from tpusim.engine import check_network_mode, run
 from tpusim.errors import PlanError
-from tpusim.graph import (
-    COMPUTE,
-    Graph,
-    Remat,
-    Scan,
-    training_step,
-    with_repeated_keys,
-    with_tiled_loss,
-)
+from tpusim.graph import Graph, Scan
 from tpusim.hardware import Placement, Slice, candidates, placement_from
-from tpusim.models import Routing, Transformer
-from tpusim.partition import Plan, Template, kernel_copies, loss_parts, lower, structure
+from tpusim.models import Transformer
+from tpusim.partition import CIRCULAR, Plan
 from tpusim.placing import Engine, Run, fastest, run_on, ways
 from tpusim.result import Result, Verdicts, make_result
+from tpusim.steps import Step, planned_graph, planned_step
 
 MOST_CHIPS = 512
 """The largest torus that is simulated hop by hop."""
@@ -41,61 +34,35 @@ def simulate(
     A plan that does not fit in HBM is a result whose `fits` is false; one that the
     model or the slice does not admit raises PlanError with one sentence.
     """
-    _check_network(network, pod)
-    graph = planned_graph(model, plan)
-    template = structure(graph, plan)
+    _check_network(network, plan, pod)
+    step = planned_step(model, plan, pod)
     given = placement or given_placement(plan, pod)
     laid = (given,) if given else tuple(among or candidates(pod, plan.mesh))
-    ran = best_run(template, graph, plan, pod, laid, partial(run, fold=fold))
+    ran = best_run(step, pod, laid, partial(run, fold=fold))
     if network == "hops":
-        ran = run_on(ran.placement, ran.program, pod, partial(run, network="hops"))
-    verdicts = Verdicts(template.dropped, given is not None, network, unread(graph, plan))
-    return make_result(model, plan, pod, ran.placement, graph, ran.program, ran.timeline, verdicts)
+        ran = run_on(ran.placement, ran.programs, pod, partial(run, network="hops"))
+    unsaved = unread(step.graph, plan)
+    verdicts = Verdicts(step.dropped, given is not None, network, unsaved)
+    return make_result(
+        model, plan, pod, ran.placement, step.graph, ran.programs, ran.timeline, verdicts
+    )
 
 
-def _check_network(network: str, pod: Slice) -> None:
+def _check_network(network: str, plan: Plan, pod: Slice) -> None:
     """Raise PlanError for a network that does not exist, or that is too slow for the slice."""
     check_network_mode(network)
+    if network == "hops" and plan.pipeline not in ("", CIRCULAR):
+        raise PlanError(
+            f'network = "hops" follows the messages of one program, but the schedule '
+            f'{plan.pipeline} has one for each stage; take network = "flows", or schedule = '
+            "'circular'"
+        )
     if network == "hops" and pod.topology.chips > MOST_CHIPS:
         raise PlanError(
             f'network = "hops" follows every message over every link, which takes too long on the '
             f"{pod.topology.chips} chips of {pod}; take a slice of at most {MOST_CHIPS}, or "
             'network = "flows"'
         )
-
-
-def planned_graph(model: Transformer, plan: Plan) -> Graph:
-    """Forward and backward pass of one microbatch of `plan`."""
-    routing = Routing(
-        capacity_factor=plan.capacity_factor, dispatch=plan.dispatch, exchange=plan.expert_exchange
-    )
-    parts: Mapping[str, int] = {}
-    copies = 0
-    if plan.vocab_tiles > 1 or plan.exchanges_heads:
-        forward = model.graph(batch=plan.microbatch, seq_len=plan.seq_len, routing=routing)
-        parts = loss_parts(plan, forward)
-        copies = kernel_copies(plan, forward)
-    return step_graph(
-        model, plan.microbatch, plan.seq_len, plan.remat_policy, plan.logits_dtype,
-        tuple(parts.items()), routing, copies,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=32)
-def step_graph(
-    model: Transformer, batch: int, seq_len: int, remat: Remat, logits_dtype: str = COMPUTE,
-    parts: tuple[tuple[str, int], ...] = (), routing: Routing | None = None, copies: int = 0,
-) -> Graph:  # fmt: skip
-    """Forward and backward pass of one microbatch, kept for the next plan of the same `batch`.
-
-    parts: into how many each dimension of the loss is cut, see `with_tiled_loss`. routing: how
-        tokens find their experts. copies: to how many K/V heads are repeated before a kernel, see
-        `with_repeated_keys`.
-    """
-    forward = model.graph(batch=batch, seq_len=seq_len, logits_dtype=logits_dtype, routing=routing)
-    if copies:
-        forward = with_repeated_keys(forward, copies)
-    return training_step(with_tiled_loss(forward, dict(parts)), remat)
 
 
 def unread(graph: Graph, plan: Plan) -> tuple[str, ...]:
@@ -111,11 +78,11 @@ def given_placement(plan: Plan, pod: Slice) -> Placement | None:
     return placement_from(pod, plan.mesh, plan.placement)
 
 
-def best_run(
-    template: Template, graph: Graph, plan: Plan, pod: Slice, laid: tuple[Placement, ...],
-    engine: Engine,
-) -> Run:  # fmt: skip
+def best_run(step: Step, pod: Slice, laid: tuple[Placement, ...], engine: Engine) -> Run:
     """The fastest step on the placements; a single one is simulated without more ado."""
     if len(laid) == 1:
-        return run_on(laid[0], lower(template, graph, plan, pod, laid[0]), pod, engine)
-    return fastest(ways(template, graph, plan, pod, laid), pod, engine)[0]
+        return run_on(laid[0], step.laid(laid[0]), pod, engine)
+    return fastest(ways(step, pod, laid), pod, engine)[0]
+
+
+__all__ = ["best_run", "given_placement", "planned_graph", "simulate", "unread"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-from tpusim.partition import Plan
+from tpusim.partition import CIRCULAR, Plan
 from tpusim.phase import Phase
 from tpusim.result import CONVENTION, PICO, Result, core_ps
 from tpusim.units import format_bytes, format_seconds
@@ -38,6 +38,8 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     yield ""
     yield from _breakdown(r)
     yield ""
+    if r.plan.pipeline:
+        yield from entry("pipeline", _pipeline(r))
     if r.fits:
         yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
     yield from entry("links", _links(r))
@@ -69,6 +71,19 @@ def _gain(r: Result, ideal: Result) -> str:
     less = 1 - ideal.step_time_s / r.step_time_s
     change = f"{less:.1%} less" if less > 0 else "no less"
     return f"a perfect compiler (lowering ideal): {format_seconds(ideal.step_time_s)}, {change}"
+
+
+def _pipeline(r: Result) -> str:
+    """The schedule, the time in which stages wait or compute garbage, and the fullest stage."""
+    plan = r.plan
+    chunks = f" x {plan.virtual_stages} parts" if plan.virtual_stages > 1 else ""
+    what = f"{plan.pipeline}, {plan.stages} stages{chunks}, {plan.microbatches} microbatches"
+    if plan.pipeline == CIRCULAR:
+        trips = plan.microbatches * plan.virtual_stages + plan.stages - 1
+        return (
+            f"{what}: {plan.stages - 1} of {trips} trips compute what nobody reads ({r.bubble:.1%})"
+        )
+    return f"{what}: bubble {r.bubble:.1%} of the step; stage {r.lane} holds most HBM"
 
 
 def _breakdown(r: Result) -> Iterator[str]:

@@ -12,7 +12,8 @@ from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.partition import Plan, lower, structure
 from tpusim.placing import Way, ways
-from tpusim.simulation import simulate, step_graph
+from tpusim.simulation import simulate
+from tpusim.steps import planned_graph, planned_step
 
 PODS = (
     ("v4", "4x4x8", 1), ("v5p", "4x4x4", 1), ("v5e", "8x16", 1), ("v6e", "16x16", 1),
@@ -35,8 +36,7 @@ def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
 
 
 def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[Way]:
-    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
-    return ways(structure(graph, plan), graph, plan, pod, candidates(pod, plan.mesh))
+    return ways(planned_step(model, plan, pod), pod, candidates(pod, plan.mesh))
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -57,10 +57,10 @@ def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_placements_share_a_program_only_if_they_are_lowered_alike(seed: int) -> None:
     model, plan, pod = drawn(seed)
-    graph = step_graph(model, plan.microbatch, plan.seq_len, plan.remat_policy)
+    graph = planned_graph(model, plan)
     template = structure(graph, plan)
     for way in ways_of(model, plan, pod):
-        assert way.program == lower(template, graph, plan, pod, way.placement)
+        assert way.programs == (lower(template, graph, plan, pod, way.placement),)
 
 
 def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(

@@ -128,7 +128,7 @@ def alone(run: Result, op: Collective, times: int = 1) -> Result:
     body = Loop(name="loop", trips=times, body=(replace(op, deps=(), allocs=(), frees=()),))
     program = replace(run.program, body=(body,))
     timeline = run_engine([cost_program(program, run.pod, run.placement)])
-    return replace(run, program=program, timeline=timeline)
+    return replace(run, programs=(program,), timeline=timeline)
 
 
 def collectives(body: tuple[Op, ...], times: int = 1) -> Iterator[tuple[Collective, int]]:

@@ -16,7 +16,7 @@ ROWS = (
     {"network"},
     {"models", "partition", "costs", "xla"},
     {"engine"},
-    {"loads", "placing", "simulation", "explain", "result", "summary"},
+    {"loads", "placing", "steps", "simulation", "explain", "result", "summary"},
     {"search", "report", "validation", "runfile"},
     {"maxtext"},
     {"cli"},

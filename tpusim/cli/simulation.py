@@ -68,7 +68,7 @@ def simulation(
     if explain is not None:
         parts.append(str(EXPLAINED[explain](result)))
     if program:
-        parts.append(text(result.program))
+        parts += map(text, result.programs)
     if folder is not None:
         parts.append(f"report      {folder}")
     if stats:

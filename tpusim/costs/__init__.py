@@ -4,7 +4,7 @@ Pure functions, one equation each, that take numbers or arrays of them.
 """
 
 from tpusim.costs.attention import attention_seconds
-from tpusim.costs.bind import cost_program, work_seconds
+from tpusim.costs.bind import cost_program, cost_programs, work_seconds
 from tpusim.costs.collective import (
     BEST,
     best_route,
@@ -16,7 +16,16 @@ from tpusim.costs.convolution import convolution_seconds
 from tpusim.costs.links import DCN, FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
 from tpusim.costs.route import WHOLE, Route, dcn_route, route
-from tpusim.costs.tasks import CORE, HBM, CostedProgram, Task, TaskLoop, TaskOp
+from tpusim.costs.tasks import (
+    CORE,
+    HBM,
+    CostedProgram,
+    Task,
+    TaskLoop,
+    TaskOp,
+    TaskSegment,
+    Way,
+)
 from tpusim.costs.vector import group_seconds
 
 __all__ = [
@@ -32,12 +41,15 @@ __all__ = [
     "Task",
     "TaskLoop",
     "TaskOp",
+    "TaskSegment",
+    "Way",
     "attention_seconds",
     "best_route",
     "capacities",
     "collective_seconds",
     "convolution_seconds",
     "cost_program",
+    "cost_programs",
     "dcn_route",
     "delay_seconds",
     "group_seconds",

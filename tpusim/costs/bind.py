@@ -1,8 +1,8 @@
 """From a program to its tasks: every operation gets its seconds, bytes and links."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.communicate import Machine, collective_tasks
@@ -10,13 +10,25 @@ from tpusim.costs.convolution import convolution_seconds
 from tpusim.costs.host import INPUT, host_tasks
 from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
+from tpusim.costs.send import Sends
 from tpusim.costs.skew import skew_seconds
-from tpusim.costs.tasks import HBM, CostedProgram, Task, TaskLoop, TaskOp, core_seconds
+from tpusim.costs.tasks import (
+    HBM,
+    CostedProgram,
+    Task,
+    TaskLoop,
+    TaskOp,
+    TaskSegment,
+    TopTask,
+    core_seconds,
+    first_phase,
+)
 from tpusim.costs.vector import group_seconds
 from tpusim.hardware import Device, Placement, Slice
 from tpusim.program import (
     Attention,
     Barrier,
+    Call,
     Collective,
     Compute,
     Convolution,
@@ -25,6 +37,8 @@ from tpusim.program import (
     Number,
     Op,
     Program,
+    Segment,
+    TopOp,
     Transfer,
     TransferKind,
     Vector,
@@ -99,7 +113,19 @@ def _body(body: tuple[Op, ...], machine: Machine) -> tuple[TaskOp, ...]:
 
 
 def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedProgram:
-    """The program as tasks on one device of the pod, and the links that they share.
+    """The program of all devices, of one lane, as tasks; see `cost_programs`."""
+    return cost_programs((program,), pod, placement)[0]
+
+
+def cost_programs(
+    programs: Sequence[Program], pod: Slice, placement: Placement
+) -> tuple[CostedProgram, ...]:
+    """The programs of a pipeline's stages, in their order, as tasks.
+
+    What is one object in several of them, a segment or an operation of a body, is costed once and
+    stays one object, so the engine runs it once.
+
+    Each is the program as tasks on one device of the pod, and the links that they share.
 
     A synchronous collective runs on the core; any other on the stream of its axes (`ici:...`), or
     on `dcn`, and a transfer on the stream of its kind. A collective of one device keeps its
@@ -108,28 +134,69 @@ def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedPr
     Raises PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
     algorithm that the collective cannot use.
     """
-    chip = pod.chip
-    machine = Machine.of(program, pod, placement)
-    links = capacities(chip, pod.dcn_oversubscription)
-    return CostedProgram(
-        name=program.name,
-        body=_with_skew(_body(program.body, machine), links, pod),
-        links=tuple(links.items()),
-        resident=program.resident,
-        torus=pod.topology.dims,
-        host=host_tasks(program, chip),
-    )
+    links = tuple(capacities(pod.chip, pod.dcn_oversubscription).items())
+    costs = _Costs(Machine.of(programs[0], pod, placement), len(programs))
+    return tuple(costs.lane(stage, program, links) for stage, program in enumerate(programs))
+
+
+Links: TypeAlias = tuple[tuple[str, float], ...]
+
+
+class _Costs:
+    """What the lanes of one step share."""
+
+    __slots__ = ("_known", "_segments", "_sends", "machine")
+
+    def __init__(self, machine: Machine, stages: int) -> None:
+        self.machine = machine
+        self._sends = Sends(machine, stages)
+        self._known: dict[int, tuple[TaskOp, ...]] = {}
+        self._segments: dict[int, TaskSegment] = {}
+
+    def lane(self, stage: int, program: Program, links: Links) -> CostedProgram:
+        """The program of one stage."""
+        segments = tuple(self._segment(segment) for segment in program.segments)
+        phases = {segment.name: first_phase(segment.body) for segment in segments}
+        body = tuple(task for op in program.body for task in self._top(op, phases))
+        return CostedProgram(
+            name=program.name,
+            body=_with_skew(body, dict(links), segments, self.machine.pod),
+            links=links,
+            resident=program.resident,
+            torus=self.machine.pod.topology.dims,
+            host=host_tasks(program, self.machine.chip),
+            segments=segments,
+            ways=tuple(self._sends.ways(stage, program.body, phases)),
+        )
+
+    def _segment(self, segment: Segment) -> TaskSegment:
+        found = self._segments.get(id(segment))
+        if found is None:
+            body = _body(segment.body, self.machine)
+            found = self._segments[id(segment)] = TaskSegment(name=segment.name, body=body)
+        return found
+
+    def _top(self, op: TopOp, segments: Container[str]) -> tuple[TopTask, ...]:
+        if isinstance(op, Call):
+            if op.segment not in segments:
+                raise ValueError(f"call {op.name!r} runs {op.segment!r}, which is no segment")
+            return (op,)
+        found = self._known.get(id(op))
+        if found is None:
+            found = self._known[id(op)] = _tasks(op, self.machine)
+        return found
 
 
 def _with_skew(
-    body: tuple[TaskOp, ...], links: Mapping[str, float], pod: Slice
-) -> tuple[TaskOp, ...]:
+    body: tuple[TopTask, ...], links: Mapping[str, float], segments: Sequence[TaskSegment],
+    pod: Slice,
+) -> tuple[TopTask, ...]:  # fmt: skip
     """The body with the barriers' waits: a share of the time that its core works."""
     if pod.num_slices == 1:
         return body
-    skew = skew_seconds(core_seconds(body, links), pod.num_slices, pod.chip)
+    skew = skew_seconds(core_seconds(body, links, segments), pod.num_slices, pod.chip)
     return tuple(replace(op, delay_s=skew) if _is_barrier(op) else op for op in body)
 
 
-def _is_barrier(op: TaskOp) -> TypeGuard[Task]:
+def _is_barrier(op: TopTask) -> TypeGuard[Task]:
     return isinstance(op, Task) and op.label == SKEW

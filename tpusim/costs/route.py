@@ -17,7 +17,7 @@ from math import ceil, inf, prod
 from tpusim.costs.links import DCN, DIE_LINKS
 from tpusim.costs.tasks import HBM
 from tpusim.hardware import DIE, Span, Topology
-from tpusim.network import Algorithm, algorithm, is_flat, on_torus, pattern
+from tpusim.network import Algorithm, algorithm, is_flat, on_torus, pattern, shift
 from tpusim.program import CollectiveKind
 
 WHOLE = 64
@@ -136,6 +136,22 @@ def _over_torus(
         power=found.power, added=_added(kind, devices), after=after, text=text + found.text,
         carried=Carried(kind, how, torus, topology, part, found.hops),
     )  # fmt: skip
+
+
+def shift_route(spans: Sequence[Span], topology: Topology, backward: bool, closed: bool) -> Route:
+    """The route of what each device sends to the next one along the spans, by byte of it.
+
+    backward: to the one before. closed: the last sends to the first as well.
+    """
+    torus, dies = on_torus(spans), prod(span.size for span in spans if span.dim == DIE)
+    weights = {DIE_LINKS[backward]: WHOLE} if dies > 1 else {}
+    if dies * prod(span.size for span in torus) == 1:
+        return NOTHING
+    links, hops = shift(torus, topology, backward, closed) if torus else ((), 0)
+    share = max((load for _, load in links), default=1.0)
+    weights |= {link: _weight(load / share) for link, load in links}
+    hbm = _weight(HBM_BYTES[CollectiveKind.PERMUTE] / share)
+    return Route(share, (*weights.items(), (HBM, hbm)), max(hops, 1), text="to the next")
 
 
 def dcn_route(kind: CollectiveKind, slices: int) -> Route:

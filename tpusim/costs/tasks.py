@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.network.messages import Moves
-from tpusim.program import Alloc, Dep, Phase
+from tpusim.program import Alloc, Call, Dep, Phase
 
 CORE = "core"
 ON_HOST = "host"
@@ -56,30 +56,68 @@ TaskOp: TypeAlias = Task | TaskLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSegment:
+    """The tasks of a segment: each call of it runs them all, and all are over before the next."""
+
+    name: str
+    body: tuple[TaskOp, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How `bytes` that a segment sends to lane `to` get there, on links that no task is on."""
+
+    segment: str
+    to: int
+    bytes: float
+    task: Task
+
+
+TopTask: TypeAlias = TaskOp | Call
+"""What a lane's own body is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostedProgram:
     """The tasks of one lane, the capacity (B/s) of each link they use, and what is resident.
 
     host: what the host does meanwhile, one task after another from the start: they have a delay
         alone, share nothing with the lane, and the step does not end before them.
     torus: chips along each dimension of the topology; the messages' links are numbered on it.
+    segments: what the calls of the body run, and `ways` what they send; equal ones of several lanes
+        are one object.
     """
 
     name: str
-    body: tuple[TaskOp, ...]
+    body: tuple[TopTask, ...]
     links: tuple[tuple[str, float], ...]
     resident: tuple[Alloc, ...] = ()
     torus: tuple[int, ...] = ()
     host: tuple[Task, ...] = ()
+    segments: tuple[TaskSegment, ...] = ()
+    ways: tuple[Way, ...] = ()
 
 
-def core_seconds(body: Sequence[TaskOp], links: Mapping[str, float]) -> float:
-    """Seconds of all tasks of the core alone, one after another.
+def first_phase(body: Sequence[TaskOp]) -> Phase:
+    """The phase of the first task of a body; that of an empty one is the forward pass."""
+    for op in body:
+        return first_phase(op.body) if isinstance(op, TaskLoop) else op.phase
+    return Phase.FORWARD
+
+
+def core_seconds(
+    body: Sequence[TopTask], links: Mapping[str, float], segments: Sequence[TaskSegment] = ()
+) -> float:
+    """Seconds of all tasks of the core alone, one after another, those of calls too.
 
     No step is shorter: the core runs them in order, and what shares their links only slows them.
     """
     total = 0.0
+    called = {segment.name: core_seconds(segment.body, links) for segment in segments}
     for op in body:
-        if isinstance(op, TaskLoop):
+        if isinstance(op, Call):
+            total += called[op.segment]
+        elif isinstance(op, TaskLoop):
             total += op.trips * core_seconds(op.body, links)
         elif op.stream == CORE:
             total += alone_seconds(op, links)

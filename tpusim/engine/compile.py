@@ -19,14 +19,28 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
+from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TopTask
 from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds, whole_bytes
 from tpusim.engine.code import ON_CORE, Change, Code, Instruction, LoopEnd, LoopStart, Need, Step
-from tpusim.program import Alloc, Dep
+from tpusim.program import Alloc, Call, Dep
 
 
-def compile_lane(program: CostedProgram, first_link: int = 0) -> Code:
+class Surroundings(NamedTuple):
+    """The rest of a lane, as far as a part of it that runs alone may name it.
+
+    taken: tensors that it may free. done: tasks, all complete when the part begins.
+    """
+
+    taken: tuple[Alloc, ...]
+    done: frozenset[str]
+
+
+def compile_lane(
+    program: CostedProgram, first_link: int = 0, around: Surroundings | None = None
+) -> Code:
     """The code of `program`, with its links numbered from `first_link`.
+
+    around: what else its tasks may name, where it is part of a lane.
 
     Raises ValueError for a program that contradicts itself: a name used twice, an unknown
     dependency or link, a dependency on a later task of the same trip, a tensor of two sizes or one
@@ -34,6 +48,8 @@ def compile_lane(program: CostedProgram, first_link: int = 0) -> Code:
     """
     links = tuple((name, nanobytes_per_ps(float(rate))) for name, rate in program.links)
     layout = _Layout(_Links(links, first_link))
+    if around is not None:
+        layout.add_surroundings(around)
     layout.add_body(program.body, (), 1)
     for place in layout.places.values():
         _resolve(place, layout)
@@ -109,11 +125,18 @@ class _Layout:
     streams: dict[str, int] = field(default_factory=dict)
     tensors: dict[str, tuple[int, int, Alloc]] = field(default_factory=dict)
     trips: int = 0
+    done: frozenset[str] = frozenset()
 
-    def add_body(self, body: Sequence[TaskOp], loops: tuple[int, ...], runs: int) -> None:
+    def add_surroundings(self, around: Surroundings) -> None:
+        self.done = around.done
+        self._take(around.taken)
+
+    def add_body(self, body: Sequence[TopTask], loops: tuple[int, ...], runs: int) -> None:
         for op in body:
             if op.name in self.places or op.name in self.loops:
                 raise ValueError(f"the name {op.name!r} is used twice in one program")
+            if isinstance(op, Call):
+                raise ValueError(f"call {op.name!r} stands where there can be tasks and loops only")
             if isinstance(op, TaskLoop):
                 self._add_loop(op, loops, runs)
             else:
@@ -174,7 +197,10 @@ class _Layout:
 def _resolve(place: _Place, layout: _Layout) -> None:
     step = place.step
     if step.task.deps:
-        needs = (_need(place, dep, layout) for dep in step.task.deps)
+        deps = (
+            dep for dep in step.task.deps if dep.op in layout.places or dep.op not in layout.done
+        )
+        needs = (_need(place, dep, layout) for dep in deps)
         step.needs = tuple(need for need in needs if need is not None)
     if step.task.frees:
         for tensor in step.task.frees:

@@ -1,30 +1,29 @@
 """Run lanes through SimPy."""
 
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import Literal, TypeAlias, get_args
 
 from simpy import Environment
-from simpy.core import EmptySchedule
 
 from tpusim.costs.tasks import CostedProgram
 from tpusim.engine.code import Code
-from tpusim.engine.compile import compile_lane
+from tpusim.engine.compile import Surroundings, compile_lane
 from tpusim.engine.hops import HopNetwork
-from tpusim.engine.journal import Entry, Span, flat, times
+from tpusim.engine.journal import Entry, Span, flat
 from tpusim.engine.lane import Lane
-from tpusim.engine.memory import memory_of
+from tpusim.engine.memory import Memory, memory_of, profile_of
 from tpusim.engine.messages import add_messages, link_rates
 from tpusim.engine.network import Network
+from tpusim.engine.part import volumes
+from tpusim.engine.pipeline import has_calls, run_calls
+from tpusim.engine.progress import drive
 from tpusim.engine.timeline import LinkUse, Record, Stats, Timeline
 from tpusim.errors import PlanError, nearest
 
 NetworkMode: TypeAlias = Literal["flows", "hops"]
 NETWORK_MODES: tuple[NetworkMode, ...] = get_args(NetworkMode)
-
-
-class StalledError(RuntimeError):
-    """A lane waits for something that cannot happen: a defect of the engine, not of its input."""
 
 
 def run(
@@ -45,18 +44,25 @@ def run(
     Tasks without messages are as ever, and the volumes of the links too. Nothing is folded, as the
     messages under way are not in the state that folding compares.
 
+    Where lanes call segments, each segment is run alone, and once, and the lanes step through their
+    calls (see `part`, `stage`). Folding and `hops` are then within segments; what lanes send each
+    other always takes as long as its task does alone.
+
     Raises ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
-    `memory_of`), and PlanError for an unknown `network`, or too many messages.
+    `memory_of`, `run_calls`), and PlanError for an unknown `network`, or too many messages.
     """
     check_network_mode(network)
+    if any(has_calls(lane) for lane in lanes):
+        return run_calls(lanes, partial(_alone, fold=fold, network=network))
     began = perf_counter()
     codes = _compile(lanes)
     env = Environment(0)
     flows = Network(env, [rate for code in codes for _, rate in code.links])
-    if network == "hops":
-        states = [_hop_lane(env, flows, *lane) for lane in zip(codes, lanes, strict=True)]
-    else:
-        states = [Lane(env, flows, code, fold and len(codes) == 1) for code in codes]
+    alike = fold and len(codes) == 1
+    states = [
+        _lane(env, flows, code, lane, alike, network)
+        for code, lane in zip(codes, lanes, strict=True)
+    ]
     events = drive(env, states)
     stats = Stats(
         events=events + sum(lane.hops.crossings for lane in states if lane.hops),
@@ -84,24 +90,23 @@ def _compile(lanes: Sequence[CostedProgram]) -> list[Code]:
     return codes
 
 
-def _hop_lane(env: Environment, flows: Network, code: Code, program: CostedProgram) -> Lane:
-    """A lane whose collectives send their messages over the links of the torus of `program`."""
+def _alone(program: CostedProgram, around: Surroundings, fold: bool, network: NetworkMode) -> Lane:
+    """The lane of a part, run to its end."""
+    env, code = Environment(0), compile_lane(program, around=around)
+    lane = _lane(env, Network(env, [rate for _, rate in code.links]), code, program, fold, network)
+    lane.events = drive(env, [lane]) + (lane.hops.crossings if lane.hops else 0)
+    return lane
+
+
+def _lane(
+    env: Environment, flows: Network, code: Code, program: CostedProgram, fold: bool,
+    network: NetworkMode,
+) -> Lane:  # fmt: skip
+    """A lane; hop by hop, its collectives send messages over the links of the torus."""
+    if network == "flows":
+        return Lane(env, flows, code, fold)
     add_messages(code, program)
     return Lane(env, flows, code, False, HopNetwork(env, flows, link_rates(program)))
-
-
-def drive(env: Environment, lanes: Sequence[Lane]) -> int:
-    """Run all lanes to their ends; the number of events that were processed."""
-    events = 0
-    for process in [env.process(lane.run()) for lane in lanes]:
-        while not process.processed:
-            try:
-                env.step()
-            except EmptySchedule:
-                waiting = "; ".join(lane.where() for lane in lanes if not lane.finished)
-                raise StalledError(f"nothing is left to happen, but {waiting}") from None
-            events += 1
-    return events
 
 
 def _timeline(lanes: Sequence[Lane], stats: Stats) -> Timeline:
@@ -117,7 +122,7 @@ def _timeline(lanes: Sequence[Lane], stats: Stats) -> Timeline:
         tasks=tasks,
         waits=tuple(wait for wait in waits if wait.duration_ps),
         links=tuple(use for at, lane in enumerate(lanes) for use in _link_uses(at, lane)),
-        memory=tuple(memory_of(lane.code, lane.journal.changes) for lane in lanes),
+        memory=tuple(_memory(lane) for lane in lanes),
         stats=stats,
     )
 
@@ -138,13 +143,15 @@ def _records(lane: int, entries: Sequence[Entry[Span]]) -> list[Record]:
     ]
 
 
+def _memory(lane: Lane) -> Memory:
+    profile = profile_of(lane.code, lane.journal.changes)
+    return memory_of(lane.code.resident, profile)
+
+
 def _link_uses(number: int, lane: Lane) -> list[LinkUse]:
-    volumes = [0] * len(lane.code.links)
-    for (step, _, _), levels in flat(lane.journal.tasks):
-        moved = step.volume * times(levels)
-        for link, weight in step.uses:
-            volumes[link - lane.code.first_link] += weight * moved
+    code = lane.code
+    carried = volumes(tuple(flat(lane.journal.tasks)), code.first_link, len(code.links))
     return [
         LinkUse(number, name, volume, rate)
-        for (name, rate), volume in zip(lane.code.links, volumes, strict=True)
+        for (name, rate), volume in zip(code.links, carried, strict=True)
     ]

@@ -1,8 +1,7 @@
 """What a lane has done, in the order in which it was done, with repeated parts kept once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.engine.code import Change, Step
@@ -27,6 +26,39 @@ class Repeat(NamedTuple):
 
     repeats: int
     period_ps: int
+
+    def shifts(self) -> Iterator[int]:
+        """How much later than the first each repetition is, in picoseconds."""
+        return (turn * self.period_ps for turn in range(self.repeats))
+
+    @property
+    def last_ps(self) -> int:
+        """How much later than the first the last repetition is."""
+        return (self.repeats - 1) * self.period_ps
+
+
+class Calls(NamedTuple):
+    """The level of what is called again and again: when each call begins."""
+
+    starts_ps: tuple[int, ...]
+
+    @property
+    def repeats(self) -> int:
+        """How many calls there are."""
+        return len(self.starts_ps)
+
+    def shifts(self) -> Iterator[int]:
+        """How much later than the first each call is, in picoseconds."""
+        return (start - self.starts_ps[0] for start in self.starts_ps)
+
+    @property
+    def last_ps(self) -> int:
+        """How much later than the first the last call is."""
+        return self.starts_ps[-1] - self.starts_ps[0]
+
+
+Level: TypeAlias = Repeat | Calls
+"""One level of repetition. Calls are the outermost."""
 
 
 # A step (that ran, or that the core waited for) from one time to another; a change at a time.
@@ -83,9 +115,20 @@ def flat(
             yield entry, levels
 
 
-def times(levels: Sequence[Repeat]) -> int:
+def called(runs: Iterable[tuple[int, T]]) -> Iterator[tuple[T, Calls]]:
+    """What runs from some times on: each thing once, and when."""
+    starts: dict[T, list[int]] = {}
+    for start, thing in runs:
+        starts.setdefault(thing, []).append(start)
+    return ((thing, Calls(tuple(found))) for thing, found in starts.items())
+
+
+def times(levels: Sequence[Level]) -> int:
     """How many times something under `levels` happens."""
-    return prod([level.repeats for level in levels])
+    count = 1
+    for level in levels:
+        count *= level.repeats
+    return count
 
 
 def _close(entries: list[Entry[T]], start: int, repeats: int, period: int) -> None:

@@ -51,6 +51,7 @@ class Lane:
         "_trip",
         "code",
         "end_ps",
+        "events",
         "finished",
         "folder",
         "hops",
@@ -71,6 +72,7 @@ class Lane:
         self.journal = Journal()
         self.folder = Folder(self.journal, code.loops, folding)
         self.end_ps = 0
+        self.events = 0
         self.finished = False
         self.trips = 0
         self._env = env

@@ -7,13 +7,13 @@ each point, so the highest point is in the first or in the last.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tpusim.engine.clock import whole_bytes
 from tpusim.engine.code import Code
-from tpusim.engine.journal import Entry, Moment, Repeat, Repeated, flat, times
+from tpusim.engine.journal import Calls, Entry, Level, Moment, Repeated, flat, times
 from tpusim.program import Alloc
 
 Log: TypeAlias = Sequence[Entry[Moment]]
@@ -37,20 +37,31 @@ class MemoryChange(NamedTuple):
 
     time_ps: int
     bytes: int
-    repeats: tuple[Repeat, ...] = ()
+    repeats: tuple[Level, ...] = ()
+
+
+Changes: TypeAlias = tuple[MemoryChange, ...]
 
 
 class Memory(NamedTuple):
-    """HBM of one lane: its peak, what is held then (largest first), and all changes.
+    """HBM of one lane: its peak, what is held then (largest first), and all changes by log.
 
-    Resident tensors are held from time 0 and are no changes. Changes at one time are in the order
-    in which they happen.
+    Each log is run once from time 0, or where there are calls at each of them.
     """
 
     peak_bytes: int
     peak_ps: int
     held: tuple[Held, ...]
-    changes: tuple[MemoryChange, ...]
+    logs: tuple[tuple[Calls | None, Changes], ...]
+
+    @property
+    def changes(self) -> Changes:
+        """All changes; those at one time are in the order in which they happen.
+
+        Resident tensors are held from time 0 and are no changes. Those of a called segment are in
+        its own order, whatever runs between its calls.
+        """
+        return tuple(change for calls, log in self.logs for change in _at(calls, log))
 
     def by_category(self) -> dict[str, int]:
         """Bytes at the peak of each category."""
@@ -60,36 +71,83 @@ class Memory(NamedTuple):
         return dict(totals)
 
 
-def memory_of(code: Code, log: Log) -> Memory:
-    """The memory of one lane over the run that wrote `log`.
+def _at(calls: Calls | None, log: Changes) -> Iterable[MemoryChange]:
+    """The changes of a log with the times of its calls."""
+    if calls is None:
+        return log
+    first = calls.starts_ps[0]
+    return (MemoryChange(first + time, nbytes, (calls, *levels)) for time, nbytes, levels in log)
 
-    Raises ValueError when a tensor is freed that is not held.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """What a log does to HBM, whatever is held before.
+
+    rise: bytes held more when it is over. top: bytes held more at most, at `top_ps`, and `held`: of
+    which tensors how many more. moves: of each tensor whose count changes or falls below what it
+    was, by how much in the end, and how far at most. tensors: all that are taken or freed.
     """
-    _check_balance(code, log)
-    _, top, path = _highest(log)
-    held = _held(code.resident, Counter(range(len(code.resident))))
-    held += _held(code.tensors, _counts_until(log, path))
-    changes = (MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(log))
-    return Memory(
-        peak_bytes=top + sum(whole_bytes(float(alloc.bytes)) for alloc in code.resident),
-        peak_ps=_time(log, path),
-        held=tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor))),
-        changes=tuple(changes),
+
+    rise: int
+    top: int
+    top_ps: int
+    held: dict[str, int]
+    moves: dict[str, tuple[int, int]]
+    tensors: tuple[Alloc, ...]
+    changes: Changes
+
+
+def profile_of(code: Code, log: Log) -> Profile:
+    """The profile of a log that was written by `code`."""
+    rise, top, path = _highest(log)
+    tensors, lowest = code.tensors, _lowest(log)
+    counts = _counts_until(log, path)
+    return Profile(
+        rise=rise,
+        top=top,
+        top_ps=_time(log, path),
+        held={tensors[index].tensor: count for index, count in counts.items()},
+        moves={
+            tensors[index].tensor: (count, low)
+            for index, (count, low) in lowest.items()
+            if count or low < 0
+        },
+        tensors=tuple(tensors[index] for index in lowest),
+        changes=tuple(MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(log)),
     )
 
 
-def _held(allocs: Sequence[Alloc], counts: Counter[int]) -> list[Held]:
-    return [
-        Held(
-            tensor=allocs[index].tensor,
-            category=allocs[index].category,
-            count=count,
-            bytes=count * whole_bytes(float(allocs[index].bytes)),
-            padded=count * whole_bytes(float(allocs[index].padded)),
-        )
-        for index, count in counts.items()
-        if count
-    ]
+def memory_of(resident: Sequence[Alloc], profile: Profile) -> Memory:
+    """The memory of a lane that writes one log.
+
+    Raises ValueError when a tensor is freed that is not held.
+    """
+    for tensor, (_, lowest) in profile.moves.items():
+        if lowest < 0:
+            raise ValueError(f"tensor {tensor!r} is freed and not held")
+    allocs = {alloc.tensor: alloc for alloc in profile.tensors}
+    held = [held_of(alloc, 1) for alloc in resident]
+    held += [held_of(allocs[name], count) for name, count in profile.held.items() if count]
+    base = sum(whole_bytes(float(alloc.bytes)) for alloc in resident)
+    return Memory(
+        profile.top + base, profile.top_ps, largest_first(held), ((None, profile.changes),)
+    )
+
+
+def held_of(alloc: Alloc, count: int) -> Held:
+    """So many instances of a tensor."""
+    return Held(
+        tensor=alloc.tensor,
+        category=alloc.category,
+        count=count,
+        bytes=count * whole_bytes(float(alloc.bytes)),
+        padded=count * whole_bytes(float(alloc.padded)),
+    )
+
+
+def largest_first(held: Iterable[Held]) -> tuple[Held, ...]:
+    """What is held, in the order in which it is shown."""
+    return tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor)))
 
 
 def _highest(log: Log) -> tuple[int, int, Path]:
@@ -141,12 +199,6 @@ def _count(log: Log, runs: int, counts: Counter[int]) -> None:
     for (_, change), levels in flat(log):
         for index, sign in change.tensors:
             counts[index] += sign * runs * times(levels)
-
-
-def _check_balance(code: Code, log: Log) -> None:
-    for index, (_, lowest) in _lowest(log).items():
-        if lowest < 0:
-            raise ValueError(f"tensor {code.tensors[index].tensor!r} is freed and not held")
 
 
 def _lowest(log: Log) -> dict[int, tuple[int, int]]:

@@ -5,12 +5,13 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from tpusim.costs.tasks import CostedProgram, TaskLoop, TaskOp
+from tpusim.costs.tasks import CostedProgram, TaskLoop, TopTask
 from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds
 from tpusim.engine.code import Code, Messages, Step
 from tpusim.errors import PlanError
 from tpusim.hardware.topology import DIMENSION_NAMES
 from tpusim.network.messages import Message, Moves
+from tpusim.program import Call
 
 MOST_CROSSINGS = 50_000_000
 """Two minutes of simulation or so."""
@@ -118,10 +119,10 @@ def _rest(step: Step, code: Code) -> Step | None:
     return replace(step, uses=tuple(use for use, _ in uses), work_ps=0, cap=cap)
 
 
-def _runs(body: Sequence[TaskOp], runs: int) -> Iterator[tuple[str, int]]:
+def _runs(body: Sequence[TopTask], runs: int) -> Iterator[tuple[str, int]]:
     """The name of each task, and how often it runs."""
     for op in body:
         if isinstance(op, TaskLoop):
             yield from _runs(op.body, runs * op.trips)
-        else:
+        elif not isinstance(op, Call):
             yield op.name, runs

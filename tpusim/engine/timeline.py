@@ -1,13 +1,14 @@
 """What a run of the engine returns: plain data, exact, with repeated parts kept once."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, overload
 
-from tpusim.costs.tasks import ON_HOST
+from tpusim.costs.tasks import CORE, ON_HOST
 from tpusim.engine.fold import Fold
-from tpusim.engine.journal import Repeat, times
+from tpusim.engine.journal import Level, times
 from tpusim.engine.memory import Memory
 from tpusim.program import Phase
 
@@ -28,7 +29,7 @@ class Record:
     stream: str
     start_ps: int
     end_ps: int
-    repeats: tuple[Repeat, ...] = ()
+    repeats: tuple[Level, ...] = ()
 
     @property
     def count(self) -> int:
@@ -47,9 +48,66 @@ class Record:
 
     def starts(self) -> Iterator[int]:
         """When each repetition started, in picoseconds, in order of time."""
-        for turns in product(*(range(level.repeats) for level in self.repeats)):
-            shifts = zip(turns, self.repeats, strict=True)
-            yield self.start_ps + sum(turn * level.period_ps for turn, level in shifts)
+        for shifts in product(*(level.shifts() for level in self.repeats)):
+            yield self.start_ps + sum(shifts)
+
+
+CoreTime: TypeAlias = Mapping[tuple[str, Phase], int]
+"""Picoseconds of cores by label and phase."""
+
+
+def core_time(records: Iterable[Record]) -> Counter[tuple[str, Phase]]:
+    """The picoseconds of records by label and phase."""
+    found: Counter[tuple[str, Phase]] = Counter()
+    for record in records:
+        found[record.label, record.phase] += record.total_ps
+    return found
+
+
+class Records(Sequence[Record]):
+    """Records that are made when the first is asked for: those of many lanes are many.
+
+    core: what those of the core sum to.
+    """
+
+    __slots__ = ("_made", "_make", "core")
+
+    def __init__(self, make: Callable[[], Iterator[Record]], core: CoreTime) -> None:
+        self._make: Callable[[], Iterator[Record]] | None = make
+        self._made: tuple[Record, ...] = ()
+        self.core = core
+
+    def _all(self) -> tuple[Record, ...]:
+        if self._make is not None:
+            self._made, self._make = tuple(self._make()), None
+        return self._made
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
+        return self._all()[at]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def __reduce__(self) -> tuple[type[tuple[Record, ...]], tuple[tuple[Record, ...]]]:
+        return tuple, (self._all(),)
 
 
 class LinkUse(NamedTuple):
@@ -84,20 +142,38 @@ class Timeline:
     """One step, to the picosecond.
 
     lanes: name and end (ps) of each lane; total_ps is the last end.
-    tasks: what ran, in the order in which it ended, and then what the host did.
+    tasks: what ran, in the order in which it ended, and then what the host did. Of a lane with
+    calls: what each of its segments ran, in the order in which that ended, then its sends.
     waits: when the core stood still, and for what.
-    A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end.
+    A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end,
+    and from there to `total_ps` where it has calls: then its last wait is for the other lanes.
     """
 
     total_ps: int
     lanes: tuple[tuple[str, int], ...]
-    tasks: tuple[Record, ...]
+    tasks: Sequence[Record]
     waits: tuple[Record, ...]
     links: tuple[LinkUse, ...]
     memory: tuple[Memory, ...]
     stats: Stats = field(compare=False)
 
     @property
+    def core_ps(self) -> CoreTime:
+        """What the cores of all lanes do and wait for, by label and phase of the tasks.
+
+        It sums to `total_ps` a lane, where a lane waits for all others.
+        """
+        if isinstance(self.tasks, Records):
+            work = self.tasks.core
+        else:
+            work = core_time(record for record in self.tasks if record.stream == CORE)
+        return core_time(self.waits) + Counter(work)
+
+    @property
     def device_ps(self) -> int:
-        """How long a step of one lane is without its waits for the host, which are at its end."""
-        return self.total_ps - sum(wait.total_ps for wait in self.waits if wait.stream == ON_HOST)
+        """How long a step is without waits for the host, which are at the end of each lane."""
+        ends = [end for _, end in self.lanes]
+        for wait in self.waits:
+            if wait.stream == ON_HOST:
+                ends[wait.lane] -= wait.total_ps
+        return max(ends, default=0)

@@ -1,6 +1,7 @@
 """Models as operations over named dimensions, their backward pass, and rematerialisation."""
 
 from tpusim.graph.backward import training_step
+from tpusim.graph.cut import Part, layer_count, part_of_model
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
 from tpusim.graph.ops import (
     Attention,
@@ -36,6 +37,7 @@ __all__ = [
     "Graph",
     "Op",
     "Parameter",
+    "Part",
     "Pointwise",
     "Remat",
     "Role",
@@ -46,8 +48,10 @@ __all__ = [
     "Tensor",
     "Window",
     "executed_flops",
+    "layer_count",
     "model_flops",
     "part_of",
+    "part_of_model",
     "text",
     "training_step",
     "union_dims",

@@ -22,6 +22,7 @@ class Graph:
     """Operations in topological order, with the size of each dimension that they name.
 
     gradients: (parameter's name, its gradient) pairs, once the graph is a training step.
+    results: names of tensors that are read elsewhere.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Graph:
     ops: tuple[Op, ...]
     loss: Tensor
     gradients: tuple[tuple[str, Tensor], ...] = ()
+    results: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -360,6 +360,7 @@ class Scan:
     stacks: (inside, outside) where a trip writes its own part of a tensor.
     shared: what all trips read alike. sums: (inside, outside) of what the trips' results add up to.
     recomputed: the backward scan computes the body again, whatever else is kept.
+    deferred: it makes gradients of weights alone, from what the backward scan has saved for it.
     """
 
     name: str
@@ -373,6 +374,7 @@ class Scan:
     shared: tuple[Tensor, ...] = ()
     sums: tuple[tuple[Tensor, Tensor], ...] = ()
     recomputed: bool = False
+    deferred: bool = False
     phase: Phase = Phase.FORWARD
 
     @property

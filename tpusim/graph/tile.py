@@ -5,7 +5,7 @@ the backward pass, and the gradients of the weights that all tiles share are add
 (MaxText's vocabulary_tiling.py, a custom gradient over two scans).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from math import prod
 from typing import Any
@@ -49,7 +49,7 @@ def _scan(ops: tuple[Op, ...], cut: Mapping[str, str], trips: int, loss: Tensor)
     return Scan(
         VOCAB_TILES,
         trips,
-        tuple(_inside(op, inside) for op in ops),
+        tuple(with_tensors(op, inside) for op in ops),
         slices=tuple((tensor, inside(tensor)) for tensor in sliced),
         stacks=((inside(loss), loss),),
         shared=tuple(tensor for tensor in given if tensor not in sliced),
@@ -57,12 +57,12 @@ def _scan(ops: tuple[Op, ...], cut: Mapping[str, str], trips: int, loss: Tensor)
     )
 
 
-def _inside(op: Op, inside: Any) -> Op:
-    """The operation on one tile's tensors."""
+def with_tensors(op: Op, other: Callable[[Tensor], Tensor]) -> Op:
+    """The operation on other tensors: what `other` makes of each of its own."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return inside(value)
+            return other(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value
 
     return replace(op, **{field.name: changed(getattr(op, field.name)) for field in fields(op)})

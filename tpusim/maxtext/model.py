@@ -1,7 +1,5 @@
 """The model of a config: its dimensions, and what its decoder block has besides."""
 
-from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from tpusim.maxtext.blocks import ACTIVATIONS, BLOCKS, CANNOT, Block
@@ -29,26 +27,7 @@ def model_of(config: Config) -> Transformer:
     }
     if block.qk_norm:
         given["qk_norm"] = config.flag("use_qk_norm")
-    return Transformer(**known(config, Transformer, given, _NOT_YET))
-
-
-_NOT_YET: Mapping[str, tuple[Any, str]] = {
-    "experts": (0, "experts (num_experts = {num_experts})"),
-    "kv_rank": (0, "latent attention (attention_type = mla)"),
-}
-"""Fields of a model, the value that asks for nothing, and what they are called where there are no
-such models."""
-
-
-def known(
-    config: Config, kind: type, given: Mapping[str, Any], not_yet: Mapping[str, tuple[Any, str]]
-) -> dict[str, Any]:
-    """`given` without what `kind` has no field for; an error where that asks for anything."""
-    names = {part.name for part in fields(kind)}
-    for key, (nothing, words) in not_yet.items():
-        if key not in names and given.get(key, nothing) != nothing:
-            raise config.fault(f"{words.format(**config.table)} cannot be simulated yet")
-    return {key: value for key, value in given.items() if key in names}
+    return Transformer(**given)
 
 
 def _name(config: Config) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import Config
 from tpusim.maxtext.mesh import mesh_of
-from tpusim.maxtext.model import known
 from tpusim.maxtext.parallel import context_of, experts_of, pipeline_of
 from tpusim.maxtext.remat import remat_of
 from tpusim.maxtext.rules import rules_of
@@ -22,16 +21,6 @@ MATMULS: Mapping[str, str] = {
 }  # fmt: skip
 OPTIMIZERS: Mapping[str, str] = {"adamw": "adam", "adam_pax": "adam", "adam": "adam", "sgd": "sgd"}
 """MaxText's optimizers, and what each costs like: adam_pax is Adam with its decay elsewhere."""
-
-
-_NOT_YET: Mapping[str, tuple[Any, str]] = {
-    "schedule": ("", "pipelines (ici_pipeline_parallelism)"),
-    "context_exchange": ("gather", "context_parallel_strategy = {context_parallel_strategy}"),
-    "context_balanced": (True, "context_parallel_load_balance = false"),
-    "capacity_factor": (0.0, "capacity_factor = {capacity_factor:g}"),
-}
-"""Fields of a plan, the value that asks for nothing, and what they are called where there are no
-such plans."""
 
 
 def plan_of(config: Config, model: Transformer, pod: Slice) -> Plan:
@@ -56,7 +45,7 @@ def plan_of(config: Config, model: Transformer, pod: Slice) -> Plan:
         **pipeline_of(config, mesh, model),
         **context_of(config, mesh),
     }
-    return Plan(**known(config, Plan, given, _NOT_YET))
+    return Plan(**given)
 
 
 def _batch(config: Config, pod: Slice) -> int:

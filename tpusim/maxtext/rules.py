@@ -53,7 +53,6 @@ def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
         axes = _axes(given.get(name, own), mesh)
         if key == "act_residual_seq":
             axes = tuple(axis for axis in axes if axis not in _axes(SEQUENCE, mesh))
-            _check_residual(config, axes)
         usual = {axis for axis in style.get(key, ()) if axis in mesh}
         of_others = key in LATENT and config.text("attention_type") != "mla"
         if key in style and set(axes) != usual and not of_others:
@@ -61,12 +60,6 @@ def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
         rules["expert"] = _axes(("expert", "fsdp"), mesh)
     return {"rules": rules} if rules else {}
-
-
-def _check_residual(config: Config, axes: tuple[str, ...]) -> None:
-    """Raise where the sequence of norms is to be sharded and no plan can say so."""
-    if axes and "act_residual_seq" not in DEFAULT_RULES:
-        raise config.fault(f"norms with their sequence over {axes[0]} cannot be simulated yet")
 
 
 def _axes(names: tuple[str, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from tpusim.network.algorithm import (
 from tpusim.network.groups import on_torus
 from tpusim.network.messages import Message, Moves
 from tpusim.network.pattern import Pattern, link_loads_of, paths_seconds, pattern
+from tpusim.network.shift import shift
 from tpusim.network.steps import messages, moves
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "on_torus",
     "paths_seconds",
     "pattern",
+    "shift",
 ]

@@ -4,12 +4,33 @@
 sizes, and how the compiler carries it out on the torus.
 """
 
+from tpusim.partition.circular import Pieces, check_circular, circular_program
 from tpusim.partition.copies import kernel_copies
 from tpusim.partition.lower import lower
+from tpusim.partition.pipeline import schedule_of, stage_programs
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
-from tpusim.partition.structure import structure
+from tpusim.partition.stages import CIRCULAR, edge_plan, part_bounds, stage_plan
+from tpusim.partition.structure import part_structures, structure
 from tpusim.partition.template import Template
 from tpusim.partition.tiles import loss_parts
 
-__all__ = ["Plan", "Sizes", "Template", "kernel_copies", "loss_parts", "lower", "structure"]
+__all__ = [
+    "CIRCULAR",
+    "Pieces",
+    "Plan",
+    "Sizes",
+    "Template",
+    "check_circular",
+    "circular_program",
+    "edge_plan",
+    "kernel_copies",
+    "loss_parts",
+    "lower",
+    "part_bounds",
+    "part_structures",
+    "schedule_of",
+    "stage_plan",
+    "stage_programs",
+    "structure",
+]

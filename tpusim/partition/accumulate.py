@@ -46,16 +46,16 @@ def accumulated(
     held: tensors that a microbatch holds to its end.
     """
     trained = [weight for weight in weights if weight.name in gradients.held]
-    sums = {weight.name: _accumulator(weight, plan, sizes) for weight in trained}
-    additions = [_addition(weight, plan, sizes, gradients) for weight in trained]
+    sums = {weight.name: accumulator(weight, plan, sizes) for weight in trained}
+    additions = [addition(weight, plan, sizes, gradients) for weight in trained]
     additions[0] = replace(additions[0], frees=(*additions[0].frees, *held))
     loop = Loop(name=MICROBATCHES, trips=plan.microbatches, body=(*body, *additions))
     after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
     summed = {name: alloc.tensor for name, alloc in sums.items()}
-    return (_zeros(tuple(sums.values())), loop), Gradients(summed, after)
+    return (zeros(tuple(sums.values())), loop), Gradients(summed, after)
 
 
-def _accumulator(weight: Weight, plan: Plan, sizes: Sizes) -> Alloc:
+def accumulator(weight: Weight, plan: Plan, sizes: Sizes) -> Alloc:
     """The sum of one weight's gradients, of all its layers."""
     item = DTYPE_BYTES[plan.dtype_of("accumulator_dtype")]
     nbytes = weight.copies * sizes.elements(weight.local) * item
@@ -63,7 +63,7 @@ def _accumulator(weight: Weight, plan: Plan, sizes: Sizes) -> Alloc:
     return Alloc(f"{weight.name}/accumulator", nbytes, "gradient accumulators", padded)
 
 
-def _zeros(sums: tuple[Alloc, ...]) -> Compute:
+def zeros(sums: tuple[Alloc, ...]) -> Compute:
     """What fills the accumulators before the first microbatch."""
     nbytes = sum(alloc.bytes for alloc in sums)
     return Compute(
@@ -72,7 +72,7 @@ def _zeros(sums: tuple[Alloc, ...]) -> Compute:
     )  # fmt: skip
 
 
-def _addition(weight: Weight, plan: Plan, sizes: Sizes, gradients: Gradients) -> Compute:
+def addition(weight: Weight, plan: Plan, sizes: Sizes, gradients: Gradients) -> Compute:
     """Adds the gradients of one microbatch: reads both, writes one in its place.
 
     One vector operation an element, and a conversion for each of the three where they are narrow.

@@ -5,8 +5,9 @@ before it; where its result is a partial sum or lies otherwise than wanted, one 
 Nothing here knows a model: data, FSDP, tensor and sequence parallelism all come from mismatches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from tpusim.graph import (
     Attention,
@@ -26,24 +27,41 @@ from tpusim.partition.fuse import fuse_epilogues
 from tpusim.partition.layout import Axes, Layout, Local
 from tpusim.partition.scope import Piece, Scope
 from tpusim.partition.split import Split
-from tpusim.partition.template import Comm, Nest, Purpose, Template, Weight
+from tpusim.partition.template import Comm, Nest, Node, Purpose, Template, Weight
 from tpusim.phase import Phase
 from tpusim.program import CollectiveKind
 
 
-def emit(graph: Graph, wanted: Mapping[str, Layout]) -> Template:
-    """The structure of a training step whose tensors lie as `wanted`."""
+def emit(graph: Graph, wanted: Mapping[str, Layout], passes: Sequence[int] = ()) -> Template:
+    """The structure of a training step whose tensors lie as `wanted`.
+
+    passes: the places of operations before which one pass ends and another begins, which holds no
+    gathered copies of the one before it.
+    """
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
     scope = Scope(wanted, weights, {}, graph.sizes)
-    _body(scope, graph.ops)
+    scope.read_by(graph.ops)
+    groups: list[list[Node]] = []
+    for begin, end in pairwise((0, *passes, len(graph.ops))):
+        scope.begin()
+        for op in graph.ops[begin:end]:
+            _operation(scope, op)
+        groups.append(scope.nodes)
     gradients = tuple(
         (weight, scope.whole(gradient).key)
         for weight, gradient in graph.gradients
         if gradient.name in scope.held
     )
+    kept = [key for _, key in gradients]
+    kept += [scope.held[name].key for name in graph.results if name in scope.held]
+    fused = []
+    for group in groups:
+        others = (key for other in groups if other is not group for n in other for key in n.reads)
+        fused.append(fuse_epilogues(group, (*kept, *others)))
     return Template(
         name=graph.name,
-        nodes=fuse_epilogues(scope.nodes, [key for _, key in gradients]),
+        nodes=tuple(node for group in fused for node in group),
+        passes=tuple(accumulate(map(len, fused)))[:-1],
         buffers=scope.buffers,
         weights=tuple(
             Weight(p.tensor.name, Local(p.tensor.dims, wanted[p.tensor.name]), p.copies)
@@ -57,11 +75,11 @@ def emit(graph: Graph, wanted: Mapping[str, Layout]) -> Template:
 def _body(scope: Scope, ops: tuple[Op, ...]) -> None:
     scope.read_by(ops)
     for op in ops:
-        scope.phase = op.phase
         _operation(scope, op)
 
 
 def _operation(scope: Scope, op: Op) -> None:
+    scope.phase = op.phase
     match op:
         case Einsum() | Convolution():
             _contraction(scope, op)
@@ -173,7 +191,8 @@ def _merged_terms(scope: Scope, op: Pointwise, pieces: list[Piece]) -> list[Piec
 
 def _scan(scope: Scope, op: Scan) -> None:
     """Emit the body in its own scope; tensors lie as wanted where they enter and leave it."""
-    inner = scope.inner("bwd/" if op.phase is Phase.BACKWARD else scope.prefix, op)
+    again = "wgt/" if op.deferred else "bwd/"
+    inner = scope.inner(again if op.phase is Phase.BACKWARD else scope.prefix, op)
     entered = [inner.hold(inner_in).key for _, inner_in, _, _ in op.carries]
     loads = tuple(inner.hold(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
     for _, part in op.slices:

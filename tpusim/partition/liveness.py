@@ -15,10 +15,16 @@ from tpusim.partition.passes import (
     on_core,
 )
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
-from tpusim.partition.template import Calc, Nest
+from tpusim.partition.template import Calc, Nest, Node
 from tpusim.partition.work import Buffers, buffer_bytes, padding_bytes
 from tpusim.phase import Phase
 from tpusim.program import Alloc, Number
+
+_SAVED = {
+    Phase.FORWARD: "saved activations",
+    Phase.BACKWARD: "saved for weight gradients",
+}
+"""What saved tensors are called, by the pass that saves them."""
 
 
 @dataclass(slots=True)
@@ -33,13 +39,13 @@ class Memory:
     """The buffers of one program, over all of its bodies.
 
     finished: gradients outside of all loops, which wait for the optimizer. gradients: what holds
-    those of each weight inside of one. offload: saved tensors that no loop stacks. left_over: what
-    a last loop held, for whatever follows the body to give back.
+    those of each weight inside of one. offload: saved tensors that no loop stacks. last_loader: the
+    loop that is the last to read each saved tensor.
     """
 
     def __init__(
         self, sizes: Sizes, buffers: Buffers, grad_dtype: str, gradients: frozenset[str],
-        offload: Collection[str] = (),
+        offload: Collection[str] = (), nodes: Sequence[Node] = (),
     ) -> None:  # fmt: skip
         self.sizes = sizes
         self.buffers = buffers
@@ -47,20 +53,26 @@ class Memory:
         self.finished = gradients
         self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
-        self.left_over: list[str] = []
-        self._saved: list[tuple[str, ...]] = []
+        self.last_loader = {
+            tensor.name: node.scan.name
+            for node in nodes if isinstance(node, Nest) for tensor in node.scan.loads
+        }  # fmt: skip
+        self._saved: dict[str, str] = {}
 
     def lives(
-        self, entries: Sequence[Entry], kept: Sequence[str], loads: Sequence[str] = (),
+        self, passes: Sequence[Sequence[Entry]], kept: Sequence[str], loads: Sequence[str] = (),
         outside: Collection[str] = (),
-    ) -> list[Life]:  # fmt: skip
+    ) -> tuple[list[list[Life]], list[list[str]]]:  # fmt: skip
         """The life of each entry: a buffer lives from its writer to its last reader.
+
+        And what the last loop of each pass holds, for whatever follows it to give back.
 
         Buffers in `kept` outlive the body, and those in `outside` are taken and given back around
         it. `loads` are copied out of their stacks by their first reader. A result that comes a trip
         late goes to its stack at once, and is read from there. A loop takes nothing itself: what it
         needs all the while is taken by the operation before it, and given back by the one after it.
         """
+        entries = [entry for one in passes for entry in one]
         body = _Body(self, entries, kept, loads, outside)
         for place, entry in enumerate(entries):
             body.load(place, entry)
@@ -69,8 +81,9 @@ class Memory:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
-        self.left_over += _beside_loops(entries, body.lives)
-        return body.lives
+        rest = iter(body.lives)
+        lives = [[next(rest) for _ in one] for one in passes]
+        return lives, [_beside_loops(*pair) for pair in zip(passes, lives, strict=True)]
 
     def size(self, key: str) -> Number:
         """Bytes of a buffer on one device."""
@@ -90,21 +103,19 @@ class Memory:
         )
 
     def _stacks(self, nest: Nest, life: Life) -> None:
-        """What a loop stacks: activations saved for the backward loop, gradients of all layers.
+        """What a loop stacks: tensors saved for a later loop, and the gradients of all layers.
 
-        Backward loops come in the reverse order of the forward ones.
+        The last loop that reads a stack gives it back.
         """
-        if nest.scan.phase is Phase.BACKWARD:
-            life.frees.extend(self._saved.pop())
-        else:
-            kept = zip(nest.scan.saves, nest.saves, strict=True)
-            stacks = [
-                self._as_saved(self._stack(key, nest.scan.trips, "saved activations"), tensor)
-                for tensor, key in kept
-                if tensor.short not in self.offload
-            ]
-            self._saved.append(tuple(stack.tensor for stack in stacks))
-            life.allocs.extend(stacks)
+        scan = nest.scan
+        for tensor in scan.loads:
+            if tensor.name in self._saved and self.last_loader.get(tensor.name) == scan.name:
+                life.frees.append(self._saved.pop(tensor.name))
+        for tensor, key in zip(scan.saves, nest.saves, strict=True):
+            if tensor.short not in self.offload:
+                stack = self._as_saved(self._stack(key, scan.trips, _SAVED[scan.phase]), tensor)
+                self._saved[tensor.name] = stack.tensor
+                life.allocs.append(stack)
         for weight, key in nest.gradients:
             stack = self._as_gradient(self._stack(key, nest.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
@@ -219,12 +230,16 @@ def _element_by_element(entry: Entry) -> Sequence[str]:
 def _beside_loops(entries: Sequence[Entry], lives: list[Life]) -> list[str]:
     """Move the lives of loops to the operations of the core next to them.
 
-    Returns what a last loop holds to its end, where nothing of the body follows it.
+    Returns what a last loop holds to its end, where nothing of the body follows it. Without
+    operations of the core, loops keep what they take.
     """
     left_over: list[str] = []
     plain = [place for place, entry in enumerate(entries) if on_core(entry)]
     for place, entry in enumerate(entries):
-        if not isinstance(entry, Ring | KernelRing | Nest) or not plain:
+        if not isinstance(entry, Ring | KernelRing | Nest):
+            continue
+        if not plain:
+            left_over += lives[place].frees
             continue
         life, lives[place] = lives[place], Life()
         for alloc in life.allocs:

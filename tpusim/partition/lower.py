@@ -7,6 +7,7 @@ order of the operations decides when each buffer lives.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
@@ -38,12 +39,24 @@ from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.rings import ring_loop
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.stacks import with_stacks
-from tpusim.partition.template import Calc, Nest, Node, Purpose, Template
+from tpusim.partition.template import Calc, Nest, Node, Purpose, Template, Weight
 from tpusim.partition.travel import cast_before
 from tpusim.partition.waits import Waits
 from tpusim.partition.work import buffer_bytes, flops_of, work_of
 from tpusim.phase import Phase
-from tpusim.program import Barrier, Collective, Compute, Dep, Loop, Mode, Op, Program, Transfer
+from tpusim.program import (
+    Barrier,
+    Collective,
+    Compute,
+    Dep,
+    Loop,
+    Mode,
+    Op,
+    Program,
+    TopOp,
+    Transfer,
+    Vector,
+)
 
 
 def lower(
@@ -54,108 +67,147 @@ def lower(
     Raises PlanError for a matmul in a dtype that the chip has no rate for.
     """
     check_dtypes(plan, pod.chip)
-    chosen = loads(graph.sizes.get("expert", 0), plan.expert_skew, plan.seed)
-    room = buffers_of(plan, graph.sizes)
-    sizes = Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen, room)
+    sizes = sizes_of(graph, plan)
     decisions = Decisions(template, sizes, plan, pod, placement)
-    outside = dict(template.gradients)
-    memory = Memory(
-        sizes, decisions.buffers, plan.grad_dtype, frozenset(outside.values()), plan.offload
-    )
-    lowerer = _Lowerer(sizes, template, decisions, memory, plan.offload)
-    body = lowerer.body(template.nodes, kept=tuple(outside.values()))
-    gradients = Gradients({**memory.gradients, **outside}, lowerer.reduced)
-    held = tuple(memory.left_over)
+    lowerer = Lowerer(sizes, template, decisions, plan)
+    (body,), gradients = lowerer.passes()
+    held = tuple(lowerer.left_over[0])
     if plan.microbatches > 1:
         body, gradients = accumulated(body, gradients, template.weights, plan, sizes, held)
         held = ()
-    body = (*body, *_barrier(plan, lowerer.crossing))
+    body = (*body, *barrier(plan, lowerer.crossing))
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
         body=(
             batch_copy(graph, template, plan, sizes),
-            *_with_optimizer(body, template, plan, sizes, gradients, held),
+            *with_optimizer(
+                body, template.weights, cast_before(template, plan), plan, sizes, gradients, held,
+                optimizer.clip(template.weights, plan, sizes, gradients),
+            ),
         ),
         resident=optimizer.resident(template.weights, plan, sizes),
     )  # fmt: skip
 
 
-def _barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:
+def sizes_of(graph: Graph, plan: Plan) -> Sizes:
+    """The sizes of the graph's dimensions and of the plan's axes."""
+    chosen = loads(graph.sizes.get("expert", 0), plan.expert_skew, plan.seed)
+    room = buffers_of(plan, graph.sizes)
+    return Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen, room)
+
+
+def barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:
     """The slices wait for each other once a step, when all gradients have crossed."""
     axes = across(tuple(plan.active_axes))
     deps = tuple(Dep(name) for name in crossing)
     return (Barrier(name="slices", phase=Phase.BACKWARD, axes=axes, deps=deps),) if axes else ()
 
 
-def _with_optimizer(
-    body: tuple[Op, ...], template: Template, plan: Plan, sizes: Sizes, gradients: Gradients,
-    held: tuple[str, ...],
-) -> tuple[Op, ...]:  # fmt: skip
-    """Cast the weights, run forward and backward, update the weights.
+def with_optimizer(
+    body: tuple[TopOp, ...], weights: tuple[Weight, ...], shards: Collection[str], plan: Plan,
+    sizes: Sizes, gradients: Gradients, held: tuple[str, ...], clip: tuple[TopOp, ...],
+) -> tuple[TopOp, ...]:  # fmt: skip
+    """Cast the weights, run forward and backward, find the gradients' norm, update the weights.
 
-    held: tensors that the backward pass holds to its end.
+    shards: the weights of which the shards are cast. held: tensors that the backward pass holds to
+    its end. clip: what finds the norm.
     """
-    shards = cast_before(template, plan)
-    cast = optimizer.cast(tuple(w for w in template.weights if w.name in shards), plan, sizes)
+    cast = optimizer.cast(tuple(w for w in weights if w.name in shards), plan, sizes)
     updates = [
         replace(
             optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, "")),
             deps=gradients.deps(weight.name),
         )
-        for weight in template.weights
+        for weight in weights
     ]
     copies = (cast.allocs[0].tensor,) if cast else ()
     updates[0] = replace(updates[0], frees=(*updates[0].frees, *held, *copies))
-    moments = optimizer.moments(template.weights, plan, sizes) if plan.offload_optimizer else ()
-    clip = optimizer.clip(template.weights, plan, sizes, gradients)
+    moments = optimizer.moments(weights, plan, sizes) if plan.offload_optimizer else ()
     return (*((cast,) if cast else ()), *body, *clip, *optimizer.streamed(updates, moments))
 
 
-class _Lowerer:
-    """Lowers the bodies of one structure."""
+class Body(NamedTuple):
+    """The body of a loop; where its gradients are whole, and what of it crosses slices."""
+
+    ops: tuple[Op, ...]
+    reduced: Mapping[str, str]
+    crossing: tuple[str, ...]
+
+
+Bodies: TypeAlias = dict[int, Body]
+"""Bodies of loops, by the identity of the nodes that they are made of."""
+
+
+class Lowerer:
+    """Lowers the bodies of one structure.
+
+    known: bodies of loops that are lowered already. left_over: what each pass holds to its end,
+    for whatever follows it to give back.
+    """
 
     def __init__(
-        self, sizes: Sizes, template: Template, decisions: Decisions, memory: Memory,
-        offload: Collection[str],
+        self, sizes: Sizes, template: Template, decisions: Decisions, plan: Plan,
+        known: "Bodies | None" = None,
     ) -> None:  # fmt: skip
+        self.known = known
         self.sizes = sizes
         self.template = template
         self.decisions = decisions
-        self.memory = memory
-        self.offload = offload
+        self.outside = dict(template.gradients)
+        self.offload = plan.offload
+        self.memory = Memory(
+            sizes, decisions.buffers, plan.grad_dtype, frozenset(self.outside.values()),
+            plan.offload, template.nodes,
+        )  # fmt: skip
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
+        self.left_over: list[list[str]] = []
 
-    def body(
+    def passes(self) -> tuple[list[tuple[Op, ...]], Gradients]:
+        """The operations of each pass, and where the gradients of the weights are after them."""
+        bodies = self.bodies(self.template.groups, tuple(self.outside.values()))
+        return bodies, Gradients({**self.memory.gradients, **self.outside}, self.reduced)
+
+    def bodies(
         self,
-        nodes: Sequence[Node],
+        groups: Sequence[Sequence[Node]],
         kept: Sequence[str],
         nest: Nest | None = None,
         outside: Mapping[str, str] | None = None,
-    ) -> tuple[Op, ...]:
-        """The operations of one body, of a loop where `nest` is one.
+    ) -> list[tuple[Op, ...]]:
+        """The operations of each pass of one body, which is that of a loop where `nest` is one.
 
         outside: buffers of the body around it that it uses, each with the operation that wrote it.
         """
         carried, gradients = (nest.carried, nest.gradients) if nest else ((), ())
         loads = [key for _, key in nest.copied] if nest else []
         copies = host_copies(nest, self.offload) if nest else ()
-        entries = with_host_copies(self.decisions.entries(nodes, nest is not None), copies)
-        lives = self.memory.lives(entries, kept, loads, outside or ())
+        passes = [
+            with_host_copies(self.decisions.entries(nodes, nest is not None), copies)
+            for nodes in groups
+        ]
+        lives, left_over = self.memory.lives(passes, kept, loads, outside or ())
+        entries = list(chain.from_iterable(passes))
         self.crossing += [entry.name for entry in entries
                           if isinstance(entry, Planned) and _crosses(entry)]  # fmt: skip
         waits = Waits(entries, carried, outside or {})
-        ops: list[Op] = []
-        for place, (entry, life) in enumerate(zip(entries, lives, strict=True)):
-            ops.extend(self._operations(entry, waits.of(place, entry), life, waits.written))
-            waits.passed(entry)
+        place, made = 0, []
+        for one, lived in zip(passes, lives, strict=True):
+            ops: list[Op] = []
+            for entry, life in zip(one, lived, strict=True):
+                ops.extend(self._operations(entry, waits.of(place, entry), life, waits.written))
+                waits.passed(entry)
+                place += 1
+            made.append(tuple(ops))
         self.reduced |= {
             weight: waits.makers[key]
             for weight, key in chain(gradients, self.template.gradients)
             if key in waits.makers
         }
-        return tuple(ops)
+        if nest is None:
+            self.left_over = left_over
+        return made
 
     def _operations(
         self, entry: Entry, deps: tuple[Dep, ...], life: Life, written: Mapping[str, str]
@@ -173,15 +225,12 @@ class _Lowerer:
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case Nest():
-                return self._loop(entry, {key: written.get(key, "") for key in entry.outside})
+                loop = self._loop(entry, {key: written.get(key, "") for key in entry.outside})
+                return (*_around(entry, life), *loop)
 
     def _loop(self, nest: Nest, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """A loop, with what stands before and behind it where it fetches from the host."""
-        body = self.body(nest.body, kept=(), nest=nest, outside=outside)
-        if self.decisions.plan.lowering != "ideal":
-            arriving = arrivals(host_copies(nest, self.offload))
-            buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
-            body = with_stacks(nest, body, self.sizes, buffers, grad_dtype, arriving)
+        body = self._trip(nest, outside)
         loop = Loop(name=nest.scan.name, trips=nest.scan.trips, body=body)
         if nest.scan.phase is not Phase.BACKWARD:
             return (loop,)
@@ -190,6 +239,30 @@ class _Lowerer:
         self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
         self.crossing = [last.get(name, name) for name in self.crossing]
         return ops
+
+    def _trip(self, nest: Nest, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        """The body of a loop; parts of a model with the same layers have it in common."""
+        if self.known is None:
+            return self._new_trip(nest, outside)
+        like = id(nest.body)
+        if like not in self.known:
+            crossing, reduced = len(self.crossing), set(self.reduced)
+            body = self._new_trip(nest, outside)
+            made = {weight: op for weight, op in self.reduced.items() if weight not in reduced}
+            self.known[like] = Body(body, made, tuple(self.crossing[crossing:]))
+            return body
+        found = self.known[like]
+        self.reduced |= found.reduced
+        self.crossing += found.crossing
+        return found.ops
+
+    def _new_trip(self, nest: Nest, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        (body,) = self.bodies([nest.body], kept=(), nest=nest, outside=outside)
+        if self.decisions.plan.lowering == "ideal":
+            return body
+        arriving = arrivals(host_copies(nest, self.offload))
+        buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
+        return with_stacks(nest, body, self.sizes, buffers, grad_dtype, arriving)
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: Life) -> Transfer:
         return Transfer(
@@ -217,6 +290,18 @@ class _Lowerer:
             deps=(*deps, *(Dep(name) for name in planned.waits_for)),
             allocs=tuple(life.allocs), frees=tuple(life.frees),
         )  # fmt: skip
+
+
+def _around(nest: Nest, life: Life) -> tuple[Compute, ...]:
+    """What takes the buffers of a loop where no other operation of the core does."""
+    if not life.allocs:
+        return ()
+    return (
+        Compute(
+            name=f"{nest.scan.name}/begin", phase=nest.scan.phase, scope=nest.scan.name,
+            work=Vector(0, 0, 0), allocs=tuple(life.allocs),
+        ),
+    )  # fmt: skip
 
 
 def _crosses(planned: Planned) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tpusim.partition.accumulate import Gradients
+from tpusim.partition.layout import Axes
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.template import Weight
@@ -105,13 +106,13 @@ def cast(weights: tuple[Weight, ...], plan: Plan, sizes: Sizes) -> Compute | Non
 
 
 def clip(
-    weights: tuple[Weight, ...], plan: Plan, sizes: Sizes, gradients: Gradients
+    weights: tuple[Weight, ...], plan: Plan, sizes: Sizes, gradients: Gradients, apart: Axes = ()
 ) -> tuple[Op, ...]:
     """The norm of all gradients, by which Adam's are clipped: no update starts before it is known.
 
     A pass over the gradients, two operations an element, and an all-reduce of one number over each
-    axis that shards weights; the scaling is part of the updates. MaxText, AXLearn and Levanter clip
-    by default; taken for every run with Adam and for no other.
+    axis that shards weights, or along which they are `apart`; the scaling is part of the updates.
+    MaxText, AXLearn and Levanter clip by default; taken for every run with Adam and for no other.
     """
     if plan.optimizer != "adam":
         return ()
@@ -121,7 +122,7 @@ def clip(
         name="gradient_norm", phase=Phase.OPTIMIZER, scope="gradient_norm", deps=deps,
         work=Vector(elements * DTYPE_BYTES[plan.finished_dtype], 0, NORM_FLOPS * elements),
     )  # fmt: skip
-    sharding = {axis for w in weights for axes in w.local.layout for axis in axes}
+    sharding = {axis for w in weights for axes in w.local.layout for axis in axes}.union(apart)
     return (norm, *(_sum_over(axis) for axis in plan.active_axes if axis in sharding))
 
 

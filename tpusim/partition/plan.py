@@ -18,6 +18,9 @@ WIDE_DTYPES = ("bf16", "f32")
 STYLES = ("plain", "maxtext")
 DISPATCHES = ("sort", "one_hot")
 EXCHANGES = ("all-to-all", "gather", "ring")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "circular", "zb-h1", "zb-h2")
+STAGE_AXES = ("dcn_stage", "stage")
+"""The axes of a pipeline's stages, the outer one first."""
 
 _CHOICES = {
     "remat": POLICIES,
@@ -41,8 +44,12 @@ _OPTIONAL: Mapping[str, tuple[str, ...]] = {
         ("reduce_dtype", "accumulator_dtype", "second_moment_dtype", "loss_dtype"), WIDE_DTYPES
     ),
     "dispatch": DISPATCHES,
+    "schedule": SCHEDULES,
 }
-"""What may be empty, and what else it may be."""
+"""The words that may be empty, and what else they may be."""
+
+_CHUNKED = ("interleaved", "circular")
+"""The schedules of stages that have several parts of the model."""
 
 _FOLLOWS = {
     "gather_dtype": "dtype",
@@ -127,6 +134,11 @@ class Plan:
         `ragged_buffer_factor`, which drops what finds no room; here nothing is dropped).
     expert_skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it; seed: of the
         one draw that all layers share. The busiest device decides. For what is not dropped.
+    schedule: of the pipeline over the axes `stage` and `dcn_stage`, in which order a stage works on
+        the microbatches: `gpipe`, `1f1b` (where it is empty), `interleaved`, `zb-h1`, `zb-h2`, or
+        `circular`, one program in which idle stages compute garbage.
+    virtual_stages: parts of the model that each stage has, for `interleaved` and `circular`.
+    stage_layers: layers of each part, in the model's order, where they are not equal.
     """
 
     mesh: Mapping[str, int]
@@ -166,13 +178,16 @@ class Plan:
     expert_buffer: float = 0.0
     expert_skew: float = 0.0
     seed: int = 0
+    schedule: str = ""
+    virtual_stages: int = 1
+    stage_layers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         for key, choices in {**_CHOICES, **_OPTIONAL}.items():
             value = getattr(self, key)
             if value not in choices and (value or key not in _OPTIONAL):
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
-        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles"):
+        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles", "virtual_stages"):
             _positive(f"plan.{key}", getattr(self, key))
         for key in ("save", "offload"):
             _names(f"plan.{key}", getattr(self, key))
@@ -192,6 +207,7 @@ class Plan:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
             _positive(f"plan.mesh.{axis}", size)
+        _check_pipeline(self)
 
     @property
     def devices(self) -> int:
@@ -202,6 +218,16 @@ class Plan:
     def active_axes(self) -> dict[str, int]:
         """The axes that are larger than one; the others change nothing."""
         return {axis: size for axis, size in self.mesh.items() if size > 1}
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline; 1 where there is none."""
+        return prod(self.mesh.get(axis, 1) for axis in STAGE_AXES)
+
+    @property
+    def pipeline(self) -> str:
+        """The schedule of the pipeline; empty where there is none."""
+        return (self.schedule or "1f1b") if self.stages > 1 else ""
 
     @property
     def microbatch(self) -> int:
@@ -235,7 +261,8 @@ class Plan:
     @property
     def finished_dtype(self) -> str:
         """The dtype in which the optimizer finds the gradients."""
-        return self.dtype_of("accumulator_dtype") if self.microbatches > 1 else self.grad_dtype
+        summed = self.microbatches > 1 or self.stages > 1
+        return self.dtype_of("accumulator_dtype") if summed else self.grad_dtype
 
     @property
     def logits_dtype(self) -> str:
@@ -263,7 +290,8 @@ class Plan:
         routed += f", buffers x{self.expert_buffer:g}" if self.expert_buffer else ""
         routed += f", skew {self.expert_skew:g} of seed {self.seed}" if self.expert_skew else ""
         return (
-            f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}, "
+            f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}"
+            f"{self._pipelined}, "
             f"remat {self.remat}{saved}{hosted}{tiles}{self._context}, {self._dtypes}, "
             f"{self.optimizer}, "
             f"lowering {self.lowering} ({self.style}){best}{routed}{made}"
@@ -283,6 +311,15 @@ class Plan:
         if isinstance(ways, str):
             return late if ways == "gather" else f", {ways} over the context{late}"
         return "".join(f", {way} over {axis}" for axis, way in ways.items()) + late
+
+    @property
+    def _pipelined(self) -> str:
+        """The schedule, and what each stage has where that is more than one equal part."""
+        if not self.pipeline:
+            return ""
+        chunks = f" x {self.virtual_stages}" if self.virtual_stages > 1 else ""
+        layers = f" (layers {', '.join(map(str, self.stage_layers))})" if self.stage_layers else ""
+        return f", pipeline {self.pipeline}{chunks}{layers}"
 
     @property
     def _dtypes(self) -> str:
@@ -307,6 +344,46 @@ class Plan:
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
+
+
+def _check_pipeline(plan: Plan) -> None:
+    """Raise PlanError for keys of a pipeline that contradict each other."""
+    staged = any(axis in plan.mesh for axis in STAGE_AXES)
+    given = {"schedule": plan.schedule, "stage_layers": plan.stage_layers}
+    for key, value in given.items():
+        if value and not staged:
+            raise PlanError(
+                f"plan.{key} is {value!r}, but no axis of the mesh has stages; write one, such as "
+                "stage = 4"
+            )
+    schedule = plan.schedule or "1f1b"
+    if plan.virtual_stages > 1 and schedule not in _CHUNKED:
+        raise PlanError(
+            f"plan.virtual_stages is {plan.virtual_stages}, but the schedule {schedule} has one "
+            f"part of the model a stage; write schedule = {_either(_CHUNKED)}, or leave it out"
+        )
+    if plan.schedule == "interleaved" and plan.virtual_stages == 1:
+        raise PlanError(
+            "plan.schedule is 'interleaved', but plan.virtual_stages is 1, so there is nothing to "
+            "interleave; write virtual_stages = 2 or more, or schedule = '1f1b'"
+        )
+    if plan.offload and schedule.startswith("zb"):
+        raise PlanError(
+            f"plan.offload is {list(plan.offload)}, but the schedule {schedule} keeps what weight "
+            "gradients read in HBM until it makes them; leave it out, or write schedule = '1f1b'"
+        )
+    listed = isinstance(plan.stage_layers, Sequence) and not isinstance(plan.stage_layers, str)
+    if not listed:
+        raise PlanError(
+            f"plan.stage_layers is {plan.stage_layers!r}; write a list of whole numbers, such as "
+            "[16, 16, 15]"
+        )
+    for place, layers in enumerate(plan.stage_layers):
+        _positive(f"plan.stage_layers[{place}]", layers)
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(map(repr, words))
 
 
 def _positive(where: str, value: Any) -> None:

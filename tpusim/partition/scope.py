@@ -64,6 +64,11 @@ class Scope:
         made._summed = frozenset(inside.name for inside, _ in scan.sums)
         return made
 
+    def begin(self) -> None:
+        """Begin a pass of the step: its nodes are its own, and so are the copies it gathers."""
+        self.nodes = []
+        self._copies = {}
+
     def read_by(self, ops: Sequence[Op]) -> None:
         """Note who reads what, before the operations are emitted."""
         for op in ops:

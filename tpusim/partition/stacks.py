@@ -49,7 +49,7 @@ def with_stacks(
         _insert(ops, replace(load, deps=arriving.get(key, ())), key)
     for tensor, key in saved:
         if key not in in_place:
-            save = _copy("save", Phase.FORWARD, tensor, key, sizes, buffers)
+            save = _copy("save", nest.scan.phase, tensor, key, sizes, buffers)
             _save(ops, save, tensor, key, _last_use(nest, ops, key))
     return (*ops, *_gradients(nest, sizes, buffers, grad_dtype))
 

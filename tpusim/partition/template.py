@@ -8,6 +8,7 @@ numbers, for one mesh or for thousands at once.
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import TypeAlias
 
 from tpusim.graph import Op, Pointwise, Scan, Tensor
@@ -140,7 +141,8 @@ class Template:
 
     gradients: (weight, buffer) of the weights outside of all scans. layouts: the layout of every
     forward tensor. dropped: dimensions that are replicated because
-    they are smaller than their axis, as (dimension, size, axis, size).
+    they are smaller than their axis, as (dimension, size, axis, size). passes: the places of nodes
+    at which a pass that runs on its own begins, but for the first one.
     """
 
     name: str
@@ -151,6 +153,12 @@ class Template:
     layouts: dict[str, Layout]
     axes: Axes = ()
     dropped: tuple[tuple[str, int, str, int], ...] = ()
+    passes: tuple[int, ...] = ()
+
+    @property
+    def groups(self) -> "tuple[tuple[Node, ...], ...]":
+        """The nodes of each pass."""
+        return tuple(self.nodes[a:b] for a, b in pairwise((0, *self.passes, len(self.nodes))))
 
 
 def body_nodes(nodes: tuple[Node, ...]) -> "list[tuple[Calc | Comm, int]]":

@@ -21,10 +21,13 @@ from tpusim.program.ops import (
     Segment,
     Send,
     Single,
+    TopOp,
     Transfer,
     TransferKind,
     counted,
 )
+from tpusim.program.schedule import Pass, Schedule, Slot
+from tpusim.program.timing import StuckError, Timed, peak_alive, timed, unit_times
 from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
 
 __all__ = [
@@ -43,11 +46,17 @@ __all__ = [
     "Mode",
     "Number",
     "Op",
+    "Pass",
     "Phase",
     "Program",
+    "Schedule",
     "Segment",
     "Send",
     "Single",
+    "Slot",
+    "StuckError",
+    "Timed",
+    "TopOp",
     "Transfer",
     "TransferKind",
     "Vector",
@@ -55,4 +64,7 @@ __all__ = [
     "counted",
     "dumps",
     "loads",
+    "peak_alive",
+    "timed",
+    "unit_times",
 ]

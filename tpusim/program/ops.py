@@ -5,6 +5,7 @@ occupies the core until it is done. An asynchronous one is issued when the core 
 its own stream once its dependencies are done, and is waited for by whatever depends on it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -207,24 +208,42 @@ class Call:
 
 Op: TypeAlias = Single | Loop
 
+TopOp: TypeAlias = Op | Call
+"""What a program's own body is made of."""
 
-def counted(body: Iterable[Op], times: int = 1) -> Iterator[tuple[Single, int]]:
-    """Every operation of a body that is no loop, in order, with how often it runs."""
+
+def counted(
+    body: Iterable[TopOp], segments: Iterable[Segment] = (), times: int = 1
+) -> Iterator[tuple[Single, int]]:
+    """Every operation of a body, of its loops and of the `segments` that it calls, once.
+
+    With each comes how often it runs; those of a segment come where it is called first.
+    """
+    body = tuple(body)
+    bodies = {segment.name: segment.body for segment in segments}
+    calls = Counter(op.segment for op in body if isinstance(op, Call))
     for op in body:
         if isinstance(op, Loop):
-            yield from counted(op.body, times * op.trips)
-        else:
+            yield from counted(op.body, times=times * op.trips)
+        elif not isinstance(op, Call):
             yield op, times
+        elif runs := calls.pop(op.segment, 0):
+            yield from counted(bodies[op.segment], times=times * runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What one device of the mesh runs in a step, and what it holds in HBM all the while."""
+    """What one device of the mesh runs in a step, and what it holds in HBM all the while.
+
+    segments: what the calls of the body run. The operations before, between and after calls are
+    over, with their transfers, before the next call begins.
+    """
 
     name: str
     axes: tuple[tuple[str, int], ...]
-    body: tuple[Op, ...]
+    body: tuple[TopOp, ...]
     resident: tuple[Alloc, ...] = ()
+    segments: tuple[Segment, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -49,3 +49,28 @@ class Schedule:
     def stages(self) -> int:
         """How many stages it is for."""
         return len(self.slots)
+
+    @property
+    def splits(self) -> bool:
+        """Whether the gradients of the weights have slots of their own."""
+        return any(slot.kind is Pass.WEIGHTS for slots in self.slots for slot in slots)
+
+    def operands(self, stage: int, slot: Slot) -> tuple[tuple[int, Slot], ...]:
+        """The (stage, slot)s whose results a slot of a stage needs."""
+        part, last = slot.chunk * self.stages + stage, self.chunks * self.stages - 1
+        if slot.kind is Pass.WEIGHTS:
+            return (self._at(Pass.BACKWARD, slot, part),)
+        if slot.kind is Pass.FORWARD:
+            return (self._at(Pass.FORWARD, slot, part - 1),) if part else ()
+        ahead = (self._at(Pass.BACKWARD, slot, part + 1),) if part < last else ()
+        return (self._at(Pass.FORWARD, slot, part), *ahead)
+
+    def _at(self, kind: Pass, slot: Slot, part: int) -> tuple[int, Slot]:
+        """A pass of the same microbatch through another part of the model, and its stage."""
+        chunk, stage = divmod(part, self.stages)
+        return stage, Slot(kind, slot.microbatch, chunk)
+
+    def __str__(self) -> str:
+        from tpusim.program.chart import chart
+
+        return chart(self)

@@ -1,10 +1,22 @@
 """A program as text: one line an operation, in the order of issue."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import numpy as np
 
-from tpusim.program.ops import Barrier, Collective, Compute, Loop, Op, Program, Transfer
+from tpusim.program.ops import (
+    Barrier,
+    Call,
+    Collective,
+    Compute,
+    Loop,
+    Program,
+    Send,
+    TopOp,
+    Transfer,
+)
 from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
 from tpusim.units import format_bytes, format_seconds
 
@@ -17,15 +29,37 @@ def text(program: Program) -> str:
         held[alloc.category] = held.get(alloc.category, 0.0) + _one(alloc.bytes)
     resident = ", ".join(f"{category} {format_bytes(n)}" for category, n in held.items())
     head = f"program {program.name} on {axes}; resident: {resident or 'nothing'}"
-    return "\n".join([head, *_lines(program.body, "  ")])
+    return "\n".join([head, *_segments(program), *_lines(program.body, "  ")])
 
 
-def _lines(body: tuple[Op, ...], indent: str) -> Iterator[str]:
-    for op in body:
+def _segments(program: Program) -> Iterator[str]:
+    for segment in program.segments:
+        calls = [op for op in program.body if isinstance(op, Call) and op.segment == segment.name]
+        yield f"  segment {segment.name} x{len(calls)}"
+        yield from _lines(segment.body, "    ")
+        sends = Counter(_send(send) for call in calls for send in call.sends)
+        yield from (f"    {how} x{times}" for how, times in sends.items())
+
+
+def _send(send: Send) -> str:
+    axes = "+".join(send.axes)
+    return f"send to stage {send.to} over {axes}: {format_bytes(_one(send.bytes))} {send.dtype}"
+
+
+def _lines(body: tuple[TopOp, ...], indent: str) -> Iterator[str]:
+    for calls, ops in groupby(body, lambda op: isinstance(op, Call)):
+        if calls:
+            yield f"{indent}calls {' '.join(op.name for op in ops)}"
+        else:
+            yield from _operations(ops, indent)
+
+
+def _operations(ops: Iterable[TopOp], indent: str) -> Iterator[str]:
+    for op in ops:
         if isinstance(op, Loop):
             yield f"{indent}loop {op.name} x{op.trips}"
             yield from _lines(op.body, indent + "  ")
-        else:
+        elif not isinstance(op, Call):
             yield f"{indent}{op.phase:<9} {_line(op)}"
 
 

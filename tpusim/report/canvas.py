@@ -93,7 +93,7 @@ def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:
 
 def style_of(result: Result) -> dict[str, Style]:
     """The style of each label of a result: the same one in all of its figures."""
-    return styles(record.label for record in result.timeline.tasks)
+    return styles(record.label for record in result.shown.tasks)
 
 
 def width_of(text: str) -> float:

@@ -38,12 +38,28 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "plan": _plain(asdict(result.plan)),
         "placement": _placement(result),
         "network": result.verdicts.network,
+        "pipeline": _pipeline(result),
         "replicated": [_named(entry) for entry in result.verdicts.dropped],
         "unasked": [
             {"collective": what, "tensor": tensor, "count": count}
             for what, tensor, count in result.unasked
         ],
         "versions": {"tpusim": __version__},
+    }
+
+
+def _pipeline(result: Result) -> dict[str, Any] | None:
+    """Of a pipeline: the schedule, its bubble, and the stage whose memory is told."""
+    plan = result.plan
+    if not plan.pipeline:
+        return None
+    return {
+        "schedule": plan.pipeline,
+        "stages": plan.stages,
+        "virtual_stages": plan.virtual_stages,
+        "microbatches": plan.microbatches,
+        "bubble": result.bubble,
+        "fullest_stage": result.lane if len(result.programs) > 1 else None,
     }
 
 

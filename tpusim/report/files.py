@@ -43,7 +43,7 @@ def rendered(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
         "result.json": f"{json.dumps(document(result, ideal), indent=2)}\n",
         "operations.csv": operations(result),
         "transfers.csv": transfers(result),
-        "program.txt": f"{text(result.program)}\n",
+        "program.txt": "\n\n".join(map(text, result.programs)) + "\n",
     }
     written = {name: content.encode() for name, content in texts.items()}
     return written | {"trace.json.gz": trace_bytes(result)} | figure_bytes(result)

@@ -41,9 +41,9 @@ class MemoryUse:
 
 def memory_data(result: Result) -> MemoryUse:
     """The level at every change, and who holds the peak."""
-    memory = result.timeline.memory[0]
+    memory = result.shown.memory[0]
     return MemoryUse(
-        levels=tuple((time * PICO, level) for time, level in memory_levels(result)),
+        levels=tuple((time * PICO, level) for time, level in memory_levels(result, result.lane)),
         end_s=result.step_time_s,
         peak_s=memory.peak_ps * PICO,
         peak_bytes=int(result.hbm_peak_bytes),

@@ -66,12 +66,16 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
     device = result.pod.chip.device
     times: dict[str, tuple[int, int]] = {}
     names: dict[str, str] = {}
-    for record in result.timeline.tasks:
+    for record in result.shown.tasks:
         count, total = times.get(record.name, (0, 0))
         times[record.name] = count + record.count, total + record.total_ps
         names[record.name] = record.label
     points = []
-    computed = [op for op, _ in counted(result.program.body) if isinstance(op, Compute)]
+    computed = [
+        op
+        for op, _ in counted(result.program.body, result.program.segments)
+        if isinstance(op, Compute)
+    ]
     for op in computed:
         count, picoseconds = times.get(op.name, (0, 0))
         flops, moved = _flops(op, result.pod.devices), _bytes(op)

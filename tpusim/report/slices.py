@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from tpusim.costs.tasks import CORE
 from tpusim.engine import MemoryChange, Record, Timeline
 from tpusim.engine.clock import whole_bytes
-from tpusim.report.unroll import Block, Gap, change_blocks, extent, record_blocks, unrolled
+from tpusim.report.unroll import (
+    Block,
+    Gap,
+    change_blocks,
+    each_call,
+    each_change,
+    extent,
+    record_blocks,
+    unrolled,
+)
 from tpusim.result import IDLE, Result
 
 
@@ -45,7 +54,7 @@ def core_slices(timeline: Timeline, lane: int = 0, *, every: bool = False) -> li
     """
     ran = (record for record in timeline.tasks if record.stream == CORE and record.duration_ps)
     records = (record for record in (*ran, *timeline.waits) if record.lane == lane)
-    return list(_slices(sorted(records, key=lambda record: record.end_ps), timeline, every))
+    return list(_slices(each_call(records), timeline, every))
 
 
 def stream_tracks(
@@ -56,7 +65,10 @@ def stream_tracks(
     for record in timeline.tasks:
         if record.lane == lane and record.stream != CORE and record.duration_ps:
             streams.setdefault(record.stream, []).append(record)
-    return {name: _tracks(_slices(streams[name], timeline, every)) for name in sorted(streams)}
+    return {
+        name: _tracks(_slices(each_call(streams[name]), timeline, every))
+        for name in sorted(streams)
+    }
 
 
 def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[tuple[int, int]]:
@@ -66,10 +78,10 @@ def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[
     every: each repetition; otherwise the first and last ones, and straight from one to the other.
     Either way the highest level is the peak: it is in the first or the last.
     """
-    level = sum(whole_bytes(float(alloc.bytes)) for alloc in result.program.resident)
+    level = sum(whole_bytes(float(alloc.bytes)) for alloc in result.programs[lane].resident)
     level += int(result.memory_bytes.get(IDLE, 0))
     levels = [(0, level)]
-    for entry in unrolled(change_blocks(result.timeline.memory[lane].changes), every):
+    for entry in unrolled(change_blocks(each_change(result.timeline.memory[lane].changes)), every):
         if isinstance(entry, Gap):
             level += (entry.block.level.repeats - 2) * _rise(entry.block.entries)
         else:

@@ -26,8 +26,8 @@ def operations(result: Result) -> str:
 
     `total_s` sums to the step time. `start_s` is that of the first of `count` times.
     """
-    core = ((record, "runs") for record in result.timeline.tasks if record.stream == "core")
-    waits = ((record, "waits") for record in result.timeline.waits)
+    core = ((record, "runs") for record in result.shown.tasks if record.stream == "core")
+    waits = ((record, "waits") for record in result.shown.waits)
     records = sorted(chain(core, waits), key=lambda entry: entry[0].start_ps)
     rows = ((r.name, str(r.phase), r.label, does, *_times(r)) for r, does in records)
     return _csv(OPERATIONS, rows)
@@ -42,10 +42,10 @@ def transfers(result: Result) -> str:
     """
     moving = {
         op.name: op
-        for op, _ in counted(result.program.body)
+        for op, _ in counted(result.program.body, result.program.segments)
         if isinstance(op, Collective | Transfer)
     }
-    records = sorted(result.timeline.tasks, key=lambda record: record.start_ps)
+    records = sorted(result.shown.tasks, key=lambda record: record.start_ps)
     rows = (
         (r.name, str(r.phase), r.stream, *_described(op), *_times(r))
         for r in records

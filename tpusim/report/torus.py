@@ -62,15 +62,15 @@ def torus_data(result: Result) -> TorusUse:
 
 def _bytes_a_step(result: Result) -> float:
     """What one device's share of a link can carry in the step."""
-    rate = next(use.rate_nb_per_ps for use in result.timeline.links if use.link == "ici:x+")
-    return rate * result.timeline.total_ps * 1e-9
+    rate = next(use.rate_nb_per_ps for use in result.shown.links if use.link == "ici:x+")
+    return rate * result.shown.total_ps * 1e-9
 
 
 def _crossed(result: Result) -> dict[Carried, float]:
     """Bytes of the tensors that are carried in each way over the torus in the step."""
     machine = Machine.of(result.program, result.pod, result.placement)
     crossed: dict[Carried, float] = {}
-    for op, count in counted(result.program.body):
+    for op, count in counted(result.program.body, result.program.segments):
         if isinstance(op, Collective) and (what := machine.group(op).ici.carried):
             crossed[what] = crossed.get(what, 0.0) + count * float(op.bytes)
     return crossed

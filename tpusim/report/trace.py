@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Timeline
 from tpusim.errors import TpusimError, nearest
-from tpusim.program import Collective, Compute, Op, Transfer, counted
+from tpusim.program import Collective, Compute, Program, Transfer, counted
 from tpusim.report.slices import Slice, core_slices, memory_levels, operation_of, stream_tracks
 from tpusim.result import PICO, Result
 from tpusim.units import format_seconds
@@ -58,7 +58,7 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
     """Process, threads and counter of one lane."""
     yield _metadata("process_name", lane, name=f"/device:TPU:{lane}")
     yield _metadata("process_sort_index", lane, sort_index=lane)
-    about = dict(_about(result.program.body))
+    about = dict(_about(result.programs[lane]))
     for thread, (name, slices) in enumerate(
         _threads(result.timeline, lane, every).items(), STEPS + 1
     ):
@@ -115,9 +115,9 @@ def _slice_event(lane: int, thread: int, each: Slice, about: dict[str, Event]) -
     return _complete(lane, thread, f"wait for {record.name}" if waits else record.name, span, args)
 
 
-def _about(body: tuple[Op, ...]) -> Iterator[tuple[str, Event]]:
+def _about(program: Program) -> Iterator[tuple[str, Event]]:
     """What the program says of each operation, by name."""
-    for op, _ in counted(body):
+    for op, _ in counted(program.body, program.segments):
         if isinstance(op, Compute):
             moved = float(op.work.read_bytes + op.work.write_bytes)
             yield op.name, {"bytes": moved, "flops": float(op.flops.total)}

@@ -1,15 +1,17 @@
 """How much of each link is in use, and by what: over the step, and from moment to moment."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from tpusim.costs import cost_program
+from tpusim.costs import CostedProgram, Task, TaskLoop, cost_programs
 from tpusim.engine import Record
 from tpusim.engine.code import Code, Step
 from tpusim.engine.compile import compile_lane
 from tpusim.engine.filling import fair_rates
+from tpusim.program import Call
 from tpusim.result import Result
 
 
@@ -23,7 +25,25 @@ class Load(NamedTuple):
 
 def compiled(result: Result) -> Code:
     """The program of a result as the engine ran it, in integer units."""
-    return compile_lane(cost_program(result.program, result.pod, result.placement))
+    costed = cost_programs(result.programs, result.pod, result.placement)[result.lane]
+    return compile_lane(costed if not costed.segments else replace(
+        costed, body=tuple(_tasks(costed)), segments=(), ways=(), resident=(),
+    ))  # fmt: skip
+
+
+def _tasks(costed: CostedProgram) -> Iterable[Task]:
+    """The tasks that a stage's operations, calls and messages have, one of each name, by itself."""
+    bodies = [[op for op in costed.body if not isinstance(op, Call)]]
+    bodies += [list(segment.body) for segment in costed.segments]
+    bodies.append([way.task for way in costed.ways])
+    found: dict[str, Task] = {}
+    while bodies:
+        for op in bodies.pop():
+            if isinstance(op, TaskLoop):
+                bodies.append(list(op.body))
+            else:
+                found[op.name] = replace(op, deps=(), allocs=(), frees=())
+    return found.values()
 
 
 def link_volumes(result: Result) -> dict[str, Counter[str]]:
@@ -35,7 +55,7 @@ def link_volumes(result: Result) -> dict[str, Counter[str]]:
     names = [name for name, _ in code.links]
     steps = {step.task.name: step for step in (*code.steps, *code.host)}
     volumes: dict[str, Counter[str]] = {name: Counter() for name in names}
-    for record in result.timeline.tasks:
+    for record in result.shown.tasks:
         step = steps[record.name]
         for link, weight in step.uses:
             volumes[names[link]][record.label] += weight * step.volume * record.count
@@ -49,7 +69,7 @@ def loads(result: Result, start_ps: int, end_ps: int) -> list[Load]:
     from the end of its delay to its own end.
     """
     code = compiled(result)
-    flows = _flows(result.timeline.tasks, code, start_ps, end_ps)
+    flows = _flows(result.shown.tasks, code, start_ps, end_ps)
     times = sorted({start_ps, end_ps, *(time for _, *span in flows for time in span)})
     rows, active, at = [], list[tuple[Step, int, int]](), 0
     for begin, end in pairwise(times):

@@ -5,11 +5,11 @@ another under one level are one block. Blocks are told apart by time: the entrie
 within one period, and the next block cannot begin before two have gone by.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from tpusim.engine import MemoryChange, Record, Repeat
+from tpusim.engine import Calls, Level, MemoryChange, Record, Repeat
 
 SHORT = 3
 """Blocks of so few repetitions are always shown whole."""
@@ -17,7 +17,7 @@ SHORT = 3
 
 class _Repeating(Protocol):
     @property
-    def repeats(self) -> tuple[Repeat, ...]: ...
+    def repeats(self) -> tuple[Level, ...]: ...
 
 
 T = TypeVar("T", bound=_Repeating)
@@ -37,6 +37,39 @@ class Gap(Generic[T]):
 
     block: Block[T]
     shift_ps: int
+
+
+def each_call(records: Iterable[Record]) -> list[Record]:
+    """The records of each call by themselves, all in the order of their ends."""
+    found = []
+    for record in records:
+        calls, rest = _split(record)
+        for shift in calls.shifts():
+            start, end = record.start_ps + shift, record.end_ps + shift
+            found.append(replace(record, start_ps=start, end_ps=end, repeats=rest))
+    return sorted(found, key=lambda record: record.end_ps)
+
+
+def each_change(changes: Iterable[MemoryChange]) -> list[MemoryChange]:
+    """The changes of each call by themselves, all in the order in which they happened.
+
+    Of those at one time, the changes of an earlier call come first.
+    """
+    found = []
+    for at, change in enumerate(changes):
+        calls, rest = _split(change)
+        for begin, shift in zip(calls.starts_ps, calls.shifts(), strict=True):
+            time = change.time_ps + shift
+            found.append((time, begin, at, MemoryChange(time, change.bytes, rest)))
+    return [change for *_, change in sorted(found, key=lambda entry: entry[:3])]
+
+
+def _split(entry: _Repeating) -> tuple[Calls, tuple[Level, ...]]:
+    """When an entry is called, once if it is no call's, and the other levels."""
+    match entry.repeats:
+        case (Calls() as calls, *rest):
+            return calls, tuple(rest)
+    return Calls((0,)), entry.repeats
 
 
 def record_blocks(records: Sequence[Record]) -> tuple[Record | Block[Record], ...]:
@@ -60,6 +93,8 @@ def _blocks(entries: Sequence[T], time: Callable[[T], int], depth: int) -> tuple
             at += 1
             continue
         level, begin = entries[at].repeats[depth], at
+        if isinstance(level, Calls):
+            raise ValueError(f"{entries[at]} stands for several calls")
         until = time(entries[at]) + level.period_ps
         while (
             at < len(entries) and _within(entries[at], depth, level) and time(entries[at]) <= until
@@ -69,7 +104,7 @@ def _blocks(entries: Sequence[T], time: Callable[[T], int], depth: int) -> tuple
     return tuple(found)
 
 
-def _within(entry: _Repeating, depth: int, level: Repeat) -> bool:
+def _within(entry: _Repeating, depth: int, level: Level) -> bool:
     return entry.repeats[depth : depth + 1] == (level,)
 
 

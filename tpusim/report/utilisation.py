@@ -45,24 +45,24 @@ def _core(result: Result) -> tuple[Busy, Busy]:
     held: dict[str, float] = {}
     for label, picoseconds in core_labels(result).items():
         into = work if label in COMPUTE_LABELS else held
-        into[label] = picoseconds / result.timeline.total_ps
+        into[label] = picoseconds / result.shown.total_ps
     return Busy(WORK, work), Busy(STALLED, held)
 
 
 def core_labels(result: Result) -> dict[str, int]:
     """Picoseconds of the core by the label of what it runs or waits for; they sum to the step."""
     totals: dict[str, int] = {}
-    ran = (record for record in result.timeline.tasks if record.stream == "core")
-    for record in (*ran, *result.timeline.waits):
+    ran = (record for record in result.shown.tasks if record.stream == "core")
+    for record in (*ran, *result.shown.waits):
         totals[record.label] = totals.get(record.label, 0) + record.total_ps
     return totals
 
 
 def _links(result: Result) -> list[Busy]:
-    rates = {use.link: use.rate_nb_per_ps for use in result.timeline.links}
+    rates = {use.link: use.rate_nb_per_ps for use in result.shown.links}
     rows = []
     for link, volumes in link_volumes(result).items():
-        step = rates[link] * result.timeline.total_ps
+        step = rates[link] * result.shown.total_ps
         shares = {label: volume / step for label, volume in volumes.items() if volume}
         if shares or link.startswith("ici:") or link == HBM:
             rows.append(Busy(link, shares))

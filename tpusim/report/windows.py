@@ -7,7 +7,7 @@ from itertools import chain
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Record
 from tpusim.partition.accumulate import MICROBATCHES
-from tpusim.program import Loop, Op
+from tpusim.program import Loop, Op, TopOp
 from tpusim.report.slices import Slice
 from tpusim.report.traffic import Load, between, loads
 from tpusim.result import Result
@@ -36,16 +36,16 @@ def timeline_data(result: Result) -> tuple[Window, ...]:
     Of a step in microbatches it is a trip in the last one. A program without loops is shown whole.
     """
     by_name: dict[str, list[Record]] = {}
-    for record in result.timeline.tasks:
+    for record in result.shown.tasks:
         if record.stream == CORE and record.duration_ps:
             by_name.setdefault(record.name, []).append(record)
     found = [_trip(op, by_name) for op in _outer_loops(result.program.body)]
     longest = sorted((trip for trip in found if trip), key=lambda trip: -trip[0])[:LOOPS]
-    spans = [trip[1:] for trip in longest] or [("step", 0, result.timeline.total_ps)]
+    spans = [trip[1:] for trip in longest] or [("step", 0, result.shown.total_ps)]
     return tuple(_window(result, *span) for span in sorted(spans, key=lambda span: span[1]))
 
 
-def _outer_loops(body: tuple[Op, ...]) -> Iterator[Loop]:
+def _outer_loops(body: tuple[TopOp, ...]) -> Iterator[Loop]:
     """The loops of a body; instead of the one over microbatches, those in it."""
     for op in body:
         if isinstance(op, Loop):
@@ -78,7 +78,7 @@ def _middle(
 
 def _end(record: Record) -> int:
     """When the last repetition ended."""
-    return record.end_ps + sum((level.repeats - 1) * level.period_ps for level in record.repeats)
+    return record.end_ps + sum(level.last_ps for level in record.repeats)
 
 
 def _names(body: tuple[Op, ...]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _names(body: tuple[Op, ...]) -> Iterator[str]:
 
 
 def _window(result: Result, title: str, start_ps: int, end_ps: int) -> Window:
-    timeline = result.timeline
+    timeline = result.shown
     ran = (record for record in timeline.tasks if record.stream == CORE and record.duration_ps)
     core = (
         Slice(max(start, start_ps), min(start + record.duration_ps, end_ps), record)

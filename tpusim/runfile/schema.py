@@ -36,6 +36,7 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
     str: (str, "text in quotes"),
     bool: (bool, "true or false, without quotes"),
     Sequence[str]: (list[str], 'a list of names, such as ["q", "k"]'),
+    Sequence[int]: (list[Count], "a list of whole numbers, such as [16, 16, 15]"),
     Mapping[str, int]: (
         dict[str, Count],
         f"a table of axes and sizes from 1 to {MOST:,}, such as {{ fsdp = 256, tensor = 8 }}",

@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from pipelines import programs_of
 from plans import ENCODER_480B, PLAN_480B, plan_of, program_of, small, v4_2048
 
 from tpusim.errors import FileError
 from tpusim.hardware import Slice
+from tpusim.partition.schedules import make
 from tpusim.program import (
     Alloc,
     Barrier,
@@ -24,6 +26,7 @@ from tpusim.program import (
     Transfer,
     TransferKind,
     Vector,
+    counted,
     dumps,
     loads,
 )
@@ -136,3 +139,31 @@ def test_a_number_that_is_not_finite_is_not_written() -> None:
     op = Compute(name="bad", phase=Phase.FORWARD, work=Vector(float("inf"), 0, 0))
     with pytest.raises(ValueError, match="not JSON compliant"):
         dumps(Program(name="p", axes=(), body=(op,)))
+
+
+def test_a_pipelines_stages_come_back_as_they_were() -> None:
+    for schedule in (make("1f1b", 3, 4), make("interleaved", 2, 4, 2), make("zb-h2", 2, 4)):
+        for program in programs_of(schedule):
+            assert loads(dumps(program)) == program
+
+
+def test_a_stage_prints_its_segments_and_the_order_of_their_calls() -> None:
+    assert (
+        str(programs_of(make("1f1b", 4, 8))[1])
+        == """\
+program stage 1 on stage=4; resident: nothing
+  segment F.0 x8
+    forward   matmul [1024, 4096, 4096] bf16                 F.0 product
+    send to stage 2 over stage: 1 MiB bf16 x8
+  segment B.0 x8
+    backward  matmul [1024, 4096, 4096] bf16                 B.0 product
+    send to stage 0 over stage: 1 MiB bf16 x8
+  calls F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7
+  optimizer vector 1.91 MiB                                update"""
+    )
+
+
+def test_counted_goes_through_a_segment_once() -> None:
+    program = programs_of(make("1f1b", 4, 8))[0]
+    found = [(op.name, times) for op, times in counted(program.body, program.segments)]
+    assert found == [("F.0 product", 8), ("B.0 product", 8), ("update", 1)]

@@ -44,7 +44,7 @@ def gathered(chip: str, shape: str, axis: dict[str, list[str]], times: int = 1) 
     program = Program(name="one", axes=tuple(mesh.items()), body=body)
     timeline = run([cost_program(program, pod, placement)])
     known = result("v5e", "1x1", fsdp=1)
-    return replace(known, pod=pod, program=program, placement=placement, timeline=timeline)
+    return replace(known, pod=pod, programs=(program,), placement=placement, timeline=timeline)
 
 
 def bytes_of(one: Result, way: str) -> list[float]:

@@ -1,0 +1,83 @@
+"""Which layers of a model each stage of a pipeline has, and the plan of a stage by itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from tpusim.errors import PlanError
+from tpusim.partition.plan import STAGE_AXES, Plan
+from tpusim.partition.rules import DEFAULT_RULES, axes_of
+
+CIRCULAR = "circular"
+"""The schedule of one program that all stages run."""
+
+
+def stage_plan(plan: Plan) -> Plan:
+    """The plan of one stage: its mesh has the other axes, as stages shard nothing inside."""
+    return replace(plan, mesh={a: 1 if a in STAGE_AXES else n for a, n in plan.mesh.items()})
+
+
+def edge_plan(plan: Plan) -> Plan:
+    """The plan of what a circular pipeline does before and after its loops.
+
+    All microbatches are there at once, and the stages share them as one more axis of the batch
+    (MaxText's `activation_embed_and_logits_batch`, base.yml).
+    """
+    batch = axes_of(plan.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
+    axes = tuple(axis for axis in dict.fromkeys((*batch, *STAGE_AXES)) if axis in plan.mesh)
+    return replace(plan, microbatches=1, rules={**plan.rules, "act_batch": axes})
+
+
+def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
+    """The first layer of each part of the model, in its order, and the number of all.
+
+    Part c x stages + s is chunk c of stage s. Raises PlanError where the layers cannot be shared
+    out so.
+    """
+    parts = plan.stages * plan.virtual_stages
+    given = tuple(plan.stage_layers)
+    _check_parts(plan, parts, layers, model)
+    if given:
+        _check_given(given, parts, layers, plan)
+    elif layers % parts:
+        near = [layers // parts + (part < layers % parts) for part in range(parts)]
+        raise PlanError(
+            f"{model} has {layers} layers, which {_parts(plan)} cannot share equally; "
+            + (
+                f"choose numbers that divide {layers}, as one program runs all stages"
+                if plan.pipeline == CIRCULAR
+                else f"write how many each has, such as stage_layers = {near}"
+            )
+        )
+    return (0, *accumulate(given or [layers // parts] * parts))
+
+
+def _check_parts(plan: Plan, parts: int, layers: int, model: str) -> None:
+    if parts > layers:
+        raise PlanError(
+            f"the mesh has {_parts(plan)}, but {model} has {layers} layers, and each needs one; "
+            f"write at most {layers}"
+        )
+
+
+def _check_given(given: Sequence[int], parts: int, layers: int, plan: Plan) -> None:
+    if len(given) != parts:
+        raise PlanError(
+            f"plan.stage_layers has {len(given)} numbers, but there are {_parts(plan)}; write one "
+            "for each"
+        )
+    if sum(given) != layers:
+        raise PlanError(
+            f"plan.stage_layers adds up to {sum(given)} layers, but the model has {layers}; write "
+            f"numbers that add up to {layers}"
+        )
+    if plan.pipeline == CIRCULAR and len(set(given)) > 1:
+        raise PlanError(
+            f"plan.stage_layers is {list(given)}, but one program runs all stages of a circular "
+            "pipeline; write equal numbers, or another schedule"
+        )
+
+
+def _parts(plan: Plan) -> str:
+    each = f" x {plan.virtual_stages} virtual stages" if plan.virtual_stages > 1 else ""
+    return f"{plan.stages} stages{each}"
