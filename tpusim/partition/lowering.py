@@ -100,6 +100,15 @@ class _Line:
 _TABLE = (
     _Line(
         Lowering(
+            _RING, _RING, twice=_ASYNC, kernels_carry=True,
+            shown_by="plain 8B-like model on 7x 2x2x2, 16-way, and layers of experts there, fsdp 4 "
+            "x expert 4: rings over 16 and over 4, and what is used twice in the backward pass is "
+            "gathered on the SparseCore",
+        ),
+        ("7x",), "plain", max_group=16,
+    ),
+    _Line(
+        Lowering(
             _ASYNC, _ASYNC, gather_algorithm="all-reduce", reduce_algorithm="all-reduce",
             kernels_carry=True,
             shown_by="plain scanned language model, 7x 4x8x8, groups over three dimensions: "
