@@ -338,11 +338,23 @@ def test_the_trace_has_the_slots_of_each_stage_and_the_ways_between(
     starts, ends = ({e["id"]: e for e in events(one, kind)} for kind in "sf")
     assert starts.keys() == ends.keys()
     assert len(starts) == len(events(one, "s")) == 2 * MICROBATCHES * (STAGES * chunks - 1)
-    for name, end in ends.items():
-        assert starts[name]["ts"] < end["ts"]
-        begun = {round(e["ts"] * 10**6) for e in slots
-                 if (e["pid"], e["tid"]) == (end["pid"], end["tid"])}  # fmt: skip
-        assert round(end["ts"] * 10**6) in begun
+    for number, end in ends.items():
+        start = starts[number]
+        assert isinstance(number, int)
+        assert start["ts"] < end["ts"]
+        given, taken = (around(event, slots) for event in (start, end))
+        assert start["name"].startswith(f"{given} of stage ")
+        assert (given[0], taken.partition(".")[0]) == (taken[0], given.partition(".")[0])
+
+
+def around(event: dict[str, Any], slices: list[dict[str, Any]]) -> str:
+    """The name of the only slice that an event stands in."""
+    (name,) = (
+        each["name"] for each in slices
+        if (each["pid"], each["tid"]) == (event["pid"], event["tid"])
+        and each["ts"] < event["ts"] < each["ts"] + each["dur"]
+    )  # fmt: skip
+    return str(name)
 
 
 @by_calls
