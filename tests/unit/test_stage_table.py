@@ -9,7 +9,6 @@ import tpusim as ts
 from tpusim.program import Pass
 from tpusim.program.chart import COLUMNS, MARGIN, painted
 from tpusim.result import Result
-from tpusim.stage_table import explain_pipeline
 from tpusim.units import format_bytes, format_seconds
 
 MODEL = ts.models.Transformer(name="m", layers=16, embed=2048, mlp=8192, heads=16, vocab=32000)
@@ -28,7 +27,7 @@ def result(schedule: str = "1f1b", chunks: int = 1) -> Result:
     ("schedule", "chunks"), [("1f1b", 1), ("zb-h1", 1), ("interleaved", 2), ("circular", 2)]
 )
 def test_the_chart_and_the_table_have_a_line_a_stage(schedule: str, chunks: int) -> None:
-    table = explain_pipeline(result(schedule, chunks))
+    table = ts.explain_pipeline(result(schedule, chunks))
     lines = str(table).splitlines()
     assert lines[0].startswith(f"pipeline    {schedule}, 4 stages")
     assert all(len(line) <= COLUMNS for line in lines)
@@ -44,7 +43,7 @@ def test_the_chart_and_the_table_have_a_line_a_stage(schedule: str, chunks: int)
 
 
 def test_ends_of_the_model_are_where_they_belong() -> None:
-    first, *middle, last = explain_pipeline(result()).stages
+    first, *middle, last = ts.explain_pipeline(result()).stages
     assert first.besides == "embedding"
     assert last.besides == "final norm, head, loss"
     assert {use.besides for use in middle} == {""}
@@ -53,11 +52,11 @@ def test_ends_of_the_model_are_where_they_belong() -> None:
 def test_a_plan_without_a_pipeline_says_so() -> None:
     plan = replace(PLAN, mesh={"fsdp": 64}, microbatches=1)
     one = ts.simulate(MODEL, plan, ts.Slice("v5p", "4x4x4"))
-    assert str(explain_pipeline(one)).startswith("pipeline    none")
+    assert str(ts.explain_pipeline(one)).startswith("pipeline    none")
 
 
 def test_a_slot_of_each_kind_has_its_mean_time() -> None:
-    table = explain_pipeline(result("zb-h1"))
+    table = ts.explain_pipeline(result("zb-h1"))
     row = str(table).splitlines()[-4]
     means = [table.stages[0].mean_ps(kind) * 1e-12 for kind in Pass]
     assert all(format_seconds(mean) in row for mean in means)
