@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpusim.search import Space
     from tpusim.search.sweep import sweep
     from tpusim.simulation import simulate
+    from tpusim.stage_table import explain_pipeline
     from tpusim.validation import validate
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ _HOMES = {
     "Space": "tpusim.search",
     "TpusimError": "tpusim.errors",
     "explain_collectives": "tpusim.explain",
+    "explain_pipeline": "tpusim.stage_table",
     "explain_placement": "tpusim.explain",
     "from_maxtext": "tpusim.maxtext",
     "load_chip": "tpusim.hardware",
@@ -60,6 +62,7 @@ __all__ = [
     "TpusimError",
     "__version__",
     "explain_collectives",
+    "explain_pipeline",
     "explain_placement",
     "from_maxtext",
     "load_chip",

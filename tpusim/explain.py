@@ -56,7 +56,7 @@ class PlacementTable:
         word = "given" if self.given else "chosen"
         cells = [_placement(row, min(times), word) for row in shown]
         heads = ("step time", "slower", "collectives", "placement")
-        return "\n".join([head, *_aligned([heads, *cells], left=0), *_more(len(self.rows))])
+        return "\n".join([head, *aligned([heads, *cells], left=0), *_more(len(self.rows))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class CollectiveTable:
         )
         heads = ("collective", "mode", "bytes", "times", "each", "how")
         cells = [heads, *map(_collective, self.rows[:SHOWN])] if self.rows else []
-        return "\n".join([head, *_aligned(cells, left=2), *_more(len(self.rows))])
+        return "\n".join([head, *aligned(cells, left=2), *_more(len(self.rows))])
 
 
 def explain_placement(
@@ -174,7 +174,7 @@ def _collective(row: CollectiveRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
     """Columns: the first `left` to the left, numbers to the right, and a text, in lines, last."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for row in rows:

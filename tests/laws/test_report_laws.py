@@ -14,12 +14,13 @@ from test_any_plan import PODS, random_model, random_plan
 
 from tpusim.costs import cost_program
 from tpusim.engine import run as run_engine
+from tpusim.engine.compile import compile_lane
 from tpusim.hardware import Slice as Pod
 from tpusim.program import Collective, Loop, Op
 from tpusim.report import axes_data, timeline_data, torus_data, trace, utilisation_data
 from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
 from tpusim.report.torus_panels import torus_panels
-from tpusim.report.traffic import compiled, link_volumes, loads
+from tpusim.report.traffic import link_volumes, loads
 from tpusim.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.simulation import simulate
 
@@ -96,7 +97,7 @@ def test_both_ends_of_a_loop_are_part_of_all_of_it(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_slices_of_transfers_carry_what_the_links_carried(seed: int) -> None:
     run = result(seed)
-    code = compiled(run)
+    code = compile_lane(cost_program(run.program, run.pod, run.placement))
     steps = {step.task.name: step for step in (*code.steps, *code.host)}
     carried = dict.fromkeys((name for name, _ in code.links), 0)
     on_core = [each for each in core_slices(run.timeline, every=True) if ran(each)]

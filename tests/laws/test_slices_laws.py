@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plans import any_program_of, flat, plan_of, small, template_of
 
@@ -74,7 +74,14 @@ def reduced_and_gathered(program: Program) -> tuple[float, float]:
 def test_another_slice_changes_no_flops_and_no_bytes_within_a_slice(
     model: Transformer, mesh: dict[str, int], axis: str, n: int, way: dict[str, str], chip: str
 ) -> None:
-    """With the same batch a slice. What is communicated in the slice is not divided by n."""
+    """With the same batch a slice. What is communicated in the slice is not divided by n.
+
+    But for 16 chips of v5e, where compiled plain programs have rings on one slice only.
+    """
+    rings_alone = (chip, way["style"], way["lowering"], mesh) == (
+        "v5e", "plain", "xla", {"fsdp": 16},
+    )  # fmt: skip
+    assume(not rings_alone)
     one = any_program_of(model, plan(mesh, **way), Slice(chip, "4x4"))
     many = any_program_of(model, plan(mesh | {axis: n}, n * BATCH, **way), Slice(chip, "4x4", n))
     single = flops(one)

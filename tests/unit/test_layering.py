@@ -16,7 +16,10 @@ ROWS = (
     {"network"},
     {"models", "partition", "costs", "xla"},
     {"engine"},
-    {"loads", "placing", "steps", "simulation", "explain", "result", "summary"},
+    {
+        *("loads", "placing", "steps", "simulation", "explain", "result", "summary"),
+        *("stages", "stage_table", "trips"),
+    },
     {"search", "report", "validation", "runfile"},
     {"maxtext"},
     {"cli"},

@@ -76,7 +76,9 @@ def simulate(
     ] = "flows",
     explain: Annotated[
         str | None,
-        typer.Option("--explain", metavar="WHAT", help="Show why: placement or collectives."),
+        typer.Option(
+            "--explain", metavar="WHAT", help="Show why: placement, collectives, pipeline."
+        ),
     ] = None,
     maxtext: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from tpusim.errors import FileError, PlanError, nearest
 from tpusim.explain import (
@@ -15,11 +16,15 @@ from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
 from tpusim.runfile import Run, blame, read_run
 from tpusim.simulation import simulate
+from tpusim.stage_table import PipelineTable, explain_pipeline
 from tpusim.summary import entry, summary
 
-EXPLAINED: Mapping[str, Callable[[Result], PlacementTable | CollectiveTable]] = {
+Explained: TypeAlias = PlacementTable | CollectiveTable | PipelineTable
+
+EXPLAINED: Mapping[str, Callable[[Result], Explained]] = {
     "placement": lambda result: explain_placement(result.model, result.plan, result.pod),
     "collectives": explain_collectives,
+    "pipeline": explain_pipeline,
 }
 """What `--explain` takes."""
 

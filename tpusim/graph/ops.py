@@ -152,6 +152,7 @@ class Pointwise:
         backward group, what it reads of that.
     repeats: (narrow, wide) pairs of dimensions that are sharded alike, for repeated K/V heads.
     alone: it rearranges elements (a rotation), so no matmul's epilogue can take it.
+    generated: it makes much of little (a one-hot mask), so products can make it as they read it.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Pointwise:
     repeats: tuple[tuple[str, str], ...] = ()
     alone: bool = False
     tape: tuple[Tensor, ...] = ()
+    generated: bool = False
     phase: Phase = Phase.FORWARD
 
     @property

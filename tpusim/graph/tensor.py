@@ -32,6 +32,7 @@ class Tensor:
 
     primal: for a gradient, the name of the tensor whose gradient (or part of it) this is.
     narrow: the dtype of its gradient and of its saved copies, where that is another.
+    stopped: this use of it passes no gradient on (JAX's `stop_gradient`).
     """
 
     name: str
@@ -40,6 +41,7 @@ class Tensor:
     dtype: str = COMPUTE
     primal: str = ""
     narrow: str = ""
+    stopped: bool = False
 
     def gradient(self, name: str) -> "Tensor":
         """A tensor for its gradient, or for a part of that."""
@@ -47,8 +49,8 @@ class Tensor:
 
     @property
     def differentiable(self) -> bool:
-        """Whether it has a gradient: what is given and what is true or false has none."""
-        return self.role is not Role.INPUT and self.dtype != "pred"
+        """Whether it has a gradient: what is given, true or false, or stopped has none."""
+        return not (self.role is Role.INPUT or self.dtype == "pred" or self.stopped)
 
     @property
     def saved_dtype(self) -> str:

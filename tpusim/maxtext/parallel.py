@@ -15,7 +15,8 @@ def experts_of(config: Config) -> dict[str, Any]:
     """How tokens find their experts: by a sort, or into slots up to a capacity, and drop beyond.
 
     Without a sort and without a capacity, MaxText gives every expert every token. Its ring of
-    experts gathers the tokens of all and scatters their results.
+    experts gathers the tokens of all and scatters their results. Its buffers have room for all that
+    could come where no factor says how much.
     """
     if config.size("num_experts") == 1:
         return {}
@@ -27,7 +28,8 @@ def experts_of(config: Config) -> dict[str, Any]:
             "capacity_factor such as 1.25"
         )
     exchange = {"expert_exchange": "gather"} if config.flag("use_ring_of_experts") else {}
-    return {"capacity_factor": capacity, **exchange}
+    room = 0.0 if capacity else max(config.table["ragged_buffer_factor"], 0.0)
+    return {"capacity_factor": capacity, "expert_buffer": room, **exchange}
 
 
 def pipeline_of(config: Config, mesh: Mapping[str, int], model: Transformer) -> dict[str, Any]:

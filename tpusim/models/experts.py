@@ -7,7 +7,7 @@ which slot; products with it take tokens there and back (GShard, arXiv:2006.1666
 *sort* picks rows by the order of their experts (MegaBlocks, arXiv:2211.15841).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
@@ -18,9 +18,9 @@ SCORE_FLOPS = 10.0
 CHOICE_FLOPS = 2.0
 MASK_FLOPS = 4.0
 """Vector operations an element: of the router's scores, as a softmax; besides, for each choice, a
-comparison and a selection; and for each choice of a mask's, the comparison of expert and of slot,
-a multiplication and an addition. Assumed: counted from the formulas (MaxText's moe.py, `get_topk`
-and `generate_masks`)."""
+comparison and a selection; and of a mask, the comparison with the place, which each expert has one
+of for a token, a selection, a multiplication and a conversion. Assumed: counted from the formulas
+(MaxText's moe.py, `get_topk` and `generate_masks`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,8 @@ def router(name: str, r: Routed, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tenso
 
     A mask (or a sort's gates) that lists the experts first is only of a device's own experts, for
     all tokens that any of their devices has; so these are what is gathered, and the results are
-    partial sums.
+    partial sums. One mask serves both ways where both want it in the same order; on the way there
+    only its places count, so no gradient comes from it.
     """
     weight = Tensor(f"{name}/router", ("embed", "expert"), Role.PARAM)
     logits = Tensor(f"{name}/router_logits", ("batch", "seq", "expert"), dtype="f32")
@@ -87,11 +88,13 @@ def router(name: str, r: Routed, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tenso
     if not r.routing.by_mask:
         return (product, choose), (own if there else gates, own if back else gates)
     dims = {False: ("batch", "seq", "expert", "slot"), True: ("expert", "batch", "seq", "slot")}
-    places = Tensor(f"{name}/dispatch_mask", dims[there], dtype="pred")
     weights = Tensor(f"{name}/combine_mask", dims[back])
+    apart = Tensor(f"{name}/dispatch_mask", dims[there], dtype="pred")
+    masks = (weights,) if there == back else (weights, apart)
     mask = Pointwise(
-        f"{name}/masks", (gates,), (weights, places), MASK_FLOPS * r.choices, alone=True
+        f"{name}/masks", (gates,), masks, MASK_FLOPS, alone=True, generated=there == back
     )
+    places = replace(weights, stopped=True) if there == back else apart
     return (product, choose, mask), (places, weights)
 
 

@@ -15,7 +15,7 @@ from tpusim.network.algorithm import (
 from tpusim.network.groups import on_torus
 from tpusim.network.messages import Message, Moves
 from tpusim.network.pattern import Pattern, link_loads_of, paths_seconds, pattern
-from tpusim.network.shift import shift
+from tpusim.network.shift import chain_places, shift, shift_loads
 from tpusim.network.steps import messages, moves
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Moves",
     "Pattern",
     "algorithm",
+    "chain_places",
     "default_algorithm",
     "dimension_sizes",
     "is_flat",
@@ -36,4 +37,5 @@ __all__ = [
     "paths_seconds",
     "pattern",
     "shift",
+    "shift_loads",
 ]

@@ -27,11 +27,12 @@ from tpusim.partition.passes import (
     Ring,
     merge_all_reduces,
     merge_gradients,
-    prefetch,
     regather,
 )
 from tpusim.partition.plan import Plan
+from tpusim.partition.prefetch import prefetch
 from tpusim.partition.quantise import narrowed, with_passes
+from tpusim.partition.relayout import with_relayouts
 from tpusim.partition.scope import TOKENS
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Calc, Comm, Nest, Node, Purpose, Template
@@ -44,8 +45,8 @@ _CHOSEN = (
 )  # fmt: skip
 """The collectives that several algorithms can carry out."""
 
-_MLP = "mlp"
-"""The dimension that the weights of an MLP have."""
+_MLP = frozenset({"mlp", "expert_mlp"})
+"""The dimensions of which the weights of an MLP have one."""
 
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
@@ -123,6 +124,7 @@ class Decisions:
             kernels_carry=all(low.kernels_carry for low in lows),
         )
         if self.plan.lowering != "ideal":
+            entries = with_relayouts(entries, self.buffers, self.sizes)
             entries = with_turned_heads(entries, self.buffers)
         return with_casts(with_passes(entries, self.buffers), self.buffers)
 
@@ -153,7 +155,7 @@ class _Body:
             case Purpose.WEIGHT if comm.kind is CollectiveKind.ALL_GATHER:
                 mode = low.twice if low.gather is Mode.RING else low.gather
                 waits = self.has_loop and low.outside_sync
-                waits |= low.only_mlp and _MLP not in comm.payload.dims
+                waits |= low.only_mlp and _MLP.isdisjoint(comm.payload.dims)
                 return Planned((comm,), Mode.SYNC if waits else mode, low.gather_algorithm)
             case Purpose.GRADIENT if comm.kind in _REDUCTIONS:
                 mode = Mode.SYNC if low.reduce is Mode.RING else low.reduce
@@ -192,14 +194,20 @@ class _Body:
         return Planned((comm,), Mode.SYNC)
 
     def _reduction(self, comm: Comm, low: Lowering, rings: dict[str, list[Comm]]) -> str:
-        """A gradient that a ring computes is not fused with its scatter: all-reduce, then slice."""
+        """A gradient that a ring computes is not fused with its scatter: all-reduce, then slice.
+
+        Nor is one that a grouped kernel makes where products would be rings (megablox over 16 chips
+        of v6e 4x4, libtpu 0.0.42.1; over 4 of them it is).
+        """
         if comm.kind is CollectiveKind.ALL_REDUCE:
             return ""
         maker = self.makers.get(comm.maker)
-        ringed = maker is not None and maker.name in rings
-        if comm.dim != comm.payload.dims[-1]:
-            return low.major_algorithm or ("all-reduce" if ringed else low.reduce_algorithm)
-        return "all-reduce" if ringed else low.reduce_algorithm
+        if maker is None:
+            return low.reduce_algorithm
+        if low.major_algorithm and comm.dim != comm.payload.dims[-1]:
+            return low.major_algorithm
+        kernel = isinstance(maker.op, Einsum) and maker.op.ragged and low.reduce is Mode.RING
+        return "all-reduce" if kernel or maker.name in rings else low.reduce_algorithm
 
     def woven(self, calc: Calc, comms: list[Comm] | None) -> tuple[Entry, ...]:
         """An operation, as a ring where it has a collective; what was fused to it then follows."""

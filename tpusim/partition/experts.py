@@ -1,6 +1,7 @@
 """Experts: what a plan may ask of them, how unevenly they are chosen, and what sorting costs."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log, prod
 from random import Random
@@ -10,12 +11,13 @@ from tpusim.errors import PlanError
 from tpusim.graph import Route
 from tpusim.partition.layout import Axes
 from tpusim.partition.plan import Plan
-from tpusim.program import Vector
+from tpusim.program import Number, Vector
+from tpusim.program.numeric import largest, smallest
 
 if TYPE_CHECKING:
     from tpusim.partition.sizes import Sizes
 
-_ONLY_EXPERTS = ("capacity_factor", "dispatch", "expert_skew")
+_ONLY_EXPERTS = ("capacity_factor", "dispatch", "expert_buffer", "expert_skew")
 
 
 def check_experts(plan: Plan, sharding: Collection[Axes], sizes: Mapping[str, int]) -> None:
@@ -78,22 +80,59 @@ def busiest(each: tuple[float, ...], devices: int) -> float:
     return max(sum(each[i * own : (i + 1) * own]) / own for i in range(devices))
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Rows of the buffers of `experts` where no token is dropped: of each of its `choices`.
+
+    factor: over the mean; 0 for as many as could come. Shapes are fixed before anybody has chosen,
+    so a device with n-th of the experts has room for `min(n, experts / choices)` times the mean:
+    either all choices of all tokens, or each of its experts chosen by all (MaxText's moe.py,
+    `get_ragged_buffer_size`; a ragged all-to-all over 4 chips of v6e leaves 4 times the rows, which
+    each pass but the grouped kernels goes through, libtpu 0.0.42.1).
+    """
+
+    experts: int
+    choices: int
+    factor: float = 0.0
+
+    def over(self, devices: Number, filled: Number) -> Number:
+        """The rows over those that are filled, of a device of `devices`: at most as many times.
+
+        filled: those of the busiest device over the mean. Nothing is dropped for want of room.
+        """
+        most = self.factor or self.experts / self.choices
+        return largest(1.0, smallest(devices, most) / filled)
+
+
+def buffers_of(plan: Plan, sizes: Mapping[str, int]) -> Room | None:
+    """The room that the plan gives to slots; none where a capacity sizes them, or there are none.
+
+    sizes: of the graph's dimensions.
+    """
+    if plan.capacity_factor or "expert" not in sizes:
+        return None
+    return Room(sizes["expert"], sizes["choice"], plan.expert_buffer)
+
+
 def routing(op: Route, split: Mapping[str, Axes], sizes: "Sizes") -> Vector:
     """The work of sorting tokens: rows pass through HBM, picked by the order of their experts.
 
-    A dispatch gathers the row of each slot: it is read, and written. A combine gathers the rows
-    back, then reads them and writes their sum for each token. The transpose of a weighted one
-    first writes each token's gradient times its gates, and gathers what the combine had gathered
-    again for the gates' gradient (MaxText's moe.py, `permute` and `unpermute`). A multiplication
-    and an addition each element of a slot; the sort of the experts' numbers is not counted.
+    A dispatch first repeats the row of each token for its choices, and then gathers the row of each
+    slot: both are read, and written. A combine gathers the rows back, then reads them and writes
+    their sum for each token, in f32. The transpose of a weighted one first writes each token's
+    gradient times its gates, and gathers what the combine had gathered again for the gates'
+    gradient (MaxText's moe.py, `permute` and `unpermute`; its repetition is a pass of its own and
+    its gathers need no other on v6e 2x2, libtpu 0.0.42.1. `jnp.take` needs one that selects, in
+    place of the repetition). A conversion, a multiplication and an addition each element of a slot;
+    the sort of the experts' numbers is not counted.
     """
     one, other = op.tokens, op.output
     slots, tokens = (other, one) if op.dispatch else (one, other)
     row = sizes.product(slots.dims, split) * sizes.itemsize(slots.dtype)
     own = sizes.product(tokens.dims, split) * sizes.itemsize(tokens.dtype)
-    flops = 2 * sizes.product(slots.dims, split)
+    flops = 3 * sizes.product(slots.dims, split)
     if not op.dispatch:
         return Vector(2 * row, row + own, flops)
     if op.weighted:
         return Vector(own + 3 * row, 3 * row, 2 * flops)
-    return Vector(row, row, 0.0)
+    return Vector(own + row, 2 * row, 0.0)

@@ -9,11 +9,12 @@ forward and backward, libtpu 0.0.42.1).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tpusim.graph import Einsum, Op, Pointwise
 from tpusim.partition.template import Calc, Node
+from tpusim.phase import Phase
 
 
 def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ...]:
@@ -22,6 +23,8 @@ def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ..
     A group goes to the product that makes the last of its operands, when that is what it reads
     directly. kept: buffers that are read outside of this body, and so are written in any case.
     """
+    kept = set(kept)
+    nodes = _generating(nodes, kept)
     result: list[Node | None] = list(nodes)
     made = {key: place for place, node in enumerate(nodes) for key in node.writes}
     for place, node in enumerate(nodes):
@@ -34,7 +37,42 @@ def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ..
             result[host] = _fused(target, node, node.op)
             result[place] = None
             made |= dict.fromkeys(node.writes, host)
-    return _without_dead_writes([node for node in result if node is not None], set(kept))
+    return _without_dead_writes([node for node in result if node is not None], kept)
+
+
+def _generating(nodes: Sequence[Node], kept: Collection[str]) -> list[Node]:
+    """The nodes with each mask of the forward pass made by the products that read it.
+
+    Forward, a mask is generated in both products that read it and is never in HBM, at no more
+    cycles than reading it takes; the backward pass writes it once and reads it three times (layers
+    with a mask on v5e 4x4, v5p 4x4x4, v6e 4x4 and 16x16, libtpu 0.0.42.1).
+    """
+    made = {
+        node.writes[0]: node
+        for node in nodes
+        if isinstance(node, Calc) and isinstance(node.op, Pointwise)
+        and node.op.generated and node.phase is Phase.FORWARD
+    }  # fmt: skip
+    for key in [key for key in made if key in kept or not _products_alone(nodes, key)]:
+        del made[key]
+    return [_reading(node, made) for node in nodes if node not in made.values()]
+
+
+def _products_alone(nodes: Sequence[Node], key: str) -> bool:
+    """Whether nothing but products reads a buffer."""
+    readers = [node for node in nodes if key in node.reads]
+    return all(isinstance(node, Calc) and isinstance(node.op, Einsum) for node in readers)
+
+
+def _reading(node: Node, made: Mapping[str, Calc]) -> Node:
+    """The node with what it reads of `made` generated in it."""
+    inside = [key for key in node.reads if key in made]
+    if not (inside and isinstance(node, Calc)):
+        return node
+    reads = (key for read in node.reads for key in (made[read].reads if read in made else (read,)))
+    groups = (made[key].op for key in inside)
+    masks = tuple(group for group in groups if isinstance(group, Pointwise))
+    return replace(node, reads=tuple(dict.fromkeys(reads)), generated=masks)
 
 
 def _takes(op: Op, group: Pointwise) -> bool:

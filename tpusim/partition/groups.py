@@ -27,6 +27,7 @@ def group_of(axes: Axes, pod: Slice, placement: Placement) -> Group:
         whole=prod(sizes.values()) == pod.topology.chips,
         ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
         bandwidth=2 * pod.chip.ici_bandwidth,
+        slices=pod.num_slices,
     )
 
 

@@ -14,7 +14,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.accumulate import Gradients, accumulated
 from tpusim.partition.decide import Decisions
-from tpusim.partition.experts import loads
+from tpusim.partition.experts import buffers_of, loads
 from tpusim.partition.feed import batch_copy
 from tpusim.partition.kernel_rings import kernel_ring, on_slowest
 from tpusim.partition.layout import across, is_across
@@ -93,7 +93,8 @@ def lower(
 def sizes_of(graph: Graph, plan: Plan) -> Sizes:
     """The sizes of the graph's dimensions and of the plan's axes."""
     chosen = loads(graph.sizes.get("expert", 0), plan.expert_skew, plan.seed)
-    return Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen)
+    room = buffers_of(plan, graph.sizes)
+    return Sizes(graph.sizes, plan.active_axes, plan.dtype, plan.param_dtype, chosen, room)
 
 
 def barrier(plan: Plan, crossing: Sequence[str]) -> tuple[Barrier, ...]:

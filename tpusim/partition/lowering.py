@@ -18,7 +18,7 @@ class Group:
 
     dimensions: torus dimensions that the group spans. whole: it spans the whole slice.
     ring: it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
-    bandwidth: B/s of a bidirectional ring, nominal.
+    bandwidth: B/s of a bidirectional ring, nominal. slices: that the program runs on.
     """
 
     size: int
@@ -26,6 +26,7 @@ class Group:
     whole: bool
     ring: bool
     bandwidth: float
+    slices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Lowering:
     gather, gather_algorithm: weight gathers; an empty algorithm is an all-gather.
     reduce, reduce_algorithm: gradient reductions, likewise.
     twice: gathers that several matmuls use, where the others are rings.
-    first_sync: the first gather of a loop's body is synchronous: no prefetch crosses the boundary.
+    first_sync: no prefetch crosses the boundary of a loop's body, so a gather is synchronous where
+        no product of the body comes before its first reader: mostly the first.
     outside_sync: gathers outside of the loop over layers are synchronous (embedding and head).
     kernels_carry: whether a transfer goes on beside an attention kernel.
     regather_after: matmuls after which a gathered copy is gathered again rather than kept.
@@ -85,6 +87,8 @@ class _Line:
     dimensions: int | None = None
     whole: bool | None = None
     max_group: int | None = None
+    min_group: int = 1
+    slices: int | None = None
 
     def holds(self, generation: str, style: str, group: Group) -> bool:
         asked = (
@@ -93,11 +97,22 @@ class _Line:
             (self.dimensions in (None, group.dimensions)),
             (self.whole in (None, group.whole)),
             (self.max_group is None or group.size <= self.max_group),
+            (self.min_group <= group.size),
+            (self.slices in (None, group.slices)),
         )
         return all(asked)
 
 
 _TABLE = (
+    _Line(
+        Lowering(
+            _RING, _RING, twice=_ASYNC, kernels_carry=True, keys_algorithm="",
+            shown_by="plain 8B-like model on 7x 2x2x2, 16-way, and layers of experts there, fsdp 4 "
+            "x expert 4: rings over 16 and over 4, and what is used twice in the backward pass is "
+            "gathered on the SparseCore",
+        ),
+        ("7x",), "plain", max_group=16,
+    ),
     _Line(
         Lowering(
             _ASYNC, _ASYNC, gather_algorithm="all-reduce", reduce_algorithm="all-reduce",
@@ -157,6 +172,14 @@ _TABLE = (
     ),
     _Line(
         Lowering(
+            _RING, _RING, twice=_ASYNC,
+            shown_by="plain 7B model and layers of experts on one slice of v5e 4x4, 16-way: rings, "
+            "and what is used twice in the backward pass is gathered beside matmuls",
+        ),
+        ("v5e",), "plain", whole=True, max_group=16, slices=1,
+    ),
+    _Line(
+        Lowering(
             _ASYNC, _SYNC, reduce_algorithm="all-reduce",
             shown_by="plain 32B-like model on v5e 16x16, and one of 16 ways on v5e 4x4 (one of two "
             "slices): as MaxText's",
@@ -165,10 +188,28 @@ _TABLE = (
     ),
     _Line(
         Lowering(
+            _ASYNC, _SYNC,
+            shown_by="plain layers of 8 experts (embed 4096, mlp 14336) on v5e 4x4, fsdp 4 x "
+            "expert 4: gathers over the 4 beside matmuls, prefetch depth one, also across the "
+            "synchronous all-to-alls; gradients by synchronous fused reduce-scatter",
+        ),
+        ("v5e",), "plain",
+    ),
+    _Line(
+        Lowering(
             _SYNC, _SYNC, reduce_algorithm="all-reduce",
             shown_by="plain scanned language model on v6e 16x16: 8 of 8 gathers synchronous",
         ),
         ("v6e",), "plain", whole=True,
+    ),
+    _Line(
+        Lowering(
+            _SYNC, _SYNC, reduce_algorithm="all-reduce",
+            shown_by="the same layers of experts on v6e 16x16, fsdp 32 x expert 8: gathers and "
+            "all-reduces over the 32, synchronous (over 4 on v6e 4x4 and 16 on v5p 4x4x4: fused "
+            "reduce-scatters)",
+        ),
+        ("v6e",), "plain", min_group=32,
     ),
     _Line(
         Lowering(

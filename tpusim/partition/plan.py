@@ -128,6 +128,10 @@ class Plan:
     expert_exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each
         device gathers all tokens, picks those of its experts, and results are scattered; or `ring`,
         a gather in a collective matmul on the way there, and an all-to-all back.
+    expert_buffer: rows that a device has room for, for its experts, over the mean, where nothing is
+        dropped: shapes are fixed, so passes through HBM and memory have them all, and only grouped
+        kernels skip what is empty. 0 has room for all that could come (MaxText's
+        `ragged_buffer_factor`, which drops what finds no room; here nothing is dropped).
     expert_skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it; seed: of the
         one draw that all layers share. The busiest device decides. For what is not dropped.
     schedule: of the pipeline over the axes `stage` and `dcn_stage`, in which order a stage works on
@@ -171,6 +175,7 @@ class Plan:
     capacity_factor: float = 0.0
     dispatch: str = ""
     expert_exchange: str = "all-to-all"
+    expert_buffer: float = 0.0
     expert_skew: float = 0.0
     seed: int = 0
     schedule: str = ""
@@ -282,6 +287,7 @@ class Plan:
         routed = f", capacity {self.capacity_factor:g}" if self.capacity_factor else ""
         routed += f", dispatch by {self.dispatch}" if self.dispatch else ""
         routed += f", experts by {self.expert_exchange}" * (self.expert_exchange != "all-to-all")
+        routed += f", buffers x{self.expert_buffer:g}" if self.expert_buffer else ""
         routed += f", skew {self.expert_skew:g} of seed {self.seed}" if self.expert_skew else ""
         return (
             f"mesh {mesh}, batch {self.global_batch} x {self.seq_len} tokens{parts}"
@@ -387,7 +393,7 @@ def _positive(where: str, value: Any) -> None:
 
 def _check_routing(plan: Plan) -> None:
     """Raise PlanError for a capacity, a skew or a seed that is none, and for a contradiction."""
-    capacity, skew = plan.capacity_factor, plan.expert_skew
+    capacity, skew, room = plan.capacity_factor, plan.expert_skew, plan.expert_buffer
     if not _is_number(capacity) or not 0 <= capacity < inf:
         raise PlanError(
             f"plan.capacity_factor is {capacity!r}; write a number above 0, such as 1.25, or 0 to "
@@ -397,12 +403,22 @@ def _check_routing(plan: Plan) -> None:
         raise PlanError(
             f"plan.expert_skew is {skew!r}; write a number from 0, even, to 1, as chance has it"
         )
+    if not _is_number(room) or not (room == 0 or 1 <= room < inf):
+        raise PlanError(
+            f"plan.expert_buffer is {room!r}; write a number of at least 1, such as 1.5, or 0 for "
+            "room for all that could come"
+        )
     if isinstance(plan.seed, bool) or not isinstance(plan.seed, int):
         raise PlanError(f"plan.seed is {plan.seed!r}; it must be a whole number")
     if plan.dispatch == "one_hot" and not capacity:
         raise PlanError(
             "plan.dispatch is 'one_hot', but plan.capacity_factor is 0: a mask has a fixed number "
             "of slots; write a capacity_factor, such as 1.25, or dispatch = 'sort'"
+        )
+    if room and capacity:
+        raise PlanError(
+            f"plan.expert_buffer is {room!r}, but plan.capacity_factor is {capacity!r}: a capacity "
+            "gives buffers their size; leave one of them out"
         )
     if skew and capacity:
         raise PlanError(

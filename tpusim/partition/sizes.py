@@ -11,7 +11,7 @@ from math import ceil
 import numpy as np
 
 from tpusim.graph import COMPUTE, STORED
-from tpusim.partition.experts import busiest
+from tpusim.partition.experts import Room, busiest
 from tpusim.partition.layout import Axes, Local
 from tpusim.program import Number
 
@@ -32,7 +32,8 @@ class Sizes:
 
     With arrays for axes, every answer is an array of the same length, one element a mesh.
     loads: tokens of each expert over the mean; empty where all have as many. Where experts are
-    sharded, a device's slots are those of the busiest device.
+    sharded, a device's slots are those of the busiest device. room: of buffers of slots, where no
+    token is dropped.
     """
 
     dims: Mapping[str, int]
@@ -40,6 +41,7 @@ class Sizes:
     compute_dtype: str = "bf16"
     stored_dtype: str = "f32"
     loads: tuple[float, ...] = ()
+    room: Room | None = None
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:
@@ -69,6 +71,13 @@ class Sizes:
         if self.loads and "slot" in dims:
             count = count * self._busiest(split.get("expert", ()))
         return count
+
+    def spare(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
+        """What a buffer of `dims` holds, over what is in it: more than 1 for slots of experts."""
+        if self.room is None or "slot" not in dims:
+            return 1
+        axes = split.get("expert", ())
+        return self.room.over(self.group(axes), self._busiest(axes) if self.loads else 1)
 
     def _busiest(self, axes: Axes) -> Number:
         devices = self.group(axes)

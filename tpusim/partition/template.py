@@ -41,6 +41,7 @@ class Calc:
 
     split: the axes over which each dimension of its iteration space is divided.
     reads, writes: keys of buffers. parts: what was fused, each as it would run on its own.
+    generated: groups that a product computes as it reads, in place of an operand in memory.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Calc:
     writes: tuple[str, ...]
     epilogue: tuple[Pointwise, ...] = ()
     parts: "tuple[Calc, ...]" = ()
+    generated: tuple[Pointwise, ...] = ()
 
     @property
     def phase(self) -> Phase:

@@ -47,7 +47,9 @@ def work_of(calc: Calc, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.Route():
             return routing(op, split, sizes)
         case graph.Pointwise():
-            return program.Vector(read, written, _vector_flops(op, split, sizes) + epilogue)
+            flops = _vector_flops(op, split, sizes) + epilogue
+            spare = sizes.spare(_dims(op), split)
+            return program.Vector(spare * read, spare * written, spare * flops)
     raise TypeError(f"{calc.name}: no work is known for {type(op).__name__}")
 
 
@@ -171,17 +173,20 @@ def _bytes(
     calc: Calc, split: Mapping[str, Axes], sizes: Sizes, buffers: Buffers
 ) -> tuple[Number, Number]:
     """Bytes read and written: operands as divided, and what the fused groups add."""
-    own = {tensor.name for op in (calc.op, *calc.epilogue) for tensor in op.outputs}
-    operands = [t for op in (calc.op, *calc.epilogue) for t in op.inputs if t.name not in own]
+    ops = (calc.op, *calc.epilogue, *calc.generated)
+    own = {tensor.name for op in ops for tensor in op.outputs}
+    operands = [t for op in ops for t in op.inputs if t.name not in own]
     if isinstance(calc.op, graph.Gather):
         operands = [calc.op.output, calc.op.ids]
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
-    return read, sum(buffer_bytes(buffers[key], sizes) for key in calc.writes)
+    written = sum(sizes.nbytes(buffers[key].local, buffers[key].dtype) for key in calc.writes)
+    return read, written
 
 
 def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
-    """Bytes of a buffer on one device, padding included."""
-    return sizes.nbytes(buffer.local, buffer.dtype)
+    """Bytes of a buffer on one device, padding and room to spare included."""
+    local = buffer.local
+    return sizes.nbytes(local, buffer.dtype) * sizes.spare(local.dims, local.split())
 
 
 def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:

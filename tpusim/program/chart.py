@@ -1,5 +1,7 @@
 """A pipeline's schedule as a chart: a row a stage, a column a unit of time."""
 
+from collections.abc import Iterable, Sequence
+
 from tpusim.program.schedule import Schedule
 from tpusim.program.timing import Timed, timed, unit_times
 
@@ -45,3 +47,30 @@ def _row(stage: int, slots: tuple[Timed, ...], end: int, width: int) -> str:
 
 def _cut(row: str, columns: int) -> str:
     return row if len(row) <= columns else row[: columns - 1] + CUT
+
+
+def painted(
+    rows: Sequence[Sequence[tuple[str, int, int]]], end: int, columns: int = COLUMNS
+) -> list[str]:
+    """A line for each row of (label, start, end), on a scale on which `end` fills the columns.
+
+    Where most labels have room each stands that has, and of the others their first letter. Those of
+    one letter fill their place.
+    """
+    wide = columns - MARGIN
+    spans = [[(label, round(start / end * wide), round(last / end * wide))
+              for label, start, last in parts] for parts in rows]  # fmt: skip
+    fits = [last - first >= len(label) for parts in spans for label, first, last in parts
+            if len(label) > 1]  # fmt: skip
+    named = 2 * sum(fits) > len(fits)
+    return [f"{row:>{MARGIN - 2}}  " + _painted(parts, wide, named)
+            for row, parts in enumerate(spans)]  # fmt: skip
+
+
+def _painted(parts: Iterable[tuple[str, int, int]], wide: int, named: bool) -> str:
+    cells = [BUBBLE] * wide
+    for label, first, last in parts:
+        text = label if named and len(label) <= last - first else label[0]
+        whole = text.ljust(last - first, text if len(label) == 1 else "-")
+        cells[first:last] = whole[: last - first]
+    return "".join(cells).rstrip(BUBBLE)

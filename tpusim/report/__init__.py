@@ -7,6 +7,7 @@ from tpusim.report.files import check_folder, write_report
 from tpusim.report.ideal import perfect_compiler
 from tpusim.report.memory import memory_data, plot_memory
 from tpusim.report.mesh_heatmap import mesh_heatmap_data, plot_mesh_heatmap
+from tpusim.report.pipeline import pipeline_data, plot_pipeline
 from tpusim.report.ranking import plot_ranking, ranking_data
 from tpusim.report.roofline import plot_roofline, roofline_data
 from tpusim.report.timeline import plot_timeline
@@ -24,10 +25,12 @@ __all__ = [
     "memory_data",
     "mesh_heatmap_data",
     "perfect_compiler",
+    "pipeline_data",
     "plot_axes",
     "plot_breakdown",
     "plot_memory",
     "plot_mesh_heatmap",
+    "plot_pipeline",
     "plot_ranking",
     "plot_roofline",
     "plot_timeline",

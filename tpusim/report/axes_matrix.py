@@ -45,7 +45,8 @@ class AxisTraffic:
 def axes_data(result: Result) -> AxisTraffic:
     """What each group of axes puts on each link class, the group with most on one class first.
 
-    The sum of a column is what `timeline.links` says that the class carried.
+    The sum of a column is what `timeline.links` says that the class carried, with a pipeline in the
+    stage where it carried most.
     """
     columns = _columns(result)
     volumes = link_volumes(result)
@@ -90,8 +91,9 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.grid(False)
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(length=0)
+    of = "a device of the busiest stage" if len(result.programs) > 1 else "one device"
     ax.set_xlabel(
-        "each collective's busiest links, summed, one way [bytes of one device a step]", color=INK
+        f"each collective's busiest links, summed, one way [bytes of {of} a step]", color=INK
     )
     head(ax, text, pad=8)
     return ax

@@ -52,8 +52,14 @@ def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
     """Draw the bars of `breakdown_data` on `ax`, or on a new figure; returns the axes."""
     bars = breakdown_data(result)
     ax = figure_for(bars).add_subplot() if ax is None else ax
-    draw_breakdown(ax, bars, title(result))
+    draw_breakdown(ax, bars, title(result), core_of(result))
     return ax
+
+
+def core_of(result: Result) -> str:
+    """Whose time the bars are."""
+    stages = len(result.programs)
+    return "core" if stages == 1 else f"core, mean of {stages} stages"
 
 
 def figure_for(bars: tuple[Bar, ...]) -> "Figure":
@@ -63,7 +69,7 @@ def figure_for(bars: tuple[Bar, ...]) -> "Figure":
     return Figure(figsize=(7.2, 1.5 + 0.42 * len(bars)), layout="constrained")
 
 
-def draw_breakdown(ax: "Axes", bars: tuple[Bar, ...], head: str) -> None:
+def draw_breakdown(ax: "Axes", bars: tuple[Bar, ...], head: str, core: str) -> None:
     """Draw bars, their names and totals, and the legend under the title `head`."""
     step = sum(bar.total for bar in bars)
     unit, scale = ("s", 1.0) if step >= 1 else ("ms", 1e3)
@@ -75,7 +81,7 @@ def draw_breakdown(ax: "Axes", bars: tuple[Bar, ...], head: str) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip
     ax.set_xlim(0, ROOM * scale * max(bar.total for bar in bars))
-    ax.set_xlabel(f"time of the core [{unit}]", color=INK)
+    ax.set_xlabel(f"time of the {core} [{unit}]", color=INK)
     ax.set_title(head, loc="left", fontsize=11, color=INK, pad=26, parse_math=False)
     _name_rows(ax, bars)
     _legend(ax, bars)

@@ -56,6 +56,12 @@ def name_of(result: Result) -> str:
     return f"{result.model.name} on {result.pod}"
 
 
+def device_of(result: Result) -> str:
+    """What ran where, and of which stage the device is that a figure shows."""
+    several = len(result.programs) > 1
+    return f"{name_of(result)}{f', stage {result.lane}' if several else ''}"
+
+
 def quiet(ax: "Axes", *, rows: bool = False, grid: Literal["x", "y", "both"] = "x") -> None:
     """Axes without boxes; `rows` has names instead of ticks on the left."""
     ax.spines[["top", "right"]].set_visible(False)
@@ -93,7 +99,8 @@ def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:
 
 def style_of(result: Result) -> dict[str, Style]:
     """The style of each label of a result: the same one in all of its figures."""
-    return styles(record.label for record in result.shown.tasks)
+    timeline = result.timeline
+    return styles(record.label for record in (*timeline.tasks, *timeline.waits))
 
 
 def width_of(text: str) -> float:

@@ -4,7 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tpusim import __version__
-from tpusim.result import CONVENTION, Result
+from tpusim.program import Pass
+from tpusim.result import CONVENTION, PICO, Result
+from tpusim.stages import StageUse, stage_uses
 from tpusim.summary import infeasible_reason
 
 
@@ -49,7 +51,7 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
 
 
 def _pipeline(result: Result) -> dict[str, Any] | None:
-    """Of a pipeline: the schedule, its bubble, and the stage whose memory is told."""
+    """Of a pipeline: the schedule, its bubble, the fullest stage, and what each stage does."""
     plan = result.plan
     if not plan.pipeline:
         return None
@@ -60,6 +62,20 @@ def _pipeline(result: Result) -> dict[str, Any] | None:
         "microbatches": plan.microbatches,
         "bubble": result.bubble,
         "fullest_stage": result.lane if len(result.programs) > 1 else None,
+        "each": [_stage(use) for use in stage_uses(result)],
+    }
+
+
+def _stage(use: StageUse) -> dict[str, Any]:
+    """One stage: seconds of one slot of each kind on average, and of the step."""
+    slots = {f"{kind.name.lower()}_s": use.mean_ps(kind) * PICO for kind in Pass}
+    return {
+        "layers": sum(use.layers),
+        "besides": use.besides,
+        **slots,
+        "bubble_s": use.bubble_ps * PICO,
+        "exposed_send_s": use.sent_ps * PICO,
+        "hbm_peak_bytes": use.hbm_peak_bytes,
     }
 
 

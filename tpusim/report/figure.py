@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from tpusim.report.axes_matrix import plot_axes
 from tpusim.report.breakdown import plot_breakdown, title
 from tpusim.report.memory import plot_memory
+from tpusim.report.pipeline import plot_pipeline
 from tpusim.report.roofline import plot_roofline
 from tpusim.report.timeline import plot_timeline
 from tpusim.report.torus_heatmap import plot_torus
@@ -43,6 +44,8 @@ def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
         "axes": plot_axes(result),
         "roofline": plot_roofline(result),
     }
+    if result.plan.pipeline:
+        axes["pipeline"] = plot_pipeline(result)
     for name, ax in axes.items():
         figure = ax.get_figure(root=True)
         assert figure is not None

@@ -1,13 +1,16 @@
 """HBM over the step, as a figure: its level, its peak and who holds it, and the limit."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tpusim.report.canvas import SMALL, beside, head, legend, name_of, new_figure, quiet, scale
+import numpy as np
+
+from tpusim.program import Pass
+from tpusim.report.canvas import SMALL, beside, device_of, head, legend, new_figure, quiet, scale
 from tpusim.report.palette import ALARM, INK, Style
 from tpusim.report.slices import memory_levels
 from tpusim.result import PICO, Result
+from tpusim.stages import stage_uses
 from tpusim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ class MemoryUse:
 
     levels: (s, bytes held from then on), every trip of every loop, in the order in which they are
     reached. held: bytes at the peak by category, the largest first. limit_bytes: what is usable.
+    in_flight: microbatches that the stage of a pipeline has begun and not ended at the peak, each
+    of its chunks apart; 0 where there are no such stages.
     """
 
     levels: tuple[tuple[float, int], ...]
@@ -37,6 +42,7 @@ class MemoryUse:
     peak_bytes: int
     held: dict[str, int]
     limit_bytes: float
+    in_flight: int = 0
 
 
 def memory_data(result: Result) -> MemoryUse:
@@ -49,7 +55,19 @@ def memory_data(result: Result) -> MemoryUse:
         peak_bytes=int(result.hbm_peak_bytes),
         held={category: int(held) for category, held in result.memory_bytes.items()},
         limit_bytes=result.hbm_bytes,
+        in_flight=_in_flight(result, memory.peak_ps),
     )
+
+
+def _in_flight(result: Result, time_ps: int) -> int:
+    """How many microbatches the fullest stage has begun and not ended at a time."""
+    if len(result.programs) == 1:
+        return 0
+    ran = stage_uses(result)[result.lane].ran
+    last = ran[-1].slot.kind
+    begun = sum(each.start_ps <= time_ps for each in ran if each.slot.kind is Pass.FORWARD)
+    ended = sum(each.end_ps <= time_ps for each in ran if each.slot.kind is last)
+    return begun - ended
 
 
 def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
@@ -67,14 +85,19 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
         markeredgecolor=INK, markeredgewidth=1.4, clip_on=False, zorder=5,
     )  # fmt: skip
     _holders(ax, use)
-    ax.set_xlabel(f"time in the step [{unit}]", color=INK)
+    ax.set_xlabel(f"time in the step [{unit}]{_flying(use, result)}", color=INK)
     ax.set_ylabel("HBM of one device [GiB]", color=INK)
     quiet(ax, grid="y")
     fits = "" if result.fits else ", does not fit"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
-    head(ax, f"{name_of(result)}: {peak} of {limit} HBM at the peak{fits}")
+    head(ax, f"{device_of(result)}: {peak} of {limit} HBM at the peak{fits}")
     legend(ax, SHADES)
     return ax
+
+
+def _flying(use: MemoryUse, result: Result) -> str:
+    what = "microbatches" if result.plan.virtual_stages == 1 else "chunks of microbatches"
+    return f"; at the peak {use.in_flight} {what} in flight" if use.in_flight else ""
 
 
 def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:
@@ -88,14 +111,20 @@ def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:
 
 def columns(use: MemoryUse) -> tuple[list[int], list[int]]:
     """The lowest and the highest level in each of `COLUMNS` equal parts of the step."""
-    lows, highs = [use.peak_bytes] * COLUMNS, [0] * COLUMNS
-    for (start, level), (end, _) in pairwise((*use.levels, (use.end_s, 0))):
-        first, last = (min(COLUMNS - 1, int(time / use.end_s * COLUMNS)) for time in (start, end))
-        for at in range(first, last + 1):
-            highs[at] = max(highs[at], level)
-            if end > start:
-                lows[at] = min(lows[at], level)
-    return lows, highs
+    starts, levels = (np.array(each) for each in zip(*use.levels, strict=True))
+    ends = np.append(starts[1:], use.end_s)
+    first, last = (np.minimum(COLUMNS - 1, (times / use.end_s * COLUMNS).astype(int))
+                   for times in (starts, ends))  # fmt: skip
+    lows, highs = np.full(COLUMNS, use.peak_bytes), np.zeros(COLUMNS, dtype=levels.dtype)
+    lasting = ends > starts
+    for at in (first, last):
+        np.maximum.at(highs, at, levels)
+        np.minimum.at(lows, at[lasting], levels[lasting])
+    for at in np.flatnonzero(last - first > 1):
+        within, level = slice(first[at], last[at]), levels[at]
+        highs[within] = np.maximum(highs[within], level)
+        lows[within] = np.minimum(lows[within], level)
+    return lows.tolist(), highs.tolist()
 
 
 def _limit(ax: "Axes", use: MemoryUse) -> None:

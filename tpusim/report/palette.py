@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tpusim.costs.bind import SKEW
 from tpusim.costs.host import DISPATCH, INPUT
 from tpusim.phase import Phase
-from tpusim.result import COMPUTE_LABELS
+from tpusim.program import Pass
+from tpusim.result import BUBBLE, COMPUTE_LABELS
 
 INK = "#1f2933"
 MUTED = "#7b8794"
@@ -51,6 +52,19 @@ HOST_STYLES: Mapping[str, Style] = {
 }
 """Waiting for the host to start the step, and to make and send its batch."""
 
+BUBBLE_STYLE = Style("white")
+"""Waiting for other stages: nothing happens."""
+
+PASS_STYLES: Mapping[Pass, Style] = {
+    Pass.FORWARD: Style("#0b3c5d", text="white"),
+    Pass.BACKWARD: Style("#a3d0ea"),
+    Pass.WEIGHTS: Style("#328cc1", text="white"),
+}
+"""The slots of a pipeline; a backward pass as light as its phase, and its second half between."""
+
+UNREAD_STYLE = Style("#e4e7eb", "xxx")
+"""Computing what nobody reads."""
+
 TRANSFER_STYLES = (
     Style("#f2a541", "////"),
     Style("#e07b53", "\\\\\\\\"),
@@ -62,11 +76,11 @@ TRANSFER_STYLES = (
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """A style for each label of tasks.
 
-    Kinds of compute are blue, mesh axes amber and hatched, and waits for other slices and the host
-    grey.
+    Kinds of compute are blue, mesh axes amber and hatched, waits for other slices and the host
+    grey, and for other stages white.
     """
     ordered = sorted(set(labels), key=_rank)
-    fixed = {**COMPUTE_STYLES, SKEW: SKEW_STYLE, **HOST_STYLES}
+    fixed = {**COMPUTE_STYLES, SKEW: SKEW_STYLE, **HOST_STYLES, BUBBLE: BUBBLE_STYLE}
     moving = [label for label in ordered if label not in fixed]
     hatched = {label: TRANSFER_STYLES[at % len(TRANSFER_STYLES)] for at, label in enumerate(moving)}
     return {label: hatched.get(label) or fixed[label] for label in ordered}
@@ -74,5 +88,5 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 def _rank(label: str) -> tuple[int, str]:
     known = label in COMPUTE_LABELS
-    last = len(COMPUTE_LABELS) + (label in (SKEW, *HOST_STYLES))
+    last = len(COMPUTE_LABELS) + (label in (SKEW, *HOST_STYLES, BUBBLE))
     return (COMPUTE_LABELS.index(label) if known else last, label)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tpusim.phase import Phase
 from tpusim.program import Compute, Vector, counted
-from tpusim.report.canvas import EDGE, SMALL, beside, head, legend, name_of, new_figure, quiet
+from tpusim.report.canvas import EDGE, SMALL, beside, device_of, head, legend, new_figure, quiet
 from tpusim.report.palette import INK, styles
 from tpusim.report.places import labels, places
 from tpusim.report.timeline import short
@@ -62,31 +62,33 @@ class Roofline:
 
 
 def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
-    """The operations with the largest total time, against peak and nominal HBM bandwidth."""
-    device = result.pod.chip.device
+    """The operations with the largest total time, against peak and nominal HBM bandwidth.
+
+    Of a pipeline they are those of the fullest stage.
+    """
+    device, devices = result.pod.chip.device, result.pod.devices // len(result.programs)
     times: dict[str, tuple[int, int]] = {}
-    names: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for record in result.shown.tasks:
         count, total = times.get(record.name, (0, 0))
         times[record.name] = count + record.count, total + record.total_ps
-        names[record.name] = record.label
+        kinds[record.name] = record.label
+    computed: dict[str, list[tuple[Compute, int]]] = {}
+    for op, runs in counted(result.program.body, result.program.segments):
+        if isinstance(op, Compute):
+            computed.setdefault(op.name, []).append((op, runs))
     points = []
-    computed = [
-        op
-        for op, _ in counted(result.program.body, result.program.segments)
-        if isinstance(op, Compute)
-    ]
-    for op in computed:
-        count, picoseconds = times.get(op.name, (0, 0))
-        flops, moved = _flops(op, result.pod.devices), _bytes(op)
+    for name, ops in computed.items():
+        count, picoseconds = times.get(name, (0, 0))
+        flops = sum(runs * _flops(op, devices) for op, runs in ops)
+        moved = sum(runs * _bytes(op) for op, runs in ops)
         if picoseconds and flops and moved:
-            seconds = picoseconds * PICO
-            rate = count * flops / seconds
+            seconds, phase = picoseconds * PICO, ops[0][0].phase
             points.append(
-                Point(op.name, op.phase, names[op.name], count, seconds, flops / moved, rate)
+                Point(name, phase, kinds[name], count, seconds, flops / moved, flops / seconds)
             )
     points.sort(key=lambda point: -point.seconds)
-    works = [op.work for op in computed]
+    works = [op.work for ops in computed.values() for op, _ in ops]
     dtypes = {"bf16", *(work.dtype for work in works if not isinstance(work, Vector))}
     fastest = max(sorted(dtypes), key=device.peak)
     return Roofline(tuple(points[:largest]), device.peak(fastest), device.hbm_bandwidth, fastest)
@@ -128,7 +130,7 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.set_ylabel("reached by one device [TFLOP/s]", color=INK)
     quiet(ax, grid="both")
     share = max((p.flops_per_s for p in data.points), default=0) / data.peak_flops
-    head(ax, f"{name_of(result)}: largest operations, up to {share:.0%} of the {data.dtype} peak")
+    head(ax, f"{device_of(result)}: largest operations, up to {share:.0%} of the {data.dtype} peak")
     legend(ax, known)
     return ax
 

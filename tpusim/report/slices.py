@@ -5,19 +5,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tpusim.costs.tasks import CORE
-from tpusim.engine import MemoryChange, Record, Timeline
+from tpusim.engine import Record, Timeline
 from tpusim.engine.clock import whole_bytes
 from tpusim.report.unroll import (
-    Block,
     Gap,
     change_blocks,
     each_call,
     each_change,
     extent,
     record_blocks,
+    running,
     unrolled,
 )
-from tpusim.result import IDLE, Result
+from tpusim.result import IDLE, Result, memory_held
+from tpusim.stages import PAUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,12 @@ def operation_of(record: Record) -> str:
 def core_slices(timeline: Timeline, lane: int = 0, *, every: bool = False) -> list[Slice]:
     """What the core runs and waits for, without gap from 0 to its end; what takes no time is left.
 
-    every: each repetition; otherwise the first and last ones, and one slice for all between.
+    every: each repetition; otherwise the first and last ones, and one slice for all between. Then
+    the slots of a pipeline between the first and the last of their kind are left out.
     """
     ran = (record for record in timeline.tasks if record.stream == CORE and record.duration_ps)
-    records = (record for record in (*ran, *timeline.waits) if record.lane == lane)
-    return list(_slices(each_call(records), timeline, every))
+    records = [record for record in (*ran, *timeline.waits) if record.lane == lane]
+    return list(_slices(_calls(records, every), timeline, every))
 
 
 def stream_tracks(
@@ -66,9 +68,17 @@ def stream_tracks(
         if record.lane == lane and record.stream != CORE and record.duration_ps:
             streams.setdefault(record.stream, []).append(record)
     return {
-        name: _tracks(_slices(each_call(streams[name]), timeline, every))
+        name: _tracks(_slices(_calls(streams[name], every), timeline, every))
         for name in sorted(streams)
     }
+
+
+def _calls(records: Sequence[Record], every: bool) -> list[Record]:
+    """Each call, or the first and the last; of waits for stages and messages all."""
+    pauses = [record for record in records if record.label in PAUSES]
+    others = (record for record in records if record.label not in PAUSES)
+    found = [*each_call(pauses), *each_call(others, every)]
+    return sorted(found, key=lambda record: record.end_ps)
 
 
 def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[tuple[int, int]]:
@@ -76,27 +86,13 @@ def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[
 
     What is lost between buffers counts all along, as the compiler lays them out once.
     every: each repetition; otherwise the first and last ones, and straight from one to the other.
-    Either way the highest level is the peak: it is in the first or the last.
+    Either way the highest level is the peak.
     """
-    level = sum(whole_bytes(float(alloc.bytes)) for alloc in result.programs[lane].resident)
-    level += int(result.memory_bytes.get(IDLE, 0))
-    levels = [(0, level)]
-    for entry in unrolled(change_blocks(each_change(result.timeline.memory[lane].changes)), every):
-        if isinstance(entry, Gap):
-            level += (entry.block.level.repeats - 2) * _rise(entry.block.entries)
-        else:
-            shift, change = entry
-            level += change.bytes
-            levels.append((change.time_ps + shift, level))
-    return levels
-
-
-def _rise(tree: Sequence[MemoryChange | Block[MemoryChange]]) -> int:
-    """Bytes by which one run of the entries raises the level."""
-    return sum(
-        entry.level.repeats * _rise(entry.entries) if isinstance(entry, Block) else entry.bytes
-        for entry in tree
-    )
+    program = result.programs[lane]
+    level = sum(whole_bytes(float(alloc.bytes)) for alloc in program.resident)
+    level += int(memory_held(program, result.timeline, lane).get(IDLE, 0))
+    changes = change_blocks(each_change(result.timeline.memory[lane].changes, every))
+    return [(0, level), *running(changes, level, every=every)]
 
 
 def _slices(records: Sequence[Record], timeline: Timeline, every: bool) -> Iterator[Slice]:

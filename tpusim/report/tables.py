@@ -4,12 +4,13 @@ Times are seconds with twelve decimals: the engine's picoseconds, exactly.
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import chain
 
+from tpusim.costs import CostedProgram, cost_programs
 from tpusim.engine.timeline import Record
-from tpusim.program import Collective, Transfer, counted
+from tpusim.program import Call, Collective, Program, Send, Transfer, counted
 from tpusim.report.slices import operation_of
 from tpusim.result import Result
 
@@ -18,19 +19,25 @@ TRANSFERS = (
     *("name", "phase", "stream", "kind", "axes", "mode", "algorithm", "dtype", "bytes", "asked"),
     *("count", "start_s", "duration_s", "total_s"),
 )
+STAGE = "stage"
 PICO_DIGITS = 12
 
 
 def operations(result: Result) -> str:
     """The core's time, in order of start: what it runs, and what it waits for.
 
-    `total_s` sums to the step time. `start_s` is that of the first of `count` times.
+    `total_s` sums to the step time. `start_s` is that of the first of `count` times. With a
+    program for each stage of a pipeline, each row has its stage, whose rows sum to the step.
     """
-    core = ((record, "runs") for record in result.shown.tasks if record.stream == "core")
-    waits = ((record, "waits") for record in result.shown.waits)
-    records = sorted(chain(core, waits), key=lambda entry: entry[0].start_ps)
-    rows = ((r.name, str(r.phase), r.label, does, *_times(r)) for r, does in records)
-    return _csv(OPERATIONS, rows)
+    rows: list[Sequence[str]] = []
+    for stage, (tasks, waits) in enumerate(_by_stage(result)):
+        core = ((record, "runs") for record in tasks if record.stream == "core")
+        records = chain(core, ((wait, "waits") for wait in waits))
+        rows += (
+            (str(stage), r.name, str(r.phase), r.label, does, *_times(r))
+            for r, does in sorted(records, key=lambda entry: entry[0].start_ps)
+        )
+    return _csv(OPERATIONS, rows, several=len(result.programs) > 1)
 
 
 def transfers(result: Result) -> str:
@@ -38,27 +45,47 @@ def transfers(result: Result) -> str:
 
     `bytes` is the full tensor on one device, as in `Collective`, each of `count` times. A
     collective has a row for each of its parts: transfers within the slice, additions after them,
-    and across slices.
+    and across slices. What stages send each other is of kind `send`, each row with its stage.
     """
-    moving = {
-        op.name: op
-        for op, _ in counted(result.program.body, result.program.segments)
-        if isinstance(op, Collective | Transfer)
-    }
-    records = sorted(result.shown.tasks, key=lambda record: record.start_ps)
-    rows = (
-        (r.name, str(r.phase), r.stream, *_described(op), *_times(r))
-        for r in records
-        if (op := moving.get(operation_of(r)))
-    )
-    return _csv(TRANSFERS, rows)
+    costed = cost_programs(result.programs, result.pod, result.placement)
+    rows: list[Sequence[str]] = []
+    for stage, (tasks, _) in enumerate(_by_stage(result)):
+        moving = _moving(result.programs[stage], costed[stage])
+        rows += (
+            (str(stage), r.name, str(r.phase), r.stream, *_described(op), *_times(r))
+            for r in sorted(tasks, key=lambda record: record.start_ps)
+            if (op := moving.get(operation_of(r)))
+        )
+    return _csv(TRANSFERS, rows, several=len(result.programs) > 1)
 
 
-def _described(op: Collective | Transfer) -> tuple[str, ...]:
-    if isinstance(op, Transfer):
-        return (str(op.kind), "", "async", "", "", _number(float(op.bytes)), "yes")
-    asked = "yes" if op.asked else "no"
+def _by_stage(result: Result) -> Iterator[tuple[list[Record], list[Record]]]:
+    """The tasks and the waits of each lane."""
+    for lane in range(len(result.programs)):
+        yield (
+            [task for task in result.timeline.tasks if task.lane == lane],
+            [wait for wait in result.timeline.waits if wait.lane == lane],
+        )
+
+
+def _moving(program: Program, costed: CostedProgram) -> dict[str, Collective | Transfer | Send]:
+    """What moves data, by the name of its task."""
+    ops = (op for op, _ in counted(program.body, program.segments))
+    found = {op.name: op for op in ops if isinstance(op, Collective | Transfer)}
+    calls = (op for op in program.body if isinstance(op, Call))
+    sends = {(call.segment, s.to, float(s.bytes)): s for call in calls for s in call.sends}
+    ways = {way.task.name: sends[way.segment, way.to, way.bytes] for way in costed.ways}
+    return {**found, **ways}
+
+
+def _described(op: Collective | Transfer | Send) -> tuple[str, ...]:
     size = _number(float(op.bytes))
+    match op:
+        case Transfer():
+            return (str(op.kind), "", "async", "", "", size, "yes")
+        case Send():
+            return ("send", "+".join(op.axes), "async", "", op.dtype, size, "yes")
+    asked = "yes" if op.asked else "no"
     return (str(op.kind), "+".join(op.axes), str(op.mode), op.algorithm, op.dtype, size, asked)
 
 
@@ -81,7 +108,9 @@ def seconds(picoseconds: int) -> str:
     return f"{digits[:-PICO_DIGITS]}.{digits[-PICO_DIGITS:]}"
 
 
-def _csv(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows(chain([head], rows))
+def _csv(head: Sequence[str], rows: Iterable[Sequence[str]], *, several: bool) -> str:
+    """The table; its first column is the stage, which is left out where there is one program."""
+    text, first = StringIO(), 0 if several else 1
+    table = (row[first:] for row in chain([(STAGE, *head)], rows))
+    csv.writer(text, lineterminator="\n").writerows(table)
     return text.getvalue()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.tasks import CORE, HBM
 from tpusim.report.canvas import (
+    device_of,
     fill,
     head,
     legend,
-    name_of,
     new_figure,
     quiet,
     scale,
@@ -60,7 +60,7 @@ def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tupl
     took = ", ".join(
         f"one trip of {window.title.partition(':')[0]} {_took(window)}" for window in windows
     )
-    head(axes[0], f"{name_of(result)}: {took}", pad=44)
+    head(axes[0], f"{device_of(result)}: {took}", pad=44)
     return tuple(axes)
 
 
@@ -171,7 +171,7 @@ def short(name: str) -> str:
     ('wk', 'wo_mlp/dw')
     """
     bare = re.sub(r"@.*$| \(\+\d+\)$| again$", "", name)
-    return re.sub(r"^(all|reduce|collective)-[a-z]+/|\bbwd/|\blayer/|/chunk\b", "", bare)
+    return re.sub(r"^(all|reduce|collective)-[a-z]+/|\b(bwd|wgt)/|\blayer/|/chunk\b", "", bare)
 
 
 def _link_row(

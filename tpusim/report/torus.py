@@ -7,9 +7,10 @@ import numpy as np
 from tpusim.costs.communicate import Machine
 from tpusim.costs.route import Carried
 from tpusim.hardware import Topology
-from tpusim.network import link_loads_of
+from tpusim.network import chain_places, link_loads_of, on_torus, shift_loads
 from tpusim.network.paths import Loads, link_shape
-from tpusim.program import Collective, counted
+from tpusim.partition.plan import STAGE_AXES
+from tpusim.program import Call, Collective, Program, counted
 from tpusim.result import Result
 
 DIGITS = 9
@@ -49,11 +50,12 @@ def torus_data(result: Result) -> TorusUse:
     The sum over collectives of the bytes that each puts on the link, by its algorithm. The busiest
     link of a direction is as busy as `utilisation_data` says where all collectives load the same
     link most, and less otherwise: the engine's link classes add up what each puts on its busiest.
+
+    With a pipeline, the links that leave a stage's chips carry what its own collectives put on
+    them, and what stages send each other. Of several slices it is the one of the fullest stage.
     """
     topology = result.pod.topology
-    total = np.zeros(link_shape(topology))
-    for what, nbytes in _crossed(result).items():
-        total += nbytes * what.part * link_loads_of(what.kind, what.how, what.spans, topology)
+    total = _by_stage(result) if len(result.programs) > 1 else _loads(result, result.program)
     for dim in range(len(topology.dims)):
         for side in (0, 1):
             total[dim, side][_missing(topology, dim, side)] = np.nan
@@ -62,18 +64,46 @@ def torus_data(result: Result) -> TorusUse:
 
 def _bytes_a_step(result: Result) -> float:
     """What one device's share of a link can carry in the step."""
-    rate = next(use.rate_nb_per_ps for use in result.shown.links if use.link == "ici:x+")
-    return rate * result.shown.total_ps * 1e-9
+    rate = next(use.rate_nb_per_ps for use in result.timeline.links if use.link == "ici:x+")
+    return rate * result.timeline.total_ps * 1e-9
 
 
-def _crossed(result: Result) -> dict[Carried, float]:
+def _loads(result: Result, program: Program) -> Loads:
+    """Bytes on each link where all chips run one program."""
+    total = np.zeros(link_shape(result.pod.topology))
+    for what, nbytes in _crossed(result, program).items():
+        loads = link_loads_of(what.kind, what.how, what.spans, result.pod.topology)
+        total += nbytes * what.part * loads
+    return total
+
+
+def _crossed(result: Result, program: Program) -> dict[Carried, float]:
     """Bytes of the tensors that are carried in each way over the torus in the step."""
-    machine = Machine.of(result.program, result.pod, result.placement)
+    machine = Machine.of(program, result.pod, result.placement)
     crossed: dict[Carried, float] = {}
-    for op, count in counted(result.program.body, result.program.segments):
+    for op, count in counted(program.body, program.segments):
         if isinstance(op, Collective) and (what := machine.group(op).ici.carried):
             crossed[what] = crossed.get(what, 0.0) + count * float(op.bytes)
     return crossed
+
+
+def _by_stage(result: Result) -> Loads:
+    """Bytes on each link of the slice that has the fullest stage."""
+    axis, topology = STAGE_AXES[-1], result.pod.topology
+    inner = result.plan.mesh.get(axis, 1)
+    spans = on_torus(result.placement.spans(axis)) if inner > 1 else ()
+    places = chain_places(spans, topology)
+    first, each = result.lane // inner * inner, inner // (int(places.max()) + 1)
+    ahead, back = np.zeros((2, inner // each))
+    total = np.zeros(link_shape(topology))
+    for stage, program in enumerate(result.programs[first : first + inner]):
+        place = stage // each
+        total += np.where(places == place, _loads(result, program) / each, 0.0)
+        for send in (send for op in program.body if isinstance(op, Call) for send in op.sends):
+            if send.axes == (axis,) and (send.to - first) // each != place:
+                forward = (send.to - first - stage) % inner == 1 and (inner > 2 or send.to > stage)
+                (ahead if forward else back)[place] += float(send.bytes)
+    return total + shift_loads(spans, topology, ahead, back)
 
 
 def _missing(topology: Topology, dim: int, side: int) -> tuple[slice | int, ...]:

@@ -163,10 +163,14 @@ def _panel(ax: "Axes", panel: Panel, corner: tuple[int, int], top: float) -> Non
 
 
 def _numbers(shares: Loads) -> dict[tuple[float, float], str]:
-    """Text by its place, [row, column]: one for all cells that are alike, or one a cell."""
+    """Text by its place, [row, column]: one for all cells that are alike, or a row, or a cell."""
     high, wide = shares.shape
     if (shares == shares[0, 0]).all():
         return {(high / 2, wide / 2): f"{shares[0, 0]:.1%}"}
+    if (shares == shares[:, :1]).all():
+        return {(row + 0.5, wide / 2): _percent(shares[row, 0]) for row in range(high)}
+    if (shares == shares[:1]).all():
+        return {(high / 2, column + 0.5): _percent(shares[0, column]) for column in range(wide)}
     if shares.size > NUMBERED:
         return {}
     return {

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tpusim.costs import CostedProgram, Task, TaskLoop, cost_programs
-from tpusim.engine import Record
-from tpusim.engine.code import Code, Step
+from tpusim.costs.tasks import TaskOp
+from tpusim.engine import LinkUse, Record
+from tpusim.engine.code import Step
 from tpusim.engine.compile import compile_lane
 from tpusim.engine.filling import fair_rates
 from tpusim.program import Call
@@ -23,42 +24,67 @@ class Load(NamedTuple):
     shares: dict[str, dict[str, float]]
 
 
-def compiled(result: Result) -> Code:
-    """The program of a result as the engine ran it, in integer units."""
-    costed = cost_programs(result.programs, result.pod, result.placement)[result.lane]
-    return compile_lane(costed if not costed.segments else replace(
-        costed, body=tuple(_tasks(costed)), segments=(), ways=(), resident=(),
-    ))  # fmt: skip
+class _Lane(NamedTuple):
+    """Each task of a lane by itself, in integer units: its name, its step, how often it runs."""
+
+    tasks: tuple[tuple[str, Step, int], ...]
+    links: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, costed: CostedProgram) -> "_Lane":
+        """The lane of a program; segments may have tasks of one name that differ."""
+        counted = list(_counted(costed))
+        alone = (replace(task, name=str(number), deps=(), allocs=(), frees=())
+                 for number, (task, _) in enumerate(counted))  # fmt: skip
+        code = compile_lane(replace(costed, body=tuple(alone), segments=(), ways=(), resident=()))
+        names = [(task.name, times) for task, times in counted]
+        names += [(task.name, 1) for task in costed.host]
+        steps = zip(names, (*code.steps, *code.host), strict=True)
+        return cls(tuple((name, step, times) for (name, times), step in steps), code.links)
 
 
-def _tasks(costed: CostedProgram) -> Iterable[Task]:
-    """The tasks that a stage's operations, calls and messages have, one of each name, by itself."""
-    bodies = [[op for op in costed.body if not isinstance(op, Call)]]
-    bodies += [list(segment.body) for segment in costed.segments]
-    bodies.append([way.task for way in costed.ways])
-    found: dict[str, Task] = {}
-    while bodies:
-        for op in bodies.pop():
-            if isinstance(op, TaskLoop):
-                bodies.append(list(op.body))
-            else:
-                found[op.name] = replace(op, deps=(), allocs=(), frees=())
-    return found.values()
+def _counted(costed: CostedProgram) -> Iterator[tuple[Task, int]]:
+    """Each task of a program, of its segments and of the messages, and how often it runs."""
+    calls = [op for op in costed.body if isinstance(op, Call)]
+    yield from _in_loops([op for op in costed.body if not isinstance(op, Call)], 1)
+    runs = Counter(call.segment for call in calls)
+    for segment in costed.segments:
+        yield from _in_loops(segment.body, runs[segment.name])
+    sent = Counter((call.segment, s.to, float(s.bytes)) for call in calls for s in call.sends)
+    for way in costed.ways:
+        yield way.task, sent[way.segment, way.to, way.bytes]
+
+
+def _in_loops(body: Iterable[TaskOp], times: int) -> Iterator[tuple[Task, int]]:
+    for op in body:
+        if isinstance(op, TaskLoop):
+            yield from _in_loops(op.body, times * op.trips)
+        else:
+            yield op, times
 
 
 def link_volumes(result: Result) -> dict[str, Counter[str]]:
     """Nanobytes that each link carried in the step, by label of the tasks; none is left out.
 
-    The sum of a link is the `volume_nb` of `timeline.links`.
+    They are those of the link's busiest lane, and sum to the `volume_nb` of `timeline.links`.
     """
-    code = compiled(result)
-    names = [name for name, _ in code.links]
-    steps = {step.task.name: step for step in (*code.steps, *code.host)}
+    busiest: dict[str, LinkUse] = {}
+    for use in result.timeline.links:
+        if use.link not in busiest or use.volume_nb > busiest[use.link].volume_nb:
+            busiest[use.link] = use
+    costed = cost_programs(result.programs, result.pod, result.placement)
+    volumes = {lane: _volumes(costed[lane]) for lane in {use.lane for use in busiest.values()}}
+    return {name: volumes[use.lane][name] for name, use in busiest.items()}
+
+
+def _volumes(costed: CostedProgram) -> dict[str, Counter[str]]:
+    """The same of one lane."""
+    lane = _Lane.of(costed)
+    names = [name for name, _ in lane.links]
     volumes: dict[str, Counter[str]] = {name: Counter() for name in names}
-    for record in result.shown.tasks:
-        step = steps[record.name]
+    for _, step, times in lane.tasks:
         for link, weight in step.uses:
-            volumes[names[link]][record.label] += weight * step.volume * record.count
+            volumes[names[link]][step.task.label] += weight * step.volume * times
     return volumes
 
 
@@ -68,8 +94,9 @@ def loads(result: Result, start_ps: int, end_ps: int) -> list[Load]:
     A task draws at the rate that the engine gave it: the fair one among those in flight,
     from the end of its delay to its own end.
     """
-    code = compiled(result)
-    flows = _flows(result.shown.tasks, code, start_ps, end_ps)
+    costed = cost_programs(result.programs, result.pod, result.placement)
+    lane = _Lane.of(costed[result.lane])
+    flows = _flows(result.shown.tasks, lane, start_ps, end_ps)
     times = sorted({start_ps, end_ps, *(time for _, *span in flows for time in span)})
     rows, active, at = [], list[tuple[Step, int, int]](), 0
     for begin, end in pairwise(times):
@@ -78,21 +105,27 @@ def loads(result: Result, start_ps: int, end_ps: int) -> list[Load]:
             active += [flows[at]] if flows[at][2] > begin else []
             at += 1
         if start_ps <= begin < end_ps:
-            rows.append(Load(begin, end, _shares([step for step, _, _ in active], code)))
+            rows.append(Load(begin, end, _shares([step for step, _, _ in active], lane.links)))
     return rows
 
 
 def _flows(
-    records: Sequence[Record], code: Code, start_ps: int, end_ps: int
+    records: Sequence[Record], lane: _Lane, start_ps: int, end_ps: int
 ) -> list[tuple[Step, int, int]]:
-    """Step, start and end of each flow that may be in flight between two times."""
-    steps = {step.task.name: step for step in code.steps if step.volume}
-    flows = [
-        (steps[record.name], start + steps[record.name].delay_ps, start + record.duration_ps)
-        for record in records
-        if record.name in steps
-        for start in between(record, start_ps, end_ps)
-    ]
+    """Step, start and end of each flow that may be in flight between two times.
+
+    Of several steps of one name a record is of the one whose time alone is nearest to its own.
+    """
+    known: dict[str, list[Step]] = {}
+    for name, step, _ in lane.tasks:
+        if step.volume:
+            known.setdefault(name, []).append(step)
+    flows = []
+    for record in (record for record in records if record.name in known):
+        length = record.duration_ps
+        step = min(known[record.name], key=lambda step: abs(step.alone_ps - length))
+        starts = between(record, start_ps, end_ps)
+        flows += [(step, start + step.delay_ps, start + length) for start in starts]
     return sorted(flows, key=lambda flow: flow[1])
 
 
@@ -102,12 +135,12 @@ def between(record: Record, start_ps: int, end_ps: int) -> Iterator[int]:
     return (start for start in record.starts() if earliest < start < end_ps)
 
 
-def _shares(steps: Sequence[Step], code: Code) -> dict[str, dict[str, float]]:
+def _shares(steps: Sequence[Step], links: Sequence[tuple[str, int]]) -> dict[str, dict[str, float]]:
     shares: dict[str, dict[str, float]] = {}
-    rates = fair_rates(steps, [rate for _, rate in code.links]) if steps else []
+    rates = fair_rates(steps, [rate for _, rate in links]) if steps else []
     for step, drawn in zip(steps, rates, strict=True):
         for link, weight in step.uses:
-            name, capacity = code.links[link]
+            name, capacity = links[link]
             labels = shares.setdefault(name, {})
             labels[step.task.label] = labels.get(step.task.label, 0) + weight * drawn / capacity
     return shares

@@ -39,29 +39,71 @@ class Gap(Generic[T]):
     shift_ps: int
 
 
-def each_call(records: Iterable[Record]) -> list[Record]:
-    """The records of each call by themselves, all in the order of their ends."""
+def each_call(records: Iterable[Record], every: bool = True) -> list[Record]:
+    """The records of each call by themselves, all in the order of their ends.
+
+    every: all calls; otherwise the first and the last.
+    """
     found = []
     for record in records:
         calls, rest = _split(record)
-        for shift in calls.shifts():
+        shifts = list(calls.shifts())
+        for shift in shifts if every else dict.fromkeys((0, shifts[-1])):
             start, end = record.start_ps + shift, record.end_ps + shift
             found.append(replace(record, start_ps=start, end_ps=end, repeats=rest))
     return sorted(found, key=lambda record: record.end_ps)
 
 
-def each_change(changes: Iterable[MemoryChange]) -> list[MemoryChange]:
+def each_change(changes: Iterable[MemoryChange], every: bool = True) -> list[MemoryChange]:
     """The changes of each call by themselves, all in the order in which they happened.
 
     Of those at one time, the changes of an earlier call come first.
+    every: all calls; otherwise those between the first and the last are two changes each, up to
+    their highest level and to their end.
     """
-    found = []
+    called: dict[Calls, list[tuple[int, MemoryChange]]] = {}
     for at, change in enumerate(changes):
         calls, rest = _split(change)
+        called.setdefault(calls, []).append((at, change._replace(repeats=rest)))
+    found = []
+    for calls, whole in called.items():
+        short = whole if every or calls.repeats < SHORT else _outline(whole)
+        ends = (calls.starts_ps[0], calls.starts_ps[-1])
         for begin, shift in zip(calls.starts_ps, calls.shifts(), strict=True):
-            time = change.time_ps + shift
-            found.append((time, begin, at, MemoryChange(time, change.bytes, rest)))
+            for at, change in whole if begin in ends else short:
+                time = change.time_ps + shift
+                found.append((time, begin, at, change._replace(time_ps=time)))
     return [change for *_, change in sorted(found, key=lambda entry: entry[:3])]
+
+
+def _outline(changes: Sequence[tuple[int, MemoryChange]]) -> list[tuple[int, MemoryChange]]:
+    """The changes of one call as two: up to the highest level, and from there to the end."""
+    levels = list(running(change_blocks([change for _, change in changes]), 0, every=False))
+    top = max(levels, key=lambda entry: entry[1])
+    end, rise = levels[-1]
+    at = changes[0][0]
+    return [(at, MemoryChange(*top)), (at, MemoryChange(end, rise - top[1]))]
+
+
+def running(
+    tree: "Sequence[MemoryChange | Block[MemoryChange]]", level: int, *, every: bool
+) -> Iterator[tuple[int, int]]:
+    """Time and level after each change, from `level` on; see `unrolled`."""
+    for entry in unrolled(tree, every):
+        if isinstance(entry, Gap):
+            level += (entry.block.level.repeats - 2) * _rise(entry.block.entries)
+        else:
+            shift, change = entry
+            level += change.bytes
+            yield change.time_ps + shift, level
+
+
+def _rise(tree: "Sequence[MemoryChange | Block[MemoryChange]]") -> int:
+    """Bytes by which one run of the entries raises the level."""
+    return sum(
+        entry.level.repeats * _rise(entry.entries) if isinstance(entry, Block) else entry.bytes
+        for entry in tree
+    )
 
 
 def _split(entry: _Repeating) -> tuple[Calls, tuple[Level, ...]]:

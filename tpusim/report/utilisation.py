@@ -8,7 +8,7 @@ from tpusim.costs.tasks import HBM
 from tpusim.report.canvas import SMALL, fill, head, legend, name_of, new_figure, quiet, style_of
 from tpusim.report.palette import INK, Style
 from tpusim.report.traffic import link_volumes
-from tpusim.result import COMPUTE_LABELS, Result
+from tpusim.result import BUBBLE, COMPUTE_LABELS, EXPOSED, Result
 from tpusim.summary import LEAST_SHOWN
 
 if TYPE_CHECKING:
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 WORK = "core computes"
 STALLED = "core communicates"
+IDLE = "core waits for stages"
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
     """A resource, and the share of the step in which it is busy, by kind of work.
 
-    A link is busy for what it carried at its full rate. The core has two rows: at work, and held by
-    communication; together they are the step.
+    A link is busy for what it carried at its full rate, the busiest of the stages of a pipeline.
+    The core has two rows, at work and held by communication, and a third where there are stages to
+    wait for; together they are the step, the mean of all stages.
     """
 
     resource: str
@@ -40,29 +42,19 @@ def utilisation_data(result: Result) -> tuple[Busy, ...]:
     return (*_core(result), *_links(result))
 
 
-def _core(result: Result) -> tuple[Busy, Busy]:
-    work: dict[str, float] = {}
-    held: dict[str, float] = {}
-    for label, picoseconds in core_labels(result).items():
-        into = work if label in COMPUTE_LABELS else held
-        into[label] = picoseconds / result.shown.total_ps
-    return Busy(WORK, work), Busy(STALLED, held)
-
-
-def core_labels(result: Result) -> dict[str, int]:
-    """Picoseconds of the core by the label of what it runs or waits for; they sum to the step."""
-    totals: dict[str, int] = {}
-    ran = (record for record in result.shown.tasks if record.stream == "core")
-    for record in (*ran, *result.shown.waits):
-        totals[record.label] = totals.get(record.label, 0) + record.total_ps
-    return totals
+def _core(result: Result) -> tuple[Busy, ...]:
+    rows: dict[str, dict[str, float]] = {WORK: {}, STALLED: {}}
+    for label, seconds in result.breakdown_s.items():
+        name = WORK if label in COMPUTE_LABELS else IDLE if label == BUBBLE else STALLED
+        rows.setdefault(name, {})[label.removeprefix(EXPOSED)] = seconds / result.step_time_s
+    return tuple(Busy(name, shares) for name, shares in rows.items())
 
 
 def _links(result: Result) -> list[Busy]:
-    rates = {use.link: use.rate_nb_per_ps for use in result.shown.links}
+    rates = {use.link: use.rate_nb_per_ps for use in result.timeline.links}
     rows = []
     for link, volumes in link_volumes(result).items():
-        step = rates[link] * result.shown.total_ps
+        step = rates[link] * result.timeline.total_ps
         shares = {label: volume / step for label, volume in volumes.items() if volume}
         if shares or link.startswith("ici:") or link == HBM:
             rows.append(Busy(link, shares))
@@ -92,7 +84,9 @@ def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.invert_yaxis()
     ax.set_xlim(0, 112)
     ax.set_xticks(range(0, 101, 20))
-    ax.set_xlabel("busy share of the step [%]", color=INK)
+    several = len(result.programs) > 1
+    which = "; core: mean stage, HBM and links: busiest" if several else ""
+    ax.set_xlabel(f"busy share of the step [%]{which}", color=INK)
     quiet(ax, rows=True)
     work = next(row for row in rows if row.resource == WORK)
     head(ax, f"{name_of(result)}: the core computes {work.total:.1%} of the step")

@@ -10,7 +10,8 @@ from tpusim.errors import TpusimError
 from tpusim.hardware import Slice
 from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.models import Transformer
-from tpusim.result import COMPUTE_LABELS, EXPOSED, Result
+from tpusim.partition.plan import STAGE_AXES
+from tpusim.result import BUBBLE, COMPUTE_LABELS, EXPOSED, Result
 from tpusim.search.space import Candidate, shaped
 from tpusim.simulation import simulate
 from tpusim.summary import infeasible_reason
@@ -36,6 +37,8 @@ def outcome(model: Transformer, pod: Slice, candidate: Candidate) -> Row:
     reason alone.
     """
     pod = shaped(pod, candidate.shape)
+    if candidate.refused:
+        return _refused(pod, candidate, candidate.refused)
     try:
         result = simulate(model, candidate.plan, pod, placement=candidate.placement)
     except TpusimError as error:
@@ -70,7 +73,8 @@ def labels(axes: Iterable[str]) -> tuple[str, ...]:
     exposed = ["+".join(group) for group in groups] + [HOST, DISPATCH, INPUT]
     if any(axis.startswith(DCN_PREFIX) for axis in names):
         exposed.append(SKEW)
-    return (*COMPUTE_LABELS, *(EXPOSED + label for label in exposed))
+    bubble = (BUBBLE,) if any(axis in STAGE_AXES for axis in names) else ()
+    return (*COMPUTE_LABELS, *bubble, *(EXPOSED + label for label in exposed))
 
 
 def _breakdown(result: Result) -> Mapping[str, float]:

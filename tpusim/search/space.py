@@ -17,6 +17,9 @@ from tpusim.partition import Plan
 PLACEMENTS = ("best", "all")
 ALL_TWISTED = "all+twisted"
 SHAPES = ("all", ALL_TWISTED)
+_TOGETHER = ("schedule", "virtual_stages", "stage_layers", "save", "offload")
+"""Fields of a plan whose values can contradict each other."""
+
 _ELSEWHERE = {"mesh": "axes or meshes", "placement": 'placements = "all"'}
 
 
@@ -38,6 +41,7 @@ class Space:
     vary: plan field -> values to try.
 
     Raises PlanError for a field that a plan does not have, and for a value that it cannot have.
+    Values that contradict each other (a schedule, and its virtual stages) are refused plans.
     """
 
     base: Plan
@@ -65,7 +69,10 @@ class Space:
         for number, mesh in enumerate(self.meshes):
             _check_value(self.base, "mesh", mesh, f"sweep.meshes[{number}]")
         for key, values in self.vary.items():
-            _check_values(self.base, key, values)
+            _check_values(key, values)
+        for key, values in self.vary.items():
+            for number, value in enumerate(values):
+                _check_varied(self, key, value, f"sweep.vary.{key}[{number}]")
 
     @property
     def _all_placements(self) -> bool:
@@ -77,11 +84,15 @@ class Candidate:
     """A plan to try, with the slice's shape and the placement where the sweep sets them.
 
     Model and slice have not been asked yet: one that they do not admit becomes a row that says so.
+    values: of the fields that vary. refused: why they contradict each other, if they do; then the
+    plan is the base on its mesh.
     """
 
     plan: Plan
     placement: Placement | None = None
     shape: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
 
 
 def candidates(space: Space, pod: Slice) -> Iterator[Candidate]:
@@ -98,10 +109,15 @@ def candidates(space: Space, pod: Slice) -> Iterator[Candidate]:
         for mesh in tried
         for placement in _placements(space, shaped(pod, shape), mesh)
     ]
-    for values in product(*space.vary.values()):
-        varied = replace(space.base, **dict(zip(space.vary, values, strict=True)))
+    for each in product(*space.vary.values()):
+        values = dict(zip(space.vary, each, strict=True))
         for mesh, placement, shape in laid:
-            yield Candidate(replace(varied, mesh=mesh), placement, shape)
+            plan = replace(space.base, mesh=mesh)
+            try:
+                plan, refused = replace(plan, **values), ""
+            except PlanError as error:
+                refused = str(error)
+            yield Candidate(plan, placement, shape, values, refused)
 
 
 def shapes(space: Space, pod: Slice) -> Sequence[str]:
@@ -220,7 +236,7 @@ def _are_names(given: Any) -> bool:
     return listed and all(isinstance(name, str) for name in given)
 
 
-def _check_values(base: Plan, key: str, values: Any) -> None:
+def _check_values(key: str, values: Any) -> None:
     names = {each.name for each in fields(Plan)} - set(_ELSEWHERE)
     if key in _ELSEWHERE:
         raise PlanError(f"sweep.vary does not take {key!r}; write {_ELSEWHERE[key]} instead")
@@ -228,8 +244,27 @@ def _check_values(base: Plan, key: str, values: Any) -> None:
         raise PlanError(f"sweep.vary has an unknown field {key!r}; {nearest(key, names)}")
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise PlanError(f"sweep.vary.{key} is {values!r}; write a list of values to try")
-    for number, value in enumerate(values):
-        _check_value(base, key, value, f"sweep.vary.{key}[{number}]")
+
+
+def _check_varied(space: Space, key: str, value: Any, where: str) -> None:
+    """Raise PlanError unless some plan of the space can have the value."""
+    try:
+        _check_value(space.base, key, value, where)
+    except PlanError:
+        beside = {k: v for k, v in space.vary.items() if k in _TOGETHER and k != key}
+        if key not in _TOGETHER or not any(
+            _agree(space.base, {**dict(zip(beside, values, strict=True)), key: value})
+            for values in product(*beside.values())
+        ):
+            raise
+
+
+def _agree(base: Plan, values: Mapping[str, Any]) -> bool:
+    try:
+        replace(base, **values)
+    except PlanError:
+        return False
+    return True
 
 
 def _check_value(base: Plan, key: str, value: Any, where: str) -> None:

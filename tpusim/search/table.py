@@ -63,7 +63,8 @@ def frame(columns: Columns, tried: Sequence[Candidate], outcomes: Sequence[Row])
 def _inputs(columns: Columns, candidate: Candidate) -> Row:
     """What distinguishes a plan. An axis that its mesh does not have is of size 1."""
     sizes = {axis: candidate.plan.mesh.get(axis, 1) for axis in columns.axes}
-    fields = {key: written(getattr(candidate.plan, key)) for key in columns.varied}
+    given = {key: getattr(candidate.plan, key) for key in columns.varied}
+    fields = {key: written(value) for key, value in {**given, **candidate.values}.items()}
     return sizes | fields | ({TOPOLOGY: candidate.shape} if columns.shaped else {})
 
 

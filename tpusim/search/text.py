@@ -1,10 +1,11 @@
 """A sweep as a short report for a terminal: how many plans fit, and the best of them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from tpusim.result import BUBBLE
 from tpusim.search.rows import OK, REFUSED, TOO_LARGE
 from tpusim.units import format_bytes, format_seconds
 
@@ -16,8 +17,8 @@ WIDTH = 100
 WIDEST = 24
 REASONS = 3
 MARGIN = " " * 12
-NUMBERS = 5
-"""Columns of the printed table after what was tried."""
+SHARES = {"exposed": "exposed_s", "bubble": BUBBLE}
+"""Columns of the printed table that are shares of the step."""
 
 Cells = Sequence[Sequence[str]]
 
@@ -58,7 +59,8 @@ def _lines(table: "DataFrame", head: str) -> Iterator[str]:
 def _plans(table: "DataFrame") -> Sequence[str]:
     """A line a plan; where its axes lie is left out when that makes the lines too long."""
     for places in (True, False):
-        lines = list(_aligned([_heads(table), *_cells(table, places=places)]))
+        cells = [_heads(table), *_cells(table, places=places)]
+        lines = list(_aligned(cells, len(_inputs(table))))
         if max(map(len, lines)) <= WIDTH:
             break
     return lines
@@ -88,7 +90,13 @@ def _inputs(table: "DataFrame") -> list[str]:
 
 
 def _heads(table: "DataFrame") -> Sequence[str]:
-    return (*_inputs(table), "step time", "slower", "MFU", "exposed", "HBM peak")
+    return (*_inputs(table), "step time", "slower", "MFU", *_shares(table), "HBM peak")
+
+
+def _shares(table: "DataFrame") -> Mapping[str, str]:
+    """The shares that are shown, with their columns: bubbles only where there are pipelines."""
+    piped = BUBBLE in table and table[BUBBLE].any()
+    return {head: key for head, key in SHARES.items() if piped or key != BUBBLE}
 
 
 def _cells(table: "DataFrame", *, places: bool) -> Iterator[Sequence[str]]:
@@ -97,7 +105,7 @@ def _cells(table: "DataFrame", *, places: bool) -> Iterator[Sequence[str]]:
         laid = dict(_laid(part) for part in str(row["placement"]).split(" · ") if places)
         inputs = {key: _cut(str(row[key]), WIDEST) for key in _inputs(table)}
         yield (*(f"{cell} {laid.get(key, '')}".rstrip() for key, cell in inputs.items()),
-               *_numbers(row, first))  # fmt: skip
+               *_numbers(row, first, _shares(table).values()))  # fmt: skip
 
 
 def _laid(part: str) -> tuple[str, str]:
@@ -106,19 +114,18 @@ def _laid(part: str) -> tuple[str, str]:
     return axis.partition("=")[0], dims
 
 
-def _numbers(row: "Series[Any]", first: float) -> Iterator[str]:
+def _numbers(row: "Series[Any]", first: float, shares: Iterable[str]) -> Iterator[str]:
     step = float(row["step_time_s"])
     yield format_seconds(step)
     yield f"{step / first - 1:.1%}" if step > first else "-"
     yield f"{row['mfu']:.1%}"
-    yield f"{row['exposed_s'] / step:.1%}"
+    yield from (f"{row[key] / step:.1%}" for key in shares)
     yield format_bytes(row["hbm_peak_bytes"])
 
 
-def _aligned(rows: Cells) -> Iterator[str]:
+def _aligned(rows: Cells, tried: int) -> Iterator[str]:
     """What was tried to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    tried = len(widths) - NUMBERS
     for row in rows:
         cells = [
             cell.ljust(width) if place < tried else cell.rjust(width)

@@ -319,3 +319,14 @@ def test_many_ignored_keys_are_counted(tmp_path: Path) -> None:
         "ignored, as no step depends on them: 40 keys (--verbose lists them)",
     )
     assert "grain_39" in from_maxtext(file, pod="v5e-16", verbose=True).notes[0]
+
+
+@pytest.mark.parametrize(("factor", "room"), [(-1.0, 0.0), (1.5, 1.5)])
+def test_buffers_of_experts_have_room_for_all_unless_a_factor_says_less(
+    factor: float, room: float
+) -> None:
+    keys = {"decoder_block": "mixtral", "num_experts": 8, "num_experts_per_tok": 2}
+    plan = run(**keys, ici_expert_parallelism=4, ragged_buffer_factor=factor).plan
+    assert plan.expert_buffer == room
+    dropping = run(**keys, sparse_matmul=False, capacity_factor=1.25, ragged_buffer_factor=factor)
+    assert dropping.plan.expert_buffer == 0

@@ -86,16 +86,19 @@ def test_a_norm_of_heads_costs_its_bytes() -> None:
     assert forward_bytes(small(**QK), PLAN) - forward_bytes(small(), PLAN) == LAYERS * 2 * one
 
 
-@pytest.mark.parametrize(("mesh", "passes"), [({"fsdp": 8, "tensor": 2}, 0), ({"fsdp": 8}, 3)])
+@pytest.mark.parametrize(
+    ("mesh", "style", "passes"),
+    [({"fsdp": 8, "tensor": 2}, "plain", 0), ({"fsdp": 8}, "maxtext", 3)],
+)
 def test_a_norm_after_a_matmul_and_the_sum_after_it_are_one_pass(
-    mesh: dict[str, int], passes: int
+    mesh: dict[str, int], style: str, passes: int
 ) -> None:
     """Two terms read, one written, and the scale cast and read.
 
     The sum has left the matmul's epilogue for it; where the matmul's result is a partial sum, it
-    was not in there before either, and the norm costs no more than its scale.
+    was not in there before either, and the norm costs no more than its scale. A ring has none.
     """
-    plan = plan_of(mesh)
+    plan = plan_of(mesh, style=style)
     one = passes * 2 * TOKENS * EMBED + (4 + 2 + 2) * EMBED
     more = forward_bytes(small(**POST), plan) - forward_bytes(small(), plan)
     assert more == LAYERS * 2 * one

@@ -33,13 +33,21 @@ PROGRAMS = [
     ("v5p", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v5p", "2x2x4", {"fsdp": 16}, "maxtext", (RING, PLAIN), (RING, FUSED)),
     ("v6e", "2x4", {"fsdp": 8}, "maxtext", (RING, PLAIN), (RING, FUSED)),
+    ("v5e", "4x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v5e", "2x2", {"fsdp": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v4", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
     ("v5p", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
     ("v5p", "8x8x8", {"fsdp": 512}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
     ("v6e", "16x16", {"fsdp": 256}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "16x16", {"fsdp": 32, "expert": 8}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 16, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
     ("7x", "4x8x8", {"fsdp": 512}, "plain", (ASYNC, WHOLE), (ASYNC, WHOLE)),
-    ("7x", "2x2x1", {"fsdp": 8}, "plain", (ASYNC, PLAIN), (ASYNC, FUSED)),
+    ("7x", "2x2x1", {"fsdp": 8}, "maxtext", (ASYNC, PLAIN), (ASYNC, FUSED)),
+    ("7x", "2x2x2", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("7x", "2x2x2", {"fsdp": 4, "expert": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
 ]
 
 

@@ -18,7 +18,7 @@ RESIDUAL = 64 / 16 * 128 * 64 * 2
 
 
 def result(offload: tuple[str, ...] = (), layers: int = LAYERS, **changes: Any) -> Result:
-    given = {"seq_len": 128, "global_batch": 64, "offload": offload}
+    given = {"seq_len": 128, "global_batch": 64, "offload": offload, "style": "maxtext"}
     return simulate(small(layers=layers), plan_of({"fsdp": 16}, **(given | changes)), POD)
 
 

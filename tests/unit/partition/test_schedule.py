@@ -224,3 +224,62 @@ def test_what_only_the_epilogue_reads_is_never_written() -> None:
     writes = {c.name: c.writes for c, _ in calcs(template)}
     assert writes["layer/wi_1"] == ("layer/mlp_hidden",)
     assert writes["bwd/layer/wi_1"] == ("bwd/layer/mlp_in_1", "bwd/layer/mlp_hidden")
+
+
+def gathers_of_experts(chip: str, style: str, **way: float) -> tuple[list[Collective], Loop]:
+    """The gathers of experts' weights, and the layer: 8 experts, 4 x 4 chips, fsdp 4 x expert 4."""
+    model = Transformer(
+        layers=2, embed=4096, mlp=14336, heads=32, vocab=32000, experts=8, experts_per_token=2
+    )
+    plan = plan_of(
+        {"fsdp": 4, "expert": 4}, seq_len=4096, global_batch=16, style=style, **way
+    )  # fmt: skip
+    layer = loop(any_program_of(model, plan, Slice(chip, "4x4")).body, "layers")
+    return [op for op in weight_gathers(layer.body) if "expert_w" in op.scope], layer
+
+
+@pytest.mark.parametrize(("chip", "style"), [("v6e", "maxtext"), ("v5e", "plain")])
+def test_gathers_of_experts_run_beside_what_comes_before_them(chip: str, style: str) -> None:
+    """Also across the rings of other weights and the synchronous exchange of tokens."""
+    (first, *others), layer = gathers_of_experts(chip, style, capacity_factor=1.25)
+    body = layer.body
+    assert {op.mode for op in (first, *others)} == {Mode.ASYNC}
+    exchanges = [op for op in body if getattr(op, "kind", "") == CollectiveKind.ALL_TO_ALL]
+    assert {op.mode for op in exchanges} == {Mode.SYNC}
+    (router,) = (i for i, op in enumerate(body) if op.name in ("layer/router", "layer/router/ring"))
+    assert body.index(first) < router < body.index(exchanges[0]) < body.index(others[0])
+
+
+@pytest.mark.parametrize(("chip", "style"), [("v6e", "maxtext"), ("v5e", "plain")])
+def test_the_first_gather_starts_with_the_layer_where_the_others_are_rings(
+    chip: str, style: str
+) -> None:
+    (first, *_), layer = gathers_of_experts(chip, style, capacity_factor=1.25)
+    assert layer.body[0] == first
+
+
+def test_grouped_kernels_carry_no_gather() -> None:
+    """Sorted experts, forward, on v5e 4x4: the first beside the routing, two between kernels."""
+    found, layer = gathers_of_experts("v5e", "plain")
+    assert [op.mode for op in found] == [Mode.ASYNC, Mode.SYNC, Mode.SYNC]
+    for op in found[1:]:
+        user = layer.body[layer.body.index(op) + 1]
+        assert user.name == op.scope
+
+
+def test_gradients_of_experts_are_reduced_whole_over_32_chips() -> None:
+    """Layers of 8 experts on v6e 16x16, fsdp 32 x expert 8; over 4 chips a fused reduce-scatter."""
+    model = Transformer(
+        layers=2, embed=4096, mlp=14336, heads=32, vocab=32000, experts=8, experts_per_token=2
+    )
+    found = {}
+    for topology, mesh in (("4x4", {"fsdp": 4, "expert": 4}), ("16x16", {"fsdp": 32, "expert": 8})):
+        plan = plan_of(mesh, seq_len=4096, global_batch=512, capacity_factor=1.25)
+        layer = loop(any_program_of(model, plan, Slice("v6e", topology)).body, "layers/d")
+        found[topology] = {
+            (op.algorithm or op.kind, op.mode, op.axes)
+            for op in layer.body
+            if isinstance(op, Collective) and op.scope.startswith("d(layer/expert_w")
+        }
+    assert found["4x4"] == {("reduce-scatter", Mode.SYNC, ("fsdp",))}
+    assert found["16x16"] == {("all-reduce", Mode.SYNC, ("fsdp",))}

@@ -1,0 +1,73 @@
+"""Sweeps over schedules: bubbles are a column, contradictions are refused plans."""
+
+import pytest
+from search_spaces import POD
+
+import tpusim as ts
+from tpusim.errors import PlanError
+from tpusim.result import COMPUTE_LABELS, EXPOSED
+from tpusim.search import Space, sweep
+from tpusim.search.rows import OK, REFUSED
+from tpusim.search.text import text
+
+BASE = ts.Plan(mesh={"stage": 2, "fsdp": 8}, seq_len=64, global_batch=64)
+MODEL = ts.models.Transformer(layers=4, embed=256, mlp=1024, heads=4, vocab=1000)
+VARY = {
+    "schedule": ["gpipe", "1f1b", "interleaved", "zb-h1", "circular"],
+    "microbatches": [1, 4],
+    "virtual_stages": [1, 2],
+}
+
+
+def test_every_combination_is_a_row_and_contradictions_are_refused() -> None:
+    table = sweep(MODEL, POD, Space(base=BASE, vary=VARY), workers=1)
+    assert len(table) == 5 * 2 * 2
+    chunked = table["schedule"].isin(["interleaved", "circular"])
+    refused = table["status"] == REFUSED
+    assert refused[(table["virtual_stages"] == 2) & ~chunked].all()
+    assert refused[(table["virtual_stages"] == 1) & (table["schedule"] == "interleaved")].all()
+    assert table.loc[refused, "reason"].str.len().min() > 20
+    ran = table[table["status"] == OK]
+    assert set(ran["schedule"]) == set(VARY["schedule"])
+
+
+def test_a_breakdown_with_bubbles_sums_to_the_step() -> None:
+    table = sweep(MODEL, POD, Space(base=BASE, vary=VARY), workers=1)
+    ran = table[table["status"] == OK]
+    labels = [c for c in ran if c in (*COMPUTE_LABELS, "bubble") or c.startswith(EXPOSED)]
+    assert ran[labels].sum(axis=1).tolist() == pytest.approx(ran["step_time_s"].tolist())
+    for _, row in ran.iterrows():
+        plan = ts.Plan(
+            mesh=BASE.mesh, seq_len=64, global_batch=64,
+            **{key: row[key] for key in ("schedule",)},
+            **{key: int(row[key]) for key in ("microbatches", "virtual_stages")},
+        )  # fmt: skip
+        one = ts.simulate(MODEL, plan, POD)
+        assert row["step_time_s"] == one.step_time_s
+        assert row["bubble"] == one.breakdown_s.get("bubble", 0.0)
+
+
+def test_bubbles_are_printed_where_there_are_any() -> None:
+    piped = text(sweep(MODEL, POD, Space(base=BASE, vary={"microbatches": [2, 4]}), workers=1), "x")
+    assert "bubble" in piped
+    flat = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=64)
+    assert "bubble" not in text(sweep(MODEL, POD, Space(base=flat), workers=1), "x")
+
+
+def test_a_mesh_of_one_stage_is_a_row_without_a_pipeline() -> None:
+    space = Space(base=BASE, axes=("stage", "fsdp"), vary={"microbatches": [4]})
+    table = sweep(MODEL, POD, space, workers=1)
+    alone = table[table["stage"] == 1].iloc[0]
+    assert alone["status"] == OK
+    assert alone["bubble"] == 0
+    assert (table.loc[(table["status"] == OK) & (table["stage"] > 1), "bubble"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "vary", [{"schedule": ["interleaved"]}, {"virtual_stages": [2]}, {"schedule": ["tidy"]}]
+)
+def test_a_value_that_no_plan_of_the_space_can_have_is_refused_at_once(
+    vary: dict[str, list[object]],
+) -> None:
+    with pytest.raises(PlanError, match=rf"sweep.vary.{next(iter(vary))}\[0\]"):
+        Space(base=BASE, vary=vary)
