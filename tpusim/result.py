@@ -1,9 +1,9 @@
 """What a simulation returns: the numbers, where they come from, and how they print."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
@@ -307,12 +307,28 @@ def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> 
 
 
 def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> float:
-    """Bytes that one device keeps on its host: a microbatch writes over those of the one before."""
+    """Bytes that one device keeps on its host: a microbatch writes over those of the one before.
+
+    With a pipeline, those of the microbatches that are between their forward pass and the end of
+    their backward pass, when they are the most.
+    """
     once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
+    always = _moved(chain.from_iterable(once), TransferKind.TO_HOST)
+    rises = {
+        segment.name: _moved(segment.body, TransferKind.TO_HOST)
+        - _moved(segment.body, TransferKind.FROM_HOST)
+        for segment in segments
+    }
+    levels = accumulate(rises[op.segment] for op in body if isinstance(op, Call))
+    return always + max(levels, default=0.0)
+
+
+def _moved(body: Iterable[TopOp], way: TransferKind) -> float:
+    """Bytes that the transfers of a body move one way; those of calls are not among them."""
     return sum(
         times * float(op.bytes)
-        for op, times in counted(chain.from_iterable(once), segments)
-        if isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST
+        for op, times in counted(op for op in body if not isinstance(op, Call))
+        if isinstance(op, Transfer) and op.kind is way
     )
 
 
