@@ -1,31 +1,15 @@
 """What a simulation returns: the numbers, where they come from, and how they print."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import CIRCULAR, Plan
-from tpusim.partition.accumulate import MICROBATCHES
-from tpusim.program import (
-    Call,
-    Collective,
-    Compute,
-    Flops,
-    Loop,
-    Op,
-    Phase,
-    Program,
-    Segment,
-    TopOp,
-    Transfer,
-    TransferKind,
-    counted,
-)
+from tpusim.program import Flops, Phase, Program
+from tpusim.totals import distinct, step_flops, to_host_bytes, unasked
 
 PICO = 1e-12
 
@@ -186,7 +170,7 @@ def make_result(
         link_use=link_shares(timeline),
         unasked=tuple(
             (what, tensor, most * times)
-            for body, _, most in _distinct(programs) for what, tensor, times in unasked(body)
+            for body, _, most in distinct(programs) for what, tensor, times in unasked(body)
         ),
         verdicts=verdicts, programs=programs, timeline=timeline, lane=lane,
     )  # fmt: skip
@@ -263,63 +247,3 @@ def breakdown_ps(timeline: Timeline) -> dict[str, int]:
     for (label, _), picoseconds in core_ps(timeline).items():
         totals[label] += picoseconds
     return dict(totals)
-
-
-def step_flops(programs: tuple[Program, ...]) -> Flops:
-    """The FLOPs of all programs."""
-    kinds: Counter[str] = Counter()
-    for body, times, _ in _distinct(programs):
-        flops = total_flops(body)
-        for kind in _KINDS:
-            kinds[kind] += getattr(flops, kind) * times
-    return Flops(**kinds)
-
-
-def _distinct(programs: tuple[Program, ...]) -> Iterator[tuple[tuple[Op, ...], int, int]]:
-    """What programs are made of, each once: how often it runs in all, and in one of them."""
-    runs: Counter[int] = Counter()
-    most: dict[int, int] = {}
-    bodies: dict[int, tuple[Op, ...]] = {}
-    for program in programs:
-        called = Counter(op.segment for op in program.body if isinstance(op, Call))
-        plain = [op for op in program.body if not isinstance(op, Call)]
-        found: list[tuple[int, tuple[Op, ...], int]] = [(id(op), (op,), 1) for op in plain]
-        found += [(id(each), each.body, called[each.name]) for each in program.segments]
-        for key, body, times in found:
-            bodies[key] = body
-            runs[key] += times
-            most[key] = max(most.get(key, 0), times)
-    for key, body in bodies.items():
-        yield body, runs[key], most[key]
-
-
-_KINDS = ("model", "recompute", "redundant", "padding")
-
-
-def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> Flops:
-    """The FLOPs of a body, loops and calls counted as often as they run."""
-    kinds: Counter[str] = Counter()
-    for op, times in counted(body, segments):
-        if isinstance(op, Compute):
-            for kind in _KINDS:
-                kinds[kind] += getattr(op.flops, kind) * times
-    return Flops(**kinds)
-
-
-def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> float:
-    """Bytes that one device keeps on its host: a microbatch writes over those of the one before."""
-    once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
-    return sum(
-        times * float(op.bytes)
-        for op, times in counted(chain.from_iterable(once), segments)
-        if isinstance(op, Transfer) and op.kind is TransferKind.TO_HOST
-    )
-
-
-def unasked(
-    body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()
-) -> Iterator[tuple[str, str, int]]:
-    """Collectives that nobody asked for: (kind over axes, tensor, how often)."""
-    for op, times in counted(body, segments):
-        if isinstance(op, Collective) and not op.asked:
-            yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times

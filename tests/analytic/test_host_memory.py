@@ -12,6 +12,7 @@ from tpusim.simulation import simulate
 from tpusim.units import format_bytes
 
 BATCH, SEQ, LAYERS, BF16, F32 = 64, 128, 6, 2, 4
+STAGES, MICROBATCHES = 4, 8
 MODEL = small(layers=LAYERS, kv_heads=2)
 WIDTHS = {"layer_in": 64, "q": 8 * 32, "k": 2 * 32, "v": 2 * 32, "context": 8 * 32, "out": 64,
           "mlp_in_0": 256, "mlp_in_1": 256}  # fmt: skip
@@ -105,3 +106,34 @@ def test_a_microbatch_writes_over_what_the_one_before_it_left(parts: int) -> Non
     moments = run(pod, (), **plan).host_need_bytes
     tensors = run(pod, SOME).host_need_bytes
     assert run(pod, SOME, microbatches=parts, **plan).host_need_bytes == tensors / parts + moments
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "alive"),
+    [
+        ("gpipe", 1, MICROBATCHES),
+        ("1f1b", 1, STAGES),
+        ("interleaved", 2, 2 * (STAGES - 1) + STAGES + 1),
+        ("circular", 1, MICROBATCHES + STAGES - 1),
+    ],
+)
+def test_a_stage_keeps_those_of_the_microbatches_in_flight(
+    schedule: str, chunks: int, alive: int
+) -> None:
+    """As many as wait for their backward pass on the first stage, each of a part's layers.
+
+    Interleaved ones run 2 (p - 1) + p ahead, and one more is at work (arXiv:2104.04473). A circular
+    pipeline saves what it computes while it fills, too.
+    """
+    model = small(layers=8)
+    found = simulate(
+        model,
+        plan_of(
+            {"stage": STAGES, "fsdp": 4}, seq_len=SEQ, global_batch=BATCH, offload=("layer_in",),
+            microbatches=MICROBATCHES, schedule=schedule, virtual_stages=chunks,
+        ),
+        Slice("v5e", "4x4"),
+    )  # fmt: skip
+    tokens = BATCH // MICROBATCHES * SEQ
+    each = 8 / STAGES / chunks * tokens * 64 * BF16 / 4
+    assert found.host_need_bytes == found.pod.chip.host_chips * alive * each

@@ -19,8 +19,8 @@ from tpusim.partition import Plan
 from tpusim.partition.template import Purpose
 from tpusim.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Compute, Matmul, Program
-from tpusim.result import total_flops
 from tpusim.simulation import simulate
+from tpusim.totals import total_flops
 
 PODS = {1: "1x1x1", 4: "2x2x1", 8: "2x2x2", 16: "2x2x4"}
 EXCHANGES = ("all-to-all", "gather", "ring")

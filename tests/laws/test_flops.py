@@ -19,7 +19,7 @@ from tpusim.models import Transformer
 from tpusim.partition import Plan
 from tpusim.partition.work import work_of
 from tpusim.program import Attention, Compute, Flops, Matmul, Program, Work
-from tpusim.result import total_flops
+from tpusim.totals import total_flops
 
 PODS = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 

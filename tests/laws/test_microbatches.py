@@ -19,8 +19,9 @@ from tpusim.partition.accumulate import MICROBATCHES
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, Transfer
 from tpusim.report import timeline_data
 from tpusim.report.windows import Window
-from tpusim.result import Result, total_flops
+from tpusim.result import Result
 from tpusim.simulation import simulate
+from tpusim.totals import total_flops
 
 COUNTS = (2, 4, 8)
 MODEL = small(embed=1024, mlp=4096, heads=8, head_dim=128, vocab=32000)

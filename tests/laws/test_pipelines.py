@@ -1,6 +1,7 @@
 """Laws of pipelines: what is conserved, what is ordered, and what closed forms say."""
 
 import json
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -71,6 +72,43 @@ def test_stages_share_the_work_of_one_program(schedule: str, model: str, plan: s
     assert staged.flops.model == flat.flops.model
     assert staged.flops.recompute == flat.flops.recompute
     assert len(staged.programs) == (1 if schedule == "circular" else STAGES)
+
+
+@pytest.mark.parametrize(("schedule", "model", "plan"), CASES)
+def test_stages_compute_as_long_as_one_of_them_alone_would(
+    schedule: str, model: str, plan: str
+) -> None:
+    """To the picosecond: all stages together multiply and attend as one on a fourth of the chips.
+
+    A circular pipeline runs its layers in `m R + p - 1` trips where `m R` are needed.
+    """
+    lanes, alone = _core(piped(schedule, model, plan)), _core(one_stage(model, plan))
+    if schedule != "circular":
+        assert lanes == alone
+    else:
+        trips = MICROBATCHES + STAGES - 1
+        assert lanes["attention"] * STAGES * MICROBATCHES == alone["attention"] * trips
+
+
+def _core(result: Result) -> Counter[str]:
+    """Picoseconds of all lanes in matrix products and in kernels."""
+    found: Counter[str] = Counter()
+    for (label, _), picoseconds in result.timeline.core_ps.items():
+        if label in ("matmul", "attention"):
+            found[label] += picoseconds
+    return found
+
+
+@cache
+def one_stage(model: str, plan: str) -> Result:
+    """The whole model on the chips of one stage, a microbatch at a time."""
+    return simulate(
+        small(**{"layers": 8} | MODELS[model]),
+        plan_of(
+            {"fsdp": 2, "tensor": 2}, global_batch=64, microbatches=MICROBATCHES, **PLANS[plan]
+        ),
+        Slice("v5e", "2x2"),
+    )
 
 
 @pytest.mark.parametrize(("schedule", "model", "plan"), CASES)

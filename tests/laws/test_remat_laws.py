@@ -15,7 +15,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.phase import Phase
 from tpusim.program import Compute, Program
-from tpusim.result import total_flops
+from tpusim.totals import total_flops
 
 KERNEL = ("q_kernel", "k_kernel", "v_kernel")
 """What one operation copies for the attention kernel: without one of them it runs for all."""

@@ -19,7 +19,7 @@ from compiled_memory import (
 )
 
 import tpusim as ts
-from tpusim.result import to_host_bytes
+from tpusim.totals import to_host_bytes
 
 NAMES = list(reports())
 

@@ -56,12 +56,13 @@ class _Body(NamedTuple):
 class Parts:
     """The parts of several lanes; those that are the same objects in several are run once."""
 
-    __slots__ = ("_alone", "_bodies", "_known")
+    __slots__ = ("_alone", "_bodies", "_known", "_lanes")
 
     def __init__(self, alone: Alone) -> None:
         self._alone = alone
         self._bodies: dict[tuple[int, ...], _Body] = {}
         self._known: dict[tuple[object, ...], Part] = {}
+        self._lanes: dict[tuple[object, ...], list[Part]] = {}
 
     @property
     def all(self) -> tuple[Part, ...]:
@@ -72,17 +73,26 @@ class Parts:
         """What a lane runs one after another: its calls, and in between what is not called."""
         bodies = {each.name: self._body(each.body) for each in program.segments}
         row = list(_row(program.body))
-        plain = {id(ops): self._body(ops) for ops in row if not isinstance(ops, Call)}
-        lane = [*bodies.values(), *plain.values()]
-        parts = {name: self._part(name, body, lane, program) for name, body in bodies.items()}
-        others = {key: self._part(program.name, body, lane, program) for key, body in plain.items()}
+        plain = [self._body(ops) for ops in row if not isinstance(ops, Call)]
+        made = self._lane([*bodies.items(), *((program.name, body) for body in plain)], program)
+        parts, others = dict(zip(bodies, made, strict=False)), iter(made[len(bodies) :])
         try:
             return [
-                (op, parts[op.segment]) if isinstance(op, Call) else (_call(op), others[id(op)])
+                (op, parts[op.segment]) if isinstance(op, Call) else (_call(op), next(others))
                 for op in row
             ]
         except KeyError as error:
             raise ValueError(f"a call runs {error.args[0]!r}, which is no segment") from None
+
+    def _lane(self, named: Sequence[tuple[str, _Body]], program: CostedProgram) -> list[Part]:
+        """The parts of a lane that has these bodies; those of lanes alike are found once."""
+        key = (*(id(body) for _, body in named), program.links, program.torus)
+        found = self._lanes.get(key)
+        if found is None:
+            bodies = [body for _, body in named]
+            found = [self._part(name, body, bodies, program) for name, body in named]
+            self._lanes[key] = found
+        return found
 
     def _body(self, ops: tuple[TaskOp, ...]) -> _Body:
         key = tuple(map(id, ops))

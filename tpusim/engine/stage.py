@@ -3,8 +3,9 @@
 A call starts when the core is free and all messages that it awaits have arrived, and takes as long
 as its part does alone. Its messages leave when it is done, beside the core; those of one lane to
 another leave one after another. So lanes touch each other through messages alone. That is exact as
-long as messages share no link with the tasks of the parts: the torus links between neighbours along
-the pipeline's axis are their own, and what they draw on HBM is neglected.
+long as messages share no link with the tasks of the parts, as where the pipeline's axis has a torus
+dimension of its own. What they draw on HBM is neglected, and so is what they and the parts draw on
+the same links: of DCN, where both cross it, and of a torus dimension that two axes divide.
 
 As nothing else joins lanes, each keeps a time of its own and goes on until it needs a message that
 has not been sent; messages carry their times (Chandy and Misra, "Distributed simulation", IEEE

@@ -5,26 +5,17 @@ memory follow from it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import lcm, prod
 
 from tpusim.errors import ModelError
 from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
-from tpusim.models.block import ACTIVATION_FLOPS, SOFTMAX_FLOPS, Block, block_ops
+from tpusim.models.block import SOFTMAX_FLOPS, Block, block_ops
+from tpusim.models.checks import check_dimensions, check_experts, check_latent
 from tpusim.models.experts import Routed, Routing, share_of_slots
 from tpusim.models.latent import latent_dims
 from tpusim.models.parts import RESIDUAL, TOKEN, norm
-
-_OF_EXPERTS = ("experts_per_token", "expert_mlp", "shared_mlp", "dense_layers")
-_OF_LATENT = ("q_rank", "rope_dim", "v_head_dim")
-_MAY_BE_ZERO = ("window", "global_every", "kv_rank", *_OF_LATENT, "experts", *_OF_EXPERTS)
-_CHOICES = {
-    "kind": ("decoder", "encoder"),
-    "activation": tuple(ACTIVATION_FLOPS),
-    "attention": ("flash", "dot"),
-    "softmax_dtype": (COMPUTE, "f32"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +81,7 @@ class Transformer:
             object.__setattr__(self, "head_dim", self._derived_head_dim())
         if self.kv_rank and not self.v_head_dim:
             object.__setattr__(self, "v_head_dim", self.head_dim)
-        for field in fields(self):
-            self._check(field.name, getattr(self, field.name))
-        if self.heads % self.kv_heads:
-            raise ModelError(
-                f"{self.name}: {self.heads} heads cannot share {self.kv_heads} K/V heads evenly; "
-                f"write a kv_heads that divides {self.heads}"
-            )
+        check_dimensions(self)
         check_latent(self)
         check_experts(self)
 
@@ -107,15 +92,6 @@ class Transformer:
                 "give head_dim"
             )
         return self.embed // self.heads
-
-    def _check(self, key: str, value: object) -> None:
-        least = 0 if key in _MAY_BE_ZERO else 1
-        if isinstance(value, int) and not isinstance(value, bool) and value < least:
-            raise ModelError(f"{self.name}: {key} is {value}; it must be at least {least}")
-        if key in _CHOICES and value not in _CHOICES[key]:
-            raise ModelError(
-                f"{self.name}: {key} is {value!r}; write one of {', '.join(_CHOICES[key])}"
-            )
 
     @property
     def causal(self) -> bool:
@@ -181,56 +157,6 @@ class Transformer:
             dims |= {"shared_mlp": self.shared_mlp} if self.shared_mlp else {}
         ops = _model_ops(self, seq_len, logits_dtype, routed)
         return Graph(self.name, tuple(dims.items()), ops, _LOSS)
-
-
-def check_experts(m: Transformer) -> None:
-    """Raise ModelError for experts that cannot be, and for what is said of them without any."""
-    if not m.experts:
-        for key, none in (*((key, 0) for key in _OF_EXPERTS), ("expert_every", 1)):
-            if (value := getattr(m, key)) != none:
-                raise ModelError(
-                    f"{m.name}: {key} is {value}, but the model has no experts; give experts, or "
-                    f"leave {key} out"
-                )
-        return
-    if not 1 <= m.experts_per_token <= m.experts:
-        raise ModelError(
-            f"{m.name}: experts_per_token is {m.experts_per_token}; write how many of the "
-            f"{m.experts} experts a token goes to, from 1 to {m.experts}"
-        )
-    if not any(map(m.has_experts, range(m.layers))):
-        raise ModelError(
-            f"{m.name}: none of the {m.layers} layers has experts, as dense_layers is "
-            f"{m.dense_layers} and expert_every is {m.expert_every}; write smaller ones, or leave "
-            "experts out"
-        )
-
-
-def check_latent(m: Transformer) -> None:
-    """Raise ModelError for latent attention that cannot be, and for what is said of it alone."""
-    if fault := _latent_fault(m):
-        raise ModelError(f"{m.name}: {fault}")
-
-
-def _latent_fault(m: Transformer) -> str:
-    """What is wrong with the fields of latent attention, and what to write instead."""
-    alone = next((key for key in _OF_LATENT if getattr(m, key)), "")
-    if not m.kv_rank:
-        return f"{alone} is for latent attention; give kv_rank, or leave it out" if alone else ""
-    if not 0 < m.rope_dim < m.head_dim:
-        return (
-            f"rope_dim is {m.rope_dim}, but it is the part of head_dim ({m.head_dim}) that latent "
-            f"attention rotates; write a number from 1 to {m.head_dim - 1}, or give head_dim"
-        )
-    if m.kv_heads != m.heads:
-        return (
-            f"kv_heads is {m.kv_heads}, but with latent attention (kv_rank) each of the {m.heads} "
-            "heads has keys and values of its own; leave kv_heads out"
-        )
-    if m.qk_norm or not m.rotary:
-        said = "qk_norm" if m.qk_norm else "rotary = false"
-        return f"{said} does not go with latent attention (kv_rank); leave one of the two out"
-    return ""
 
 
 _LOSS = Tensor("loss", TOKEN, dtype="f32")

@@ -6,11 +6,12 @@ sizes, and how the compiler carries it out on the torus.
 
 from tpusim.partition.circular import Pieces, check_circular, circular_program
 from tpusim.partition.copies import kernel_copies
+from tpusim.partition.keys.pipeline import CIRCULAR
 from tpusim.partition.lower import lower
 from tpusim.partition.pipeline import schedule_of, stage_programs
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
-from tpusim.partition.stages import CIRCULAR, edge_plan, part_bounds, stage_plan
+from tpusim.partition.stages import edge_plan, part_bounds, stage_plan
 from tpusim.partition.structure import part_structures, structure
 from tpusim.partition.template import Template
 from tpusim.partition.tiles import loss_parts

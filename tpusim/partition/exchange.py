@@ -7,8 +7,9 @@ stage and on the last, which send each other its gradient.
 
 from collections.abc import Sequence
 
+from tpusim.partition.keys.pipeline import STAGE_AXES
 from tpusim.partition.layout import Local
-from tpusim.partition.plan import STAGE_AXES, Plan
+from tpusim.partition.plan import Plan
 from tpusim.partition.segments import Lowered
 from tpusim.partition.sizes import DTYPE_BYTES
 from tpusim.phase import Phase

@@ -16,9 +16,10 @@ from dataclasses import replace
 from tpusim.errors import PlanError
 from tpusim.graph import COMPUTE, Einsum, Pointwise, Role, Tensor, union_dims
 from tpusim.hardware import Chip
+from tpusim.partition.keys.dtypes import MATMUL_DTYPES, WIDE_DTYPES
 from tpusim.partition.layout import Layout, Local
 from tpusim.partition.passes import Entry, Ring
-from tpusim.partition.plan import MATMUL_DTYPES, WIDE_DTYPES, Plan
+from tpusim.partition.plan import Plan
 from tpusim.partition.template import Buffer, Calc, Node
 from tpusim.phase import Phase
 

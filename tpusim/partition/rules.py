@@ -129,7 +129,7 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
             kept = kept[:-1]
         table[key] = kept
     _check_axes_used(plan, table, dropped)
-    check_experts(plan, {table["expert"], table["act_expert"]}, sizes)
+    check_experts(plan, (table["expert"], table["act_expert"]), sizes)
     _check_batch(plan, table["act_batch"], sizes)
     check_sequence(plan, table, sizes)
     table |= kernel_rules(plan, graph, table)

@@ -5,11 +5,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from tpusim.errors import PlanError
-from tpusim.partition.plan import STAGE_AXES, Plan
+from tpusim.partition.keys.pipeline import CIRCULAR, STAGE_AXES
+from tpusim.partition.plan import Plan
 from tpusim.partition.rules import DEFAULT_RULES, axes_of
-
-CIRCULAR = "circular"
-"""The schedule of one program that all stages run."""
 
 
 def stage_plan(plan: Plan) -> Plan:

@@ -247,7 +247,7 @@ class Program:
 
     @property
     def devices(self) -> int:
-        """Devices that run this program."""
+        """Devices of the mesh: with a pipeline, those of all stages."""
         count = 1
         for _, size in self.axes:
             count *= size
