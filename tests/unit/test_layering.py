@@ -16,7 +16,7 @@ ROWS = (
     {"network"},
     {"models", "partition", "costs", "xla"},
     {"engine"},
-    {"loads", "placing", "steps", "simulation", "explain", "result", "summary"},
+    {"loads", "placing", "steps", "simulation", "explain", "result", "summary", "unused"},
     {"search", "report", "validation", "runfile"},
     {"maxtext"},
     {"cli"},

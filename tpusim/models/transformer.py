@@ -190,7 +190,7 @@ def check_experts(m: Transformer) -> None:
             if (value := getattr(m, key)) != none:
                 raise ModelError(
                     f"{m.name}: {key} is {value}, but the model has no experts; give experts, or "
-                    f"leave {key} out"
+                    f"write {key} = {none}"
                 )
         return
     if not 1 <= m.experts_per_token <= m.experts:

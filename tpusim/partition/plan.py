@@ -422,6 +422,11 @@ def _seconds(where: str, value: Any) -> float:
 
 
 def _exchanges(where: str, value: Any) -> None:
+    if isinstance(value, Mapping) and not value:
+        raise PlanError(
+            f"{where} is empty; write {_either(CONTEXT_EXCHANGES)}, or one of them for each axis, "
+            "such as { context = 'ring' }"
+        )
     named = value.items() if isinstance(value, Mapping) else [("", value)]
     for axis, way in named:
         if way not in CONTEXT_EXCHANGES:

@@ -140,7 +140,7 @@ def test_a_mask_of_places_has_no_gradient() -> None:
     ("fields", "sentence"),
     [
         ({"experts": 0, "experts_per_token": 2}, "experts_per_token is 2, but the model has no "
-         "experts; give experts, or leave experts_per_token out"),
+         "experts; give experts, or write experts_per_token = 0"),
         ({"experts": 0, "experts_per_token": 0}, "expert_mlp is 128, but the model has no experts"),
         ({"experts": 0, "experts_per_token": 0, "expert_mlp": 0, "shared_mlp": 64}, "shared_mlp is "
          "64, but"),
