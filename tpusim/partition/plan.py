@@ -202,7 +202,7 @@ class Plan:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
             _positive(f"plan.mesh.{axis}", size)
-        _check_pipeline(self)
+        _check_stage_layers(self.stage_layers)
 
     @property
     def devices(self) -> int:
@@ -340,8 +340,26 @@ class Plan:
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 
 
+def check_together(plan: Plan) -> None:
+    """Raise PlanError for keys of a plan that contradict each other.
+
+    A plan is asked when it is simulated, as a sweep of several keys makes such plans on its way.
+    """
+    _check_pipeline(plan)
+    capacity, skew = plan.capacity_factor, plan.expert_skew
+    if plan.dispatch == "one_hot" and not capacity:
+        raise PlanError(
+            "plan.dispatch is 'one_hot', but plan.capacity_factor is 0: a mask has a fixed number "
+            "of slots; write a capacity_factor, such as 1.25, or dispatch = 'sort'"
+        )
+    if skew and capacity:
+        raise PlanError(
+            f"plan.expert_skew is {skew!r}, but plan.capacity_factor is {capacity!r}: a capacity "
+            "gives all experts as many slots; leave one of them out"
+        )
+
+
 def _check_pipeline(plan: Plan) -> None:
-    """Raise PlanError for keys of a pipeline that contradict each other."""
     staged = any(axis in plan.mesh for axis in STAGE_AXES)
     given = {"schedule": plan.schedule, "stage_layers": plan.stage_layers}
     for key, value in given.items():
@@ -366,13 +384,14 @@ def _check_pipeline(plan: Plan) -> None:
             f"plan.offload is {list(plan.offload)}, but the schedule {schedule} keeps what weight "
             "gradients read in HBM until it makes them; leave it out, or write schedule = '1f1b'"
         )
-    listed = isinstance(plan.stage_layers, Sequence) and not isinstance(plan.stage_layers, str)
-    if not listed:
+
+
+def _check_stage_layers(given: Any) -> None:
+    if not isinstance(given, Sequence) or isinstance(given, str):
         raise PlanError(
-            f"plan.stage_layers is {plan.stage_layers!r}; write a list of whole numbers, such as "
-            "[16, 16, 15]"
+            f"plan.stage_layers is {given!r}; write a list of whole numbers, such as [16, 16, 15]"
         )
-    for place, layers in enumerate(plan.stage_layers):
+    for place, layers in enumerate(given):
         _positive(f"plan.stage_layers[{place}]", layers)
 
 
@@ -386,7 +405,7 @@ def _positive(where: str, value: Any) -> None:
 
 
 def _check_routing(plan: Plan) -> None:
-    """Raise PlanError for a capacity, a skew or a seed that is none, and for a contradiction."""
+    """Raise PlanError for a capacity, a skew or a seed that is none."""
     capacity, skew = plan.capacity_factor, plan.expert_skew
     if not _is_number(capacity) or not 0 <= capacity < inf:
         raise PlanError(
@@ -399,16 +418,6 @@ def _check_routing(plan: Plan) -> None:
         )
     if isinstance(plan.seed, bool) or not isinstance(plan.seed, int):
         raise PlanError(f"plan.seed is {plan.seed!r}; it must be a whole number")
-    if plan.dispatch == "one_hot" and not capacity:
-        raise PlanError(
-            "plan.dispatch is 'one_hot', but plan.capacity_factor is 0: a mask has a fixed number "
-            "of slots; write a capacity_factor, such as 1.25, or dispatch = 'sort'"
-        )
-    if skew and capacity:
-        raise PlanError(
-            f"plan.expert_skew is {skew!r}, but plan.capacity_factor is {capacity!r}: a capacity "
-            "gives all experts as many slots; leave one of them out"
-        )
 
 
 def _is_number(value: Any) -> bool:
