@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import lcm, prod
+from numbers import Integral
 
 from tpusim.errors import ModelError
 from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
@@ -19,6 +20,12 @@ from tpusim.models.parts import RESIDUAL, TOKEN, norm
 _OF_EXPERTS = ("experts_per_token", "expert_mlp", "shared_mlp", "dense_layers")
 _OF_LATENT = ("q_rank", "rope_dim", "v_head_dim")
 _MAY_BE_ZERO = ("window", "global_every", "kv_rank", *_OF_LATENT, "experts", *_OF_EXPERTS)
+_KINDS: dict[object, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    str: (str, "text"),
+    bool: (bool, "True or False"),
+}
+"""For each type of a field: what it may be, and how one says that."""
 _CHOICES = {
     "kind": ("decoder", "encoder"),
     "activation": tuple(ACTIVATION_FLOPS),
@@ -84,6 +91,8 @@ class Transformer:
     expert_every: int = 1
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check_type(field.name, field.type)
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if not self.head_dim:
@@ -108,9 +117,15 @@ class Transformer:
             )
         return self.embed // self.heads
 
+    def _check_type(self, key: str, kind: object) -> None:
+        value = getattr(self, key)
+        right = isinstance(value, _KINDS[kind][0])
+        if not right or isinstance(value, bool) != (kind is bool):
+            raise ModelError(f"{self.name}: {key} is {value!r}; it must be {_KINDS[kind][1]}")
+
     def _check(self, key: str, value: object) -> None:
         least = 0 if key in _MAY_BE_ZERO else 1
-        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+        if isinstance(value, Integral) and not isinstance(value, bool) and value < least:
             raise ModelError(f"{self.name}: {key} is {value}; it must be at least {least}")
         if key in _CHOICES and value not in _CHOICES[key]:
             raise ModelError(

@@ -51,6 +51,13 @@ _OPTIONAL: Mapping[str, tuple[str, ...]] = {
 _CHUNKED = ("interleaved", "circular")
 """The schedules of stages that have several parts of the model."""
 
+_TABLES = {
+    "mesh": "{'fsdp': 256, 'tensor': 8}",
+    "rules": "{'act_embed': 'tensor'}",
+    "annotate": "{'layer/q': ['fsdp', None, 'tensor', None]}",
+}
+"""The keys that are tables, and what they may be."""
+
 _FOLLOWS = {
     "gather_dtype": "dtype",
     "reduce_dtype": "dtype",
@@ -180,7 +187,8 @@ class Plan:
     def __post_init__(self) -> None:
         for key, choices in {**_CHOICES, **_OPTIONAL}.items():
             value = getattr(self, key)
-            if value not in choices and (value or key not in _OPTIONAL):
+            empty = isinstance(value, str) and not value and key in _OPTIONAL
+            if not empty and (not isinstance(value, str) or value not in choices):
                 raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")
         for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles", "virtual_stages"):
             _positive(f"plan.{key}", getattr(self, key))
@@ -198,6 +206,21 @@ class Plan:
         _exchanges("plan.context_exchange", self.context_exchange)
         object.__setattr__(self, "input_s", _seconds("plan.input_s", self.input_s))
         _check_routing(self)
+        for key, example in _TABLES.items():
+            if not isinstance(getattr(self, key), Mapping):
+                raise PlanError(
+                    f"plan.{key} is {getattr(self, key)!r}; write a table, such as {example}"
+                )
+        for key, rule in self.rules.items():
+            _rule(f"plan.rules.{key}", rule)
+        for name, given in self.annotate.items():
+            if not isinstance(given, Sequence) or isinstance(given, str):
+                raise PlanError(
+                    f"plan.annotate.{name} is {given!r}; write an entry for each dimension, such "
+                    "as ['fsdp', None]"
+                )
+            for place, rule in enumerate(given):
+                _rule(f"plan.annotate.{name}[{place}]", rule)
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
@@ -441,6 +464,12 @@ def _exchanges(where: str, value: Any) -> None:
         if way not in CONTEXT_EXCHANGES:
             at = f"{where}.{axis}" if axis else where
             raise PlanError(f"{at} is {way!r}: {nearest(str(way), CONTEXT_EXCHANGES)}")
+
+
+def _rule(where: str, value: Any) -> None:
+    listed = isinstance(value, Sequence) and all(isinstance(axis, str) for axis in value)
+    if value is not None and not listed:
+        raise PlanError(f"{where} is {value!r}; write an axis, a list of axes or None")
 
 
 def _names(where: str, value: Any) -> None:
