@@ -26,6 +26,7 @@ from tpusim.partition import (
     Plan,
     Template,
     check_circular,
+    check_together,
     circular_program,
     edge_plan,
     kernel_copies,
@@ -65,6 +66,7 @@ class Step:
 
 def planned_step(model: Transformer, plan: Plan, pod: Slice) -> Step:
     """The step of `model` under `plan` on `pod`. Raises PlanError for a plan that cannot be."""
+    check_together(plan)
     graph = planned_graph(model, plan)
     if not plan.pipeline:
         template = structure(graph, plan)

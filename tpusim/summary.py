@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-from tpusim.partition import CIRCULAR, Plan
+from tpusim.partition import CIRCULAR
 from tpusim.phase import Phase
 from tpusim.result import CONVENTION, PICO, Result, core_ps
 from tpusim.units import format_bytes, format_seconds
+from tpusim.unused import unused
 
 WIDTH = 100
 MARGIN = 12
@@ -138,15 +139,6 @@ def _links(r: Result) -> str:
     return f"{used} (each collective's busiest links, over the step)" if used else "none used"
 
 
-def _unused(plan: Plan) -> Iterator[str]:
-    """What the plan gives and nothing takes."""
-    if plan.accumulator_dtype and plan.microbatches == 1:
-        yield "plan.accumulator_dtype is not used, as there is one microbatch"
-    for key in ("second_moment_dtype", "offload_optimizer"):
-        if plan.optimizer == "sgd" and getattr(plan, key):
-            yield f"plan.{key} is not used, as sgd keeps no moments"
-
-
 def _notes(r: Result) -> Iterator[str]:
     whole = float(r.flops.total)
     for kind, flops in (("redundant", r.flops.redundant), ("padding", r.flops.padding)):
@@ -160,7 +152,7 @@ def _notes(r: Result) -> Iterator[str]:
     if r.verdicts.unread:
         names = ", ".join(r.verdicts.unread)
         yield from entry("note", f"not saved, as no backward pass reads it: {names}")
-    for text in _unused(r.plan):
+    for text in unused(r.model, r.plan):
         yield from entry("note", text)
     for dim, size, axis, shards in r.verdicts.dropped:
         text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"

@@ -18,7 +18,7 @@ ROWS = (
     {"engine"},
     {
         *("loads", "placing", "steps", "simulation", "explain", "result", "summary"),
-        *("stages", "stage_table", "totals", "trips"),
+        *("stages", "stage_table", "totals", "trips", "unused"),
     },
     {"search", "report", "validation", "runfile"},
     {"maxtext"},

@@ -99,6 +99,12 @@ def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Con
     )
 
 
+def without(config: Config, key: str) -> Config:
+    """The config without one of its overrides."""
+    over = {other: value for other, value in config.over.items() if other != key}
+    return _merged(config.where, config.file, over)
+
+
 def _model(name: str) -> Mapping[str, Any]:
     if name == "default":
         return {}

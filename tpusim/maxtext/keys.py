@@ -11,7 +11,7 @@ from typing import Any
 from tpusim.maxtext.tables import patterns
 
 OFF = (None, False, 0, 0.0, -1, 1, "", "none", "None", "default",
-       "disabled", "causal_lm")  # fmt: skip
+       "disabled", "causal_lm", "fsdp")  # fmt: skip
 """Values with which a key asks for nothing."""
 
 RENAMED: Mapping[str, str] = {
@@ -57,8 +57,15 @@ LEFT_OUT: Mapping[str, str] = {
     "num_moe_token_chunks": "tokens sent to their experts in chunks",
     "custom_mesh": "the placement of the mesh by name; it is chosen",
     "te_comm_gemm_overlap": "matmuls that overlap their collectives",
+    "expert_shard_attention_option": "attention sharded otherwise than over fsdp by the experts",
 }
 """Keys that ask for what is not modelled, and what that is; it is a note."""
+
+SCANNED = "scan_layers"
+"""Whether the layers are a loop; they always are."""
+
+ONE_ASKS = ("mtp_num_layers", "z_loss_multiplier", "load_balance_loss_weight", "dropout_rate")
+"""Keys of which even a one asks for something."""
 
 REFUSED: Mapping[str, str] = {
     "parameter_memory_host_offload": "weights on the host",
@@ -90,6 +97,8 @@ def ignored(key: str) -> bool:
     return any(fnmatchcase(key, pattern) for pattern in patterns())
 
 
-def asks(value: Any) -> bool:
+def asks(value: Any, key: str = "") -> bool:
     """Whether a value of a key asks for anything."""
+    if key in ONE_ASKS and value == 1:
+        return True
     return bool(value) if isinstance(value, list | dict) else value is True or value not in OFF

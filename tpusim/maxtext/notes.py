@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tpusim.errors import nearest
 from tpusim.maxtext.config import Config, named
 from tpusim.maxtext.file import cut, shown
-from tpusim.maxtext.keys import LEFT_OUT, REFUSED, asks, ignored
+from tpusim.maxtext.keys import LEFT_OUT, REFUSED, SCANNED, asks, ignored
 from tpusim.maxtext.tables import defaults
 
 FEW = 30
@@ -28,9 +28,9 @@ def notes_of(config: Config, *, verbose: bool = False) -> tuple[str, ...]:
 def _notes(config: Config, verbose: bool) -> Iterator[str]:
     for key, what in LEFT_OUT.items():
         value = config.table.get(key)
-        if asks(value):
+        if asks(value, key):
             yield f"not modelled: {what} ({key} = {shown(value)})"
-    if not config.flag("scan_layers"):
+    if not config.flag(SCANNED):
         yield "the layers are taken as a scan (scan_layers = false)"
     if config.replaced:
         keys = ", ".join(config.replaced)

@@ -1,16 +1,29 @@
 """The front door: a MaxText config becomes what a simulation takes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
+from tpusim.errors import TpusimError
 from tpusim.hardware import Slice
-from tpusim.maxtext.config import Config, Overrides, config_of, source
+from tpusim.maxtext.config import Config, Overrides, config_of, source, without
+from tpusim.maxtext.file import shown
+from tpusim.maxtext.keys import LEFT_OUT, SCANNED
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import model_of
 from tpusim.maxtext.notes import check_refused, notes_of
 from tpusim.maxtext.plan import plan_of
+from tpusim.maxtext.tables import defaults
+from tpusim.models import Transformer
+from tpusim.partition import Plan
 from tpusim.runfile import Run, blame, changed_plan
+
+SIZE = "_parallelism"
+NOTED = (*LEFT_OUT, SCANNED)
+"""Keys that have a note of their own where they ask for something."""
+
+Taken: TypeAlias = tuple[Transformer, Plan, Slice]
 
 
 def from_maxtext(
@@ -37,8 +50,33 @@ def from_maxtext(
 
 def _run(config: Config, pod: Slice | str | None, settings: Sequence[str], verbose: bool) -> Run:
     check_refused(config)
+    model, plan, on = taken = _taken(config, pod)
+    notes = (*notes_of(config, verbose=verbose), *_idle(config, pod, taken))
+    run = Run(config.where, model, plan, on, notes)
+    return replace(run, plan=changed_plan(plan, settings)) if settings else run
+
+
+def _taken(config: Config, pod: Slice | str | None) -> Taken:
     on = slice_of(config, pod)
     model = model_of(config)
-    plan = plan_of(config, model, on)
-    run = Run(config.where, model, plan, on, notes_of(config, verbose=verbose))
-    return replace(run, plan=changed_plan(plan, settings)) if settings else run
+    return model, plan_of(config, model, on), on
+
+
+def _idle(config: Config, pod: Slice | str | None, taken: Taken) -> Iterator[str]:
+    """A note on the overrides without which the run is the same, though they are read.
+
+    Sizes of mesh axes are left out: -1, which fills an axis in, often is what they say.
+    """
+    idle = []
+    for key in config.over:
+        if key not in defaults() or key in NOTED or key.endswith(SIZE):
+            continue
+        try:
+            other = without(config, key)
+            same = other.table[key] != config.table[key] and _taken(other, pod) == taken
+        except TpusimError:
+            continue
+        if same:
+            idle.append(f"{key} = {shown(config.table[key])}")
+    if idle:
+        yield f"changes nothing here: {', '.join(idle)}"

@@ -1,6 +1,7 @@
 """The sentences for transformers that cannot be."""
 
 from dataclasses import fields
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from tpusim.errors import ModelError
@@ -13,12 +14,27 @@ if TYPE_CHECKING:
 _OF_EXPERTS = ("experts_per_token", "expert_mlp", "shared_mlp", "dense_layers")
 _OF_LATENT = ("q_rank", "rope_dim", "v_head_dim")
 _MAY_BE_ZERO = ("window", "global_every", "kv_rank", *_OF_LATENT, "experts", *_OF_EXPERTS)
+_KINDS: dict[object, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    str: (str, "text"),
+    bool: (bool, "True or False"),
+}
+"""For each type of a field: what it may be, and how one says that."""
 _CHOICES = {
     "kind": ("decoder", "encoder"),
     "activation": tuple(ACTIVATION_FLOPS),
     "attention": ("flash", "dot"),
     "softmax_dtype": (COMPUTE, "f32"),
 }
+
+
+def check_types(m: "Transformer") -> None:
+    """Raise ModelError for a value that is not of its field's type."""
+    for field in fields(m):
+        value = getattr(m, field.name)
+        kind, said = _KINDS[field.type]
+        if not isinstance(value, kind) or isinstance(value, bool) != (field.type is bool):
+            raise ModelError(f"{m.name}: {field.name} is {value!r}; it must be {said}")
 
 
 def check_dimensions(m: "Transformer") -> None:
@@ -37,7 +53,7 @@ def check_dimensions(m: "Transformer") -> None:
 
 def _check(m: "Transformer", key: str, value: object) -> None:
     least = 0 if key in _MAY_BE_ZERO else 1
-    if isinstance(value, int) and not isinstance(value, bool) and value < least:
+    if isinstance(value, Integral) and not isinstance(value, bool) and value < least:
         raise ModelError(f"{m.name}: {key} is {value}; it must be at least {least}")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ModelError(f"{m.name}: {key} is {value!r}; write one of {', '.join(_CHOICES[key])}")
@@ -50,7 +66,7 @@ def check_experts(m: "Transformer") -> None:
             if (value := getattr(m, key)) != none:
                 raise ModelError(
                     f"{m.name}: {key} is {value}, but the model has no experts; give experts, or "
-                    f"leave {key} out"
+                    f"write {key} = {none}"
                 )
         return
     if not 1 <= m.experts_per_token <= m.experts:

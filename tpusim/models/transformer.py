@@ -12,7 +12,7 @@ from math import lcm, prod
 from tpusim.errors import ModelError
 from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Role, Scan, Tensor
 from tpusim.models.block import SOFTMAX_FLOPS, Block, block_ops
-from tpusim.models.checks import check_dimensions, check_experts, check_latent
+from tpusim.models.checks import check_dimensions, check_experts, check_latent, check_types
 from tpusim.models.experts import Routed, Routing, share_of_slots
 from tpusim.models.latent import latent_dims
 from tpusim.models.parts import RESIDUAL, TOKEN, norm
@@ -75,6 +75,7 @@ class Transformer:
     expert_every: int = 1
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if not self.head_dim:

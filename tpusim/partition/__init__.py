@@ -9,7 +9,7 @@ from tpusim.partition.copies import kernel_copies
 from tpusim.partition.keys.pipeline import CIRCULAR
 from tpusim.partition.lower import lower
 from tpusim.partition.pipeline import schedule_of, stage_programs
-from tpusim.partition.plan import Plan
+from tpusim.partition.plan import Plan, check_together
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.stages import edge_plan, part_bounds, stage_plan
 from tpusim.partition.structure import part_structures, structure
@@ -23,6 +23,7 @@ __all__ = [
     "Sizes",
     "Template",
     "check_circular",
+    "check_together",
     "circular_program",
     "edge_plan",
     "kernel_copies",

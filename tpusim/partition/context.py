@@ -37,7 +37,7 @@ def named_axes(plan: Plan) -> Axes:
                 f"plan.context_exchange names {axis!r}, which is no axis of the mesh: "
                 f"{nearest(axis, plan.mesh)}"
             )
-    return tuple(sorted(ways, key=lambda axis: ways[axis] == ALL_TO_ALL)) or (CONTEXT,)
+    return tuple(sorted(ways, key=lambda axis: ways[axis] == ALL_TO_ALL))
 
 
 def way_of(plan: Plan, axis: str) -> str:

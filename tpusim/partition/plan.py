@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tpusim.errors import PlanError
 from tpusim.graph import COMPUTE, Remat
-from tpusim.partition.keys import context, experts, pipeline, saving
+from tpusim.partition.keys import context, experts, pipeline, saving, tables
 from tpusim.partition.keys.dtypes import unless_given
 from tpusim.partition.keys.pipeline import STAGE_AXES
 from tpusim.partition.keys.values import check_positive, seconds
@@ -148,10 +147,7 @@ class Plan:
         context.check(self)
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
         experts.check(self)
-        if not self.mesh:
-            raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
-        for axis, size in self.mesh.items():
-            check_positive(f"plan.mesh.{axis}", size)
+        tables.check(self)
         pipeline.check(self)
 
     @property
@@ -229,3 +225,12 @@ class Plan:
         from tpusim.partition.keys.text import text
 
         return text(self)
+
+
+def check_together(plan: Plan) -> None:
+    """Raise PlanError for keys of a plan that contradict each other.
+
+    A plan is asked when it is simulated, as a sweep of several keys makes such plans on its way.
+    """
+    pipeline.check_together(plan)
+    experts.check_together(plan)

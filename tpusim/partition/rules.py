@@ -5,12 +5,12 @@ one axis or several. A tensor takes each axis once, the first dimension first. A
 dimension is too small for is dropped for that dimension, which is then replicated over it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import COPIES, TILE, Graph, Role, Tensor, whole_dim
+from tpusim.graph import COPIES, TILE, Graph, Role, Tensor, walk, whole_dim
 from tpusim.partition.context import (
     ALL_TO_ALL,
     CONTEXT,
@@ -137,6 +137,32 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     kernels = kernel_tensors(graph) if exchanged else frozenset()
     dropped += few_heads(plan, graph, table) if exchanged else []
     return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
+
+
+def idle_rules(plan: Plan, graph: Graph) -> Iterator[str]:
+    """A sentence for each rule of `plan` that gives an axis to no tensor of `graph`.
+
+    Left out are axes of size one, and those that are dropped as a dimension is too small.
+    """
+    given: dict[str, set[str]] = {}
+    rules = resolve(plan, graph)
+    for op, _ in walk(graph.ops):
+        for tensor in (*op.inputs, *op.outputs):
+            for dim, axes in zip(tensor.dims, rules.layout(tensor), strict=True):
+                given.setdefault(_key(tensor, dim), set()).update(axes)
+    dropped = {(dim, axis) for dim, _, axis, _ in rules.dropped}
+    for key, rule in plan.rules.items():
+        name = key.removeprefix("act_")
+        dim = _SIZE_OF.get(key, name)
+        if dim not in graph.sizes:
+            yield f"plan.rules.{key} is not used, as the model has no dimension {dim}"
+            continue
+        for axis in axes_of(rule):
+            idle = axis in plan.active_axes and axis not in given.get(key, ())
+            if idle and (name, axis) not in dropped:
+                yield (
+                    f"plan.rules.{key} gives {axis} to no tensor: another dimension has it already"
+                )
 
 
 def _default_rules(plan: Plan) -> Mapping[str, Axes]:

@@ -34,6 +34,7 @@ def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
     """
     parts = plan.stages * plan.virtual_stages
     given = tuple(plan.stage_layers)
+    _check_axes(plan)
     _check_parts(plan, parts, layers, model)
     if given:
         _check_given(given, parts, layers, plan)
@@ -42,7 +43,8 @@ def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
         raise PlanError(
             f"{model} has {layers} layers, which {_parts(plan)} cannot share equally; "
             + (
-                f"choose numbers that divide {layers}, as one program runs all stages"
+                f"write numbers whose product divides {layers}, as one program runs all stages, or "
+                "another schedule with stage_layers"
                 if plan.pipeline == CIRCULAR
                 else f"write how many each has, such as stage_layers = {near}"
             )
@@ -50,19 +52,37 @@ def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
     return (0, *accumulate(given or [layers // parts] * parts))
 
 
+def _check_axes(plan: Plan) -> None:
+    """Raise PlanError for a rule or an annotation that gives a tensor the axis of the stages."""
+    rules = {f"rules.{key}": axes_of(rule) for key, rule in plan.rules.items()}
+    noted = {
+        f"annotate.{name}": tuple(axis for rule in given for axis in axes_of(rule))
+        for name, given in plan.annotate.items()
+    }
+    for where, axes in (rules | noted).items():
+        for axis in axes:
+            if axis in STAGE_AXES:
+                raise PlanError(
+                    f"plan.{where} shards over {axis!r}, which cuts the model between its layers "
+                    "and shards nothing inside of a stage; write another axis, or leave it out"
+                )
+
+
 def _check_parts(plan: Plan, parts: int, layers: int, model: str) -> None:
     if parts > layers:
+        chunks = layers // plan.stages
+        most = f"virtual_stages = {chunks} at most" if chunks else f"at most {layers} stages"
         raise PlanError(
             f"the mesh has {_parts(plan)}, but {model} has {layers} layers, and each needs one; "
-            f"write at most {layers}"
+            f"write {most}"
         )
 
 
 def _check_given(given: Sequence[int], parts: int, layers: int, plan: Plan) -> None:
     if len(given) != parts:
         raise PlanError(
-            f"plan.stage_layers has {len(given)} numbers, but there are {_parts(plan)}; write one "
-            "for each"
+            f"plan.stage_layers has {len(given)} number{'s' * (len(given) > 1)}, but there are "
+            f"{_parts(plan)}; write one for each"
         )
     if sum(given) != layers:
         raise PlanError(

@@ -130,7 +130,8 @@ def wanted(path: Sequence[str]) -> str:
         case ["model", "hf"]:
             return "the path of a config.json, in quotes"
     kind = FIELDS[path[0]][path[1]]
-    return _KINDS[int if kind == Mapping[str, int] and len(path) > 2 else kind][1]
+    counts = kind in (Mapping[str, int], Sequence[int])
+    return _KINDS[int if counts and len(path) > 2 else kind][1]
 
 
 def required(kind: type) -> tuple[str, ...]:

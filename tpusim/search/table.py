@@ -88,6 +88,6 @@ def written(value: Any) -> float | str:
 
 
 def _part(value: Any) -> str:
-    if isinstance(value, str):
-        return value
+    if isinstance(value, int | str):
+        return str(value)
     return "+".join(map(_part, value or ())) or "none"

@@ -312,6 +312,23 @@ def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"num_pipeline_microbatches": 8, "megablox": False, "remat_policy": "minimal"},
+         "changes nothing here: num_pipeline_microbatches = 8, megablox = false"),
+        ({"expert_shard_attention_option": "context"},
+         "not modelled: attention sharded otherwise than over fsdp by the experts "
+         "(expert_shard_attention_option = 'context')"),
+        ({"mtp_num_layers": 1},
+         "not modelled: the layers that predict further tokens (mtp_num_layers = 1)"),
+    ],
+)  # fmt: skip
+def test_no_override_is_ignored_in_silence(given: dict[str, object], note: str) -> None:
+    assert run(**given).notes == (note,)
+    assert run().notes == ()
+
+
 def test_many_ignored_keys_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "mine.yml"
     file.write_text("".join(f"grain_{i}: 1\n" for i in range(40)), "utf-8")

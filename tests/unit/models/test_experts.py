@@ -142,7 +142,7 @@ def test_a_mask_of_places_has_no_gradient() -> None:
     ("fields", "sentence"),
     [
         ({"experts": 0, "experts_per_token": 2}, "experts_per_token is 2, but the model has no "
-         "experts; give experts, or leave experts_per_token out"),
+         "experts; give experts, or write experts_per_token = 0"),
         ({"experts": 0, "experts_per_token": 0}, "expert_mlp is 128, but the model has no experts"),
         ({"experts": 0, "experts_per_token": 0, "expert_mlp": 0, "shared_mlp": 64}, "shared_mlp is "
          "64, but"),
@@ -162,3 +162,17 @@ def test_experts_that_cannot_be(fields: dict[str, int], sentence: str) -> None:
     with pytest.raises(ModelError) as caught:
         moe(**fields)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"experts": "8"}, "transformer: experts is '8'; it must be a whole number"),
+    ({"expert_every": 1.5}, "transformer: expert_every is 1.5; it must be a whole number"),
+    ({"shared_mlp": None}, "transformer: shared_mlp is None; it must be a whole number"),
+    ({"dense_layers": True}, "transformer: dense_layers is True; it must be a whole number"),
+    ({"qk_norm": 1}, "transformer: qk_norm is 1; it must be True or False"),
+    ({"activation": 3}, "transformer: activation is 3; it must be text"),
+])  # fmt: skip
+def test_fields_of_another_type_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError) as told:
+        Transformer(layers=2, embed=64, mlp=128, heads=4, vocab=256, **changes)
+    assert str(told.value) == sentence

@@ -87,6 +87,13 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
          "names 'fsdp' twice; an axis shards one dimension of a tensor, once"),
         (MESH, {"rules": {"act_embed": ["tensor", "tensor"]}}, "plan.rules.act_embed names "
          "'tensor' twice"),
+        (MESH, {"schedule": 0}, "plan.schedule is 0: valid are"),
+        (MESH, {"dispatch": []}, "plan.dispatch is []: valid are one_hot, sort"),
+        (MESH, {"rules": "embed"}, "plan.rules is 'embed'; write a table, such as {'act_embed'"),
+        (MESH, {"rules": {"embed": 3}}, "plan.rules.embed is 3; write an axis, a list of axes or"),
+        (MESH, {"annotate": [HIDDEN]}, f"plan.annotate is ['{HIDDEN}']; write a table, such as"),
+        (MESH, {"annotate": {HIDDEN: 3}}, f"plan.annotate.{HIDDEN} is 3; write an entry for each"),
+        (MESH, {"annotate": {HIDDEN: [3]}}, f"plan.annotate.{HIDDEN}[0] is 3; write an axis"),
         (MESH, {"vocab_tiles": 0}, "plan.vocab_tiles is 0; it must be a whole number of at least "
          "1"),
         (MESH, {"vocab_tiles": 12}, "plan.vocab_tiles is 12, which does not divide the 128 tokens "

@@ -221,3 +221,8 @@ def test_one_kernel_takes_its_keys_in_one_way() -> None:
         small(), {"fsdp": 4, "a": 2, "b": 2}, context_exchange={"a": "ring", "b": "gather"}
     )
     assert "has a ring over 'a' and a gather over 'b'" in text
+
+
+def test_ways_for_no_axis_are_refused() -> None:
+    with pytest.raises(PlanError, match="context_exchange is empty; write"):
+        plan_of(MESH, context_exchange={})

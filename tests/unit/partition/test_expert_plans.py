@@ -10,6 +10,7 @@ from plans import any_program_of, comms, flat, payload, plan_of, sizes_of, small
 from tpusim.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
+from tpusim.partition import check_together
 from tpusim.partition.experts import busiest, loads
 from tpusim.partition.template import Purpose
 from tpusim.phase import Phase
@@ -198,8 +199,13 @@ def test_whatever_else_a_plan_says_runs_with_experts(
 def test_a_plan_of_experts_that_cannot_be(
     mesh: dict[str, int], changes: dict[str, Any], sentence: str
 ) -> None:
+    def made() -> None:
+        plan = plan_of(mesh, **changes)
+        check_together(plan)
+        template_of(moe(), plan)
+
     with pytest.raises(PlanError) as caught:
-        template_of(moe(), plan_of(mesh, **changes))
+        made()
     assert sentence in str(caught.value)
 
 

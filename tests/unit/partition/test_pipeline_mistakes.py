@@ -12,17 +12,26 @@ from tpusim.simulation import simulate
 POD = Slice("v5e", "4x4")
 MESH = {"stage": 4, "fsdp": 4}
 AXIS = "but no axis of the mesh has stages; write one, such as stage = 4"
+INSIDE = ("which cuts the model between its layers and shards nothing inside of a stage; write "
+          "another axis, or leave it out")  # fmt: skip
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"layers": 3}, "the mesh has 4 stages, but transformer has 3 layers, and each needs one; "
-     "write at most 3"),
+     "write at most 3 stages"),
+    ({"schedule": "interleaved", "virtual_stages": 4}, "the mesh has 4 stages x 4 virtual stages, "
+     "but transformer has 8 layers, and each needs one; write virtual_stages = 2 at most"),
     ({"layers": 10}, "transformer has 10 layers, which 4 stages cannot share equally; write how "
      "many each has, such as stage_layers = [3, 3, 2, 2]"),
     ({"layers": 12, "schedule": "circular", "virtual_stages": 2}, "transformer has 12 layers, "
-     "which 4 stages x 2 virtual stages cannot share equally; choose numbers that divide 12, as "
-     "one program runs all stages"),
+     "which 4 stages x 2 virtual stages cannot share equally; write numbers whose product divides "
+     "12, as one program runs all stages, or another schedule with stage_layers"),
     ({"stage_layers": [4, 4]}, "plan.stage_layers has 2 numbers, but there are 4 stages; write one "
      "for each"),
+    ({"stage_layers": [8]}, "plan.stage_layers has 1 number, but there are 4 stages; write one for "
+     "each"),
+    ({"rules": {"embed": "stage"}}, f"plan.rules.embed shards over 'stage', {INSIDE}"),
+    ({"annotate": {"layer/q": ["fsdp", ["stage"], None, None]}},
+     f"plan.annotate.layer/q shards over 'stage', {INSIDE}"),
     ({"stage_layers": [3, 2, 2, 2]}, "plan.stage_layers adds up to 9 layers, but the model has 8; "
      "write numbers that add up to 8"),
     ({"stage_layers": [8, 0, 0, 0]}, "plan.stage_layers[1] is 0; it must be a whole number of at "
@@ -37,11 +46,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
      "so there is nothing to interleave; write virtual_stages = 2 or more, or schedule = '1f1b'"),
     ({"virtual_stages": 2}, "plan.virtual_stages is 2, but the schedule 1f1b has one part of the "
      "model a stage; write schedule = 'interleaved' or 'circular', or leave it out"),
-    ({"schedule": "interleaved", "virtual_stages": 2, "microbatches": 2}, "schedule='interleaved' "
-     "takes the microbatches in rounds of as many as there are stages, and 2 microbatches are no "
-     "multiple of 4 stages; take a multiple"),
-    ({"schedule": "zb-h1", "microbatches": 2}, "schedule='zb-h1' cannot fill 4 stages with 2 "
-     "microbatches; take at least 4, or schedule=\"1f1b\""),
+    ({"schedule": "interleaved", "virtual_stages": 2, "microbatches": 2}, "plan.microbatches "
+     "is 2, but the schedule interleaved takes them in rounds of as many as there are stages; "
+     "write a multiple of 4"),
+    ({"schedule": "zb-h1", "microbatches": 2}, "plan.microbatches is 2, too few for the "
+     "schedule zb-h1 to fill 4 stages; write at least 4, or schedule = '1f1b'"),
     ({"schedule": "circular", "virtual_stages": 2, "microbatches": 2}, "plan.microbatches is 2, "
      "too few for a circular pipeline of 4 stages x 2 virtual stages; write at least 4"),
     ({"schedule": "zb-h1", "offload": ["layer_in"]}, "plan.offload is ['layer_in'], but the "

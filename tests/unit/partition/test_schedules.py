@@ -14,9 +14,9 @@ from tpusim.program import Pass
         (("1f1b", 0, 8), "a pipeline cannot have 0 stages; give at least 1"),
         (("gpipe", 4, 0), "a pipeline cannot have 0 microbatches; give at least 1"),
         (("interleaved", 4, 8, 0), "a pipeline cannot have 0 chunks; give at least 1"),
-        (("interleaved", 4, 6, 2), "6 microbatches are no multiple of 4 stages; take a multiple"),
-        (("zb-h1", 4, 3), "cannot fill 4 stages with 3 microbatches; take at least 4, or"),
-        (("zb-h2", 4, 6), "cannot fill 4 stages with 6 microbatches; take at least 7, or"),
+        (("interleaved", 4, 6, 2), "plan.microbatches is 6, but the schedule interleaved"),
+        (("zb-h1", 4, 3), "too few for the schedule zb-h1 to fill 4 stages; write at least 4, or"),
+        (("zb-h2", 4, 6), "too few for the schedule zb-h2 to fill 4 stages; write at least 7, or"),
         (("gpipe", 4, 8, 2), "has one chunk a stage, not 2; take schedule=\"interleaved\""),
     ],
 )  # fmt: skip

@@ -83,6 +83,22 @@ def test_what_is_refused_is_a_row_with_its_reason() -> None:
     assert (table["hbm_bytes"] == POD.chip.device.hbm_usable_bytes).all()
 
 
+def test_values_that_contradict_each_other_are_rows_beside_those_that_do_not() -> None:
+    base = replace(BASE, mesh={"stage": 2, "fsdp": 8}, microbatches=4)
+    vary = {"schedule": ["1f1b", "interleaved"], "virtual_stages": [1, 2]}
+    model = replace(MODEL, layers=4)
+    table = sweep(model, POD, Space(base=base, vary=vary), workers=1)
+    assert list(table["status"]) == ["ok", "refused", "refused", "ok"]
+    assert table.loc[1, "reason"].startswith("plan.virtual_stages is 2, but the schedule 1f1b")
+
+
+def test_layers_of_stages_are_tried_and_written_down() -> None:
+    base = replace(BASE, mesh={"stage": 2, "fsdp": 8}, microbatches=4)
+    table = swept(Space(base=base, vary={"stage_layers": [[1, 1], [2, 1]]}))
+    assert list(table["stage_layers"]) == ["1, 1", "2, 1"]
+    assert list(table["status"]) == ["ok", "refused"]
+
+
 def test_a_sweep_of_refused_plans_has_the_same_columns() -> None:
     refused = swept(space(base=ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=7)))
     assert set(refused[refused["fsdp"] * refused["data"] > 1]["status"]) == {"refused"}

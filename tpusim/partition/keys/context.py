@@ -15,6 +15,12 @@ CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
 def check(plan: "Plan") -> None:
     """Raise PlanError for an exchange that is none."""
     check_flag("plan.context_balanced", plan.context_balanced)
+    if isinstance(plan.context_exchange, Mapping) and not plan.context_exchange:
+        ways = ", ".join(map(repr, CONTEXT_EXCHANGES))
+        raise PlanError(
+            f"plan.context_exchange is empty; write one of {ways}, or one of them for each axis, "
+            "such as { context = 'ring' }"
+        )
     for axis, way in _ways(plan.context_exchange):
         if way not in CONTEXT_EXCHANGES:
             at = f"plan.context_exchange.{axis}" if axis else "plan.context_exchange"

@@ -14,12 +14,8 @@ EXCHANGES = ("all-to-all", "gather", "ring")
 
 
 def check(plan: "Plan") -> None:
-    """Raise PlanError for a number that its key cannot have, and for keys that contradict."""
-    _check_numbers(plan, plan.capacity_factor, plan.expert_skew, plan.expert_buffer)
-    _check_together(plan, plan.capacity_factor, plan.expert_skew, plan.expert_buffer)
-
-
-def _check_numbers(plan: "Plan", capacity: float, skew: float, room: float) -> None:
+    """Raise PlanError for a number that its key cannot have."""
+    capacity, skew, room = plan.capacity_factor, plan.expert_skew, plan.expert_buffer
     if not is_number(capacity) or not 0 <= capacity < inf:
         raise PlanError(
             f"plan.capacity_factor is {capacity!r}; write a number above 0, such as 1.25, or 0 to "
@@ -38,7 +34,9 @@ def _check_numbers(plan: "Plan", capacity: float, skew: float, room: float) -> N
         raise PlanError(f"plan.seed is {plan.seed!r}; it must be a whole number")
 
 
-def _check_together(plan: "Plan", capacity: float, skew: float, room: float) -> None:
+def check_together(plan: "Plan") -> None:
+    """Raise PlanError for keys that contradict each other."""
+    capacity, skew, room = plan.capacity_factor, plan.expert_skew, plan.expert_buffer
     if plan.dispatch == "one_hot" and not capacity:
         raise PlanError(
             "plan.dispatch is 'one_hot', but plan.capacity_factor is 0: a mask has a fixed number "

@@ -22,6 +22,17 @@ _CHUNKED = (*(name for name, kind in OF_SLOTS.items() if kind.chunked), CIRCULAR
 
 
 def check(plan: "Plan") -> None:
+    """Raise PlanError for layers of stages that are no list of whole numbers."""
+    if not is_list(plan.stage_layers):
+        raise PlanError(
+            f"plan.stage_layers is {plan.stage_layers!r}; write a list of whole numbers, such as "
+            "[16, 16, 15]"
+        )
+    for place, layers in enumerate(plan.stage_layers):
+        check_positive(f"plan.stage_layers[{place}]", layers)
+
+
+def check_together(plan: "Plan") -> None:
     """Raise PlanError for keys of a pipeline that contradict each other."""
     staged = any(axis in plan.mesh for axis in STAGE_AXES)
     given = {"schedule": plan.schedule, "stage_layers": plan.stage_layers}
@@ -32,13 +43,6 @@ def check(plan: "Plan") -> None:
                 "stage = 4"
             )
     _check_schedule(plan, plan.schedule or "1f1b")
-    if not is_list(plan.stage_layers):
-        raise PlanError(
-            f"plan.stage_layers is {plan.stage_layers!r}; write a list of whole numbers, such as "
-            "[16, 16, 15]"
-        )
-    for place, layers in enumerate(plan.stage_layers):
-        check_positive(f"plan.stage_layers[{place}]", layers)
 
 
 def _check_schedule(plan: "Plan", schedule: str) -> None:

@@ -43,5 +43,6 @@ def check_words(plan: "Plan") -> None:
     """Raise PlanError for a word that is none of its key's."""
     for key, choices in {**_CHOICES, **_OPTIONAL}.items():
         value = getattr(plan, key)
-        if value not in choices and (value or key not in _OPTIONAL):
+        empty = isinstance(value, str) and not value and key in _OPTIONAL
+        if not empty and (not isinstance(value, str) or value not in choices):
             raise PlanError(f"plan.{key} is {value!r}: {nearest(str(value), choices)}")

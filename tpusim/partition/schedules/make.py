@@ -54,13 +54,13 @@ def _check(name: str, kind: _Kind, stages: int, microbatches: int, chunks: int) 
             raise PlanError(f"a pipeline cannot have {number} {what}; give at least 1")
     if kind.chunked and microbatches % stages:
         raise PlanError(
-            f"schedule={name!r} takes the microbatches in rounds of as many as there are stages, "
-            f"and {microbatches} microbatches are no multiple of {stages} stages; take a multiple"
+            f"plan.microbatches is {microbatches}, but the schedule {name} takes them in rounds of "
+            f"as many as there are stages; write a multiple of {stages}"
         )
     if microbatches < kind.least(stages):
         raise PlanError(
-            f"schedule={name!r} cannot fill {stages} stages with {microbatches} microbatches; take "
-            f'at least {kind.least(stages)}, or schedule="1f1b"'
+            f"plan.microbatches is {microbatches}, too few for the schedule {name} to fill "
+            f"{stages} stages; write at least {kind.least(stages)}, or schedule = '1f1b'"
         )
     if chunks > 1 and not kind.chunked:
         raise PlanError(
