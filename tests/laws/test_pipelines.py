@@ -264,6 +264,7 @@ def test_all_files_of_a_report_are_written() -> None:
     for stage in range(STAGES):
         assert f"stage {stage} on stage=4" in files["program.txt"].decode()
     told = json.loads(files["result.json"])["pipeline"]
+    assert len(told.pop("each")) == STAGES
     assert told == {
         "schedule": "interleaved", "stages": STAGES, "virtual_stages": 2,
         "microbatches": MICROBATCHES, "bubble": found.bubble, "fullest_stage": found.lane,
