@@ -3,17 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from tpusim.engine import Calls, Record
 from tpusim.partition import CIRCULAR, part_bounds, schedule_of
 from tpusim.partition.plan import STAGE_AXES
 from tpusim.program import Call, Pass, Program, Slot, counted
 from tpusim.result import BUBBLE, Result, memory_held
-from tpusim.trips import slot_of, trips
-
-Span: TypeAlias = tuple[int, int]
-"""Start and end, in picoseconds."""
+from tpusim.trips import Span, slot_of, trips
 
 PAUSES = (BUBBLE, *STAGE_AXES)
 """Labels of what is between the runs of a stage: waits for others, and for messages."""
@@ -150,19 +147,21 @@ def slots_ran(
 def _in_trips(result: Result) -> Iterator[StageUse]:
     """The stages of a circular pipeline."""
     made, end = trips(result.program, result.timeline), result.timeline.total_ps
-    every = sorted((t.start_ps, t.end_ps) for each in made.values() for t in each)
-    edges = [(0, 0), *every, (end, end)]
-    other = tuple((a, b) for (_, a), (b, _) in pairwise(edges) if a < b)
-    sent = tuple((trip.sends_ps, trip.end_ps) for each in made.values() for trip in each)
+    every = [trip for each in made.values() for trip in each]
+    sent = tuple(sorted(span for trip in every for span in trip.sent))
+    beside = [span for trip in every for span in trip.other]
+    within = sorted([*(trip.work for trip in every), *sent, *beside])
+    between = pairwise([(0, 0), *within, (end, end)])
+    other = tuple(sorted([*beside, *((a, b) for (_, a), (b, _) in between if a < b)]))
     for stage in range(result.plan.stages):
         ran, unread = list[Ran](), list[Span]()
         for kind, each in made.items():
             for number, trip in enumerate(each):
                 slot = slot_of(kind, number, stage, result.plan)
                 if slot is None:
-                    unread.append((trip.start_ps, trip.sends_ps))
+                    unread.append(trip.work)
                 else:
-                    ran.append(Ran(slot, trip.start_ps, trip.sends_ps))
+                    ran.append(Ran(slot, *trip.work))
         yield StageUse(
             stage=stage, layers=_layers(result, stage), besides="a share of embedding, head, loss",
             ran=tuple(ran), sent=sent, other=other, unread=tuple(unread),

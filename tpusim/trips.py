@@ -5,8 +5,10 @@ microbatches in order through the first chunk, then through the next. The backwa
 forward one run backwards.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Record, Timeline
@@ -14,6 +16,9 @@ from tpusim.partition.circular import BUBBLE, PIPELINE
 from tpusim.partition.plan import STAGE_AXES, Plan
 from tpusim.phase import Phase
 from tpusim.program import Loop, Pass, Program, Slot, counted
+
+Span: TypeAlias = tuple[int, int]
+"""Start and end, in picoseconds."""
 
 LOOP_NAMES = {
     Pass.FORWARD: f"{PIPELINE}/{Phase.FORWARD}", Pass.BACKWARD: f"{PIPELINE}/{Phase.BACKWARD}",
@@ -23,11 +28,15 @@ LOOP_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """One trip of a loop (ps): work from its start, then the permute, alike on all stages."""
+    """One trip of a loop (ps), alike on all stages.
 
-    start_ps: int
-    sends_ps: int
-    end_ps: int
+    work: the longest span in which the core does not wait for a permute, which is the chunk's.
+    sent: when it waits for one. other: what it does before and after, with what is passed on.
+    """
+
+    work: Span
+    sent: tuple[Span, ...]
+    other: tuple[Span, ...]
 
 
 def trips(program: Program, timeline: Timeline) -> dict[Pass, tuple[Trip, ...]]:
@@ -36,29 +45,41 @@ def trips(program: Program, timeline: Timeline) -> dict[Pass, tuple[Trip, ...]]:
     by_name: dict[str, list[Record]] = {}
     for record in timeline.tasks:
         by_name.setdefault(record.name, []).append(record)
+    waits = sorted(_waits(timeline))
     return {
         kind: tuple(
             trip
             for each in (name, name + BUBBLE) if each in loops
-            for trip in _trips(loops[each], by_name)
+            for trip in _trips(loops[each], by_name, waits)
         )
         for kind, name in LOOP_NAMES.items()
     }  # fmt: skip
 
 
-def _trips(loop: Loop, by_name: dict[str, list[Record]]) -> Iterator[Trip]:
-    """Each trip is over when its last operation is, a permute that the core waits in."""
+def _waits(timeline: Timeline) -> Iterator[Span]:
+    """When the core waits for a permute over stages, or makes one that it waits in."""
+    on_core = (record for record in timeline.tasks if record.stream == CORE)
+    for record in (*on_core, *timeline.waits):
+        if not {*STAGE_AXES}.isdisjoint(record.label.split("+")):
+            yield from ((start, start + record.duration_ps) for start in record.starts())
+
+
+def _trips(loop: Loop, by_name: dict[str, list[Record]], waits: Sequence[Span]) -> Iterator[Trip]:
+    """Each trip is over when its last operation is."""
     names = {op.name for op, _ in counted(loop.body)}
-    records = [record for name in names for record in by_name.get(name, ())]
-    permutes = [r for r in records if r.stream == CORE and set(r.label.split("+")) & {*STAGE_AXES}]
-    last = next(record for record in permutes if record.name == loop.body[-1].name)
-    begin = min(record.start_ps for record in records)
-    sends = sorted({start for record in permutes for start in record.starts()})
-    ends = sorted(start + last.duration_ps for record in by_name[last.name]
+    begin = min(record.start_ps for name in names for record in by_name.get(name, ()))
+    ends = sorted(start + record.duration_ps for record in by_name[loop.body[-1].name]
                   for start in record.starts())  # fmt: skip
     for end in ends:
-        yield Trip(begin, next(start for start in sends if begin <= start < end), end)
+        yield _trip(begin, end, [wait for wait in waits if begin <= wait[0] and wait[1] <= end])
         begin = end
+
+
+def _trip(begin: int, end: int, sent: Sequence[Span]) -> Trip:
+    edges = [(begin, begin), *sent, (end, end)]
+    pieces = [(done, start) for (_, done), (start, _) in pairwise(edges) if done < start]
+    work = max(pieces, key=lambda piece: piece[1] - piece[0])
+    return Trip(work, tuple(sent), tuple(piece for piece in pieces if piece != work))
 
 
 def slot_of(kind: Pass, trip: int, stage: int, plan: Plan) -> Slot | None:
