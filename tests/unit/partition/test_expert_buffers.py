@@ -9,7 +9,7 @@ from plans import any_program_of, flat, plan_of, small
 from tpusim.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.partition import Plan, check_together
 from tpusim.partition.experts import Room
 from tpusim.program import Collective, Compute, Matmul, Vector
 from tpusim.simulation import simulate
@@ -95,7 +95,7 @@ def test_a_capacity_sizes_its_buffers_itself() -> None:
 )
 def test_mistakes_are_told(changes: dict[str, float], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
-        plan_of(MESH, **changes)
+        check_together(plan_of(MESH, **changes))
 
 
 def test_a_model_without_experts_has_no_such_buffers() -> None:
