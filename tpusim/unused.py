@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from tpusim.graph import Attention, Graph, walk
 from tpusim.models import Transformer
 from tpusim.partition import Plan, stage_plan
-from tpusim.partition.context import ALL_TO_ALL, GATHER, exchanged_by
+from tpusim.partition.context import exchanged_by
+from tpusim.partition.keys.context import ALL_TO_ALL, GATHER
 from tpusim.partition.layout import Axes
 from tpusim.partition.rules import idle_rules, resolve
 from tpusim.steps import planned_graph

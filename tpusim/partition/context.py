@@ -16,14 +16,13 @@ from typing import TypeGuard
 
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, walk
+from tpusim.partition.keys.context import ALL_TO_ALL, GATHER, RING
 from tpusim.partition.layout import Axes
 from tpusim.partition.plan import Plan
 from tpusim.phase import Phase
 
 CONTEXT = "context"
 """The axis that shards sequences where no other is named."""
-
-GATHER, RING, ALL_TO_ALL = "gather", "ring", "all-to-all"
 
 
 def named_axes(plan: Plan) -> Axes:

@@ -12,7 +12,6 @@ from math import prod
 from tpusim.errors import PlanError, nearest
 from tpusim.graph import COPIES, TILE, Graph, Role, Tensor, walk, whole_dim
 from tpusim.partition.context import (
-    ALL_TO_ALL,
     CONTEXT,
     check_sequence,
     exchanged_by,
@@ -22,6 +21,7 @@ from tpusim.partition.context import (
     named_axes,
 )
 from tpusim.partition.experts import check_experts
+from tpusim.partition.keys.context import ALL_TO_ALL
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan, Rule
 

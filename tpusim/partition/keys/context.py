@@ -9,7 +9,7 @@ from tpusim.partition.keys.values import check_flag
 if TYPE_CHECKING:
     from tpusim.partition.plan import Plan
 
-CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
+GATHER, RING, ALL_TO_ALL = CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
 
 
 def check(plan: "Plan") -> None:
@@ -34,12 +34,12 @@ def _ways(given: Any) -> list[tuple[str, Any]]:
 
 def exchanges_heads(plan: "Plan") -> bool:
     """Whether some axis shards heads instead of tokens in kernels."""
-    return any(way == "all-to-all" for _, way in _ways(plan.context_exchange))
+    return any(way == ALL_TO_ALL for _, way in _ways(plan.context_exchange))
 
 
 def text(plan: "Plan") -> str:
     """How keys and values cross the axes of the sequence, where they are not gathered."""
     late = "" if plan.context_balanced else ", context not balanced"
     ways = [(axis or "the context", way) for axis, way in _ways(plan.context_exchange)
-            if axis or way != "gather"]  # fmt: skip
+            if axis or way != GATHER]  # fmt: skip
     return "".join(f", {way} over {axis}" for axis, way in ways) + late
