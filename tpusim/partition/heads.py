@@ -1,13 +1,12 @@
 """Copies behind exchanges of tokens for heads: what came lies in the order of its senders."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeGuard
 
-from tpusim.graph import Pointwise, Tensor
 from tpusim.partition.passes import Entry, Planned
+from tpusim.partition.relayout import copied_around
 from tpusim.partition.scope import HEADS, TOKENS
-from tpusim.partition.template import Buffer, Calc
+from tpusim.partition.template import Buffer
 from tpusim.program import CollectiveKind
 
 
@@ -20,25 +19,10 @@ def with_turned_heads(entries: Sequence[Entry], buffers: dict[str, Buffer]) -> l
     """
     result: list[Entry] = []
     for entry in entries:
-        if not _is_exchange(entry):
+        if _is_exchange(entry):
+            result.extend(copied_around(entry, (False, True), "turn", buffers))
+        else:
             result.append(entry)
-            continue
-        (comm,) = entry.comms
-        (made,) = comm.writes
-        came = f"{made} as it came"
-        buffers[came] = buffers[made]
-        local = buffers[made].local
-        tensor = Tensor(comm.tensor, local.dims, dtype=comm.dtype)
-        turned = replace(tensor, name=f"{tensor.name} turned")
-        group = Pointwise(
-            f"{comm.tensor}/turn", (tensor,), (turned,), 0.0, over=local.dims[-1:], keeps="",
-            alone=True, phase=comm.phase,
-        )  # fmt: skip
-        split = tuple((dim, axes) for dim, axes in local.split().items() if axes)
-        result.append(replace(entry, comms=(replace(comm, writes=(came,)),)))
-        result.append(
-            Calc(name=f"turn/{made}", op=group, split=split, reads=(came,), writes=(made,))
-        )
     return result
 
 

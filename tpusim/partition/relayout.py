@@ -48,7 +48,7 @@ def with_relayouts(
         (comm,) = entry.comms
         by_sort = not sorted_keys.isdisjoint((*comm.reads, *comm.writes))
         sides = _of_sort(comm, buffers) if by_sort else _of_products(comm, buffers, sizes)
-        result.extend(_between(entry, comm, sides, "sort" if by_sort else "relayout", buffers))
+        result.extend(copied_around(entry, sides, "sort" if by_sort else "relayout", buffers))
     return result
 
 
@@ -75,9 +75,14 @@ def _of_sort(comm: Comm, buffers: Mapping[str, Buffer]) -> tuple[bool, bool]:
     return not there, there
 
 
-def _between(
-    entry: Planned, comm: Comm, sides: tuple[bool, bool], name: str, buffers: dict[str, Buffer]
+def copied_around(
+    entry: Planned, sides: tuple[bool, bool], name: str, buffers: dict[str, Buffer]
 ) -> tuple[Entry, ...]:
+    """An exchange with passes through HBM before it and after it, as `sides` say.
+
+    The copies are added to `buffers`.
+    """
+    (comm,) = entry.comms
     (source,), (made,) = comm.reads, comm.writes
     copied, turned = sides
     sent = _copy_of(source, name, "sent", buffers) if copied else source
@@ -100,8 +105,8 @@ def _pass(name: str, comm: Comm, source: str, made: str, buffers: Mapping[str, B
     tensor = Tensor(comm.tensor, local.dims, dtype=comm.dtype)
     turned = replace(tensor, name=f"{tensor.name} turned")
     group = Pointwise(
-        f"{comm.tensor}/turn", (tensor,), (turned,), 0.0, over=("slot",), keeps="", alone=True,
-        phase=comm.phase,
+        f"{comm.tensor}/turn", (tensor,), (turned,), 0.0, over=local.dims[-1:], keeps="",
+        alone=True, phase=comm.phase,
     )  # fmt: skip
     split = tuple((dim, axes) for dim, axes in local.split().items() if axes)
     return Calc(name=name, op=group, split=split, reads=(source,), writes=(made,))
