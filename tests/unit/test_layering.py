@@ -12,6 +12,7 @@ ROOT = Path(tpusim.__file__).parent
 ROWS = (
     {"errors", "phase"},
     {"units"},
+    {"textfile"},
     {"hardware", "graph", "program"},
     {"network"},
     {"models", "partition", "costs", "xla"},
@@ -26,7 +27,7 @@ ROWS = (
     {"__main__"},
 )
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
-FRONT_DOOR = ROWS[6]
+FRONT_DOOR = ROWS[7]
 """One room: how a step is laid and run, its result, and how that prints, belong together."""
 
 ROW |= {"": ROW["simulation"], "__version__": -1}

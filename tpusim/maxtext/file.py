@@ -11,9 +11,8 @@ from typing import Any
 import yaml
 
 from tpusim.errors import FileError
-from tpusim.units import format_bytes
+from tpusim.textfile import read_text
 
-LARGEST = 2**20
 PARENT = "base_config"
 DEEPEST = 8
 _LONGEST = 60
@@ -86,24 +85,9 @@ def parse(text: str) -> Any:
 
 
 def _text(path: Path) -> str:
+    instead = "the path of a MaxText config, or defaults for MaxText's own"
     try:
-        if path.is_dir() or (path.exists() and not path.is_file()):
-            raise FileError(f"{path}: not a regular file; give the path of a MaxText config")
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise FileError(f"{path}: {format_bytes(size)} is too large for a MaxText config")
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(
-            f"{path}: not a text file (byte {error.start} is not UTF-8); give a MaxText config"
-        ) from error
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(
-            f"{path}: cannot be read: {error.strerror}; give the path of a MaxText config, or "
-            "defaults for MaxText's own"
-        ) from error
+        return read_text(path, "a MaxText config", instead)
     except ValueError as error:
         raise FileError(f"{cut(repr(str(path)))} is no path; give that of a config") from error
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.errors import FileError
-from tpusim.units import format_bytes
+from tpusim.textfile import read_text
 
-LARGEST = 2**20
 _LONGEST = 60
 
 
@@ -24,11 +23,7 @@ def find(path: str | Path) -> Path:
 def read(path: Path) -> Mapping[str, Any]:
     """What a JSON file holds; `FileError` with one sentence if that is no object."""
     try:
-        found = json.loads(_text(path))
-    except UnicodeDecodeError as error:
-        raise FileError(
-            f"{path}: not a text file (byte {error.start} is not UTF-8); give a config.json"
-        ) from error
+        found = json.loads(read_text(path, "a config.json", "a config.json or its folder"))
     except json.JSONDecodeError as error:
         raise FileError(f"{path}: not valid JSON: {error}; give a config.json") from error
     except (ValueError, RecursionError) as error:
@@ -36,22 +31,6 @@ def read(path: Path) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise FileError(f"{path}: no JSON object; give a config.json, which begins with {{")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            raise FileError(f"{path}: not a regular file; give the path of a config.json")
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise FileError(f"{path}: {format_bytes(size)} is too large for a config.json")
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(
-            f"{path}: cannot be read: {error.strerror}; give a config.json or its folder"
-        ) from error
 
 
 def shown(value: object) -> str:

@@ -1,0 +1,32 @@
+"""The text of a file that a user names; what cannot be read is one sentence."""
+
+from pathlib import Path
+
+from tpusim.errors import FileError
+from tpusim.units import format_bytes
+
+LARGEST = 2**20
+"""Bytes of the largest config that is read."""
+
+
+def read_text(path: Path, what: str, instead: str) -> str:
+    """The text of a file, without a byte order mark.
+
+    what: what the file should be, such as `a config.json`. instead: what to give where nothing can
+    be read. Raises FileError; a path that is none raises ValueError, as `pathlib` does.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path}: not a regular file; give the path of {what}")
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise FileError(f"{path}: {format_bytes(size)} is too large for {what}")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{path}: not a text file (byte {error.start} is not UTF-8); give {what}"
+        ) from error
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{path}: cannot be read: {error.strerror}; give {instead}") from error
