@@ -75,12 +75,16 @@ class Flops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """One fused operation on the core."""
+    """One fused operation on the core.
+
+    source: the line of the user's code that it comes from, where that is known; so everywhere.
+    """
 
     name: str
     phase: Phase
     work: Work
     scope: str = ""
+    source: str = ""
     flops: Flops = field(default_factory=Flops)
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
@@ -107,6 +111,7 @@ class Collective:
     mode: Mode = Mode.SYNC
     algorithm: str = ""
     scope: str = ""
+    source: str = ""
     asked: bool = True
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
@@ -134,6 +139,7 @@ class Transfer:
     bytes: Number
     host_s: Number = 0.0
     scope: str = ""
+    source: str = ""
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()

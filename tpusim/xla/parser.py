@@ -27,12 +27,13 @@ def parsed(data: bytes) -> dict[str, Any]:
         module = hlo.hlo_module_from_text(module.to_string())
     text = module.to_string()
     head, _, rest = text.partition("\n")
+    body = re.search(r"^(?:%|ENTRY)", rest, re.MULTILINE)
     entry = re.search(r"^ENTRY %?(\S+)", rest, re.MULTILINE)
     roots = set(_ROOT.findall(rest))
     return {
         "name": module.name,
         "head": head,
-        "frames": rest[: re.search(r"^(?:%|ENTRY)", rest, re.MULTILINE).start()],
+        "frames": rest[: body.start()] if body else "",
         "entry": entry[1] if entry else "",
         "computations": [_computation(computation, roots) for computation in module.computations()],
     }
