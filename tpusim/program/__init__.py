@@ -28,7 +28,16 @@ from tpusim.program.ops import (
 )
 from tpusim.program.schedule import Pass, Schedule, Slot
 from tpusim.program.timing import StuckError, Timed, peak_alive, timed, unit_times
-from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
+from tpusim.program.work import (
+    Attention,
+    Convolution,
+    Estimate,
+    Matmul,
+    Number,
+    Several,
+    Vector,
+    Work,
+)
 
 __all__ = [
     "Alloc",
@@ -40,6 +49,7 @@ __all__ = [
     "Compute",
     "Convolution",
     "Dep",
+    "Estimate",
     "Flops",
     "Loop",
     "Matmul",
@@ -52,6 +62,7 @@ __all__ = [
     "Schedule",
     "Segment",
     "Send",
+    "Several",
     "Single",
     "Slot",
     "StuckError",
