@@ -7,7 +7,7 @@ slices a stack of layers reads one layer of it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log2, prod
+from math import ceil, log2, prod
 from typing import TypeAlias
 
 from tpusim.xla.attributes import called, target
@@ -103,7 +103,7 @@ def _operations(instruction: Instruction, operands: Operands, tally: Tally) -> f
     if op in ("reduce", "select-and-scatter"):
         return sum(_elements(operand) for operand in operands[: max(len(operands) // 2, 1)])
     if op == "reduce-window":
-        return out * _window_taps(instruction)
+        return out * (1 + ceil(log2(max(_window_taps(instruction), 1))))
     if op == "sort":
         return 2 * out * _rounds(instruction.arrays[0])
     if op in _IN_PLACE:
