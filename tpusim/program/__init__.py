@@ -24,6 +24,7 @@ from tpusim.program.ops import (
     TopOp,
     Transfer,
     TransferKind,
+    Wait,
     counted,
 )
 from tpusim.program.schedule import Pass, Schedule, Slot
@@ -60,6 +61,7 @@ __all__ = [
     "Transfer",
     "TransferKind",
     "Vector",
+    "Wait",
     "Work",
     "counted",
     "dumps",
