@@ -86,7 +86,7 @@ class Module:
     """An HLO module of one device of `devices` that run it.
 
     scheduled: whether the order of instructions is the order of issue. devices: partitions times
-    replicas.
+    replicas, each of which runs all partitions.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Module:
     scheduled: bool
     devices: int
     frames: Frames = field(default_factory=dict)
+    replicas: int = 1
 
     @property
     def main(self) -> Computation:

@@ -32,6 +32,7 @@ def module_from(tree: Mapping[str, Any]) -> Module:
         scheduled="is_scheduled=true" in head,
         devices=_number("num_partitions", head) * _number("replica_count", head),
         frames=_frames(tree["frames"]),
+        replicas=_number("replica_count", head),
     )
 
 
