@@ -12,8 +12,8 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _CALLED = re.compile(
-    r"(?:calls|to_apply|body|condition|branch_computations|true_computation|false_computation|"
-    r"called_computations)=\{?(%?[\w.\-]+(?:, ?%?[\w.\-]+)*)"
+    r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation|"
+    r"called_computations)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -39,11 +39,10 @@ def source(instruction: Instruction) -> tuple[str, int] | None:
 
 def called(instruction: Instruction, which: str = "") -> tuple[str, ...]:
     """Names of the computations that it calls; which: only those of this attribute (`body`)."""
-    text = instruction.attributes
     names: list[str] = []
-    for found in _CALLED.finditer(text):
-        if not which or text.startswith(which, found.start()):
-            names += [name.strip().lstrip("%") for name in found[1].split(",")]
+    for kind, single, several in _CALLED.findall(instruction.attributes):
+        if which in ("", kind):
+            names += [single] if single else [n.strip().lstrip("%") for n in several.split(",")]
     return tuple(names)
 
 
