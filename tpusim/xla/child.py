@@ -69,8 +69,8 @@ class Parser:
         assert child.stdin is not None
         assert child.stdout is not None
         timer = Timer(allowed, child.kill)
-        timer.start()
         began = monotonic()
+        timer.start()
         try:
             child.stdin.write(parser.framed(data))
             child.stdin.flush()
