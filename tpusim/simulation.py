@@ -10,7 +10,7 @@ from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
 from tpusim.partition import CIRCULAR, Plan
 from tpusim.placing import Engine, Run, fastest, run_on, ways
-from tpusim.result import Result, Verdicts, make_result
+from tpusim.plan_result import PlanResult, Verdicts, make_result
 from tpusim.steps import Step, planned_graph, planned_step
 
 MOST_CHIPS = 512
@@ -21,7 +21,7 @@ def simulate(
     model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True,
     placement: Placement | None = None, among: Sequence[Placement] | None = None,
     network: str = "flows",
-) -> Result:  # fmt: skip
+) -> PlanResult:  # fmt: skip
     """Simulate one training step of `model` under `plan` on `pod`.
 
     placement: in place of the plan's own. Where neither is given, it is the one of `among`

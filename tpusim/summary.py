@@ -5,9 +5,9 @@ from textwrap import wrap
 
 from tpusim.partition import CIRCULAR
 from tpusim.phase import Phase
-from tpusim.result import CONVENTION, PICO, Result, core_ps
+from tpusim.plan_result import PlanResult
+from tpusim.result import PICO, Result, core_ps
 from tpusim.units import format_bytes, format_seconds
-from tpusim.unused import unused
 
 WIDTH = 100
 MARGIN = 12
@@ -26,21 +26,19 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if not r.fits:
         yield from entry("DOES NOT FIT", infeasible_reason(r))
-    yield f"{r.model.name} on {r.pod} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
-    yield from entry("plan", str(r.plan))
-    yield from entry("placement", _placement(r))
-    if r.verdicts.network != "flows":
-        yield from entry("network", f"{r.verdicts.network}: every message over every link")
+    yield f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
+    for what, text in r.about():
+        yield from entry(what, text)
     yield ""
-    yield from entry("step time", _headline(r))
+    yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
-    yield from entry("", CONVENTION)
+    yield from entry("", r.convention)
     yield ""
     yield from _breakdown(r)
     yield ""
-    if r.plan.pipeline:
-        yield from entry("pipeline", _pipeline(r))
+    if r.pipelined:
+        yield from entry("pipeline", _pipeline(r.pipelined))
     if r.fits:
         yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
     yield from entry("links", _links(r))
@@ -56,25 +54,13 @@ def entry(head: str, text: str) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _placement(r: Result) -> str:
-    chosen = "given" if r.verdicts.placement_given else "chosen"
-    return f"{r.placement} ({chosen})" if r.placement.written else "nothing to place"
-
-
-def _headline(r: Result) -> str:
-    return (
-        f"{format_seconds(r.step_time_s)}, MFU {r.mfu:.1%}, HFU {r.hfu:.1%}, "
-        f"{r.tokens_per_s:,.0f} tokens/s, {r.tflops_per_device:.1f} TFLOP/s a device"
-    )
-
-
 def _gain(r: Result, ideal: Result) -> str:
     less = 1 - ideal.step_time_s / r.step_time_s
     change = f"{less:.1%} less" if less > 0 else "no less"
     return f"a perfect compiler (lowering ideal): {format_seconds(ideal.step_time_s)}, {change}"
 
 
-def _pipeline(r: Result) -> str:
+def _pipeline(r: PlanResult) -> str:
     """The schedule, the time in which stages wait or compute garbage, and the fullest stage."""
     plan = r.plan
     chunks = f" x {plan.virtual_stages} parts" if plan.virtual_stages > 1 else ""
@@ -149,17 +135,5 @@ def _notes(r: Result) -> Iterator[str]:
         need = format_bytes(r.host_need_bytes)
         text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
         yield from entry("note", text)
-    if r.verdicts.unread:
-        names = ", ".join(r.verdicts.unread)
-        yield from entry("note", f"not saved, as no backward pass reads it: {names}")
-    for text in unused(r.model, r.plan):
-        yield from entry("note", text)
-    for dim, size, axis, shards in r.verdicts.dropped:
-        text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
-        yield from entry("note", text)
-    groups: dict[tuple[str, int], list[str]] = {}
-    for what, tensor, times in r.unasked:
-        groups.setdefault((what, times), []).append(tensor)
-    for (what, times), tensors in groups.items():
-        text = f"nobody asked for the {what} of {', '.join(tensors)} ({times} a step)"
+    for text in r.notes():
         yield from entry("note", text)

@@ -19,7 +19,7 @@ ROWS = (
     {"engine"},
     {
         *("loads", "placing", "steps", "simulation", "explain", "result", "summary"),
-        *("stages", "stage_table", "totals", "trips", "unused"),
+        *("plan_result", "stages", "stage_table", "totals", "trips", "unused"),
     },
     {"search", "report", "validation", "runfile"},
     {"maxtext"},

@@ -11,9 +11,9 @@ from tpusim.explain import (
     explain_collectives,
     explain_placement,
 )
+from tpusim.plan_result import PlanResult
 from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
-from tpusim.result import Result
 from tpusim.runfile import Run, blame, read_run
 from tpusim.simulation import simulate
 from tpusim.stage_table import PipelineTable, explain_pipeline
@@ -21,7 +21,7 @@ from tpusim.summary import entry, summary
 
 Explained: TypeAlias = PlacementTable | CollectiveTable | PipelineTable
 
-EXPLAINED: Mapping[str, Callable[[Result], Explained]] = {
+EXPLAINED: Mapping[str, Callable[[PlanResult], Explained]] = {
     "placement": lambda result: explain_placement(result.model, result.plan, result.pod),
     "collectives": explain_collectives,
     "pipeline": explain_pipeline,
@@ -81,7 +81,7 @@ def simulation(
     return "\n\n".join(parts)
 
 
-def _stats(result: Result) -> Iterator[str]:
+def _stats(result: PlanResult) -> Iterator[str]:
     """What the simulation of the plan cost."""
     stats = result.timeline.stats
     yield (

@@ -7,9 +7,11 @@ from typing import TypeAlias, TypeGuard
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.communicate import Machine, collective_tasks
 from tpusim.costs.convolution import convolution_seconds
+from tpusim.costs.estimate import estimate_seconds
 from tpusim.costs.host import INPUT, host_tasks
 from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
+from tpusim.costs.rates import hbm_seconds
 from tpusim.costs.send import Sends
 from tpusim.costs.skew import skew_seconds
 from tpusim.costs.tasks import (
@@ -32,21 +34,25 @@ from tpusim.program import (
     Collective,
     Compute,
     Convolution,
+    Estimate,
     Loop,
     Matmul,
     Number,
     Op,
     Program,
     Segment,
+    Several,
     TopOp,
     Transfer,
     TransferKind,
     Vector,
+    Wait,
     Work,
 )
 
 HOST = "host"
 SKEW = "slice skew"
+WAIT = "wait"
 
 _SECONDS: Mapping[type, tuple[str, Callable[..., Number]]] = {
     Matmul: ("matmul", matmul_seconds),
@@ -57,18 +63,33 @@ _SECONDS: Mapping[type, tuple[str, Callable[..., Number]]] = {
 
 
 def work_seconds(work: Work, device: Device) -> Number:
-    """Seconds of an operation alone on the device. Raises PlanError for a dtype without a rate."""
+    """Seconds of an operation alone on the device. Raises PlanError for a dtype without a rate.
+
+    Parts that are one operation are launched once.
+    """
+    if isinstance(work, Estimate):
+        return estimate_seconds(work, device)
+    if isinstance(work, Several):
+        launches = (len(work.parts) - 1) * device.costs.op_launch
+        return sum(work_seconds(part, device) for part in work.parts) - launches
     return _SECONDS[type(work)][1](work, device)
+
+
+def work_label(work: Work) -> str:
+    """What the breakdown calls the operation's time; of several products, what the first is."""
+    if isinstance(work, Estimate):
+        return work.kind
+    first = work.parts[0] if isinstance(work, Several) else work
+    return _SECONDS[type(first)][0]
 
 
 def _compute(op: Compute, machine: Machine) -> Task:
     """A task on the core that draws its HBM bytes evenly over its seconds."""
-    label, seconds = _SECONDS[type(op.work)]
     return Task(
         name=op.name,
         phase=op.phase,
-        label=label,
-        work_s=float(seconds(op.work, machine.device)),
+        label=work_label(op.work),
+        work_s=float(work_seconds(op.work, machine.device)),
         bytes=float(op.work.read_bytes + op.work.write_bytes),
         uses=((HBM, 1),),
         deps=op.deps,
@@ -77,17 +98,28 @@ def _compute(op: Compute, machine: Machine) -> Task:
     )
 
 
-def _transfer(op: Transfer) -> Task:
-    """A task on its direction's stream to or from the host, over PCIe."""
-    link = TO_HOST if op.kind is TransferKind.TO_HOST else FROM_HOST
-    label = INPUT if op.kind is TransferKind.INPUT else HOST
+_TRANSFERS = {
+    TransferKind.TO_HOST: (HOST, (TO_HOST,)),
+    TransferKind.FROM_HOST: (HOST, (FROM_HOST,)),
+    TransferKind.INPUT: (INPUT, (FROM_HOST,)),
+    TransferKind.DMA: (str(TransferKind.DMA), ()),
+    TransferKind.SPARSECORE: (str(TransferKind.SPARSECORE), ()),
+}
+"""What a breakdown calls a wait for each kind, and the links that it uses besides HBM."""
+
+
+def _transfer(op: Transfer, machine: Machine) -> Task:
+    """A task on its kind's own stream; what stays on the chip goes at the rate of copies."""
+    label, links = _TRANSFERS[op.kind]
+    alone = 0.0 if links else float(hbm_seconds(op.bytes, 0, machine.device))
     return Task(
         name=op.name,
         phase=op.phase,
         label=label,
         stream=str(op.kind),
+        work_s=alone,
         bytes=float(op.bytes),
-        uses=((link, 1), (HBM, 1)),
+        uses=(*((link, 1) for link in links), (HBM, 1)),
         deps=op.deps,
         allocs=op.allocs,
         frees=op.frees,
@@ -100,11 +132,20 @@ def _tasks(op: Op, machine: Machine) -> tuple[TaskOp, ...]:
         return (_compute(op, machine),)
     if isinstance(op, Collective):
         return collective_tasks(op, machine)
+    if isinstance(op, Wait):
+        return (_wait(op),)
     if isinstance(op, Barrier):
         return (Task(name=op.name, phase=op.phase, label=SKEW, deps=op.deps),)
     if isinstance(op, Loop):
         return (TaskLoop(name=op.name, trips=op.trips, body=_body(op.body, machine)),)
-    return (_transfer(op),)
+    return (_transfer(op, machine),)
+
+
+def _wait(op: Wait) -> Task:
+    """A task of no length, before which the core waits."""
+    return Task(
+        name=op.name, phase=op.phase, label=WAIT, deps=op.deps, allocs=op.allocs, frees=op.frees
+    )
 
 
 def _body(body: tuple[Op, ...], machine: Machine) -> tuple[TaskOp, ...]:

@@ -119,16 +119,22 @@ class Collective:
 
 
 class TransferKind(StrEnum):
-    """Transfers between HBM and the host, over PCIe; `input` is the next step's batch."""
+    """Transfers of HBM beside the core.
+
+    With the host, over PCIe; `input` is the next step's batch. `dma`: with memory on the chip, VMEM
+    or CMEM. `sparsecore`: what a SparseCore copies or gathers, its bytes read and written.
+    """
 
     TO_HOST = "to-host"
     FROM_HOST = "from-host"
     INPUT = "input"
+    DMA = "dma"
+    SPARSECORE = "sparsecore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """An asynchronous copy between HBM and the host.
+    """An asynchronous copy from or to HBM.
 
     host_s: seconds that the host needs to make an `input`, beside the step before.
     """
@@ -163,6 +169,18 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The core waits for what it depends on, and does nothing itself."""
+
+    name: str
+    phase: Phase
+    scope: str = ""
+    deps: tuple[Dep, ...] = ()
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """`trips` runs of `body`; dependencies with a distance reach back within the same loop."""
 
@@ -171,7 +189,7 @@ class Loop:
     body: tuple["Op", ...]
 
 
-Single: TypeAlias = Compute | Collective | Transfer | Barrier
+Single: TypeAlias = Compute | Collective | Transfer | Barrier | Wait
 """An operation that is no loop."""
 
 

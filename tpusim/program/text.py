@@ -9,15 +9,25 @@ import numpy as np
 from tpusim.program.ops import (
     Barrier,
     Call,
-    Collective,
     Compute,
     Loop,
     Program,
     Send,
+    Single,
     TopOp,
     Transfer,
+    Wait,
 )
-from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
+from tpusim.program.work import (
+    Attention,
+    Convolution,
+    Estimate,
+    Matmul,
+    Number,
+    Several,
+    Vector,
+    Work,
+)
 from tpusim.units import format_bytes, format_seconds
 
 
@@ -63,9 +73,11 @@ def _operations(ops: Iterable[TopOp], indent: str) -> Iterator[str]:
             yield f"{indent}{op.phase:<9} {_line(op)}"
 
 
-def _line(op: Compute | Collective | Transfer | Barrier) -> str:
+def _line(op: Single) -> str:
     if isinstance(op, Compute):
         return f"{_work(op.work):<46} {op.name}"
+    if isinstance(op, Wait):
+        return f"wait for {', '.join(dep.op for dep in op.deps)}"
     if isinstance(op, Barrier):
         return f"barrier {'+'.join(op.axes)}  {op.name}"
     if isinstance(op, Transfer):
@@ -100,6 +112,10 @@ def _work(work: Work) -> str:
         case Vector():
             moved = work.read_bytes + work.write_bytes
             return f"vector {format_bytes(_one(moved))}"
+        case Estimate():
+            return f"{work.kind} of {_one(work.cycles) / 1000:.6g} thousand cycles"
+        case Several():
+            return " and ".join(_work(part) for part in work.parts)
 
 
 def _count(value: Number) -> str:

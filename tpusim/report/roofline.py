@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.phase import Phase
-from tpusim.program import Compute, Vector, counted
+from tpusim.program import Compute, Estimate, Several, Vector, Work, counted
 from tpusim.report.canvas import EDGE, SMALL, beside, device_of, head, legend, new_figure, quiet
 from tpusim.report.palette import INK, styles
 from tpusim.report.places import labels, places
@@ -89,9 +89,15 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
             )
     points.sort(key=lambda point: -point.seconds)
     works = [op.work for ops in computed.values() for op, _ in ops]
-    dtypes = {"bf16", *(work.dtype for work in works if not isinstance(work, Vector))}
+    dtypes = {"bf16", *(dtype for work in works for dtype in _dtypes(work))}
     fastest = max(sorted(dtypes), key=device.peak)
     return Roofline(tuple(points[:largest]), device.peak(fastest), device.hbm_bandwidth, fastest)
+
+
+def _dtypes(work: Work) -> tuple[str, ...]:
+    """What it multiplies; the compiler's own estimates do not say."""
+    parts = work.parts if isinstance(work, Several) else (work,)
+    return tuple(part.dtype for part in parts if not isinstance(part, Vector | Estimate))
 
 
 def _flops(op: Compute, devices: int) -> float:

@@ -57,7 +57,7 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"model": result.model.name, "slice": str(result.pod)},
+        "otherData": {"model": result.name, "slice": str(result.pod)},
         "traceEvents": events,
     }
 
@@ -82,7 +82,7 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
     _, end = result.timeline.lanes[lane]
     yield from _named(lane, STEPS, "Steps")
     numbers = {"step_time_s": result.step_time_s, "mfu": result.mfu, "hfu": result.hfu}
-    yield _complete(lane, STEPS, result.model.name, (0, end), numbers)
+    yield _complete(lane, STEPS, result.name, (0, end), numbers)
     for time, level in memory_levels(result, lane, every=every):
         at = {"pid": lane, "tid": STEPS, "ts": time / MICROSECOND}
         yield {"ph": "C", "name": "HBM", **at, "args": {"bytes": level}}
@@ -90,7 +90,10 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
 
 def _stages(result: Result) -> Iterator[Event]:
     """The slots of each stage of a pipeline, on a thread of its own, and the ways between them."""
-    plan, uses = result.plan, stage_uses(result)
+    piped = result.pipelined
+    if piped is None:
+        return
+    plan, uses = piped.plan, stage_uses(piped)
     order = Schedule(plan.pipeline, plan.microbatches, plan.virtual_stages, ((),) * len(uses))
     several = len(result.programs) > 1
     places = [(use.stage, SLOTS) if several else (0, SLOTS + use.stage) for use in uses]

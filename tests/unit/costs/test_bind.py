@@ -24,6 +24,7 @@ from tpusim.program import (
     Transfer,
     TransferKind,
     Vector,
+    Wait,
 )
 
 POD = Slice("v5e", "16x16", num_slices=2)
@@ -161,13 +162,35 @@ def test_slices_wait_for_the_slowest_at_a_barrier() -> None:
     assert barrier.delay_s == pytest.approx(computed.work_s * jitter / sqrt(pi), rel=2e-3)
 
 
-@pytest.mark.parametrize("kind", TransferKind)
-def test_each_kind_of_transfer_has_a_stream_and_a_link(kind: TransferKind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "label", "links"),
+    [
+        (TransferKind.TO_HOST, "host", ("pcie+", "hbm")),
+        (TransferKind.FROM_HOST, "host", ("pcie-", "hbm")),
+        (TransferKind.INPUT, "input", ("pcie-", "hbm")),
+        (TransferKind.DMA, "dma", ("hbm",)),
+        (TransferKind.SPARSECORE, "sparsecore", ("hbm",)),
+    ],
+)
+def test_each_kind_of_transfer_has_a_stream_and_its_links(
+    kind: TransferKind, label: str, links: tuple[str, ...]
+) -> None:
     found = task(Transfer(name="t", phase=Phase.FORWARD, kind=kind, bytes=5.0))
-    link = "pcie+" if kind is TransferKind.TO_HOST else "pcie-"
-    label = "input" if kind is TransferKind.INPUT else "host"
     assert (found.stream, found.label, found.bytes) == (kind, label, 5.0)
-    assert found.uses == ((link, 1), ("hbm", 1))
+    assert found.uses == tuple((link, 1) for link in links)
+
+
+def test_a_copy_on_the_chip_goes_at_the_rate_that_copies_reach() -> None:
+    found = task(Transfer(name="t", phase=Phase.FORWARD, kind=TransferKind.DMA, bytes=1e9))
+    assert found.work_s * POD.chip.hbm_bandwidth * POD.chip.costs.hbm_efficiency == pytest.approx(
+        1e9
+    )
+
+
+def test_a_wait_takes_no_time_on_the_core_and_keeps_what_it_waits_for() -> None:
+    found = task(Wait(name="w", phase=Phase.BACKWARD, deps=(Dep("t"),), frees=("a",)))
+    assert (found.stream, found.delay_s, found.work_s, found.bytes) == ("core", 0, 0, 0)
+    assert (found.deps, found.frees) == ((Dep("t"),), ("a",))
 
 
 def test_loops_stay_loops() -> None:

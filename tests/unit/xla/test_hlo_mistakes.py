@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from hlo import F32, REAL, module, text
+from hlo import F32, REAL, main_of, main_text
 
 from tpusim.errors import FileError
 from tpusim.xla import child, files
@@ -16,7 +16,7 @@ from tpusim.xla.read import read_module
 pytest.importorskip("jaxlib.xla_client")
 
 PLAIN = F32.partition(":")[0] + "}"
-UNTILED = text(f"ROOT %r = {PLAIN} negate(%p)").replace(F32, PLAIN)
+UNTILED = main_text(f"ROOT %r = {PLAIN} negate(%p)").replace(F32, PLAIN)
 SHARDED = UNTILED.replace(", is_scheduled=true", ", num_partitions=8").replace(
     "parameter(0)", "parameter(0), sharding={devices=[8,1]<=[8]}"
 )
@@ -66,11 +66,11 @@ def test_what_is_no_hlo_of_a_tpu(data, sentence, tmp_path):
 )  # fmt: skip
 def test_what_contradicts_itself_is_said_with_its_place(main, sentence):
     with pytest.raises(FileError, match=sentence):
-        module(main)
+        main_of(main)
 
 
 def test_lines_are_those_of_the_file_below_a_header():
-    data = b"// tpusim: {}\n" + text(f"ROOT %r = {F32} negat(%p)").encode()
+    data = b"// tpusim: {}\n" + main_text(f"ROOT %r = {F32} negat(%p)").encode()
     with pytest.raises(FileError, match="HLO: line 7: jaxlib"):
         read_module(data)
 
@@ -89,7 +89,7 @@ def test_hlo_that_ends_the_parser_is_one_sentence_and_the_next_is_read():
     deep = "(" * 100_000 + "f32[2]" + ")" * 100_000
     with Parser() as parser:
         with pytest.raises(FileError, match=r"jaxlib's parser ended with SIG.*so this HLO is malf"):
-            read_module(text(f"ROOT %r = {deep} negate(%p)").encode(), parser=parser)
+            read_module(main_text(f"ROOT %r = {deep} negate(%p)").encode(), parser=parser)
         assert read_module(REAL.read_bytes(), parser=parser).devices == 4
 
 
@@ -97,20 +97,20 @@ def test_a_parser_that_does_not_end_is_stopped():
     with Parser() as parser:
         with pytest.raises(FileError, match="did not end within 0 s"):
             parser.parse(gzip.decompress(REAL.read_bytes()), seconds=0.01)
-        assert parser.parse(text(f"ROOT %r = {F32} negate(%p)").encode())["entry"] == "main"
+        assert parser.parse(main_text(f"ROOT %r = {F32} negate(%p)").encode())["entry"] == "main"
 
 
 def test_without_jaxlib_the_sentence_has_the_command(monkeypatch, tmp_path):
     (tmp_path / "jaxlib.py").write_text("raise ImportError('No module named jaxlib')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(FileError, match=re.escape("pip install 'tpusim[xla]'")):
-        module(f"ROOT %r = {F32} negate(%p)")
+        main_of(f"ROOT %r = {F32} negate(%p)")
 
 
 def test_a_parser_that_cannot_start(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileError, match="cannot be started"):
-        module(f"ROOT %r = {F32} negate(%p)")
+        main_of(f"ROOT %r = {F32} negate(%p)")
 
 
 def test_what_jaxlib_says_of_memory_is_a_sentence():

@@ -4,7 +4,7 @@ import gzip
 from dataclasses import replace
 
 import pytest
-from hlo import F32, REAL, module
+from hlo import F32, REAL, main_of
 
 from tpusim.xla.attributes import called, op_name
 from tpusim.xla.check import UNSCHEDULED
@@ -25,7 +25,7 @@ CALL = f'ROOT %f = {F32} fusion(%p), kind=kLoop, calls=%scaled, metadata={{op_na
 
 
 def test_computations_instructions_and_what_they_say():
-    found = module(CALL, FUSED)
+    found = main_of(CALL, FUSED)
     assert list(found.computations) == ["scaled", "main"]
     assert (found.name, found.entry, found.scheduled, found.devices) == ("by_hand", "main", True, 1)
     fusion = found.main["f"]
@@ -35,23 +35,28 @@ def test_computations_instructions_and_what_they_say():
     assert [p.literal for p in found.main.parameters] == ["0"]
 
 
+def test_names_of_the_user_s_code_are_no_calls():
+    found = main_of(f'ROOT %n = {F32} negate(%p), metadata={{op_name="while, body=layer"}}')
+    assert called(found.main["n"]) == ()
+
+
 def test_the_root_is_the_one_that_is_marked_and_not_the_last():
-    found = module(f"ROOT %r = {F32} negate(%p)\n  %late = {F32} add(%p, %p)")
+    found = main_of(f"ROOT %r = {F32} negate(%p)\n  %late = {F32} add(%p, %p)")
     assert found.main.root == "r"
 
 
 def test_devices_are_partitions_times_replicas():
     head = ", is_scheduled=true, replica_count=3, num_partitions=4"
-    assert module(f"ROOT %r = {F32} negate(%p)", head=head).devices == 12
+    assert main_of(f"ROOT %r = {F32} negate(%p)", head=head).devices == 12
 
 
 def test_outputs_that_take_the_memory_of_a_parameter():
     head = ", is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }"
-    assert module(f"ROOT %r = {F32} negate(%p)", head=head).aliases == {(): (0, ())}
+    assert main_of(f"ROOT %r = {F32} negate(%p)", head=head).aliases == {(): (0, ())}
 
 
 def test_constants_keep_their_literal_and_comments_in_shapes_do_no_harm():
-    found = module(
+    found = main_of(
         f"%n = s32[]{{:T(128)}} constant(64)\n"
         f"  %t = (s32[]{{:T(128)}}, /*index=1*/{F32}) tuple(%n, %p)\n"
         f"  ROOT %r = {F32} get-tuple-element(%t), index=1"
@@ -118,10 +123,10 @@ def test_a_stack_begins_with_its_innermost_frame_and_ends_where_it_turns_to_itse
 
 
 def test_unscheduled_hlo_is_read_with_a_note():
-    found = module(CALL, FUSED, head="")
+    found = main_of(CALL, FUSED, head="")
     assert not found.scheduled
     assert found.notes == (UNSCHEDULED,)
-    assert not module(CALL, FUSED).notes
+    assert not main_of(CALL, FUSED).notes
 
 
 def _tree(*instructions):
@@ -169,5 +174,5 @@ def test_a_computation_that_calls_itself_is_refused():
 
 
 def test_modules_are_data():
-    found = module(CALL, FUSED)
+    found = main_of(CALL, FUSED)
     assert replace(found, name="other") != found

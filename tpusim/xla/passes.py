@@ -1,0 +1,76 @@
+"""Which pass an instruction belongs to, and what the user's code calls it: from `op_name`.
+
+JAX writes the transformations that an operation went through into its name: `jvp(...)` for what is
+differentiated, `transpose(jvp(...))` for its backward pass, `rematted_computation` for what
+`jax.checkpoint` computes again (jax 0.10.2; `jax.named_scope` and function names stand between).
+"""
+
+import re
+from collections.abc import Iterable
+
+from tpusim.phase import Phase
+from tpusim.xla.attributes import frame_number, source
+from tpusim.xla.module import Instruction, Module
+
+_CODE = ("jit(", "pjit(")
+"""How the names of operations begin; those of arguments and of the compiler's own do not."""
+_REMATTED = "rematted_computation"
+_BACKWARD = "transpose(jvp("
+_FORWARD = "jvp("
+_WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint|shard_map)\((.*)\)$")
+_PLAIN = frozenset(
+    ("", "while", "body", "cond", "closed_call", "checkpoint", _REMATTED, "<unnamed function>")
+)
+
+
+def is_training(names: Iterable[str]) -> bool:
+    """Whether anything of the program is a backward pass."""
+    return any(_BACKWARD in name for name in names)
+
+
+def phase_of(name: str, training: bool) -> Phase | None:
+    """The pass of an operation; None where its name does not say.
+
+    What a training step does outside the differentiated function is its optimizer's.
+    """
+    if not name:
+        return None
+    if _REMATTED in name:
+        return Phase.RECOMPUTE
+    if _BACKWARD in name:
+        return Phase.BACKWARD
+    if _FORWARD in name or not training:
+        return Phase.FORWARD
+    return Phase.OPTIMIZER if name.startswith(_CODE) else None
+
+
+def scope_of(name: str) -> str:
+    """The name without what JAX put around it.
+
+    >>> scope_of("jit(step)/transpose(jvp(mlp))/while/body/closed_call/bsd,df->bsf/dot_general")
+    'mlp/bsd,df->bsf/dot_general'
+    """
+    if not name.startswith(_CODE):
+        return name
+    parts = (_unwrapped(part) for part in name.split("/")[1:])
+    return "/".join(part for part in parts if part not in _PLAIN)
+
+
+def _unwrapped(part: str) -> str:
+    found = _WRAPPED.match(part)
+    while found:
+        part = found[1]
+        found = _WRAPPED.match(part)
+    return part
+
+
+def source_of(module: Module, instruction: Instruction) -> str:
+    """`file.py:line` of the innermost place in the user's own code; nothing where none is known."""
+    stack = module.frames.get(frame_number(instruction), ())
+    for frame in stack:
+        if "site-packages" not in frame.file and not frame.file.startswith("<"):
+            return str(frame)
+    if stack:
+        return str(stack[0])
+    found = source(instruction)
+    return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
