@@ -106,8 +106,8 @@ def _operations(instruction: Instruction, operands: Operands, tally: Tally) -> f
         return out * (1 + ceil(log2(max(_window_taps(instruction), 1))))
     if op == "sort":
         return 2 * out * _rounds(instruction.arrays[0])
-    if op in _IN_PLACE:
-        return _elements(operands[_IN_PLACE[op]])
+    if op == "scatter":
+        return _elements(operands[-1])
     if op == "custom-call" and target(instruction) not in FREE_TARGETS:
         tally.strange.append(f"custom call {target(instruction)!r}")
     each = weight(op)

@@ -8,7 +8,7 @@ PASSIVE = frozenset({
 
 MOVING = frozenset({
     "broadcast", "iota", "reshape", "transpose", "slice", "dynamic-slice", "pad", "concatenate",
-    "copy", "reverse", "bitcast-convert",
+    "copy", "reverse", "bitcast-convert", "dynamic-update-slice",
 })  # fmt: skip
 """Opcodes that move elements and compute nothing."""
 
