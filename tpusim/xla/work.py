@@ -129,17 +129,21 @@ def _known(
         work, read = made.work, float(made.work.read_bytes)
         flops, note, understood = made.flops, made.note, made.understood
     else:
-        work = _model(tally, read, write)
+        stored = sum(shape.elements for shape in instruction.arrays)
+        work = _model(tally, read, write, stored)
     return InstructionWork(
         model=work, cycles=None, flops=flops, read_bytes=read, write_bytes=write,
         kind=kind_of(work), understood=understood, note=note,
     )  # fmt: skip
 
 
-def _model(tally: Tally, read: float, write: float) -> Work:
-    """One product with all else as its epilogue, or several that share it by their FLOPs."""
+def _model(tally: Tally, read: float, write: float, stored: float) -> Work:
+    """One product with all else as its epilogue, or several that share it by their FLOPs.
+
+    A group takes at least one operation for each element that it stores, wherever that lies.
+    """
     if not tally.products:
-        return Vector(read, write, tally.vector)
+        return Vector(read, write, max(tally.vector, stored))
     total = sum(product.flops for product in tally.products)
     works = tuple(
         product.work(share * read, share * write, share * tally.vector)
