@@ -22,7 +22,8 @@ FREE_TARGETS = frozenset({
     "AllocateBuffer", "ConcatBitcast", "Sharding", "GatherScatterIndicesBitpacked",
     "AssumeGatherIndicesInBound", "SliceId", "AsyncCollectiveStart", "AsyncCollectiveDone",
     "PrepareAsyncCallStart", "PrepareAsyncCallDone", "SPMDFullToShardShape",
-    "SPMDShardToFullShape", "annotate_device_placement",
+    "SPMDShardToFullShape", "annotate_device_placement", "X64Combine", "X64SplitLow",
+    "X64SplitHigh",
 })  # fmt: skip
 """Custom calls of the TPU compiler that are marks, and no work."""
 

@@ -252,3 +252,48 @@ def test_other_kernels_are_as_their_authors_estimate() -> None:
     assert found.understood
     assert found.flops == 2e12
     assert found.kind == "matmul"
+
+
+def flash(beside: int) -> InstructionWork:
+    scores = 2 * 16 * 4096 * 4096
+    estimate = f'{{"flops":"{scores * (4 * 128 + beside)}","transcendentals":"{scores}"}}'
+    rest = f', backend_config={{"custom_call_config":{{"cost_estimate":{estimate}}}}}'
+    return kernel("closed_call.66", f"{QKV} {QKV} {QKV}", QKV, rest)
+
+
+@pytest.mark.parametrize(("beside", "causal"), [(2, False), (3, True), (4, True)])
+def test_flash_attention_is_known_by_its_authors_estimate(beside: int, causal: bool) -> None:
+    """One exponential a score; a scale and a causal mask are one more operation each."""
+    found = flash(beside)
+    assert isinstance(found.model, Attention)
+    assert found.model.causal is causal
+    assert found.flops == FULL / (2 if causal else 1)
+    assert bool(found.note) is (beside == 3)
+
+
+def test_backward_kernels_have_the_mask_of_the_forward_ones() -> None:
+    scores = 2 * 16 * 4096 * 4096
+    estimate = f'{{"flops":"{scores * (4 * 128 + 2)}","transcendentals":"{scores}"}}'
+    call = 'custom-call(q, q, q), custom_call_target="tpu_custom_call"'
+    made = module(f"""
+    main
+    q = {QKV} parameter(0)
+    a = {QKV} {call}, backend_config={{"custom_call_config":{{"cost_estimate":{estimate}}}}}
+    * flash_mha_bwd_dq_block_q_major_512.1 = {QKV} {call}
+    """)
+    found = instruction_work(made, made.main, made.main[made.main.root])
+    assert not found.model.causal
+    assert found.model.share == 3 / 7
+
+
+def test_a_paged_cache_is_read_as_far_as_its_tables_reach() -> None:
+    """8 sequences of at most 16 pages, of 1024 pages in all."""
+    found = kernel(
+        "ragged_paged_attention_kernel.1",
+        "s32[8]{0} s32[8,16]{1,0} bf16[8,32,128]{2,1,0} bf16[1024,64,16,128]{3,2,1,0}",
+        "bf16[8,32,128]{2,1,0}",
+    )
+    assert isinstance(found.model, Attention)
+    assert (found.model.batch, found.model.q_len, found.model.kv_len) == (8, 1, 16 * 64)
+    query, pages = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2
+    assert found.read_bytes == query + pages * 8 * 16 / 1024
