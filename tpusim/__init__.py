@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpusim import models
+    from tpusim import models, xla
     from tpusim.errors import TpusimError
     from tpusim.explain import explain_collectives, explain_placement
     from tpusim.hardware import Chip, Slice, load_chip
@@ -51,6 +51,7 @@ _HOMES = {
     "sweep": "tpusim.search",
     "validate": "tpusim.validation",
     "write_report": "tpusim.report",
+    "xla": "tpusim",
 }
 
 __all__ = [
@@ -72,12 +73,13 @@ __all__ = [
     "sweep",
     "validate",
     "write_report",
+    "xla",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return import_module("tpusim.models")
+    if name in ("models", "xla"):
+        return import_module(f"tpusim.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tpusim' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
