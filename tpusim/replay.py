@@ -20,7 +20,7 @@ DEFAULT_COSTS = "compiler"
 
 
 def replay(
-    compiled: "Compiled", pod: Slice | None = None, *, costs: str = DEFAULT_COSTS,
+    compiled: "Compiled", pod: Slice | None = None, *, costs: str | None = None,
     mesh: Mapping[str, int] | None = None, model_flops: float | None = None, fold: bool = True,
 ) -> ReplayResult:  # fmt: skip
     """Run a compiled program once on `pod`, or on the slice that it was compiled for.
@@ -38,6 +38,7 @@ def replay(
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
+    costs = costs or DEFAULT_COSTS
     check_costs(costs)
     pod = pod or compiled.slice
     if pod is None:

@@ -31,8 +31,7 @@ def replaying(
     """The report of a compiled program; with a folder, written there too."""
     if explain is not None and explain not in EXPLAINED:
         raise PlanError(f"--explain is {explain!r}: {nearest(explain, EXPLAINED)}")
-    costs = costs or DEFAULT_COSTS
-    check_costs(costs)
+    check_costs(costs or DEFAULT_COSTS)
     if folder is not None:
         check_folder(folder)
     from tpusim.xla.compiled import load
