@@ -1,7 +1,7 @@
 """The front door for compiled programs: what the TPU compiler made, on the simulated pod."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tpusim.costs import cost_program
 from tpusim.engine import Timeline, run
@@ -15,6 +15,7 @@ from tpusim.result import numbers
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
     from tpusim.xla.devices import Devices
+    from tpusim.xla.work import Costs
 
 DEFAULT_COSTS = "compiler"
 
@@ -38,8 +39,8 @@ def replay(
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
-    costs = costs or DEFAULT_COSTS
-    check_costs(costs)
+    chosen = costs or DEFAULT_COSTS
+    check_costs(chosen)
     pod = pod or compiled.slice
     if pod is None:
         raise PlanError(
@@ -49,9 +50,9 @@ def replay(
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
     devices = _devices(compiled, pod, mesh, module.devices)
-    laid = lowered(module, pod, devices, mesh, costs)
+    laid = lowered(module, pod, devices, mesh, cast("Costs", chosen))
     return replayed(
-        laid.program, pod, laid.placement, origin=_origin(compiled), costs=costs, fold=fold,
+        laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen, fold=fold,
         unknown=laid.unknown, remarks=laid.notes, held=_held(compiled.memory),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
     )  # fmt: skip
