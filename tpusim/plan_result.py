@@ -9,7 +9,7 @@ from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import CIRCULAR, Plan
-from tpusim.program import Program
+from tpusim.program import Program, Single
 from tpusim.result import BUBBLE, Result, numbers
 from tpusim.totals import distinct, unasked
 from tpusim.unused import unused
@@ -97,6 +97,10 @@ class PlanResult(Result):
             f"{self.tokens_per_s:,.0f} tokens/s, {self.tflops_per_device:.1f} TFLOP/s a device"
         )
 
+    def called(self, op: Single) -> str:
+        """Its name, which is made of what the model calls its tensors."""
+        return op.name
+
     def about(self) -> Iterator[tuple[str, str]]:
         """The plan, the placement, and the network where it is not the usual one."""
         yield "plan", str(self.plan)
@@ -106,8 +110,11 @@ class PlanResult(Result):
         if self.verdicts.network != "flows":
             yield "network", f"{self.verdicts.network}: every message over every link"
 
-    def notes(self) -> Iterator[str]:
+    def notes(self) -> Iterator[tuple[str, str]]:
         """What is given and does nothing, and what nobody asked for."""
+        return (("note", text) for text in self._remarks())
+
+    def _remarks(self) -> Iterator[str]:
         if self.verdicts.unread:
             yield f"not saved, as no backward pass reads it: {', '.join(self.verdicts.unread)}"
         yield from unused(self.model, self.plan)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tpusim.engine import Timeline
 from tpusim.hardware import Placement, Slice
 from tpusim.phase import Phase
-from tpusim.program import Flops, Program
+from tpusim.program import Flops, Program, Single
 from tpusim.totals import step_flops, to_host_bytes
 
 if TYPE_CHECKING:
@@ -77,16 +77,24 @@ class Result(ABC):
         """Which FLOPs are counted as what."""
 
     @abstractmethod
+    def called(self, op: Single) -> str:
+        """What a user calls an operation."""
+
+    @abstractmethod
     def about(self) -> Iterator[tuple[str, str]]:
         """Entries of the summary that say what ran, and how it came to lie on the slice."""
 
     @abstractmethod
-    def notes(self) -> Iterator[str]:
-        """What a reader of the numbers should know."""
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Entries of the summary with what a reader of the numbers should know."""
 
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
         """What `result.json` says of this kind of result alone, as plain data."""
+
+    def idle_bytes(self, lane: int) -> int:
+        """What is lost between the buffers of a lane's device."""
+        return int(memory_held(self.programs[lane], self.timeline, lane).get(IDLE, 0))
 
     @property
     def planned(self) -> "PlanResult | None":
@@ -239,6 +247,11 @@ BUBBLE = "bubble"
 """What a breakdown calls the time in which a stage of a pipeline waits for others at work."""
 
 
+def label_of(name: str) -> str:
+    """What a breakdown calls the core's time under a label of tasks."""
+    return name if name in (*COMPUTE_LABELS, BUBBLE) else f"{EXPOSED}{name}"
+
+
 def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     """The core's picoseconds by label and phase, largest label first within work and exposed.
 
@@ -249,7 +262,7 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     split: Counter[tuple[str, Phase]] = Counter()
     labels: Counter[str] = Counter()
     for (name, phase), picoseconds in timeline.core_ps.items():
-        label = name if name in (*COMPUTE_LABELS, BUBBLE) else f"{EXPOSED}{name}"
+        label = label_of(name)
         split[label, phase] += picoseconds
         labels[label] += picoseconds
     ranked = sorted(

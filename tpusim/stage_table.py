@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tpusim.explain import aligned
 from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
 from tpusim.program.chart import COLUMNS, MARGIN, painted
 from tpusim.result import PICO
 from tpusim.stages import StageUse, stage_uses
-from tpusim.summary import entry
+from tpusim.summary import aligned, entry
 from tpusim.units import format_bytes, format_seconds
 
 SENT, UNREAD, OTHER = ">", "x", "="

@@ -1,6 +1,6 @@
 """A result as a short report for a terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from tpusim.partition import CIRCULAR
@@ -52,6 +52,21 @@ def entry(head: str, text: str) -> Iterator[str]:
         text, WIDTH, initial_indent=first, subsequent_indent=" " * MARGIN,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Columns: the first `left` to the left, numbers to the right, and a text, in lines, last."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        head = f"  {'  '.join(cells)}  "
+        yield from wrap(
+            row[-1], WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _gain(r: Result, ideal: Result) -> str:
@@ -135,5 +150,5 @@ def _notes(r: Result) -> Iterator[str]:
         need = format_bytes(r.host_need_bytes)
         text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
         yield from entry("note", text)
-    for text in r.notes():
-        yield from entry("note", text)
+    for what, text in r.notes():
+        yield from entry(what, text)

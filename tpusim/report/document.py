@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tpusim import __version__
+from tpusim.lines import explain_lines
 from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
 from tpusim.result import PICO, Result
@@ -46,7 +47,26 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "unasked": [],
         "versions": {"tpusim": __version__},
     }
-    return common | dict(result.facts())
+    return common | dict(result.facts()) | _lines(result)
+
+
+def _lines(result: Result) -> dict[str, Any]:
+    """Where a compiled program's step goes by line of code; a plan has scopes of its own."""
+    if result.planned:
+        return {}
+    rows = explain_lines(result).rows
+    return {
+        "lines": [
+            {
+                "line": row.place,
+                "scope": row.scope,
+                "seconds": row.seconds,
+                "does_s": row.does_s,
+                "phases_s": {str(phase): seconds for phase, seconds in row.phases_s.items()},
+            }
+            for row in rows
+        ]
+    }
 
 
 def _pipeline(result: PlanResult | None) -> dict[str, Any] | None:

@@ -81,7 +81,7 @@ def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
     for at, row in enumerate(rows):
         _draw(ax, at, row, known)
     ax.set_yticks(range(len(rows)), [resource_name(row.resource) for row in rows])
-    ax.invert_yaxis()
+    ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, 112)
     ax.set_xticks(range(0, 101, 20))
     several = len(result.programs) > 1
