@@ -126,7 +126,9 @@ def _estimated(instruction: Instruction, read: float, written: float) -> Kernel:
     flops, transcendentals = _estimate(instruction)
     moved = _number(_given(instruction), "bytes_accessed")
     if not (flops or transcendentals or moved):
-        return Kernel(Vector(read, written, 0), 0, "kernel of unknown work", False)
+        understood = "metadata" in instruction.name
+        note = "" if understood else "kernel of unknown work"
+        return Kernel(Vector(read, written, 0), 0, note, understood)
     read = max(read, moved - written)
     side = (flops / 2) ** (1 / 3)
     note = "kernel by its author's estimate"

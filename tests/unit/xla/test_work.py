@@ -295,5 +295,5 @@ def test_a_paged_cache_is_read_as_far_as_its_tables_reach() -> None:
     )
     assert isinstance(found.model, Attention)
     assert (found.model.batch, found.model.q_len, found.model.kv_len) == (8, 1, 16 * 64)
-    query, pages = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2
-    assert found.read_bytes == query + pages * 8 * 16 / 1024
+    query, pages, tables = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2, (8 + 8 * 16) * 4
+    assert found.read_bytes == query + tables + pages * 8 * 16 / 1024
