@@ -7,7 +7,7 @@ import numpy as np
 from tpusim.costs.communicate import Machine
 from tpusim.costs.route import Carried
 from tpusim.hardware import Topology
-from tpusim.network import chain_places, link_loads_of, on_torus, shift_loads
+from tpusim.network import chain_places, on_torus, shift_loads
 from tpusim.network.paths import Loads, link_shape
 from tpusim.partition.plan import STAGE_AXES
 from tpusim.program import Call, Collective, Program, counted
@@ -72,8 +72,7 @@ def _loads(result: Result, program: Program) -> Loads:
     """Bytes on each link where all chips run one program."""
     total = np.zeros(link_shape(result.pod.topology))
     for what, nbytes in _crossed(result, program).items():
-        loads = link_loads_of(what.kind, what.how, what.spans, result.pod.topology)
-        total += nbytes * what.part * loads
+        total += nbytes * what.loads()
     return total
 
 
@@ -90,7 +89,7 @@ def _crossed(result: Result, program: Program) -> dict[Carried, float]:
 def _by_stage(result: Result) -> Loads:
     """Bytes on each link of the slice that has the fullest stage."""
     axis, topology = STAGE_AXES[-1], result.pod.topology
-    inner = result.plan.mesh.get(axis, 1)
+    inner = dict(result.program.axes).get(axis, 1)
     spans = on_torus(result.placement.spans(axis)) if inner > 1 else ()
     places = chain_places(spans, topology)
     first, each = result.lane // inner * inner, inner // (int(places.max()) + 1)
