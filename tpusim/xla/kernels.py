@@ -86,7 +86,7 @@ def _forward_mask(module: Module) -> Mask:
         flash_mask(*_estimate(instruction), _shapes(computation, instruction))
         for computation in module.computations.values()
         for instruction in computation.instructions
-        if target(instruction) in TARGETS
+        if instruction.opcode == "custom-call" and target(instruction) in TARGETS
     }
     masks = [mask for mask in found if mask is not None]
     return masks[0] if len(masks) == 1 else GUESSED
