@@ -6,7 +6,8 @@ import pytest
 from replays import ORIGIN, PROGRAM, UNKNOWN, small_replay
 
 from tpusim.errors import PlanError
-from tpusim.replay import check_costs
+from tpusim.replay import costs_of
+from tpusim.replay_result import Unknown
 from tpusim.report import document
 
 FLOPS = 6 * 2 * 3 * 2 * 2048 * 4096 * 4096 * 16
@@ -40,17 +41,18 @@ def test_mfu_is_of_the_flops_that_are_given() -> None:
 def test_folding_does_not_show() -> None:
     one, other = small_replay(), small_replay(fold=False)
     assert one.timeline.total_ps == other.timeline.total_ps
-    assert (one.breakdown_s, one.unknown_ps) == (other.breakdown_s, other.unknown_ps)
+    assert (one.breakdown_s, one.unknown) == (other.breakdown_s, other.unknown)
     assert str(one) == str(other)
 
 
 def test_what_is_not_understood_has_its_share_of_the_step() -> None:
     result = small_replay()
     (record,) = [task for task in result.timeline.tasks if task.name == UNKNOWN]
-    assert result.unknown_ps == {UNKNOWN: record.total_ps}
+    assert result.unknown == (Unknown(UNKNOWN, "no such kernel", record.total_ps),)
     assert result.unknown_share == record.total_ps / result.timeline.total_ps
     assert f"unknown     {result.unknown_share:.2%} of the step" in str(result)
-    clear = small_replay(unknown=())
+    assert "custom-call.9 5.53 µs (no such kernel)" in str(result)
+    clear = small_replay(unknown={})
     assert clear.unknown_share == 0
     assert "unknown     nothing" in str(clear)
 
@@ -86,7 +88,7 @@ def test_the_summary_says_what_ran_and_whose_seconds() -> None:
 
 def test_costs_that_there_are_not() -> None:
     with pytest.raises(PlanError, match=r"costs is 'compilr': .*compiler"):
-        check_costs("compilr")
+        costs_of("compilr")
 
 
 def test_operations_have_the_names_of_the_users_code() -> None:
