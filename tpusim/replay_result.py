@@ -27,10 +27,6 @@ UNKNOWN_SHOWN = 3
 """Operations that are not understood and are named in a summary: those that take longest."""
 
 
-CALLED = 2
-"""Parts of a scope that name an operation in a figure: what the user named, and the primitive."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a compiled program comes from; what is not known is empty or None.
@@ -110,12 +106,8 @@ class ReplayResult(Result):
         return max(0, int(self.hbm_peak_bytes) - self.timeline.memory[lane].peak_bytes)
 
     def called(self, op: Single) -> str:
-        """The end of its scope, without what JAX writes of an einsum; its name where it has none.
-
-        `mlp/dot_general` of `decoder/layer/mlp/bsd,df->bsf/dot_general`.
-        """
-        parts = [part for part in op.scope.split("/") if part and "->" not in part]
-        return "/".join(parts[-CALLED:]) or op.name
+        """The line of the user's code that it comes from, or the end of its scope, or its name."""
+        return getattr(op, "source", "") or op.scope.rpartition("/")[2] or op.name
 
     def about(self) -> Iterator[tuple[str, str]]:
         """Who compiled it, its mesh on the slice, and whose seconds its work has."""

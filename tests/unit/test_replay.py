@@ -95,7 +95,6 @@ def test_operations_have_the_names_of_the_users_code() -> None:
     result = small_replay()
     loop = PROGRAM.body[0]
     names = [result.called(op) for op in loop.body]  # type: ignore[union-attr]
-    assert names[:3] == ["mlp/all_gather", "mlp/all_gather", "12/dot_general"]
+    assert names[:3] == ["model.py:12", "model.py:13", "model.py:12"]
     assert names[4] == "all-gather-done.1"
-    einsum = replace(loop.body[2], scope="decoder/mlp/bsd,df->bsf/dot_general")  # type: ignore[union-attr]
-    assert result.called(einsum) == "mlp/dot_general"
+    assert result.called(replace(loop.body[2], source="")) == "dot_general"  # type: ignore[union-attr]
