@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
     from tpusim.xla.devices import Devices
 
-DEFAULT_COSTS: Costs = "compiler"
+DEFAULT_COSTS: Costs = "model"
 
 
 def replay(
@@ -33,8 +33,8 @@ def replay(
     model_flops: of a step of all devices, without recomputation; in place of the program's own.
     fold: as in `simulate`.
 
-    Raises PlanError for a slice that is not given or has other devices, FileError for what is no
-    HLO of a TPU, and MissingExtra where jaxlib is not installed.
+    Raises PlanError for a slice that is not given or has other devices, and FileError for what is
+    no HLO of a TPU, or where jaxlib, which reads it, is not installed.
     """
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module

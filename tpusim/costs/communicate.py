@@ -1,6 +1,6 @@
 """The tasks of a collective: transfers in the slice, additions after them, and across slices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -14,18 +14,23 @@ from tpusim.costs.collective import (
     path_seconds,
 )
 from tpusim.costs.links import DCN
+from tpusim.costs.listed import listed_route
 from tpusim.costs.route import NOTHING, WHOLE, Route, dcn_route, route
 from tpusim.costs.tasks import CORE, HBM, Task
 from tpusim.hardware import Chip, Device, Placement, Slice
 from tpusim.hardware.placement import DCN_PREFIX
-from tpusim.network import Moves, moves
+from tpusim.network import Moves
 from tpusim.program import Collective, CollectiveKind, Dep, Mode, Program
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A collective's group: its size and route within the slice, and its route across slices."""
+    """A collective's group: its size and route within the slice, and its route across slices.
 
+    stream: that its transfers within the slice run on, where they run beside the core.
+    """
+
+    stream: str
     ici_axes: tuple[str, ...]
     dcn_axes: tuple[str, ...]
     ici: Route
@@ -59,8 +64,15 @@ class Machine:
         return found
 
     def _group(self, op: Collective) -> Group:
-        dcn = tuple(axis for axis in op.axes if axis.startswith(DCN_PREFIX))
-        ici = tuple(axis for axis in op.axes if axis not in dcn)
+        listed = self.placement.listed_as(op.axes)
+        axes = op.axes if listed is None else listed.along
+        dcn = tuple(axis for axis in axes if axis.startswith(DCN_PREFIX))
+        ici = tuple(axis for axis in axes if axis not in dcn)
+        if listed is not None:
+            path, size, slices = listed_route(
+                op.kind, listed, self.pod.topology, self.chip.devices, op.algorithm
+            )
+            return Group(f"ici:{op.axes[0]}", ici, dcn, path, dcn_route(op.kind, slices), size)
         spans = tuple(span for axis in ici for span in self.placement.spans(axis))
         if op.algorithm == BEST:
             within = best_route(op.kind, spans, self.pod.topology, float(op.bytes), self.chip)
@@ -68,19 +80,21 @@ class Machine:
             within = route(op.kind, spans, self.pod.topology, op.algorithm)
         slices = prod(self.sizes[axis] for axis in dcn)
         size = prod(self.sizes[axis] for axis in ici)
-        return Group(ici, dcn, within, dcn_route(op.kind, slices), size)
+        across = dcn_route(op.kind, slices)
+        labels = op.axes if across is NOTHING else ici
+        return Group(f"ici:{','.join(labels)}", labels, dcn, within, across, size)
 
 
 _Part = dict[str, Any]
 """The fields of a task, but for those that depend on its place among the others."""
 
 
-def _within(op: Collective, axes: Sequence[str], path: Route, machine: Machine) -> list[_Part]:
+def _within(op: Collective, group: Group, machine: Machine) -> list[_Part]:
     """The tasks of a collective within the slice: the transfers, and additions after them."""
-    chip, nbytes = machine.chip, float(op.bytes)
+    chip, nbytes, path = machine.chip, float(op.bytes), group.ici
     common = {
-        "label": "+".join(axes),
-        "stream": CORE if op.mode is Mode.SYNC else f"ici:{','.join(axes)}",
+        "label": "+".join(group.ici_axes),
+        "stream": CORE if op.mode is Mode.SYNC else group.stream,
     }
     transfer = common | {
         "delay_s": delay_seconds(path, chip),
@@ -103,8 +117,7 @@ def _moves(path: Route, nbytes: float, chip: Chip) -> Callable[[], Moves] | None
         return None
     hop = chip.costs.hop_latency
     launch = delay_seconds(path, chip) - carried.hops * hop
-    return lambda: moves(carried.kind, carried.how, carried.spans, carried.topology,
-                         nbytes * carried.part, launch, hop)  # fmt: skip
+    return lambda: carried.moves(nbytes, launch, hop)
 
 
 def _across(op: Collective, group: Group, machine: Machine) -> _Part:
@@ -132,11 +145,11 @@ def collective_tasks(op: Collective, machine: Machine) -> tuple[Task, ...]:
     """
     group = machine.group(op)
     if group.dcn is NOTHING:
-        return _chained(op, _within(op, op.axes, group.ici, machine))
+        return _chained(op, _within(op, group, machine))
     across = [_across(op, group, machine)]
     if group.ici is NOTHING:
         return _chained(op, across)
-    within = _within(op, group.ici_axes, group.ici, machine)
+    within = _within(op, group, machine)
     inward = op.kind is CollectiveKind.ALL_GATHER
     return _chained(op, [*across, *within] if inward else [*within, *across])
 

@@ -17,7 +17,21 @@ from math import ceil, inf, prod
 from tpusim.costs.links import DCN, DIE_LINKS
 from tpusim.costs.tasks import HBM
 from tpusim.hardware import DIE, Span, Topology
-from tpusim.network import Algorithm, algorithm, is_flat, on_torus, pattern, shift
+from tpusim.hardware.listed import Listed
+from tpusim.network import (
+    Algorithm,
+    Moves,
+    algorithm,
+    is_flat,
+    link_loads_of,
+    listed_loads,
+    listed_messages,
+    moves,
+    on_torus,
+    pattern,
+    shift,
+)
+from tpusim.network.paths import Loads
 from tpusim.program import CollectiveKind
 
 WHOLE = 64
@@ -46,6 +60,21 @@ class Carried:
     topology: Topology
     part: float
     hops: int
+    listed: Listed | None = None
+
+    def loads(self) -> Loads:
+        """Bytes on every single link, by byte of the tensor."""
+        if self.listed is not None:
+            return self.part * listed_loads(self.kind, self.listed, self.topology)
+        return self.part * link_loads_of(self.kind, self.how, self.spans, self.topology)
+
+    def moves(self, nbytes: float, launch_s: float, hop_s: float) -> Moves:
+        """The messages for a tensor of so many bytes."""
+        if self.listed is not None:
+            sent = listed_messages(self.kind, self.listed, self.topology)
+            return Moves(sent, nbytes * self.part, launch_s, hop_s)
+        return moves(self.kind, self.how, self.spans, self.topology, nbytes * self.part, launch_s,
+                     hop_s)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +135,10 @@ def _over_die(kind: CollectiveKind, text: str) -> Route:
     A permute sends both halves to the same neighbour, a broadcast all to the one there is.
     """
     whole = kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST)
-    share = 1.0 if whole else _die_bytes(kind)
-    hbm = _weight(HBM_BYTES[kind] * _received(kind, 2) / share)
+    share = 1.0 if whole else die_bytes(kind)
+    hbm = weight(HBM_BYTES[kind] * received(kind, 2) / share)
     uses = (*((link, WHOLE) for link in DIE_LINKS), (HBM, hbm))
-    return Route(share, uses, passes(kind), added=_added(kind, 2), text=f"{text}across the die")
+    return Route(share, uses, passes(kind), added=added(kind, 2), text=f"{text}across the die")
 
 
 def _over_torus(
@@ -122,18 +151,18 @@ def _over_torus(
     found = pattern(kind, how, torus, topology)
     part = 0.5 if dies == 2 and how is not Algorithm.PAIRS and not apart else 1.0
     share = part * max(load for _, load in found.links)
-    weights = {link: _weight(part * load / share) for link, load in found.links}
+    weights = {link: weight(part * load / share) for link, load in found.links}
     hops = 0
     if dies == 2:
-        weights |= dict.fromkeys(DIE_LINKS, _weight(_die_bytes(kind) / share))
+        weights |= dict.fromkeys(DIE_LINKS, weight(die_bytes(kind) / share))
         hops = passes(kind)
         text += "each device for itself, " if apart else "and across the die, "
     after = how is Algorithm.ND and kind in REDUCTIONS
-    touched = (2.0 if after else HBM_BYTES[kind]) * _received(kind, devices)
+    touched = (2.0 if after else HBM_BYTES[kind]) * received(kind, devices)
     return Route(
-        share, (*weights.items(), (HBM, _weight(touched / share))), found.hops + hops,
+        share, (*weights.items(), (HBM, weight(touched / share))), found.hops + hops,
         paths=tuple((part * nbytes, further + hops) for nbytes, further in found.paths),
-        power=found.power, added=_added(kind, devices), after=after, text=text + found.text,
+        power=found.power, added=added(kind, devices), after=after, text=text + found.text,
         carried=Carried(kind, how, torus, topology, part, found.hops),
     )  # fmt: skip
 
@@ -149,8 +178,8 @@ def shift_route(spans: Sequence[Span], topology: Topology, backward: bool, close
         return NOTHING
     links, hops = shift(torus, topology, backward, closed) if torus else ((), 0)
     share = max((load for _, load in links), default=1.0)
-    weights |= {link: _weight(load / share) for link, load in links}
-    hbm = _weight(HBM_BYTES[CollectiveKind.PERMUTE] / share)
+    weights |= {link: weight(load / share) for link, load in links}
+    hbm = weight(HBM_BYTES[CollectiveKind.PERMUTE] / share)
     return Route(share, (*weights.items(), (HBM, hbm)), max(hops, 1), text="to the next")
 
 
@@ -162,8 +191,8 @@ def dcn_route(kind: CollectiveKind, slices: int) -> Route:
     """
     if slices == 1:
         return NOTHING
-    uses = ((DCN, WHOLE), (HBM, _weight(HBM_BYTES[kind])))
-    return Route(_received(kind, slices), uses, hops=0, text=f"send and receive, {slices} slices")
+    uses = ((DCN, WHOLE), (HBM, weight(HBM_BYTES[kind])))
+    return Route(received(kind, slices), uses, hops=0, text=f"send and receive, {slices} slices")
 
 
 def passes(kind: CollectiveKind) -> int:
@@ -171,23 +200,23 @@ def passes(kind: CollectiveKind) -> int:
     return 2 if kind is CollectiveKind.ALL_REDUCE else 1
 
 
-def _die_bytes(kind: CollectiveKind) -> float:
+def die_bytes(kind: CollectiveKind) -> float:
     """Bytes each way over the die-to-die link, where both take part: half the tensor a pass."""
     return 0.5 * passes(kind)
 
 
-def _received(kind: CollectiveKind, devices: int) -> float:
+def received(kind: CollectiveKind, devices: int) -> float:
     """Bytes that a device receives, by byte of the tensor."""
     if kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST):
         return 1.0
     return passes(kind) * (devices - 1) / devices
 
 
-def _added(kind: CollectiveKind, devices: int) -> float:
+def added(kind: CollectiveKind, devices: int) -> float:
     """Bytes that a device adds to its own."""
     return (devices - 1) / devices if kind in REDUCTIONS else 0.0
 
 
-def _weight(ratio: float) -> int:
+def weight(ratio: float) -> int:
     """The weight of a link with this ratio to the busiest one, not understated."""
     return max(1, ceil(WHOLE * ratio - 1e-9))

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from tpusim.errors import PlanError, nearest
+from tpusim.hardware.listed import Listed
 from tpusim.hardware.slices import Slice
 from tpusim.hardware.spans import DIE, Laid, Span, check_tiling, read_span
 
@@ -22,9 +23,16 @@ class Placement:
     """Each axis of the mesh, with its size and the spans that it lies on, outermost first.
 
     Axes of size 1, and `dcn_` axes, which run across slices, have no spans.
+    listed: groups of a compiled program that no axes make, by the names that stand for them among
+    the axes of a collective.
     """
 
     axes: tuple[tuple[str, tuple[Span, ...]], ...]
+    listed: tuple[tuple[str, Listed], ...] = ()
+
+    def listed_as(self, axes: Sequence[str]) -> Listed | None:
+        """What the axes of a collective list, if they do: such a name stands alone."""
+        return dict(self.listed).get(axes[0]) if len(axes) == 1 and self.listed else None
 
     def spans(self, axis: str) -> tuple[Span, ...]:
         """The spans of an axis; `PlanError` if the mesh has no such axis."""

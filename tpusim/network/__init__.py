@@ -13,6 +13,7 @@ from tpusim.network.algorithm import (
     is_flat,
 )
 from tpusim.network.groups import on_torus
+from tpusim.network.listed import Spread, listed_loads, listed_messages, spread
 from tpusim.network.messages import Message, Moves
 from tpusim.network.pattern import Pattern, link_loads_of, paths_seconds, pattern
 from tpusim.network.shift import chain_places, shift, shift_loads
@@ -25,12 +26,15 @@ __all__ = [
     "Message",
     "Moves",
     "Pattern",
+    "Spread",
     "algorithm",
     "chain_places",
     "default_algorithm",
     "dimension_sizes",
     "is_flat",
     "link_loads_of",
+    "listed_loads",
+    "listed_messages",
     "messages",
     "moves",
     "on_torus",
@@ -38,4 +42,5 @@ __all__ = [
     "pattern",
     "shift",
     "shift_loads",
+    "spread",
 ]

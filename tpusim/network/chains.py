@@ -172,7 +172,7 @@ def rows(dim: int, spans: tuple[Span, ...], topology: Topology) -> Chain:
 def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     """The best chain through all chips of a group, over all dimensions that it covers.
 
-    Rows one after another, in three ways (see `_orders`), along each dimension first. The best
+    Rows one after another, in three ways (see `orders`), along each dimension first. The best
     loads its links least; of such, it has the shortest run of hops; of such, the first is taken.
     """
     dims = sorted({span.dim for span in spans})
@@ -182,7 +182,7 @@ def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     return best_chain(
         Chain.of(ordered, closed, topology)
         for turned in permutations(range(len(dims)))
-        for ordered in _orders(chips, turned)
+        for ordered in orders(chips, turned)
         for closed in (True, False)
     )
 
@@ -221,7 +221,7 @@ def _grid(dims: Sequence[int], spans: Sequence[Span], topology: Topology) -> Chi
     return chips.reshape(len(chips), *sizes, -1)
 
 
-def _orders(grid: Chips, turned: Sequence[int]) -> Iterator[Chips]:
+def orders(grid: Chips, turned: Sequence[int]) -> Iterator[Chips]:
     """Chips of each group in three orders, the last of the `turned` dimensions fastest.
 
     Row by row (a helix, where rows wrap); every other row backwards (a snake); and a snake that

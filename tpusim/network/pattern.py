@@ -77,7 +77,7 @@ def pattern(
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """A pattern whose dimensions are numbers, for all tori on which it comes up."""
 
     loads: tuple[tuple[tuple[int, str], float], ...]
@@ -89,17 +89,22 @@ class _Found:
 @lru_cache(maxsize=4096)
 def _pattern(
     kind: CollectiveKind, how: Algorithm, spans: tuple[Span, ...], topology: Topology
-) -> _Found:
+) -> Found:
     if how is Algorithm.PAIRS:
         chips = math.prod(span.size for span in spans)
         text = f"every pair of {chips} through {{}} by shortest ways"
         paths, power = waits(spans, topology)
-        return _Found(_busiest(exchange_loads(spans, topology)), tuple(paths), text, power)
-    phases = schedule(kind, how, spans, topology)
-    return _Found(_busiest(_sum(phases)), _paths(phases), _words(how, phases))
+        return Found(busiest(exchange_loads(spans, topology)), tuple(paths), text, power)
+    return of_phases(how, schedule(kind, how, spans, topology))
 
 
-def _sum(phases: Sequence[Phase]) -> Loads:
+def of_phases(how: Algorithm, phases: Sequence[Phase]) -> Found:
+    """What phases put on the torus; the names of the dimensions are to be filled in."""
+    return Found(busiest(loads_of(phases)), _paths(phases), _words(how, phases))
+
+
+def loads_of(phases: Sequence[Phase]) -> Loads:
+    """Bytes on each link in all phases together, by byte of the tensor."""
     return np.asarray(np.sum([stage.loads() for phase in phases for stage in phase], axis=0))
 
 
@@ -127,7 +132,7 @@ def link_loads_of(
     """Bytes on every single link, by byte of the tensor, [dimension, direction, *coordinates]."""
     inner, part, dims = covered(spans, topology)
     pairs = how is Algorithm.PAIRS
-    loads = exchange_loads(inner, part) if pairs else _sum(schedule(kind, how, inner, part))
+    loads = exchange_loads(inner, part) if pairs else loads_of(schedule(kind, how, inner, part))
     whole = np.zeros(link_shape(topology))
     shape = [length if dim in dims else 1 for dim, length in enumerate(topology.dims)]
     for at, dim in enumerate(dims):
@@ -135,7 +140,7 @@ def link_loads_of(
     return whole
 
 
-def _busiest(loads: Loads) -> tuple[tuple[tuple[int, str], float], ...]:
+def busiest(loads: Loads) -> tuple[tuple[tuple[int, str], float], ...]:
     """The busiest link of each dimension and direction, those without a load left out."""
     most = loads.reshape(*loads.shape[:2], -1).max(axis=2)
     return tuple(

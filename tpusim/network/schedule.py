@@ -104,7 +104,7 @@ def schedule(
         return ((Stage(Chain.of(chain.chips, closed, topology), _PERMUTES[how], 1.0),),)
     if kind is CollectiveKind.BROADCAST:
         return ((Stage(chain, Move.SPREAD, 1.0),),)
-    return tuple((stage,) for stage in _stages(kind, [chain]))
+    return tuple((stage,) for stage in stages_of(kind, [chain]))
 
 
 def _in_turn(
@@ -112,7 +112,7 @@ def _in_turn(
 ) -> tuple[Phase, ...]:
     """The phases of colours that each begin with another dimension and go on in this order."""
     turns = [dims[at:] + dims[:at] for at in range(len(dims))]
-    return _side_by_side([_stages(kind, _chains(turn, spans, topology)) for turn in turns])
+    return _side_by_side([stages_of(kind, _chains(turn, spans, topology)) for turn in turns])
 
 
 def _path(phases: Sequence[Phase]) -> float:
@@ -127,7 +127,7 @@ def _chains(turn: Sequence[int], spans: tuple[Span, ...], topology: Topology) ->
     return [rows(dim, spans, topology) for dim in turn]
 
 
-def _stages(kind: CollectiveKind, chains: Sequence[Chain]) -> list[Stage]:
+def stages_of(kind: CollectiveKind, chains: Sequence[Chain]) -> list[Stage]:
     """The stages of a colour that has all bytes: a gather's chunks grow from chain to chain."""
     sizes = [1 / prod(later.chunks for later in chains[at:]) for at in range(len(chains))]
     growing = list(zip(chains, sizes, strict=True))

@@ -1,6 +1,6 @@
 """A schedule as single messages: every step of every chain, with what each message waits for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import permutations
 
@@ -13,7 +13,7 @@ from tpusim.network.exchange import every_way, pairs
 from tpusim.network.groups import Chips, groups, on_torus
 from tpusim.network.messages import Message, Moves
 from tpusim.network.paths import link_paths
-from tpusim.network.schedule import Stage, schedule
+from tpusim.network.schedule import Phase, Stage, schedule
 from tpusim.program import CollectiveKind
 
 PACKETS = 256
@@ -42,10 +42,15 @@ def messages(
     nothing else holds it.
     """
     if how is Algorithm.PAIRS:
-        return tuple(_exchange(groups(on_torus(spans), topology), topology))
+        return packets(groups(on_torus(spans), topology), topology)
+    return phase_messages(schedule(kind, how, spans, topology))
+
+
+def phase_messages(phases: Iterable[Phase]) -> tuple[Message, ...]:
+    """The messages of phases, one after another."""
     sent: list[Message] = []
     arrived: _Arrived = {}
-    for phase in schedule(kind, how, spans, topology):
+    for phase in phases:
         reached = [_Steps(stage, arrived, sent).add() for stage in phase]
         arrived = {
             chip: tuple(number for last in reached for number in last.get(chip, ()))
@@ -164,6 +169,11 @@ def _line_steps(move: Move, n: int) -> list[list[float]]:
     return [[1.0] * (n - 1 - place) for place in range(n)]
 
 
+def packets(members: Chips, topology: Topology) -> tuple[Message, ...]:
+    """The packets of an all-to-all within each of the groups of chips."""
+    return tuple(_exchange(members, topology))
+
+
 def _exchange(members: Chips, topology: Topology) -> Iterator[Message]:
     """The packets of an all-to-all: near ones first, by all shortest ways.
 
@@ -173,11 +183,11 @@ def _exchange(members: Chips, topology: Topology) -> Iterator[Message]:
     used = np.flatnonzero(np.abs(ways).any(axis=0)).tolist()
     paths = [link_paths(starts, ways, topology, order) for order in permutations(used)]
     size = members.shape[1]
-    packets = max(1, -(-PACKETS // size))
+    count = max(1, -(-PACKETS // size))
     far = np.abs(ways).sum(axis=1)
     near_first = np.argsort(far, kind="stable").tolist()
-    for packet in range(packets):
+    for packet in range(count):
         for pair in near_first:
             links = paths[(packet + int(far[pair])) % len(paths)][pair]
             if links:
-                yield Message(links, float(weights[pair]) / size / packets, ())
+                yield Message(links, float(weights[pair]) / size / count, ())

@@ -7,7 +7,7 @@ import numpy as np
 from tpusim.costs.communicate import Machine
 from tpusim.costs.route import Carried
 from tpusim.hardware import Topology
-from tpusim.network import chain_places, link_loads_of, on_torus, shift_loads
+from tpusim.network import chain_places, on_torus, shift_loads
 from tpusim.network.paths import Loads, link_shape
 from tpusim.partition.plan import STAGE_AXES
 from tpusim.program import Call, Collective, Program, counted
@@ -72,8 +72,7 @@ def _loads(result: Result, program: Program) -> Loads:
     """Bytes on each link where all chips run one program."""
     total = np.zeros(link_shape(result.pod.topology))
     for what, nbytes in _crossed(result, program).items():
-        loads = link_loads_of(what.kind, what.how, what.spans, result.pod.topology)
-        total += nbytes * what.part * loads
+        total += nbytes * what.loads()
     return total
 
 

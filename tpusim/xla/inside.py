@@ -72,7 +72,7 @@ def written(module: Module, body: Computation, name: str) -> list[float]:
     instruction = body[name]
     op = instruction.opcode
     if op == "tuple":
-        return [share for part in instruction.operands for share in written(module, body, part)]
+        return [share for part in instruction.operands for share in _part(module, body, part)]
     if op == "fusion":
         inner = _body(module, instruction)
         return written(module, inner, inner.root)
@@ -84,6 +84,12 @@ def written(module: Module, body: Computation, name: str) -> list[float]:
     if op in COLLECTIVES or target(instruction).startswith("AsyncCollective"):
         return [0.0] * len(instruction.arrays)
     return [1.0] * len(instruction.arrays)
+
+
+def _part(module: Module, body: Computation, name: str) -> list[float]:
+    """Of a tuple's part; a parameter that is handed on is not written."""
+    handed = body[name].opcode == "parameter"
+    return [0.0] * len(body[name].arrays) if handed else written(module, body, name)
 
 
 _IN_PLACE = {"dynamic-update-slice": 1, "scatter": 2}
@@ -106,8 +112,8 @@ def _operations(instruction: Instruction, operands: Operands, tally: Tally) -> f
         return out * (1 + ceil(log2(max(_window_taps(instruction), 1))))
     if op == "sort":
         return 2 * out * _rounds(instruction.arrays[0])
-    if op in _IN_PLACE:
-        return _elements(operands[_IN_PLACE[op]])
+    if op == "scatter":
+        return _elements(operands[-1])
     if op == "custom-call" and target(instruction) not in FREE_TARGETS:
         tally.strange.append(f"custom call {target(instruction)!r}")
     each = weight(op)
@@ -156,6 +162,11 @@ def _same(instruction: Instruction, operands: Operands, share: float) -> list[fl
     return [share for _ in operands]
 
 
+def _tupled(instruction: Instruction, operands: Operands, share: float) -> list[float]:
+    """What is computed for a tuple; a parameter that is handed on is not read."""
+    return [0.0 if operand.opcode == "parameter" else share for operand in operands]
+
+
 def _nothing(instruction: Instruction, operands: Operands, share: float) -> list[float]:
     return [0.0 for _ in operands]
 
@@ -168,6 +179,7 @@ _READS: Mapping[str, Reads] = {
     "gather": _sliced,
     "dynamic-update-slice": _updated,
     "scatter": _scattered,
-    **dict.fromkeys(("tuple", "get-tuple-element", "pad", "concatenate", *PASSIVE), _same),
+    **dict.fromkeys(("pad", "concatenate", *PASSIVE), _same),
+    "tuple": _tupled,
     **dict.fromkeys(COLLECTIVES, _nothing),
 }

@@ -89,6 +89,7 @@ class Module:
     """An HLO module of one device of `devices` that run it.
 
     scheduled: whether the order of instructions is the order of issue. devices: partitions times
+    replicas, each of which runs all partitions.
     replicas. aliases: of an output, by its place in the result, the number of the parameter whose
     memory it takes, and the place in that. notes: sentences on what the reader should know.
     """
@@ -99,6 +100,7 @@ class Module:
     scheduled: bool
     devices: int
     frames: Frames = field(default_factory=dict)
+    replicas: int = 1
     aliases: Mapping[Place, tuple[int, Place]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

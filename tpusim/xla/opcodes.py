@@ -8,7 +8,7 @@ PASSIVE = frozenset({
 
 MOVING = frozenset({
     "broadcast", "iota", "reshape", "transpose", "slice", "dynamic-slice", "pad", "concatenate",
-    "copy", "reverse", "bitcast-convert",
+    "copy", "reverse", "bitcast-convert", "dynamic-update-slice",
 })  # fmt: skip
 """Opcodes that move elements and compute nothing."""
 
@@ -22,7 +22,8 @@ FREE_TARGETS = frozenset({
     "AllocateBuffer", "ConcatBitcast", "Sharding", "GatherScatterIndicesBitpacked",
     "AssumeGatherIndicesInBound", "SliceId", "AsyncCollectiveStart", "AsyncCollectiveDone",
     "PrepareAsyncCallStart", "PrepareAsyncCallDone", "SPMDFullToShardShape",
-    "SPMDShardToFullShape", "annotate_device_placement",
+    "SPMDShardToFullShape", "annotate_device_placement", "X64Combine", "X64SplitLow",
+    "X64SplitHigh",
 })  # fmt: skip
 """Custom calls of the TPU compiler that are marks, and no work."""
 

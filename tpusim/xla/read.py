@@ -52,6 +52,7 @@ def module_from(tree: Mapping[str, Any]) -> Module:
         entry=tree["entry"],
         scheduled=scheduled,
         devices=_number("num_partitions", head) * _number("replica_count", head),
+        replicas=_number("replica_count", head),
         frames=frames_of(tree["frames"]),
         aliases=_aliases(head),
         notes=() if scheduled else (UNSCHEDULED,),

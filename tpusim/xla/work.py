@@ -113,33 +113,44 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
     write = sum(
         part * _hbm(shape) for part, shape in zip(made, instruction.arrays, strict=True)
     )  # fmt: skip
-    found = _known(instruction, operands, tally, read, write)
+    if instruction.opcode == "custom-call" and target(instruction) in TARGETS:
+        found = _kernel(module, instruction, operands, write)
+    else:
+        stored = sum(
+            part * shape.elements for part, shape in zip(made, instruction.arrays, strict=True)
+        )
+        found = _plain(tally, read, write, stored)
     return replace(found, cycles=_cycles(instruction))
 
 
-def _known(
-    instruction: Instruction, operands: list[Instruction], tally: Tally, read: float, write: float
+def _kernel(
+    module: Module, instruction: Instruction, operands: list[Instruction], write: float
 ) -> InstructionWork:
-    note, flops = "; ".join(sorted(set(tally.strange))), sum(p.flops for p in tally.products)
-    understood = not tally.strange
-    if instruction.opcode == "custom-call" and target(instruction) in TARGETS:
-        shapes = [shape for operand in operands for shape in operand.arrays]
-        whole = sum(map(_hbm, shapes))
-        made = kernel(instruction, shapes, whole, write)
-        work, read = made.work, float(made.work.read_bytes)
-        flops, note, understood = made.flops, made.note, made.understood
-    else:
-        work = _model(tally, read, write)
+    shapes = [shape for operand in operands for shape in operand.arrays]
+    made = kernel(module, instruction, shapes, sum(map(_hbm, shapes)), write)
     return InstructionWork(
-        model=work, cycles=None, flops=flops, read_bytes=read, write_bytes=write,
-        kind=kind_of(work), understood=understood, note=note,
+        model=made.work, cycles=None, flops=made.flops,
+        read_bytes=float(made.work.read_bytes), write_bytes=write, kind=kind_of(made.work),
+        understood=made.understood, note=made.note,
     )  # fmt: skip
 
 
-def _model(tally: Tally, read: float, write: float) -> Work:
-    """One product with all else as its epilogue, or several that share it by their FLOPs."""
+def _plain(tally: Tally, read: float, write: float, stored: float) -> InstructionWork:
+    work = _model(tally, read, write, stored)
+    return InstructionWork(
+        model=work, cycles=None, flops=sum(product.flops for product in tally.products),
+        read_bytes=read, write_bytes=write, kind=kind_of(work),
+        understood=not tally.strange, note="; ".join(sorted(set(tally.strange))),
+    )  # fmt: skip
+
+
+def _model(tally: Tally, read: float, write: float, stored: float) -> Work:
+    """One product with all else as its epilogue, or several that share it by their FLOPs.
+
+    A group takes at least one operation for each element that it stores, wherever that lies.
+    """
     if not tally.products:
-        return Vector(read, write, tally.vector)
+        return Vector(read, write, max(tally.vector, stored))
     total = sum(product.flops for product in tally.products)
     works = tuple(
         product.work(share * read, share * write, share * tally.vector)

@@ -9,6 +9,8 @@ from tpusim.cli.main import run
 from tpusim.cli.replaying import read_mesh
 from tpusim.errors import PlanError
 
+pytest.importorskip("jaxlib.xla_client")
+
 HLO = str(Path(__file__).parents[2] / "data" / "hlo" / "scan_mlp_v5e_2x2.hlo.gz")
 GIVEN = ["replay", HLO, "--slice", "v5e:2x2"]
 
