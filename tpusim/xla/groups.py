@@ -27,13 +27,18 @@ class Groups:
     @property
     def key(self) -> tuple[bool, tuple[int, ...], bytes]:
         """Equal for equal groups, whatever their order; the order of members counts."""
-        ordered = self.ids[np.argsort(self.ids[:, 0], kind="stable")] if len(self.ids) else self.ids
-        return self.pairs, ordered.shape, ordered.astype(np.int32).tobytes()
+        return _key(self)
 
     @property
     def size(self) -> int:
         """Members of a group."""
         return int(self.ids.shape[1])
+
+
+@lru_cache(maxsize=4096)
+def _key(groups: Groups) -> tuple[bool, tuple[int, ...], bytes]:
+    ordered = groups.ids[np.argsort(groups.ids[:, 0], kind="stable")]
+    return groups.pairs, ordered.shape, ordered.astype(np.int32).tobytes()
 
 
 _GROUPS = re.compile(r"\breplica_groups=")
@@ -56,6 +61,7 @@ ACROSS_PARTITIONS = (
 """Collectives whose ids, with a channel, are partitions rather than replicas."""
 
 
+@lru_cache(maxsize=4096)
 def read_groups(attributes: str, opcode: str, devices: int, replicas: int = 1) -> Groups | None:
     """The groups or pairs of a collective; None where it names none.
 
