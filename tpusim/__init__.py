@@ -16,12 +16,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpusim import models
+    from tpusim import models, xla
     from tpusim.errors import TpusimError
     from tpusim.explain import explain_collectives, explain_placement
     from tpusim.hardware import Chip, Slice, load_chip
+    from tpusim.lines import explain_lines
     from tpusim.maxtext import from_maxtext
     from tpusim.partition import Plan
+    from tpusim.plan_result import PlanResult
+    from tpusim.replay_result import ReplayResult
     from tpusim.report import write_report
     from tpusim.result import Result
     from tpusim.runfile import read_run
@@ -36,11 +39,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Chip": "tpusim.hardware",
     "Plan": "tpusim.partition",
+    "PlanResult": "tpusim.plan_result",
+    "ReplayResult": "tpusim.replay_result",
     "Result": "tpusim.result",
     "Slice": "tpusim.hardware",
     "Space": "tpusim.search",
     "TpusimError": "tpusim.errors",
     "explain_collectives": "tpusim.explain",
+    "explain_lines": "tpusim.lines",
     "explain_pipeline": "tpusim.stage_table",
     "explain_placement": "tpusim.explain",
     "from_maxtext": "tpusim.maxtext",
@@ -51,17 +57,21 @@ _HOMES = {
     "sweep": "tpusim.search",
     "validate": "tpusim.validation",
     "write_report": "tpusim.report",
+    "xla": "tpusim",
 }
 
 __all__ = [
     "Chip",
     "Plan",
+    "PlanResult",
+    "ReplayResult",
     "Result",
     "Slice",
     "Space",
     "TpusimError",
     "__version__",
     "explain_collectives",
+    "explain_lines",
     "explain_pipeline",
     "explain_placement",
     "from_maxtext",
@@ -72,12 +82,13 @@ __all__ = [
     "sweep",
     "validate",
     "write_report",
+    "xla",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return import_module("tpusim.models")
+    if name in ("models", "xla"):
+        return import_module(f"tpusim.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tpusim' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -33,6 +33,10 @@ class FileError(TpusimError, OSError):
     """A file that is missing, unreadable, not text, or cannot be written."""
 
 
+class CompileError(TpusimError, RuntimeError):
+    """A program that the TPU compiler cannot make: it does not fit, or something is missing."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The clause that offers the nearest valid names, or all of them when none is near.
 

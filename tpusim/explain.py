@@ -1,9 +1,8 @@
 """Why a step is as it is: the placements that it could have had, and what its collectives cost."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from textwrap import wrap
 
 from tpusim.costs.communicate import Machine
 from tpusim.engine import run
@@ -16,7 +15,7 @@ from tpusim.program import Collective
 from tpusim.result import PICO, Result
 from tpusim.simulation import given_placement
 from tpusim.steps import planned_step
-from tpusim.summary import WIDTH
+from tpusim.summary import aligned
 from tpusim.units import format_bytes, format_seconds
 
 SHOWN = 20
@@ -172,21 +171,6 @@ def _collective(row: CollectiveRow) -> tuple[str, ...]:
         f"{row.kind} {'+'.join(row.axes)}", row.mode, format_bytes(row.bytes), f"{row.times:,}",
         format_seconds(row.seconds), row.how,
     )  # fmt: skip
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """Columns: the first `left` to the left, numbers to the right, and a text, in lines, last."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ]
-        head = f"  {'  '.join(cells)}  "
-        yield from wrap(
-            row[-1], WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
 
 
 def _more(count: int) -> Iterator[str]:

@@ -1,23 +1,25 @@
-"""What a simulation returns: the numbers, where they come from, and how they print."""
+"""What a simulation returns: the numbers, where they come from, and how they print.
 
+A result is of a plan (`plan_result`) or of a compiled program (`replay_result`). What both have is
+here, with what each must say for itself.
+"""
+
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tpusim.engine import Timeline
-from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
-from tpusim.models import Transformer
-from tpusim.partition import CIRCULAR, Plan
-from tpusim.program import Flops, Phase, Program
-from tpusim.totals import distinct, step_flops, to_host_bytes, unasked
+from tpusim.phase import Phase
+from tpusim.program import Flops, Program, Single
+from tpusim.totals import step_flops, to_host_bytes
+
+if TYPE_CHECKING:
+    from tpusim.plan_result import PlanResult
 
 PICO = 1e-12
-
-CONVENTION = (
-    "model FLOPs: matmuls and attention, causal attention at half, LM head counted, lookup not, "
-    "against the bf16 peak; HFU adds recomputation"
-)
-
 
 FRAGMENTATION = 0.002
 """What lies idle between buffers, over the most that is live beside the step's arguments: the
@@ -26,28 +28,14 @@ and 17 %, where attention goes through HBM in buffers of several large sizes (li
 IDLE = "fragmentation"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """How the result came about: dimensions replicated, placement given or chosen, the network.
-
-    unread: names of `save` and `offload` that are not saved, as no backward pass reads them.
-    """
-
-    dropped: tuple[tuple[str, int, str, int], ...] = ()
-    placement_given: bool = False
-    network: str = "flows"
-    unread: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(ABC):
     """One simulated step. Times in seconds, sizes in bytes of one device, shares as fractions.
 
     breakdown_s: where the core's time goes, by kind of work and, for communication that no compute
         hides, by mesh axes (`exposed fsdp`), and for the host by what it does (`exposed dispatch`,
         `exposed input`); sums to `step_time_s`.
-    hbm_peak_bytes, hbm_bytes: what the step needs, and what the compiler can use. The need is the
-        peak of the schedule, and what is lost between buffers (`FRAGMENTATION`).
+    hbm_peak_bytes, hbm_bytes: what the step needs, and what the compiler can use.
     memory_bytes: who holds the peak, by category; sums to `hbm_peak_bytes`.
     link_use: the share of the step in which each link would be busy at its full rate.
     flops: of all devices together, each kind apart.
@@ -55,11 +43,8 @@ class Result:
         whose memory this is; times are means over the stages, and links are those of the busiest.
     """
 
-    model: Transformer
-    plan: Plan
     pod: Slice
     placement: Placement
-    tokens: int
     step_time_s: float
     breakdown_s: dict[str, float]
     flops: Flops
@@ -67,11 +52,69 @@ class Result:
     hbm_bytes: float
     memory_bytes: dict[str, float]
     link_use: dict[str, float]
-    unasked: tuple[tuple[str, str, int], ...]
-    verdicts: Verdicts
     programs: tuple[Program, ...]
     timeline: Timeline
     lane: int = 0
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What ran."""
+
+    @property
+    @abstractmethod
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the model's FLOPs a second, over the bf16 peak, if known."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> str:
+        """The step's rates in words, utilisation first."""
+
+    @property
+    @abstractmethod
+    def convention(self) -> str:
+        """Which FLOPs are counted as what."""
+
+    @abstractmethod
+    def called(self, op: Single) -> str:
+        """What a user calls an operation."""
+
+    @abstractmethod
+    def about(self) -> Iterator[tuple[str, str]]:
+        """Entries of the summary that say what ran, and how it came to lie on the slice."""
+
+    @abstractmethod
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Entries of the summary with what a reader of the numbers should know."""
+
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """What `result.json` says of this kind of result alone, as plain data."""
+
+    def idle_bytes(self, lane: int) -> int:
+        """What is lost between the buffers of a lane's device."""
+        return int(memory_held(self.programs[lane], self.timeline, lane).get(IDLE, 0))
+
+    @property
+    def planned(self) -> "PlanResult | None":
+        """The same where it is of a plan."""
+        return None
+
+    @property
+    def pipelined(self) -> "PlanResult | None":
+        """The same where it is of a plan with a pipeline."""
+        return self.planned if self.planned and self.planned.plan.pipeline else None
+
+    @property
+    def placement_given(self) -> bool:
+        """Whether the placement is given, by a user or a compiler, and not chosen."""
+        return True
+
+    @property
+    def title(self) -> str:
+        """What ran where."""
+        return f"{self.name} on {self.pod}"
 
     @property
     def program(self) -> Program:
@@ -89,25 +132,18 @@ class Result:
         return self.pod.chips * self.pod.chip.flops["bf16"]
 
     @property
-    def mfu(self) -> float:
-        """Model FLOPs utilisation: the model's FLOPs a second, over the bf16 peak."""
-        return float(self.flops.model) / self.peak_flops / self.step_time_s
-
-    @property
     def hfu(self) -> float:
-        """Hardware FLOPs utilisation: the same with the recomputation."""
+        """Hardware FLOPs utilisation: the model's FLOPs a second and recomputation, over the peak.
+
+        Of a compiled program it is all that its matrix unit does.
+        """
         useful = self.flops.model + self.flops.recompute
         return float(useful) / self.peak_flops / self.step_time_s
 
     @property
-    def tokens_per_s(self) -> float:
-        """Tokens a second, all chips together."""
-        return self.tokens / self.step_time_s
-
-    @property
-    def tflops_per_device(self) -> float:
-        """Model TFLOP/s of one device, as MaxText logs them."""
-        return float(self.flops.model) / self.pod.devices / self.step_time_s / 1e12
+    def utilisation(self) -> str:
+        """The MFU in words, or the HFU where the model's FLOPs are not known."""
+        return f"HFU {self.hfu:.1%}" if self.mfu is None else f"MFU {self.mfu:.1%}"
 
     @property
     def fits(self) -> bool:
@@ -120,17 +156,6 @@ class Result:
         chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
         most = max(to_host_bytes(program.body, program.segments) for program in self.programs)
         return chips * self.pod.chip.devices * most
-
-    @property
-    def bubble(self) -> float:
-        """The share of the step in which a stage of a pipeline waits, the mean of all stages.
-
-        Of a circular pipeline it is the share of the trips in which it computes what nobody reads.
-        """
-        if self.plan.pipeline != CIRCULAR:
-            return self.breakdown_s.get(BUBBLE, 0.0) / self.step_time_s
-        idle, rounds = self.plan.stages - 1, self.plan.microbatches * self.plan.virtual_stages
-        return idle / (rounds + idle)
 
     @property
     def exposed_s(self) -> float:
@@ -151,28 +176,41 @@ class Result:
         return summary(self)
 
 
-def make_result(
-    model: Transformer, plan: Plan, pod: Slice, placement: Placement, graph: Graph,
-    programs: tuple[Program, ...], timeline: Timeline, verdicts: Verdicts,
-) -> Result:  # fmt: skip
-    """The result of a timeline of one lane for each of the programs."""
-    each = [memory_held(program, timeline, lane) for lane, program in enumerate(programs)]
+class Numbers(TypedDict):
+    """What any result has, whatever ran: the fields of `Result`."""
+
+    pod: Slice
+    placement: Placement
+    step_time_s: float
+    breakdown_s: dict[str, float]
+    flops: Flops
+    hbm_peak_bytes: float
+    hbm_bytes: float
+    memory_bytes: dict[str, float]
+    link_use: dict[str, float]
+    programs: tuple[Program, ...]
+    timeline: Timeline
+    lane: int
+
+
+def numbers(
+    pod: Slice, placement: Placement, programs: tuple[Program, ...], timeline: Timeline,
+    held: dict[str, float] | None = None,
+) -> Numbers:  # fmt: skip
+    """The numbers of a timeline of one lane for each of the programs.
+
+    held: who holds the peak of HBM, where that is known better than from the schedule. The
+    schedule's need is its peak, and what is lost between buffers (`FRAGMENTATION`).
+    """
+    each = [held or memory_held(program, timeline, lane) for lane, program in enumerate(programs)]
     lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
-    held = each[lane]
-    return Result(
-        model=model, plan=plan, pod=pod, placement=placement,
-        tokens=graph.tokens * plan.microbatches,
-        step_time_s=timeline.total_ps * PICO,
+    return Numbers(
+        pod=pod, placement=placement, step_time_s=timeline.total_ps * PICO,
         breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
         flops=step_flops(programs),
-        hbm_peak_bytes=sum(held.values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
-        memory_bytes=held,
-        link_use=link_shares(timeline),
-        unasked=tuple(
-            (what, tensor, most * times)
-            for body, _, most in distinct(programs) for what, tensor, times in unasked(body)
-        ),
-        verdicts=verdicts, programs=programs, timeline=timeline, lane=lane,
+        hbm_peak_bytes=sum(each[lane].values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
+        memory_bytes=each[lane], link_use=link_shares(timeline),
+        programs=programs, timeline=timeline, lane=lane,
     )  # fmt: skip
 
 
@@ -209,6 +247,11 @@ BUBBLE = "bubble"
 """What a breakdown calls the time in which a stage of a pipeline waits for others at work."""
 
 
+def label_of(name: str) -> str:
+    """What a breakdown calls the core's time under a label of tasks."""
+    return name if name in (*COMPUTE_LABELS, BUBBLE) else f"{EXPOSED}{name}"
+
+
 def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     """The core's picoseconds by label and phase, largest label first within work and exposed.
 
@@ -219,7 +262,7 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     split: Counter[tuple[str, Phase]] = Counter()
     labels: Counter[str] = Counter()
     for (name, phase), picoseconds in timeline.core_ps.items():
-        label = name if name in (*COMPUTE_LABELS, BUBBLE) else f"{EXPOSED}{name}"
+        label = label_of(name)
         split[label, phase] += picoseconds
         labels[label] += picoseconds
     ranked = sorted(

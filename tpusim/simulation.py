@@ -1,7 +1,8 @@
-"""The front door: a model, a plan and a slice become a result."""
+"""The front door: a model, a plan and a slice become a result; or a compiled program does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import overload
 
 from tpusim.engine import check_network_mode, run
 from tpusim.errors import PlanError
@@ -10,18 +11,37 @@ from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Transformer
 from tpusim.partition import CIRCULAR, Plan
 from tpusim.placing import Engine, Run, fastest, run_on, ways
-from tpusim.result import Result, Verdicts, make_result
+from tpusim.plan_result import PlanResult, Verdicts, make_result
+from tpusim.replay import replay
+from tpusim.replay_result import ReplayResult
 from tpusim.steps import Step, planned_graph, planned_step
+from tpusim.xla.compiled import Compiled
 
 MOST_CHIPS = 512
 """The largest torus that is simulated hop by hop."""
 
 
+@overload
 def simulate(
     model: Transformer, plan: Plan, pod: Slice, *, fold: bool = True,
     placement: Placement | None = None, among: Sequence[Placement] | None = None,
     network: str = "flows",
-) -> Result:  # fmt: skip
+) -> PlanResult: ...  # fmt: skip
+
+
+@overload
+def simulate(
+    model: Compiled, /, *, pod: Slice | None = None, fold: bool = True, costs: str | None = None,
+    mesh: Mapping[str, int] | None = None, model_flops: float | None = None,
+) -> ReplayResult: ...  # fmt: skip
+
+
+def simulate(
+    model: Transformer | Compiled, plan: Plan | None = None, pod: Slice | None = None, *,
+    fold: bool = True, placement: Placement | None = None,
+    among: Sequence[Placement] | None = None, network: str = "flows", costs: str | None = None,
+    mesh: Mapping[str, int] | None = None, model_flops: float | None = None,
+) -> PlanResult | ReplayResult:  # fmt: skip
     """Simulate one training step of `model` under `plan` on `pod`.
 
     placement: in place of the plan's own. Where neither is given, it is the one of `among`
@@ -31,9 +51,21 @@ def simulate(
     network: `flows`, or `hops` for every message of every collective on every link, as a check of
         the first on a small slice; it is not folded, and the placement is chosen with flows.
 
+    Or one run of a compiled program, which brings its plan, and its slice unless it is given; for
+    costs, mesh and model_flops see `replay.replay`.
+
     A plan that does not fit in HBM is a result whose `fits` is false; one that the
     model or the slice does not admit raises PlanError with one sentence.
     """
+    if isinstance(model, Compiled):
+        ours = {"plan": plan, "placement": placement, "among": among}
+        _refuse(ours | {"network": None if network == "flows" else network}, _COMPILED)
+        return replay(
+            model, pod, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold
+        )  # fmt: skip
+    _refuse({"costs": costs, "mesh": mesh, "model_flops": model_flops}, _PLANNED)
+    if plan is None or pod is None:
+        raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
     _check_network(network, plan, pod)
     step = planned_step(model, plan, pod)
     given = placement or given_placement(plan, pod)
@@ -46,6 +78,17 @@ def simulate(
     return make_result(
         model, plan, pod, ran.placement, step.graph, ran.programs, ran.timeline, verdicts
     )
+
+
+_COMPILED = "a compiled program brings its own, and its collectives are flows; leave it out"
+_PLANNED = "it is for compiled programs: a plan has its mesh, and a model its FLOPs; leave it out"
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise PlanError for what is given and would change nothing."""
+    for name, value in given.items():
+        if value is not None:
+            raise PlanError(f"{name} is given, but {why}")
 
 
 def _check_network(network: str, plan: Plan, pod: Slice) -> None:

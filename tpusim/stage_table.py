@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tpusim.explain import aligned
+from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
 from tpusim.program.chart import COLUMNS, MARGIN, painted
-from tpusim.result import PICO, Result
+from tpusim.result import PICO
 from tpusim.stages import StageUse, stage_uses
-from tpusim.summary import entry
+from tpusim.summary import aligned, entry
 from tpusim.units import format_bytes, format_seconds
 
 SENT, UNREAD, OTHER = ">", "x", "="
@@ -42,7 +42,7 @@ class PipelineTable:
         yield from aligned(rows, left=0)
 
 
-def explain_pipeline(result: Result) -> PipelineTable:
+def explain_pipeline(result: PlanResult) -> PipelineTable:
     """What each stage of a simulated step has and does: layers, slots, bubble, memory."""
     plan, stages = result.plan, stage_uses(result)
     chunks = f" x {plan.virtual_stages} chunks" if plan.virtual_stages > 1 else ""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tpusim.engine import Calls, Record
 from tpusim.partition import CIRCULAR, part_bounds, schedule_of
 from tpusim.partition.plan import STAGE_AXES
+from tpusim.plan_result import PlanResult
 from tpusim.program import Call, Pass, Program, Slot, counted
 from tpusim.result import BUBBLE, Result, memory_held
 from tpusim.trips import Span, slot_of, trips
@@ -57,13 +58,14 @@ class StageUse:
 
 def stage_uses(result: Result) -> tuple[StageUse, ...]:
     """The stages of a result's pipeline, in order; none where it has no pipeline."""
-    if not result.plan.pipeline:
+    piped = result.pipelined
+    if piped is None:
         return ()
-    use = _in_trips if result.plan.pipeline == CIRCULAR else _in_calls
-    return tuple(use(result))
+    use = _in_trips if piped.plan.pipeline == CIRCULAR else _in_calls
+    return tuple(use(piped))
 
 
-def _layers(result: Result, stage: int) -> tuple[int, ...]:
+def _layers(result: PlanResult, stage: int) -> tuple[int, ...]:
     bounds = part_bounds(result.plan, result.model.layers, result.model.name)
     sizes = [last - first for first, last in pairwise(bounds)]
     return tuple(sizes[stage :: result.plan.stages])
@@ -73,7 +75,7 @@ def _length(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
-def _in_calls(result: Result) -> Iterator[StageUse]:
+def _in_calls(result: PlanResult) -> Iterator[StageUse]:
     """The stages of programs that call segments."""
     schedule, last = schedule_of(result.plan), result.plan.stages - 1
     tasks = _by_lane(result.timeline.tasks, last + 1)
@@ -144,7 +146,7 @@ def slots_ran(
     return [Ran(known[call.name], *span) for call, span in ran], sorted(spans[False])
 
 
-def _in_trips(result: Result) -> Iterator[StageUse]:
+def _in_trips(result: PlanResult) -> Iterator[StageUse]:
     """The stages of a circular pipeline."""
     made, end = trips(result.program, result.timeline), result.timeline.total_ps
     every = [trip for each in made.values() for trip in each]

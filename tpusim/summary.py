@@ -1,13 +1,13 @@
 """A result as a short report for a terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from tpusim.partition import CIRCULAR
 from tpusim.phase import Phase
-from tpusim.result import CONVENTION, PICO, Result, core_ps
+from tpusim.plan_result import PlanResult
+from tpusim.result import PICO, Result, core_ps
 from tpusim.units import format_bytes, format_seconds
-from tpusim.unused import unused
 
 WIDTH = 100
 MARGIN = 12
@@ -26,21 +26,19 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if not r.fits:
         yield from entry("DOES NOT FIT", infeasible_reason(r))
-    yield f"{r.model.name} on {r.pod} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
-    yield from entry("plan", str(r.plan))
-    yield from entry("placement", _placement(r))
-    if r.verdicts.network != "flows":
-        yield from entry("network", f"{r.verdicts.network}: every message over every link")
+    yield f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
+    for what, text in r.about():
+        yield from entry(what, text)
     yield ""
-    yield from entry("step time", _headline(r))
+    yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
-    yield from entry("", CONVENTION)
+    yield from entry("", r.convention)
     yield ""
     yield from _breakdown(r)
     yield ""
-    if r.plan.pipeline:
-        yield from entry("pipeline", _pipeline(r))
+    if r.pipelined:
+        yield from entry("pipeline", _pipeline(r.pipelined))
     if r.fits:
         yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
     yield from entry("links", _links(r))
@@ -56,16 +54,19 @@ def entry(head: str, text: str) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _placement(r: Result) -> str:
-    chosen = "given" if r.verdicts.placement_given else "chosen"
-    return f"{r.placement} ({chosen})" if r.placement.written else "nothing to place"
-
-
-def _headline(r: Result) -> str:
-    return (
-        f"{format_seconds(r.step_time_s)}, MFU {r.mfu:.1%}, HFU {r.hfu:.1%}, "
-        f"{r.tokens_per_s:,.0f} tokens/s, {r.tflops_per_device:.1f} TFLOP/s a device"
-    )
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Columns: the first `left` to the left, numbers to the right, and a text, in lines, last."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        head = f"  {'  '.join(cells)}  "
+        yield from wrap(
+            row[-1], WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _gain(r: Result, ideal: Result) -> str:
@@ -74,7 +75,7 @@ def _gain(r: Result, ideal: Result) -> str:
     return f"a perfect compiler (lowering ideal): {format_seconds(ideal.step_time_s)}, {change}"
 
 
-def _pipeline(r: Result) -> str:
+def _pipeline(r: PlanResult) -> str:
     """The schedule, the time in which stages wait or compute garbage, and the fullest stage."""
     plan = r.plan
     chunks = f" x {plan.virtual_stages} parts" if plan.virtual_stages > 1 else ""
@@ -149,17 +150,5 @@ def _notes(r: Result) -> Iterator[str]:
         need = format_bytes(r.host_need_bytes)
         text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
         yield from entry("note", text)
-    if r.verdicts.unread:
-        names = ", ".join(r.verdicts.unread)
-        yield from entry("note", f"not saved, as no backward pass reads it: {names}")
-    for text in unused(r.model, r.plan):
-        yield from entry("note", text)
-    for dim, size, axis, shards in r.verdicts.dropped:
-        text = f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
-        yield from entry("note", text)
-    groups: dict[tuple[str, int], list[str]] = {}
-    for what, tensor, times in r.unasked:
-        groups.setdefault((what, times), []).append(tensor)
-    for (what, times), tensors in groups.items():
-        text = f"nobody asked for the {what} of {', '.join(tensors)} ({times} a step)"
-        yield from entry("note", text)
+    for what, text in r.notes():
+        yield from entry(what, text)

@@ -16,16 +16,22 @@ def read_text(path: Path, what: str, instead: str) -> str:
     be read. Raises FileError; a path that is none raises ValueError, as `pathlib` does.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise FileError(f"{path}: not a regular file; give the path of {what}")
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise FileError(f"{path}: {format_bytes(size)} is too large for {what}")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_bytes(path, what, instead, LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
             f"{path}: not a text file (byte {error.start} is not UTF-8); give {what}"
         ) from error
+
+
+def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
+    """The bytes of a file, of `largest` at most; else as `read_text`."""
+    try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path}: not a regular file; give the path of {what}")
+        size = path.stat().st_size
+        if size > largest:
+            raise FileError(f"{path}: {format_bytes(size)} is too large for {what}")
+        return path.read_bytes()
     except OSError as error:
         if isinstance(error, FileError):
             raise

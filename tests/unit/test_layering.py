@@ -18,8 +18,9 @@ ROWS = (
     {"models", "partition", "costs", "xla"},
     {"engine"},
     {
-        *("loads", "placing", "steps", "simulation", "explain", "result", "summary"),
-        *("stages", "stage_table", "totals", "trips", "unused"),
+        *("explain", "lines", "loads", "placing", "plan_result", "replay", "replay_result"),
+        *("result", "simulation", "stages", "stage_table", "steps", "summary", "totals"),
+        *("trips", "unused"),
     },
     {"search", "report", "validation", "runfile"},
     {"maxtext"},

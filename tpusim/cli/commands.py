@@ -77,7 +77,7 @@ def simulate(
     explain: Annotated[
         str | None,
         typer.Option(
-            "--explain", metavar="WHAT", help="Show why: placement, collectives, pipeline."
+            "--explain", metavar="WHAT", help="Show why: placement, collectives, pipeline, lines."
         ),
     ] = None,
     maxtext: Annotated[
@@ -102,6 +102,56 @@ def simulate(
     return simulation(
         given, folder, stats=stats, fold=fold, program=program, explain=explain,
         network=network,
+    )  # fmt: skip
+
+
+@app.command()
+def replay(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="FILE.hlo[.gz]", help="HLO of the TPU compiler: text or proto."),
+    ],
+    pod: Annotated[
+        str | None,
+        typer.Option(
+            "--slice", metavar="SLICE",
+            help="The slice it was compiled for, if the file does not say: v4:8x16x16.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            "--costs", metavar="WHOSE", help="Seconds of work: compiler (its estimates), or model."
+        ),
+    ] = None,
+    model_flops: Annotated[
+        float | None,
+        typer.Option(
+            "--model-flops", metavar="N", help="FLOPs of a step without recomputation, for the MFU."
+        ),
+    ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", metavar="AXES", help="Its mesh, if unknown: fsdp=256,tensor=8."),
+    ] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Show what the simulation cost.")] = False,
+    fold: Annotated[
+        bool, typer.Option("--fold/--no-fold", help="Book repeated trips instead of running each.")
+    ] = True,
+    program: Annotated[bool, typer.Option("--program", help="Show the program as read.")] = False,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="WHAT", help="Show why: lines, collectives.")
+    ] = None,
+) -> str:  # fmt: skip
+    """Replay a compiled program on the slice that it was compiled for."""
+    from tpusim.cli.replaying import replaying
+
+    return replaying(
+        path, _folder(out, "report"), pod=pod, costs=costs, mesh=mesh, model_flops=model_flops,
+        stats=stats, fold=fold, program=program, explain=explain,
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from tpusim.explain import (
     explain_collectives,
     explain_placement,
 )
+from tpusim.lines import Lines, explain_lines
+from tpusim.plan_result import PlanResult
 from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
@@ -19,12 +21,13 @@ from tpusim.simulation import simulate
 from tpusim.stage_table import PipelineTable, explain_pipeline
 from tpusim.summary import entry, summary
 
-Explained: TypeAlias = PlacementTable | CollectiveTable | PipelineTable
+Explained: TypeAlias = PlacementTable | CollectiveTable | PipelineTable | Lines
 
-EXPLAINED: Mapping[str, Callable[[Result], Explained]] = {
+EXPLAINED: Mapping[str, Callable[[PlanResult], Explained]] = {
     "placement": lambda result: explain_placement(result.model, result.plan, result.pod),
     "collectives": explain_collectives,
     "pipeline": explain_pipeline,
+    "lines": explain_lines,
 }
 """What `--explain` takes."""
 
@@ -74,15 +77,18 @@ def simulation(
         parts.append(str(EXPLAINED[explain](result)))
     if program:
         parts += map(text, result.programs)
+    return "\n\n".join([*parts, *closing(result, folder, stats=stats)])
+
+
+def closing(result: Result, folder: Path | None, *, stats: bool) -> Iterator[str]:
+    """Where the report is, and what the simulation cost."""
     if folder is not None:
-        parts.append(f"report      {folder}")
+        yield f"report      {folder}"
     if stats:
-        parts.append("\n".join(_stats(result)))
-    return "\n\n".join(parts)
+        yield "\n".join(_stats(result))
 
 
 def _stats(result: Result) -> Iterator[str]:
-    """What the simulation of the plan cost."""
     stats = result.timeline.stats
     yield (
         f"stats       {stats.events:,} events, {stats.trips_simulated:,} trips simulated of "

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from tpusim.costs.rates import hbm_seconds, matrix_rate
 from tpusim.hardware import Device
 from tpusim.program import Attention, Number
@@ -79,7 +81,7 @@ def statistics_seconds(work: Attention, device: Device) -> Number:
     n is what the forward kernel left, `b h q` numbers in 128 lanes each. Compiled programs copy it
     and then read one lane of the copy (plain language models with splash attention on v5e, v5p).
     """
-    if not work.backward:
+    if not work.backward or np.any(work.share):
         return 0.0 * work.q_len
     left = work.batch * work.heads * work.q_len * STATISTIC_BYTES
     return hbm_seconds(2 * left, left, device) + 2 * device.costs.op_launch
@@ -89,7 +91,8 @@ def attention_seconds(work: Attention, device: Device) -> Number:
     """Seconds of the kernel: `max(flops x short / (peak e), bytes / HBM) + launch`.
 
     e is the chip's measured efficiency, forward or backward, on the blocks that are visited. The
-    backward kernel comes after `statistics_seconds`.
+    backward kernel comes after `statistics_seconds`. A kernel that is a part of the pass takes its
+    share of it.
     Raises PlanError where the chip has no matrix rate for the dtype.
     """
     costs = device.costs
@@ -99,6 +102,7 @@ def attention_seconds(work: Attention, device: Device) -> Number:
         else (costs.attention_efficiency_forward)
     )
     rate = matrix_rate(device, work.dtype) * reached
-    array = kernel_flops(work, device.mxu_side) * short_blocks(work) / rate
+    share = work.share if np.any(work.share) else 1
+    array = share * kernel_flops(work, device.mxu_side) * short_blocks(work) / rate
     kernel = largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device))
     return kernel + costs.op_launch + statistics_seconds(work, device)

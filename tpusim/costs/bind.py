@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeGuard
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.communicate import Machine, collective_tasks
 from tpusim.costs.convolution import convolution_seconds
+from tpusim.costs.estimate import estimate_seconds
 from tpusim.costs.host import INPUT, host_tasks
 from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.matmul import matmul_seconds
@@ -33,12 +34,14 @@ from tpusim.program import (
     Collective,
     Compute,
     Convolution,
+    Estimate,
     Loop,
     Matmul,
     Number,
     Op,
     Program,
     Segment,
+    Several,
     TopOp,
     Transfer,
     TransferKind,
@@ -60,18 +63,33 @@ _SECONDS: Mapping[type, tuple[str, Callable[..., Number]]] = {
 
 
 def work_seconds(work: Work, device: Device) -> Number:
-    """Seconds of an operation alone on the device. Raises PlanError for a dtype without a rate."""
+    """Seconds of an operation alone on the device. Raises PlanError for a dtype without a rate.
+
+    Parts that are one operation are launched once.
+    """
+    if isinstance(work, Estimate):
+        return estimate_seconds(work, device)
+    if isinstance(work, Several):
+        launches = (len(work.parts) - 1) * device.costs.op_launch
+        return sum(work_seconds(part, device) for part in work.parts) - launches
     return _SECONDS[type(work)][1](work, device)
+
+
+def work_label(work: Work) -> str:
+    """What the breakdown calls the operation's time; of several products, what the first is."""
+    if isinstance(work, Estimate):
+        return work.kind
+    first = work.parts[0] if isinstance(work, Several) else work
+    return _SECONDS[type(first)][0]
 
 
 def _compute(op: Compute, machine: Machine) -> Task:
     """A task on the core that draws its HBM bytes evenly over its seconds."""
-    label, seconds = _SECONDS[type(op.work)]
     return Task(
         name=op.name,
         phase=op.phase,
-        label=label,
-        work_s=float(seconds(op.work, machine.device)),
+        label=work_label(op.work),
+        work_s=float(work_seconds(op.work, machine.device)),
         bytes=float(op.work.read_bytes + op.work.write_bytes),
         uses=((HBM, 1),),
         deps=op.deps,

@@ -107,10 +107,16 @@ def slice_name(generation: str, chips: int) -> str:
 def parse_slice(text: str) -> Slice:
     """The slice that `v4:8x16x16`, `v4:4x4x8_twisted` or a name (`v4-4096`) means.
 
-    Raises `HardwareError` if there is none.
+    Several are `v5e:16x16 x 2`, or as they print: `v5e:16x16 x 2 slices`. Raises `HardwareError` if
+    there is none.
     """
-    chip, colon, shape = text.partition(":")
-    return Slice(chip, shape) if colon else Slice.from_name(text)
+    one, _, many = text.partition(" x ")
+    found = re.fullmatch(r"([0-9]{1,6})(?: slices?)?", many)
+    if many and not found:
+        raise HardwareError(f"{text!r} is no slice; several are written 'v5e:16x16 x 2'")
+    slices = int(found[1]) if found else 1
+    chip, colon, shape = one.partition(":")
+    return Slice(chip, shape, slices) if colon else Slice.from_name(one, slices)
 
 
 def _check_ratio(ratio: float) -> None:

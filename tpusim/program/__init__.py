@@ -29,7 +29,16 @@ from tpusim.program.ops import (
 )
 from tpusim.program.schedule import Pass, Schedule, Slot
 from tpusim.program.timing import StuckError, Timed, peak_alive, timed, unit_times
-from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
+from tpusim.program.work import (
+    Attention,
+    Convolution,
+    Estimate,
+    Matmul,
+    Number,
+    Several,
+    Vector,
+    Work,
+)
 
 __all__ = [
     "Alloc",
@@ -41,6 +50,7 @@ __all__ = [
     "Compute",
     "Convolution",
     "Dep",
+    "Estimate",
     "Flops",
     "Loop",
     "Matmul",
@@ -53,6 +63,7 @@ __all__ = [
     "Schedule",
     "Segment",
     "Send",
+    "Several",
     "Single",
     "Slot",
     "StuckError",

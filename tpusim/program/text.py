@@ -18,7 +18,16 @@ from tpusim.program.ops import (
     Transfer,
     Wait,
 )
-from tpusim.program.work import Attention, Convolution, Matmul, Number, Vector, Work
+from tpusim.program.work import (
+    Attention,
+    Convolution,
+    Estimate,
+    Matmul,
+    Number,
+    Several,
+    Vector,
+    Work,
+)
 from tpusim.units import format_bytes, format_seconds
 
 
@@ -103,6 +112,10 @@ def _work(work: Work) -> str:
         case Vector():
             moved = work.read_bytes + work.write_bytes
             return f"vector {format_bytes(_one(moved))}"
+        case Estimate():
+            return f"{work.kind} of {_one(work.cycles) / 1000:.6g} thousand cycles"
+        case Several():
+            return " and ".join(_work(part) for part in work.parts)
 
 
 def _count(value: Number) -> str:

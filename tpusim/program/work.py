@@ -57,6 +57,10 @@ class Attention:
     of the values where it is not that of queries and keys, `head_dim` (0: it is). `late`: a causal
     kernel's queries are the last of the sequence, not an even share of early and late ones. The
     backward kernel computes the scores again; that costs time and is not counted in HFU.
+
+    `share` is set where the kernel is one of several that make up the pass, as compiled programs
+    have them: its part of the pass's products (3/7 for dQ alone). What prepares the pass is then
+    not in it. 0: the pass as a whole.
     """
 
     batch: Number
@@ -72,6 +76,7 @@ class Attention:
     write_bytes: Number
     value_dim: Number = 0
     late: bool = False
+    share: Number = 0
 
     @property
     def value_width(self) -> Number:
@@ -88,4 +93,34 @@ class Vector:
     flops: Number
 
 
-Work: TypeAlias = Matmul | Convolution | Attention | Vector
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the compiler itself believes: `cycles` of the device's clock, all that it waits for.
+
+    `kind` is that of the work, for the breakdown: `matmul`, `convolution`, `attention` or `vector`.
+    """
+
+    kind: str
+    cycles: Number
+    read_bytes: Number
+    write_bytes: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """One fused operation of several products, done one after the other."""
+
+    parts: tuple[Matmul | Convolution, ...]
+
+    @property
+    def read_bytes(self) -> Number:
+        """What its parts read."""
+        return sum(part.read_bytes for part in self.parts)
+
+    @property
+    def write_bytes(self) -> Number:
+        """What its parts write."""
+        return sum(part.write_bytes for part in self.parts)
+
+
+Work: TypeAlias = Matmul | Convolution | Attention | Vector | Estimate | Several

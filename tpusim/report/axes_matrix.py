@@ -8,7 +8,7 @@ import numpy as np
 
 from tpusim.costs.links import DCN, DIE_LINKS
 from tpusim.hardware.placement import DCN_PREFIX
-from tpusim.report.canvas import SMALL, head, heat, name_of, new_figure, nothing, quiet, width_of
+from tpusim.report.canvas import SMALL, head, heat, new_figure, nothing, quiet, width_of
 from tpusim.report.palette import INK, MUTED
 from tpusim.report.traffic import link_volumes
 from tpusim.report.utilisation import resource_name
@@ -71,7 +71,7 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
     if not data.rows:
         return nothing(result, "nothing crosses a link", ax)
     most = max(map(max, data.bytes))
-    text = f"{name_of(result)}: {_finding(data, most)}"
+    text = f"{result.title}: {_finding(data, most)}"
     names = [_row_name(label, result) for label in data.rows]
     names += [TOTAL] if len(names) > 1 else []
     if ax is None:

@@ -45,7 +45,7 @@ def breakdown_data(result: Result) -> tuple[Bar, ...]:
 def title(result: Result) -> str:
     """The figure in one line: what ran where, its step time and its MFU."""
     step = format_seconds(result.step_time_s)
-    return f"{result.model.name} on {result.pod}: {step} a step, MFU {result.mfu:.1%}"
+    return f"{result.title}: {step} a step, {result.utilisation}"
 
 
 def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":

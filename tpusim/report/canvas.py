@@ -51,15 +51,10 @@ def beside(ax: "Axes", rows: Sequence[Sequence[str]], sides: str) -> None:
         )  # fmt: skip
 
 
-def name_of(result: Result) -> str:
-    """What ran where."""
-    return f"{result.model.name} on {result.pod}"
-
-
 def device_of(result: Result) -> str:
     """What ran where, and of which stage the device is that a figure shows."""
     several = len(result.programs) > 1
-    return f"{name_of(result)}{f', stage {result.lane}' if several else ''}"
+    return f"{result.title}{f', stage {result.lane}' if several else ''}"
 
 
 def quiet(ax: "Axes", *, rows: bool = False, grid: Literal["x", "y", "both"] = "x") -> None:
@@ -112,7 +107,7 @@ def nothing(result: Result, text: str, ax: "Axes | None") -> "Axes":
     """A figure of its title alone, which says that there is nothing to draw."""
     ax = new_figure(7.2, 0.7).add_subplot() if ax is None else ax
     ax.set_axis_off()
-    head(ax, f"{name_of(result)}: {text}", pad=4)
+    head(ax, f"{result.title}: {text}", pad=4)
     return ax
 
 

@@ -4,8 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from tpusim import __version__
+from tpusim.lines import explain_lines
+from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
-from tpusim.result import CONVENTION, PICO, Result
+from tpusim.result import PICO, Result
 from tpusim.stages import StageUse, stage_uses
 from tpusim.summary import infeasible_reason
 
@@ -17,7 +19,7 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
     `reason` is null, or why the plan is infeasible. `ideal_step_time_s` is the step time under the
     lowering `ideal` (null when it was not simulated).
     """
-    return {
+    common: dict[str, Any] = {
         "step_time_s": result.step_time_s,
         "mfu": result.mfu,
         "hfu": result.hfu,
@@ -25,36 +27,53 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "hbm_bytes": result.hbm_bytes,
         "fits": result.fits,
         "breakdown_s": result.breakdown_s,
-        "tokens_per_s": result.tokens_per_s,
+        "tokens_per_s": None,
         "reason": None if result.fits else infeasible_reason(result),
         "exposed_s": result.exposed_s,
         "ideal_step_time_s": ideal.step_time_s if ideal else None,
         "phases_s": result.phases_s,
-        "tflops_per_device": result.tflops_per_device,
+        "tflops_per_device": None,
         "memory_bytes": result.memory_bytes,
         "link_use": result.link_use,
         "flops": {kind: float(count) for kind, count in asdict(result.flops).items()},
-        "convention": CONVENTION,
-        "model": asdict(result.model) | {"parameters": result.model.parameter_count},
+        "convention": result.convention,
+        "model": None,
         "slice": _slice(result),
-        "plan": _plain(asdict(result.plan)),
-        "placement": _placement(result),
-        "network": result.verdicts.network,
-        "pipeline": _pipeline(result),
-        "replicated": [_named(entry) for entry in result.verdicts.dropped],
-        "unasked": [
-            {"collective": what, "tensor": tensor, "count": count}
-            for what, tensor, count in result.unasked
-        ],
+        "plan": None,
+        "placement": {"given": result.placement_given, "axes": _placement(result)},
+        "network": "flows",
+        "pipeline": _pipeline(result.pipelined),
+        "replicated": [],
+        "unasked": [],
         "versions": {"tpusim": __version__},
+    }
+    return common | dict(result.facts()) | _lines(result)
+
+
+def _lines(result: Result) -> dict[str, Any]:
+    """Where a compiled program's step goes by line of code; a plan has scopes of its own."""
+    if result.planned:
+        return {}
+    rows = explain_lines(result).rows
+    return {
+        "lines": [
+            {
+                "line": row.place,
+                "scope": row.scope,
+                "seconds": row.seconds,
+                "does_s": row.does_s,
+                "phases_s": {str(phase): seconds for phase, seconds in row.phases_s.items()},
+            }
+            for row in rows
+        ]
     }
 
 
-def _pipeline(result: Result) -> dict[str, Any] | None:
+def _pipeline(result: PlanResult | None) -> dict[str, Any] | None:
     """Of a pipeline: the schedule, its bubble, the fullest stage, and what each stage does."""
-    plan = result.plan
-    if not plan.pipeline:
+    if result is None:
         return None
+    plan = result.plan
     return {
         "schedule": plan.pipeline,
         "stages": plan.stages,
@@ -93,19 +112,7 @@ def _slice(result: Result) -> dict[str, Any]:
 
 
 def _placement(result: Result) -> dict[str, Any]:
-    axes = {
+    return {
         axis: [{"dimension": str(span), "size": span.size, "stride": span.stride} for span in spans]
         for axis, spans in result.placement.axes
     }
-    return {"given": result.verdicts.placement_given, "axes": axes}
-
-
-def _named(entry: tuple[str, int, str, int]) -> dict[str, Any]:
-    return dict(zip(("dimension", "size", "axis", "shards"), entry, strict=True))
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and sequences of whatever kind as those of JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -44,8 +44,8 @@ def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
         "axes": plot_axes(result),
         "roofline": plot_roofline(result),
     }
-    if result.plan.pipeline:
-        axes["pipeline"] = plot_pipeline(result)
+    if result.pipelined:
+        axes["pipeline"] = plot_pipeline(result.pipelined)
     for name, ax in axes.items():
         figure = ax.get_figure(root=True)
         assert figure is not None

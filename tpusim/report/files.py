@@ -11,14 +11,14 @@ from tpusim.errors import FileError
 from tpusim.program.text import text
 from tpusim.report.document import document
 from tpusim.report.ideal import perfect_compiler
-from tpusim.report.tables import operations, transfers
+from tpusim.report.tables import lines, operations, transfers
 from tpusim.report.trace import trace_bytes
 from tpusim.result import Result
 from tpusim.summary import summary
 
 
 def write_report(result: Result, folder: Path | str, ideal: Result | None = None) -> None:
-    """Write summary, `result.json`, two tables, the program, the trace and figures into `folder`.
+    """Write summary, `result.json`, three tables, the program, the trace and figures into `folder`.
 
     ideal: the run under the lowering `ideal`; simulated when it is not given. Each file is written
     beside its place and then moved there, so that none is ever half written. The same result gives
@@ -43,6 +43,7 @@ def rendered(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
         "result.json": f"{json.dumps(document(result, ideal), indent=2)}\n",
         "operations.csv": operations(result),
         "transfers.csv": transfers(result),
+        "lines.csv": lines(result),
         "program.txt": "\n\n".join(map(text, result.programs)) + "\n",
     }
     written = {name: content.encode() for name, content in texts.items()}

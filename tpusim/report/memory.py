@@ -96,8 +96,11 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
 
 
 def _flying(use: MemoryUse, result: Result) -> str:
-    what = "microbatches" if result.plan.virtual_stages == 1 else "chunks of microbatches"
-    return f"; at the peak {use.in_flight} {what} in flight" if use.in_flight else ""
+    if result.planned is None or not use.in_flight:
+        return ""
+    several = result.planned.plan.virtual_stages > 1
+    what = "chunks of microbatches" if several else "microbatches"
+    return f"; at the peak {use.in_flight} {what} in flight"
 
 
 def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:

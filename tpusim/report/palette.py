@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tpusim.costs.bind import SKEW
 from tpusim.costs.host import DISPATCH, INPUT
 from tpusim.phase import Phase
-from tpusim.program import Pass
+from tpusim.program import Pass, TransferKind
 from tpusim.result import BUBBLE, COMPUTE_LABELS
 
 INK = "#1f2933"
@@ -52,6 +52,12 @@ HOST_STYLES: Mapping[str, Style] = {
 }
 """Waiting for the host to start the step, and to make and send its batch."""
 
+ON_CHIP_STYLES: Mapping[str, Style] = {
+    str(TransferKind.DMA): Style("#b9cfae", "//"),
+    str(TransferKind.SPARSECORE): Style("#8fae8b", "\\\\"),
+}
+"""Copies on the chip: to and from VMEM and CMEM, and those of the SparseCores."""
+
 BUBBLE_STYLE = Style("white")
 """Waiting for other stages: nothing happens."""
 
@@ -77,10 +83,11 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     """A style for each label of tasks.
 
     Kinds of compute are blue, mesh axes amber and hatched, waits for other slices and the host
-    grey, and for other stages white.
+    grey, and for other stages white; copies on the chip are green.
     """
     ordered = sorted(set(labels), key=_rank)
-    fixed = {**COMPUTE_STYLES, SKEW: SKEW_STYLE, **HOST_STYLES, BUBBLE: BUBBLE_STYLE}
+    grey = {SKEW: SKEW_STYLE, **HOST_STYLES}
+    fixed = {**COMPUTE_STYLES, **grey, BUBBLE: BUBBLE_STYLE, **ON_CHIP_STYLES}
     moving = [label for label in ordered if label not in fixed]
     hatched = {label: TRANSFER_STYLES[at % len(TRANSFER_STYLES)] for at, label in enumerate(moving)}
     return {label: hatched.get(label) or fixed[label] for label in ordered}
@@ -88,5 +95,5 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 def _rank(label: str) -> tuple[int, str]:
     known = label in COMPUTE_LABELS
-    last = len(COMPUTE_LABELS) + (label in (SKEW, *HOST_STYLES, BUBBLE))
+    last = len(COMPUTE_LABELS) + (label in (SKEW, *HOST_STYLES, BUBBLE, *ON_CHIP_STYLES))
     return (COMPUTE_LABELS.index(label) if known else last, label)

@@ -9,13 +9,13 @@ import numpy as np
 from tpusim.partition import CIRCULAR
 from tpusim.partition.plan import STAGE_AXES
 from tpusim.phase import Phase
+from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
 from tpusim.report.canvas import (
     SMALL,
     fill,
     head,
     legend,
-    name_of,
     new_figure,
     nothing,
     quiet,
@@ -23,7 +23,7 @@ from tpusim.report.canvas import (
     style_of,
 )
 from tpusim.report.palette import INK, PASS_STYLES, PHASE_SHADES, UNREAD_STYLE, Style
-from tpusim.result import PICO, Result
+from tpusim.result import PICO
 from tpusim.stages import StageUse, stage_uses
 from tpusim.units import format_seconds
 
@@ -74,12 +74,12 @@ class Pipeline:
         return lost / self.step_ps / len(self.stages) if self.stages else 0.0
 
 
-def pipeline_data(result: Result) -> Pipeline:
+def pipeline_data(result: PlanResult) -> Pipeline:
     """What each stage does when; no stages where the plan has no pipeline."""
     return Pipeline(result.plan.pipeline, stage_uses(result), result.timeline.total_ps)
 
 
-def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
+def plot_pipeline(result: PlanResult, ax: "Axes | None" = None) -> "Axes":
     """Draw `pipeline_data` on `ax`, or on a new figure; returns the axes.
 
     Slots have the number of their microbatch where there is room. Of several chunks that a stage
@@ -104,24 +104,24 @@ def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
     _shares(ax, data, places)
     ax.set_xlabel(f"time in the step [{unit}]", color=INK)
     quiet(ax, rows=True)
-    head(ax, f"{name_of(result)}: {_finding(result, data)}")
+    head(ax, f"{result.title}: {_finding(result, data)}")
     legend(ax, {name: style for name, style, _ in drawn if name})
     return ax
 
 
-def _finding(result: Result, data: Pipeline) -> str:
+def _finding(result: PlanResult, data: Pipeline) -> str:
     """The schedule, what it loses, and the step."""
     lost = "of it computing what nobody reads" if data.schedule == CIRCULAR else "of it bubble"
     return f"{data.schedule}, {format_seconds(result.step_time_s)} a step, {data.bubble:.1%} {lost}"
 
 
-def _name(result: Result, stage: int) -> str:
+def _name(result: PlanResult, stage: int) -> str:
     """A stage, and its slice where stages are on several."""
     inner, across = (result.plan.mesh.get(axis, 1) for axis in reversed(STAGE_AXES))
     return f"slice {stage // inner}, stage {stage}" if across > 1 else f"stage {stage}"
 
 
-def _kinds(result: Result, data: Pipeline) -> Iterator[tuple[str, Style, list[Bar]]]:
+def _kinds(result: PlanResult, data: Pipeline) -> Iterator[tuple[str, Style, list[Bar]]]:
     """What is drawn alike: its name in the legend, if it has one, its style and its bars.
 
     Of several chunks the legend has the first and the last.

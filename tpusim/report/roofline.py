@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpusim.lines import operations
 from tpusim.phase import Phase
-from tpusim.program import Compute, Vector, counted
+from tpusim.program import Compute, Estimate, Several, Single, Vector, Work, counted
 from tpusim.report.canvas import EDGE, SMALL, beside, device_of, head, legend, new_figure, quiet
 from tpusim.report.palette import INK, styles
 from tpusim.report.places import labels, places
@@ -20,7 +21,9 @@ TERA = 1e12
 LARGEST = 12
 MARKERS = {"vector": "s", "attention": "D", "convolution": "^"}
 MANY = 2000
-"""Operations in the figure; markers that are no circle; a ratio that has room for few ticks."""
+LONGEST = 40
+"""Operations in the figure; markers that are no circle; a ratio that has room for few ticks; and
+letters of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,15 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
             )
     points.sort(key=lambda point: -point.seconds)
     works = [op.work for ops in computed.values() for op, _ in ops]
-    dtypes = {"bf16", *(work.dtype for work in works if not isinstance(work, Vector))}
+    dtypes = {"bf16", *(dtype for work in works for dtype in _dtypes(work))}
     fastest = max(sorted(dtypes), key=device.peak)
     return Roofline(tuple(points[:largest]), device.peak(fastest), device.hbm_bandwidth, fastest)
+
+
+def _dtypes(work: Work) -> tuple[str, ...]:
+    """What it multiplies; the compiler's own estimates do not say."""
+    parts = work.parts if isinstance(work, Several) else (work,)
+    return tuple(part.dtype for part in parts if not isinstance(part, Vector | Estimate))
 
 
 def _flops(op: Compute, devices: int) -> float:
@@ -175,8 +184,17 @@ def _ticks(axis: "Axis", unit: float) -> None:
 def _list(ax: "Axes", result: Result, data: Roofline) -> None:
     """Number, name, share of the step and of the roof of each operation, beside the axes."""
     rows = [("", "operation", "", "of step", "of roof")]
+    ops = operations(result.program)
+    names = {point.name: _named(ops[point.name], result) for point in data.points}
     for number, point in enumerate(data.points, 1):
         share, reached = point.seconds / result.step_time_s, data.reached(point)
-        what = (short(point.name), str(point.phase))
+        what = (names[point.name], str(point.phase))
         rows.append((str(number), *what, f"{share:.1%}", f"{reached:.0%}"))
     beside(ax, rows, "><<>>")
+
+
+def _named(op: Single, result: Result) -> str:
+    """The operation as a user calls it, after the line of its code where that is known."""
+    name, source = short(result.called(op)), getattr(op, "source", "")
+    text = f"{source} {name}" if source else name
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -1,6 +1,5 @@
 """What happened when, on tracks: slices that never overlap on one track, and the level of HBM."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from tpusim.report.unroll import (
     running,
     unrolled,
 )
-from tpusim.result import IDLE, Result, memory_held
+from tpusim.result import Result
 from tpusim.stages import PAUSES
 
 
@@ -37,15 +36,6 @@ class Slice:
     def length_ps(self) -> int:
         """How long it takes."""
         return self.end_ps - self.start_ps
-
-
-def operation_of(record: Record) -> str:
-    """The operation that a record is a part of.
-
-    The parts of a collective follow one another; all but the last are called `name/label/0` and so
-    on, the last as the operation.
-    """
-    return re.sub(rf"/{re.escape(record.label)}/\d+$", "", record.name)
 
 
 def core_slices(timeline: Timeline, lane: int = 0, *, every: bool = False) -> list[Slice]:
@@ -90,7 +80,7 @@ def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[
     """
     program = result.programs[lane]
     level = sum(whole_bytes(float(alloc.bytes)) for alloc in program.resident)
-    level += int(memory_held(program, result.timeline, lane).get(IDLE, 0))
+    level += result.idle_bytes(lane)
     changes = change_blocks(each_change(result.timeline.memory[lane].changes, every))
     return [(0, level), *running(changes, level, every=every)]
 

@@ -1,4 +1,4 @@
-"""`operations.csv` and `transfers.csv`: what the core did, and what went over the links.
+"""`operations.csv`, `transfers.csv` and `lines.csv`: what the core did and what links carried.
 
 Times are seconds with twelve decimals: the engine's picoseconds, exactly.
 """
@@ -10,8 +10,9 @@ from itertools import chain
 
 from tpusim.costs import CostedProgram, cost_programs
 from tpusim.engine.timeline import Record
+from tpusim.lines import explain_lines, operation_of
+from tpusim.phase import Phase
 from tpusim.program import Call, Collective, Program, Send, Transfer, counted
-from tpusim.report.slices import operation_of
 from tpusim.result import Result
 
 OPERATIONS = ("name", "phase", "label", "does", "count", "start_s", "duration_s", "total_s")
@@ -19,6 +20,7 @@ TRANSFERS = (
     *("name", "phase", "stream", "kind", "axes", "mode", "algorithm", "dtype", "bytes", "asked"),
     *("count", "start_s", "duration_s", "total_s"),
 )
+LINES = ("line", "scope", "total_s", "share", *(f"{phase}_s" for phase in Phase), "does")
 STAGE = "stage"
 PICO_DIGITS = 12
 
@@ -37,7 +39,7 @@ def operations(result: Result) -> str:
             (str(stage), r.name, str(r.phase), r.label, does, *_times(r))
             for r, does in sorted(records, key=lambda entry: entry[0].start_ps)
         )
-    return _csv(OPERATIONS, rows, several=len(result.programs) > 1)
+    return _staged(OPERATIONS, rows, result)
 
 
 def transfers(result: Result) -> str:
@@ -56,7 +58,24 @@ def transfers(result: Result) -> str:
             for r in sorted(tasks, key=lambda record: record.start_ps)
             if (op := moving.get(operation_of(r)))
         )
-    return _csv(TRANSFERS, rows, several=len(result.programs) > 1)
+    return _staged(TRANSFERS, rows, result)
+
+
+def lines(result: Result) -> str:
+    """The core's time by line of the user's code, or by scope, the most expensive first.
+
+    `total_s` sums to the step time. `does` is what the line's time is by label, the longest first.
+    """
+    rows = (
+        (
+            row.place, row.scope, f"{row.seconds:.{PICO_DIGITS}f}",
+            f"{row.seconds / result.step_time_s:.6f}",
+            *(f"{row.phases_s.get(phase, 0.0):.{PICO_DIGITS}f}" for phase in Phase),
+            "; ".join(f"{label} {s:.{PICO_DIGITS}f}" for label, s in row.does_s.items()),
+        )
+        for row in explain_lines(result).rows
+    )  # fmt: skip
+    return _csv(LINES, rows)
 
 
 def _by_stage(result: Result) -> Iterator[tuple[list[Record], list[Record]]]:
@@ -108,9 +127,14 @@ def seconds(picoseconds: int) -> str:
     return f"{digits[:-PICO_DIGITS]}.{digits[-PICO_DIGITS:]}"
 
 
-def _csv(head: Sequence[str], rows: Iterable[Sequence[str]], *, several: bool) -> str:
-    """The table; its first column is the stage, which is left out where there is one program."""
-    text, first = StringIO(), 0 if several else 1
-    table = (row[first:] for row in chain([(STAGE, *head)], rows))
-    csv.writer(text, lineterminator="\n").writerows(table)
+def _staged(head: Sequence[str], rows: Iterable[Sequence[str]], result: Result) -> str:
+    """The table of rows that begin with their stage, which is left out where there is no other."""
+    if len(result.programs) > 1:
+        return _csv((STAGE, *head), rows)
+    return _csv(head, (row[1:] for row in rows))
+
+
+def _csv(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(chain([head], rows))
     return text.getvalue()

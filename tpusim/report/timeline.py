@@ -1,11 +1,12 @@
 """A close look at the step, as a figure: the core above, and what HBM and the links carry below."""
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.tasks import CORE, HBM
+from tpusim.lines import operation_of, operations
 from tpusim.report.canvas import (
     device_of,
     fill,
@@ -38,6 +39,9 @@ TEXT = 6.5
 LETTER = 0.62 * TEXT
 """Points of a label, and of one of its letters."""
 
+Names: TypeAlias = Mapping[str, str]
+"""What the bars of operations say, by their names."""
+
 WAIT = Style("white", "xxxxx")
 
 
@@ -51,8 +55,9 @@ def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tupl
         grid = figure.subplots(len(windows), 1, squeeze=False, height_ratios=heights)
         axes = list(grid[:, 0])
     known = style_of(result)
+    names = {name: short(result.called(op)) for name, op in operations(result.program).items()}
     for ax, window, links in zip(axes, windows, rows, strict=True):
-        _draw(ax, window, links, known)
+        _draw(ax, window, links, known, names)
     drawn = {label for window in windows for label in _labels(window)}
     entries = {label: style for label, style in known.items() if label in drawn}
     waits = any(_waits(each) for window in windows for each in window.core)
@@ -101,12 +106,13 @@ def _waits(each: Slice) -> bool:
 
 
 def _draw(
-    ax: "Axes", window: Window, rows: list[tuple[str, tuple[str, ...]]], known: dict[str, Style]
-) -> None:
+    ax: "Axes", window: Window, rows: list[tuple[str, tuple[str, ...]]],
+    known: dict[str, Style], said: Names,
+) -> None:  # fmt: skip
     factor, unit = scale((window.end_ps - window.start_ps) * PICO)
     times = PICO * factor
     length = (window.end_ps - window.start_ps) * times
-    _core_row(ax, window, times, known)
+    _core_row(ax, window, times, known, said)
     places, names = [CORE_HEIGHT / 2], ["core"]
     base = CORE_HEIGHT
     for label, links in rows:
@@ -134,7 +140,9 @@ def _draw(
         )  # fmt: skip
 
 
-def _core_row(ax: "Axes", window: Window, times: float, known: dict[str, Style]) -> None:
+def _core_row(
+    ax: "Axes", window: Window, times: float, known: dict[str, Style], names: Names
+) -> None:
     """The bars of the core, those of one style at once, and the names that have room."""
     bars: dict[Style, list[tuple[float, float]]] = {}
     for each in window.core:
@@ -143,7 +151,8 @@ def _core_row(ax: "Axes", window: Window, times: float, known: dict[str, Style])
         left, width = (each.start_ps - window.start_ps) * times, each.length_ps * times
         bars.setdefault(style, []).append((left, width))
         room = each.length_ps / (window.end_ps - window.start_ps) * PLOT
-        _name_bar(ax, short(each.record.name), left + width / 2, room, style)
+        text = names.get(operation_of(each.record)) or short(each.record.name)
+        _name_bar(ax, text, left + width / 2, room, style)
     for style, spans in bars.items():
         edge = INK if style.hatch else "white"
         look = fill(style) | {"edgecolor": edge, "linewidth": 0.25}

@@ -89,7 +89,7 @@ def _crossed(result: Result, program: Program) -> dict[Carried, float]:
 def _by_stage(result: Result) -> Loads:
     """Bytes on each link of the slice that has the fullest stage."""
     axis, topology = STAGE_AXES[-1], result.pod.topology
-    inner = result.plan.mesh.get(axis, 1)
+    inner = dict(result.program.axes).get(axis, 1)
     spans = on_torus(result.placement.spans(axis)) if inner > 1 else ()
     places = chain_places(spans, topology)
     first, each = result.lane // inner * inner, inner // (int(places.max()) + 1)

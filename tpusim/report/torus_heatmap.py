@@ -15,7 +15,6 @@ from tpusim.report.canvas import (
     head,
     heat,
     joined,
-    name_of,
     nothing,
     quiet,
     width_of,
@@ -99,7 +98,7 @@ def plot_torus(result: Result, ax: "Axes | None" = None) -> "Axes":
     shown = torus_panels(use)
     if not shown.panels:
         return nothing(result, "nothing crosses a link of the torus", ax)
-    grid, text = _Grid.of(shown.panels), f"{name_of(result)}: {_finding(use)}"
+    grid, text = _Grid.of(shown.panels), f"{result.title}: {_finding(use)}"
     if ax is None:
         ax = _new_axes(grid, max(width_of(text), SMALLER * width_of(_subtitle(shown))))
     top = max(use.busiest.values())

@@ -20,8 +20,9 @@ from typing import Any, Literal, TypeAlias
 from tpusim.costs.tasks import CORE
 from tpusim.engine import Timeline
 from tpusim.errors import TpusimError, nearest
+from tpusim.lines import operation_of
 from tpusim.program import Collective, Compute, Program, Schedule, Transfer, counted
-from tpusim.report.slices import Slice, core_slices, memory_levels, operation_of, stream_tracks
+from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
 from tpusim.result import PICO, Result
 from tpusim.stages import Ran, stage_uses
 from tpusim.units import format_seconds
@@ -57,7 +58,7 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"model": result.model.name, "slice": str(result.pod)},
+        "otherData": {"model": result.name, "slice": str(result.pod)},
         "traceEvents": events,
     }
 
@@ -81,8 +82,9 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
         yield from (_slice_event(lane, thread, each, about) for each in slices)
     _, end = result.timeline.lanes[lane]
     yield from _named(lane, STEPS, "Steps")
-    numbers = {"step_time_s": result.step_time_s, "mfu": result.mfu, "hfu": result.hfu}
-    yield _complete(lane, STEPS, result.model.name, (0, end), numbers)
+    mfu = {} if result.mfu is None else {"mfu": result.mfu}
+    numbers = {"step_time_s": result.step_time_s, **mfu, "hfu": result.hfu}
+    yield _complete(lane, STEPS, result.name, (0, end), numbers)
     for time, level in memory_levels(result, lane, every=every):
         at = {"pid": lane, "tid": STEPS, "ts": time / MICROSECOND}
         yield {"ph": "C", "name": "HBM", **at, "args": {"bytes": level}}
@@ -90,7 +92,10 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
 
 def _stages(result: Result) -> Iterator[Event]:
     """The slots of each stage of a pipeline, on a thread of its own, and the ways between them."""
-    plan, uses = result.plan, stage_uses(result)
+    piped = result.pipelined
+    if piped is None:
+        return
+    plan, uses = piped.plan, stage_uses(piped)
     order = Schedule(plan.pipeline, plan.microbatches, plan.virtual_stages, ((),) * len(uses))
     several = len(result.programs) > 1
     places = [(use.stage, SLOTS) if several else (0, SLOTS + use.stage) for use in uses]
@@ -168,9 +173,15 @@ def _about(program: Program) -> Iterator[tuple[str, Event]]:
     for op, _ in counted(program.body, program.segments):
         if isinstance(op, Compute):
             moved = float(op.work.read_bytes + op.work.write_bytes)
-            yield op.name, {"bytes": moved, "flops": float(op.flops.total)}
+            yield op.name, {"bytes": moved, "flops": float(op.flops.total), **_where(op)}
         elif isinstance(op, Collective):
             how = {"axes": "+".join(op.axes), "mode": str(op.mode), "dtype": op.dtype}
-            yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind), **how}
+            yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind), **how, **_where(op)}
         elif isinstance(op, Transfer):
-            yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind)}
+            yield op.name, {"bytes": float(op.bytes), "kind": str(op.kind), **_where(op)}
+
+
+def _where(op: Compute | Collective | Transfer) -> Event:
+    """The line of the user's code, and the scope where the name does not say it."""
+    scope = {"scope": op.scope} if op.scope and op.scope not in op.name else {}
+    return scope | ({"source": op.source} if op.source else {})

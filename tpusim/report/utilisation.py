@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tpusim.costs.links import DCN, FROM_HOST, TO_HOST
 from tpusim.costs.tasks import HBM
-from tpusim.report.canvas import SMALL, fill, head, legend, name_of, new_figure, quiet, style_of
+from tpusim.report.canvas import SMALL, fill, head, legend, new_figure, quiet, style_of
 from tpusim.report.palette import INK, Style
 from tpusim.report.traffic import link_volumes
 from tpusim.result import BUBBLE, COMPUTE_LABELS, EXPOSED, Result
@@ -81,7 +81,7 @@ def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
     for at, row in enumerate(rows):
         _draw(ax, at, row, known)
     ax.set_yticks(range(len(rows)), [resource_name(row.resource) for row in rows])
-    ax.invert_yaxis()
+    ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, 112)
     ax.set_xticks(range(0, 101, 20))
     several = len(result.programs) > 1
@@ -89,7 +89,7 @@ def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlabel(f"busy share of the step [%]{which}", color=INK)
     quiet(ax, rows=True)
     work = next(row for row in rows if row.resource == WORK)
-    head(ax, f"{name_of(result)}: the core computes {work.total:.1%} of the step")
+    head(ax, f"{result.title}: the core computes {work.total:.1%} of the step")
     drawn = {name for row in rows for name, share in row.shares.items() if share >= LEAST_SHOWN}
     legend(ax, {label: style for label, style in known.items() if label in drawn})
     return ax

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tpusim.errors import TpusimError
 from tpusim.hardware import placements
-from tpusim.result import Result
+from tpusim.plan_result import PlanResult
 from tpusim.simulation import simulate
 from tpusim.summary import infeasible_reason
 from tpusim.validation.measured import Measured
@@ -84,7 +84,7 @@ def _failed(run: Measured, status: str, reason: str) -> Outcome:
     return Outcome(run=run, status=status, reason=" ".join(reason.split()), measured_mfu=mfu)
 
 
-def _simulated(run: Measured, result: Result, notes: tuple[str, ...]) -> Outcome:
+def _simulated(run: Measured, result: PlanResult, notes: tuple[str, ...]) -> Outcome:
     speed = result.step_time_s / run.step_s
     need = infeasible_reason(result).partition(":")[0]
     return Outcome(

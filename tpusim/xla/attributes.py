@@ -11,6 +11,7 @@ from tpusim.xla.module import Instruction
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CALLED = re.compile(
     r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation|"
     r"called_computations)=(?:%?([\w.\-]+)|\{([^}]*)\})"
@@ -40,7 +41,7 @@ def source(instruction: Instruction) -> tuple[str, int] | None:
 def called(instruction: Instruction, which: str = "") -> tuple[str, ...]:
     """Names of the computations that it calls; which: only those of this attribute (`body`)."""
     names: list[str] = []
-    for kind, single, several in _CALLED.findall(instruction.attributes):
+    for kind, single, several in _CALLED.findall(_QUOTED.sub("", instruction.attributes)):
         if which in ("", kind):
             names += [single] if single else [n.strip().lstrip("%") for n in several.split(",")]
     return tuple(names)

@@ -80,6 +80,9 @@ class Frame:
 Frames: TypeAlias = Mapping[int, tuple[Frame, ...]]
 """The stack of each number that `metadata` gives, the innermost frame first."""
 
+Place: TypeAlias = tuple[int, ...]
+"""Where an array stands in a tuple of tuples; () for what is no tuple."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
@@ -87,6 +90,8 @@ class Module:
 
     scheduled: whether the order of instructions is the order of issue. devices: partitions times
     replicas, each of which runs all partitions.
+    replicas. aliases: of an output, by its place in the result, the number of the parameter whose
+    memory it takes, and the place in that. notes: sentences on what the reader should know.
     """
 
     name: str
@@ -96,6 +101,8 @@ class Module:
     devices: int
     frames: Frames = field(default_factory=dict)
     replicas: int = 1
+    aliases: Mapping[Place, tuple[int, Place]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def main(self) -> Computation:

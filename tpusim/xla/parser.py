@@ -1,30 +1,44 @@
-"""The child process that reads HLO with jaxlib's own parser, and prints plain data as JSON.
+"""The child process that reads HLO with jaxlib's own parser, and answers with plain data as JSON.
 
 jaxlib checks its input in C++, and some malformed HLO aborts the whole process: so it runs apart.
-All that is private in jaxlib is in this file. It imports nothing of tpusim.
-
-    python -m tpusim.xla.parser < module.hlo > module.json
+All that is private in jaxlib is in this file. It imports nothing of tpusim; `tpusim.xla.child` runs
+it as a file, and `framed` and `unframed` are its protocol: eight bytes of length, big-endian, and
+so many bytes. A request is HLO text, or a serialised HloModuleProto behind a zero byte. An answer
+is JSON: the module, or what went wrong under `error` or `missing`.
 """
 
 import json
+import os
 import re
 import sys
-from typing import Any
+from typing import Any, BinaryIO
+
+MEMORY = 2 * 2**30
+"""Bytes of address space that the process may take beyond what jaxlib takes when imported."""
 
 _ROOT = re.compile(r"^ *ROOT %?(\S+) =", re.MULTILINE)
 _HEAD = re.compile(r"^(?:ROOT )?%?(\S+) = ")
 
 
-def parsed(data: bytes) -> dict[str, Any]:
-    """The module of HLO text, or of a serialised HloModuleProto."""
-    from jaxlib import xla_client
+def framed(data: bytes) -> bytes:
+    """The bytes with their length before them."""
+    return len(data).to_bytes(8, "big") + data
 
-    hlo = xla_client.hlo
-    if _is_text(data):
-        module = hlo.hlo_module_from_text(data.decode("utf-8", "replace"))
+
+def unframed(stream: BinaryIO) -> bytes | None:
+    """The next bytes of the stream; None where it ends before them."""
+    head = stream.read(8)
+    data = stream.read(int.from_bytes(head, "big")) if len(head) == 8 else b""
+    return data if len(head) == 8 and len(data) == int.from_bytes(head, "big") else None
+
+
+def parsed(hlo: Any, data: bytes) -> dict[str, Any]:
+    """The module of a request; hlo: jaxlib's room of that name."""
+    if data.startswith(b"\0"):
+        proto = hlo.HloModule.from_serialized_hlo_module_proto(data[1:])
+        module = hlo.hlo_module_from_text(proto.to_string())
     else:
-        module = hlo.HloModule.from_serialized_hlo_module_proto(data)
-        module = hlo.hlo_module_from_text(module.to_string())
+        module = hlo.hlo_module_from_text(data.decode("utf-8", "replace"))
     text = module.to_string()
     head, _, rest = text.partition("\n")
     body = re.search(r"^(?:%|ENTRY)", rest, re.MULTILINE)
@@ -37,10 +51,6 @@ def parsed(data: bytes) -> dict[str, Any]:
         "entry": entry[1] if entry else "",
         "computations": [_computation(computation, roots) for computation in module.computations()],
     }
-
-
-def _is_text(data: bytes) -> bool:
-    return data.lstrip()[:9] == b"HloModule" or b"\nHloModule" in data[:1_000_000]
 
 
 def _computation(computation: Any, roots: set[str]) -> list[Any]:
@@ -56,5 +66,46 @@ def _instruction(instruction: Any) -> list[Any]:
     return [instruction.name, [o.name for o in instruction.operands()], _HEAD.sub("", text, 1)]
 
 
+def _answer(data: bytes) -> dict[str, Any]:
+    try:
+        from jaxlib import xla_client
+
+        hlo = xla_client.hlo
+        hlo.hlo_module_from_text, hlo.HloModule.from_serialized_hlo_module_proto  # noqa: B018
+    except (ImportError, AttributeError) as error:
+        return {"missing": str(error)}
+    _bound()
+    try:
+        return parsed(hlo, data)
+    except MemoryError:
+        return {"error": "out of memory"}
+    except Exception as error:
+        return {"error": str(error) or type(error).__name__}
+
+
+def _bound() -> None:
+    """Forbids core dumps, and more memory than `MEMORY`, where the system knows such limits."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if soft == resource.RLIM_INFINITY:
+            with open("/proc/self/statm") as file:
+                taken = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, hard))
+    except (ImportError, OSError, ValueError):
+        return
+
+
+def main() -> None:
+    """Answers request after request; what others print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while (data := unframed(sys.stdin.buffer)) is not None:
+        answers.write(framed(json.dumps(_answer(data)).encode()))
+        answers.flush()
+
+
 if __name__ == "__main__":
-    json.dump(parsed(sys.stdin.buffer.read()), sys.stdout)
+    main()

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable
 
 from tpusim.phase import Phase
-from tpusim.xla.attributes import frame_number, op_name, source
+from tpusim.xla.attributes import frame_number, source
 from tpusim.xla.module import Instruction, Module
 
+_CODE = ("jit(", "pjit(")
+"""How the names of operations begin; those of arguments and of the compiler's own do not."""
 _REMATTED = "rematted_computation"
 _BACKWARD = "transpose(jvp("
 _FORWARD = "jvp("
@@ -39,7 +41,7 @@ def phase_of(name: str, training: bool) -> Phase | None:
         return Phase.BACKWARD
     if _FORWARD in name or not training:
         return Phase.FORWARD
-    return Phase.OPTIMIZER if "/" in name else None
+    return Phase.OPTIMIZER if name.startswith(_CODE) else None
 
 
 def scope_of(name: str) -> str:
@@ -48,8 +50,9 @@ def scope_of(name: str) -> str:
     >>> scope_of("jit(step)/transpose(jvp(mlp))/while/body/closed_call/bsd,df->bsf/dot_general")
     'mlp/bsd,df->bsf/dot_general'
     """
-    first, *rest = name.split("/")
-    parts = [_unwrapped(part) for part in (rest if first.startswith("jit(") else (first, *rest))]
+    if not name.startswith(_CODE):
+        return name
+    parts = (_unwrapped(part) for part in name.split("/")[1:])
     return "/".join(part for part in parts if part not in _PLAIN)
 
 
@@ -71,8 +74,3 @@ def source_of(module: Module, instruction: Instruction) -> str:
         return str(stack[0])
     found = source(instruction)
     return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
-
-
-def named(instruction: Instruction) -> str:
-    """Its `op_name`."""
-    return op_name(instruction)

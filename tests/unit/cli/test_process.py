@@ -112,7 +112,8 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
         assert python(*arguments, PYTHONHASHSEED=seed).returncode == 0
     first, second = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders)
     assert set(first) == {
-        "summary.txt", "result.json", "operations.csv", "transfers.csv", "program.txt",
-        "trace.json.gz", *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
+        "summary.txt", "result.json", "operations.csv", "transfers.csv", "lines.csv",
+        "program.txt", "trace.json.gz",
+        *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
     }  # fmt: skip
     assert first == second

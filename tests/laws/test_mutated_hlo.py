@@ -1,0 +1,114 @@
+"""Two thousand broken HLO files: each is read, or is one sentence; none crashes or hangs."""
+
+import gzip
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hlo import REAL
+
+from tpusim.errors import TpusimError
+from tpusim.xla.child import Parser
+from tpusim.xla.read import read_module
+
+pytest.importorskip("jaxlib.xla_client")
+
+FILES, SEED = 2000, 7
+NUMBER = re.compile(rb"\d+")
+WORDS = (
+    b"f32 bf16 s32 pred token opaque parameter fusion while tuple custom-call all-gather ROOT {} "
+    b"() [] {{0,1},{2,3}} [2,2]<=[4] -1 0 1 64 9999999999999999999 T(8,128) S(1)"
+).split()
+NAME = re.compile(rb"[\w\-.]+")
+
+
+def flipped(data: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
+
+
+def without_a_line(data: bytes, draw: random.Random) -> bytes:
+    lines = data.splitlines(keepends=True)
+    del lines[draw.randrange(len(lines))]
+    return b"".join(lines)
+
+
+def with_a_line_elsewhere(data: bytes, draw: random.Random) -> bytes:
+    lines = data.splitlines(keepends=True)
+    lines.insert(draw.randrange(len(lines)), draw.choice(lines))
+    return b"".join(lines)
+
+
+def cut(data: bytes, draw: random.Random) -> bytes:
+    return data[: draw.randrange(len(data))]
+
+
+def _changed(data: bytes, draw: random.Random, pattern: re.Pattern[bytes], words: Any) -> bytes:
+    found = pattern.search(data, draw.randrange(len(data)))
+    if found is None:
+        return data
+    new = words(draw) if callable(words) else draw.choice(words)
+    return data[: found.start()] + new + data[found.end() :]
+
+
+def another_number(data: bytes, draw: random.Random) -> bytes:
+    def any_number(draw: random.Random) -> bytes:
+        return str(draw.choice((0, 1, 2, 3, 7, 128, 2**31, 2**62, draw.randrange(4096)))).encode()
+
+    return _changed(data, draw, NUMBER, any_number)
+
+
+def another_word(data: bytes, draw: random.Random) -> bytes:
+    return _changed(data, draw, NAME, WORDS)
+
+
+def a_word_of_elsewhere(data: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(data))
+    return _changed(data, draw, NAME, NAME.findall(data, place, place + 99)[:1] or WORDS)
+
+
+CHANGES = (
+    *(flipped, without_a_line, with_a_line_elsewhere, cut),
+    *(another_number, another_word, a_word_of_elsewhere),
+)
+
+
+def bodies(data: bytes) -> bytes:
+    """The HLO without its tables of files and frames, and without the backend's notes."""
+    head, _, rest = data.partition(b"\n")
+    rest = rest[re.search(rb"^%", rest, re.MULTILINE).start() :]  # type: ignore[union-attr]
+    return head + b"\n\n" + re.sub(rb", backend_config=\{.*", b"", rest)
+
+
+def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> Counter[str]:
+    """How often `used` took a changed file, and refused one; all else that it raises escapes."""
+    plain = gzip.decompress(REAL.read_bytes())
+    sources = (bodies(plain), bodies(plain), bodies(plain), plain)
+    draw = random.Random(seed)
+    found: Counter[str] = Counter()
+    with Parser() as parser:
+        for _ in range(files):
+            data = draw.choice(sources)
+            for _ in range(draw.choice((1, 1, 2, 5))):
+                data = draw.choice(CHANGES)(data, draw) or b"HloModule"
+            try:
+                used(data, parser)
+            except TpusimError as error:
+                found["refused, of lines: " + str(str(error).count("\n") + 1)] += 1
+            else:
+                found["taken"] += 1
+    return found
+
+
+def read(data: bytes, parser: Parser) -> object:
+    return read_module(data, "broken.hlo", parser)
+
+
+@pytest.mark.slow
+def test_no_broken_file_crashes_hangs_or_escapes():
+    found = outcomes(read, FILES, SEED)
+    assert set(found) == {"taken", "refused, of lines: 1"}
+    assert min(found.values()) > FILES / 10

@@ -1,0 +1,91 @@
+"""A small program as a compiler might have made it, for tests of what becomes of such."""
+
+from tpusim.hardware import Placement, Slice, placement_from
+from tpusim.phase import Phase
+from tpusim.program import (
+    Alloc,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Flops,
+    Loop,
+    Matmul,
+    Mode,
+    Op,
+    Program,
+    Transfer,
+    TransferKind,
+    Vector,
+    Wait,
+)
+from tpusim.replay import replayed
+from tpusim.replay_result import Origin, ReplayResult
+
+MIB = 2**20
+POD = Slice("v5e", "4x4")
+MESH = {"fsdp": 4, "tensor": 4}
+ORIGIN = Origin(
+    name="train_step", versions=(("jax", "0.10.2"), ("libtpu", "0.0.42.1")), seconds=12.5
+)
+UNKNOWN = "custom-call.9"
+
+
+def product(name: str, phase: Phase, source: str, **more: object) -> Compute:
+    """A product of 2048 x 4096 x 4096 on each of 16 devices."""
+    flops = 2 * 2048 * 4096 * 4096 * 16
+    kind = "recompute" if phase is Phase.RECOMPUTE else "model"
+    return Compute(
+        name=name, phase=phase, scope=f"mlp/{source.partition(':')[2]}/dot_general", source=source,
+        work=Matmul(1, 2048, 4096, 4096, "bf16", read_bytes=48 * MIB, write_bytes=16 * MIB),
+        flops=Flops(**{kind: flops}), **more,
+    )  # fmt: skip
+
+
+def gather(name: str, phase: Phase, source: str, mode: Mode = Mode.SYNC) -> Collective:
+    return Collective(
+        name=name, phase=phase, kind=CollectiveKind.ALL_GATHER, axes=("fsdp",), bytes=32 * MIB,
+        dtype="bf16", mode=mode, scope="mlp/all_gather", source=source,
+    )  # fmt: skip
+
+
+def layer(phase: Phase, number: int) -> tuple[Op, ...]:
+    """A gather in which the core waits, and one beside a product; a prefetch beside another."""
+    at = f"%d.{number}"
+    return (
+        gather(f"all-gather.{number}", phase, "model.py:12"),
+        gather(f"all-gather-start.{number}", phase, "model.py:13", Mode.ASYNC),
+        product(f"fusion.{number}", phase, "model.py:12", allocs=(Alloc(at, 16 * MIB, "heap"),)),
+        Transfer(name=f"copy-start.{number}", phase=phase, kind=TransferKind.DMA, bytes=8 * MIB,
+                 source="model.py:13"),
+        Wait(name=f"all-gather-done.{number}", phase=phase,
+             deps=(Dep(f"all-gather-start.{number}"),)),
+        Wait(name=f"copy-done.{number}", phase=phase, deps=(Dep(f"copy-start.{number}"),)),
+        product(f"convolution.{number}", phase, "model.py:13", frees=(at,)),
+    )  # fmt: skip
+
+
+BODY = (
+    Loop(name="while.1", trips=6, body=layer(Phase.FORWARD, 1)),
+    Compute(name=UNKNOWN, phase=Phase.FORWARD, scope="strange",
+            work=Vector(read_bytes=MIB, write_bytes=MIB, flops=0)),
+    Loop(name="while.2", trips=6, body=(*layer(Phase.RECOMPUTE, 2), *layer(Phase.BACKWARD, 3))),
+    Compute(name="fusion.7", phase=Phase.OPTIMIZER, scope="adam/add", source="optimizer.py:7",
+            work=Vector(read_bytes=64 * MIB, write_bytes=64 * MIB, flops=16 * MIB)),
+)  # fmt: skip
+"""Forward; recomputation and backward; an update."""
+
+PROGRAM = Program(
+    name="train_step", axes=tuple(MESH.items()), body=BODY,
+    resident=(Alloc("%arguments", 512 * MIB, "arguments"),),
+)  # fmt: skip
+
+
+def placed(pod: Slice = POD) -> Placement:
+    return placement_from(pod, MESH, {"fsdp": "x", "tensor": "y"})
+
+
+def small_replay(**given: object) -> ReplayResult:
+    return replayed(
+        PROGRAM, POD, placed(), **({"origin": ORIGIN, "unknown": {UNKNOWN}} | given)
+    )  # fmt: skip

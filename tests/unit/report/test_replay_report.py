@@ -1,0 +1,74 @@
+"""The report of a compiled program: the files of a plan's, with the names of the user's code."""
+
+import csv
+import json
+from io import StringIO
+
+import pytest
+from replays import small_replay
+
+import tpusim as ts
+from tpusim.report import document, perfect_compiler, trace
+from tpusim.report.files import rendered
+from tpusim.report.tables import lines
+
+FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
+
+
+def test_all_files_are_written() -> None:
+    result = small_replay()
+    files = rendered(result, None)
+    assert set(files) == {
+        "summary.txt", "result.json", "operations.csv", "transfers.csv", "lines.csv",
+        "program.txt", "trace.json.gz",
+        *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
+    }  # fmt: skip
+    assert b"mlp/all_gather" in files["timeline.svg"]
+    assert b"model.py:12 12/dot_general" in files["roofline.svg"]
+
+
+def test_a_compiler_that_ran_has_no_perfect_twin() -> None:
+    assert perfect_compiler(small_replay()) is None
+
+
+def test_the_document_has_the_keys_of_a_plans_and_more() -> None:
+    pod = ts.Slice("v5e", "1x1")
+    model = ts.models.Transformer(layers=1, embed=128, mlp=128, heads=1, vocab=128)
+    plan = ts.Plan(mesh={"fsdp": 1}, seq_len=16, global_batch=1)
+    planned = list(document(ts.simulate(model, plan, pod)))
+    made = document(small_replay())
+    assert list(made) == [*planned, "replay", "lines"]
+    assert [key for key in made if made[key] is None] == [
+        "mfu", "tokens_per_s", "reason", "ideal_step_time_s", "tflops_per_device", "model", "plan",
+        "pipeline",
+    ]  # fmt: skip
+    assert json.loads(json.dumps(made)) == made
+    assert sum(row["seconds"] for row in made["lines"]) == pytest.approx(made["step_time_s"])
+
+
+def test_lines_csv_sums_to_the_step() -> None:
+    result = small_replay()
+    rows = list(csv.DictReader(StringIO(lines(result))))
+    assert rows[0]["line"] == "model.py:12"
+    assert sum(float(row["total_s"]) for row in rows) == pytest.approx(result.step_time_s)
+    assert sum(float(row["share"]) for row in rows) == pytest.approx(1, abs=1e-5)
+    for row in rows:
+        phases = ("forward_s", "recompute_s", "backward_s", "optimizer_s")
+        assert sum(float(row[phase]) for phase in phases) == pytest.approx(float(row["total_s"]))
+
+
+def test_slices_of_the_trace_have_line_and_scope() -> None:
+    events = trace(small_replay())["traceEvents"]
+    found = {event["name"]: event["args"] for event in events if event["ph"] == "X"}
+    assert found["fusion.1"]["source"] == "model.py:12"
+    assert found["fusion.1"]["scope"] == "mlp/12/dot_general"
+    assert found["copy-start.1"]["source"] == "model.py:13"
+    assert "mfu" not in found["train_step"]
+
+
+def test_a_program_that_is_too_large_says_so_first() -> None:
+
+    held = {"heap": 2.0**36}
+    files = rendered(small_replay(held=held), None)
+    assert files["summary.txt"].startswith(b"DOES NOT FIT")
+    assert json.loads(files["result.json"])["fits"] is False

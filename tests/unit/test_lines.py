@@ -1,0 +1,72 @@
+"""Where the step goes by line of code: all of it, each part once, under the line that made it."""
+
+import pytest
+from replays import small_replay
+
+import tpusim as ts
+from tpusim.lines import explain_lines
+from tpusim.phase import Phase
+from tpusim.result import BUBBLE
+
+MODEL = ts.models.Transformer(layers=4, embed=512, mlp=2048, heads=4, vocab=1000)
+
+
+def test_lines_have_the_step_between_them() -> None:
+    result = small_replay()
+    lines = explain_lines(result)
+    assert lines.sourced
+    assert sum(row.seconds for row in lines.rows) == pytest.approx(result.step_time_s, rel=1e-12)
+    for row in lines.rows:
+        assert sum(row.does_s.values()) == pytest.approx(row.seconds, rel=1e-12)
+        assert sum(row.phases_s.values()) == pytest.approx(row.seconds, rel=1e-12)
+    times = [row.seconds for row in lines.rows]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_line_has_what_it_runs_and_what_is_waited_for_it() -> None:
+    """Both lines have six products a phase; the gather of line 13 runs beside that of line 12."""
+    result = small_replay()
+    rows = {row.place: row for row in explain_lines(result).rows}
+    assert set(rows) == {"model.py:12", "model.py:13", "optimizer.py:7", "strange"}
+    first, second = rows["model.py:12"], rows["model.py:13"]
+    assert first.does_s["matmul"] == second.does_s["matmul"]
+    assert first.does_s["matmul"] + second.does_s["matmul"] == pytest.approx(
+        result.breakdown_s["matmul"]
+    )
+    exposed = [row.does_s["exposed fsdp"] for row in (first, second)]
+    assert sum(exposed) == pytest.approx(result.breakdown_s["exposed fsdp"])
+    assert 0 < exposed[1] < exposed[0]
+    assert list(rows["optimizer.py:7"].phases_s) == [Phase.OPTIMIZER]
+    assert second.phases_s[Phase.FORWARD] == pytest.approx(second.seconds / 3)
+
+
+def test_without_lines_scopes_stand_for_them() -> None:
+    pod = ts.Slice("v5e", "4x4")
+    result = ts.simulate(MODEL, ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=16), pod)
+    lines = explain_lines(result)
+    assert not lines.sourced
+    assert sum(row.seconds for row in lines.rows) == pytest.approx(result.step_time_s, rel=1e-12)
+    assert {"layer/wq", "logits"} <= {row.place for row in lines.rows}
+    assert str(lines).splitlines()[0].endswith("together")
+    assert "scopes" in str(lines).splitlines()[0]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "circular"])
+def test_of_stages_it_is_the_mean(schedule: str) -> None:
+    pod = ts.Slice("v5p", "2x2x4")
+    plan = ts.Plan(
+        mesh={"stage": 4, "fsdp": 4}, seq_len=64, global_batch=64, microbatches=8,
+        schedule=schedule,
+    )  # fmt: skip
+    result = ts.simulate(MODEL, plan, pod)
+    rows = explain_lines(result).rows
+    assert sum(row.seconds for row in rows) == pytest.approx(result.step_time_s, rel=1e-9)
+    bubble = sum(row.seconds for row in rows if row.place == BUBBLE)
+    assert bubble == pytest.approx(result.breakdown_s.get(BUBBLE, 0.0))
+
+
+def test_the_table_fits_its_width() -> None:
+    text = str(explain_lines(small_replay()))
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.startswith("lines       the 4 most expensive of 4 lines of your code\n")
+    assert "model.py:12" in text.splitlines()[2]

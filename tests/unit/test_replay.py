@@ -1,0 +1,99 @@
+"""Results of compiled programs: what is known of them, and what is not made up."""
+
+from dataclasses import replace
+
+import pytest
+from replays import ORIGIN, PROGRAM, UNKNOWN, small_replay
+
+from tpusim.errors import PlanError
+from tpusim.replay import check_costs
+from tpusim.report import document
+
+FLOPS = 6 * 2 * 3 * 2 * 2048 * 4096 * 4096 * 16
+"""Of all products: trips, products of a layer, passes."""
+
+
+def test_hfu_counts_all_that_is_multiplied() -> None:
+    result = small_replay()
+    assert result.flops.total == FLOPS
+    assert result.flops.recompute == FLOPS / 3
+    assert result.hfu == pytest.approx(FLOPS / 16 / 197e12 / result.step_time_s)
+
+
+def test_mfu_is_never_made_up() -> None:
+    result = small_replay()
+    assert result.mfu is None
+    assert document(result)["mfu"] is None
+    assert "MFU is not known" in str(result)
+    assert "MFU " not in next(line for line in str(result).splitlines() if "step time" in line)
+
+
+def test_mfu_is_of_the_flops_that_are_given() -> None:
+    result = small_replay(model_flops=FLOPS * 2 / 3)
+    assert result.mfu == pytest.approx(result.hfu * 2 / 3)
+    assert document(result)["mfu"] == result.mfu
+    assert "MFU is not known" not in str(result)
+    with pytest.raises(PlanError, match="model_flops is 0"):
+        small_replay(model_flops=0)
+
+
+def test_folding_does_not_show() -> None:
+    one, other = small_replay(), small_replay(fold=False)
+    assert one.timeline.total_ps == other.timeline.total_ps
+    assert (one.breakdown_s, one.unknown_ps) == (other.breakdown_s, other.unknown_ps)
+    assert str(one) == str(other)
+
+
+def test_what_is_not_understood_has_its_share_of_the_step() -> None:
+    result = small_replay()
+    (record,) = [task for task in result.timeline.tasks if task.name == UNKNOWN]
+    assert result.unknown_ps == {UNKNOWN: record.total_ps}
+    assert result.unknown_share == record.total_ps / result.timeline.total_ps
+    assert f"unknown     {result.unknown_share:.2%} of the step" in str(result)
+    clear = small_replay(unknown=())
+    assert clear.unknown_share == 0
+    assert "unknown     nothing" in str(clear)
+
+
+def test_the_compiler_knows_best_what_hbm_holds() -> None:
+    """Its report is the need; without one it is the schedule's peak and what lies idle."""
+    assert set(small_replay().memory_bytes) == {"arguments", "heap", "fragmentation"}
+    held = {"arguments": 600.0, "heap": 30.0 * 2**30}
+    result = small_replay(held=held, origin=replace(ORIGIN, memory="the compiler's report"))
+    assert result.hbm_peak_bytes == sum(held.values())
+    assert not result.fits
+    assert str(result).startswith("DOES NOT FIT")
+    assert document(result)["replay"]["memory_from"] == "the compiler's report"
+
+
+def test_the_level_of_hbm_reaches_the_need() -> None:
+    from tpusim.report.slices import memory_levels
+
+    for held in (None, {"arguments": 512.0 * 2**20, "heap": 40.0 * 2**20}):
+        result = small_replay(held=held)
+        assert max(level for _, level in memory_levels(result)) == result.hbm_peak_bytes
+
+
+def test_the_summary_says_what_ran_and_whose_seconds() -> None:
+    lines = str(small_replay(remarks=("the second branch of cond.3 is the costlier",))).splitlines()
+    assert lines[0] == "train_step on v5e:4x4 (16 chips)"
+    assert lines[1] == ("program     train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s")
+    assert lines[2] == "placement   fsdp=4 on x · tensor=4 on y"
+    assert lines[3].startswith("costs       compiler: ")
+    assert "note        the second branch of cond.3 is the costlier" in lines
+    assert max(map(len, lines)) <= 100
+
+
+def test_costs_that_there_are_not() -> None:
+    with pytest.raises(PlanError, match=r"costs is 'compilr': .*compiler"):
+        check_costs("compilr")
+
+
+def test_operations_have_the_names_of_the_users_code() -> None:
+    result = small_replay()
+    loop = PROGRAM.body[0]
+    names = [result.called(op) for op in loop.body]  # type: ignore[union-attr]
+    assert names[:3] == ["mlp/all_gather", "mlp/all_gather", "12/dot_general"]
+    assert names[4] == "all-gather-done.1"
+    einsum = replace(loop.body[2], scope="decoder/mlp/bsd,df->bsf/dot_general")  # type: ignore[union-attr]
+    assert result.called(einsum) == "mlp/dot_general"

@@ -1,0 +1,77 @@
+"""Passes and names from `op_name`, as JAX writes it."""
+
+import pytest
+
+from tpusim.phase import Phase
+from tpusim.xla.module import Computation, Frame, Instruction, Module
+from tpusim.xla.passes import is_training, phase_of, scope_of, source_of
+
+LAYER = "while/body/closed_call"
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        (f"jit(step)/jvp()/{LAYER}/bsd,df->bsf/dot_general", Phase.FORWARD),
+        (f"jit(step)/transpose(jvp())/{LAYER}/checkpoint/mul", Phase.BACKWARD),
+        (
+            f"jit(step)/transpose(jvp())/{LAYER}/checkpoint/rematted_computation/mul",
+            Phase.RECOMPUTE,
+        ),
+        ("jit(step)/adam/sub", Phase.OPTIMIZER),
+        ("state[0]['layers/wq']", None),
+        ("broadcast.72", None),
+        ("", None),
+    ],
+)
+def test_the_passes_of_a_training_step(name: str, phase: Phase | None) -> None:
+    assert phase_of(name, training=True) is phase
+
+
+def test_all_of_an_inference_is_forward() -> None:
+    assert phase_of("jit(decode)/while/body/dot_general", training=False) is Phase.FORWARD
+    assert not is_training(["jit(decode)/mul", "jit(decode)/jvp()/mul"])
+    assert is_training(["jit(step)/transpose(jvp(f))/mul"])
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        (f"jit(step)/jvp()/{LAYER}/bsd,df->bsf/dot_general", "bsd,df->bsf/dot_general"),
+        (f"jit(step)/transpose(jvp(mlp))/{LAYER}/checkpoint/mul", "mlp/mul"),
+        (
+            f"jit(step)/transpose(jvp())/{LAYER}/checkpoint/rematted_computation/norm/rsqrt",
+            "norm/rsqrt",
+        ),
+        ("jit(step)/jvp(jit(_take))/lt", "_take/lt"),
+        ("jit(<unnamed function>)/jvp()/gather", "gather"),
+        ("state[0]['layers/wq']", "state[0]['layers/wq']"),
+        ("", ""),
+    ],
+)
+def test_a_scope_is_what_the_user_called_it(name: str, scope: str) -> None:
+    assert scope_of(name) == scope
+
+
+def source(attributes: str, *frames: Frame) -> str:
+    instruction = Instruction("mul", "multiply", "f32[]", attributes=attributes)
+    main = Computation("main", (instruction,), "mul")
+    module = Module(
+        name="m", computations={"main": main}, entry="main", scheduled=True, devices=1,
+        frames={3: frames},
+    )  # fmt: skip
+    return source_of(module, instruction)
+
+
+def test_a_source_is_the_innermost_line_of_the_users_own_code() -> None:
+    library = Frame("/venv/lib/python3.11/site-packages/flax/linear.py", 80, "Linear")
+    mine, outer = Frame("/home/me/model.py", 42, "mlp"), Frame("/home/me/train.py", 7, "step")
+    metadata = 'metadata={op_name="jit(f)/mul" stack_frame_id=3}'
+    assert source(metadata, library, mine, outer) == "model.py:42"
+    assert source(metadata, library) == "linear.py:80"
+    assert source(metadata) == ""
+    assert source("", mine) == ""
+
+
+def test_older_compilers_write_the_line_beside_the_name() -> None:
+    assert source('metadata={op_name="x" source_file="/a/b.py" source_line=12}') == "b.py:12"

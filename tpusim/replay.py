@@ -1,0 +1,127 @@
+"""The front door for compiled programs: what the TPU compiler made, on the simulated pod."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, cast
+
+from tpusim.costs import cost_program
+from tpusim.engine import Timeline, run
+from tpusim.errors import PlanError, nearest
+from tpusim.hardware import Placement, Slice
+from tpusim.lines import core_records, operation_of
+from tpusim.program import Program
+from tpusim.replay_result import COSTS, Origin, ReplayResult
+from tpusim.result import numbers
+
+if TYPE_CHECKING:
+    from tpusim.xla.compiled import Compiled, MemoryReport
+    from tpusim.xla.devices import Devices
+    from tpusim.xla.work import Costs
+
+DEFAULT_COSTS = "compiler"
+
+
+def replay(
+    compiled: "Compiled", pod: Slice | None = None, *, costs: str | None = None,
+    mesh: Mapping[str, int] | None = None, model_flops: float | None = None, fold: bool = True,
+) -> ReplayResult:  # fmt: skip
+    """Run a compiled program once on `pod`, or on the slice that it was compiled for.
+
+    costs: `compiler` takes the cycles that the compiler estimates, `model` the shapes inside each
+        fusion; see `replay_result.COSTS`.
+    mesh: axes and sizes, where the program does not bring them: its devices are then where JAX
+        puts those of such a mesh. It names the groups of collectives.
+    model_flops: of a step of all devices, without recomputation; in place of the program's own.
+    fold: as in `simulate`.
+
+    Raises PlanError for a slice that is not given or has other devices, FileError for what is no
+    HLO of a TPU, and MissingExtra where jaxlib is not installed.
+    """
+    from tpusim.xla.lower import lowered
+    from tpusim.xla.read import read_module
+
+    chosen = costs or DEFAULT_COSTS
+    check_costs(chosen)
+    pod = pod or compiled.slice
+    if pod is None:
+        raise PlanError(
+            f"{compiled.name} does not say which slice it was compiled for; give one, such as "
+            "v4:8x16x16 (--slice v4:8x16x16)"
+        )
+    mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
+    module = read_module(compiled.data, compiled.name)
+    devices = _devices(compiled, pod, mesh, module.devices)
+    laid = lowered(module, pod, devices, mesh, cast("Costs", chosen))
+    return replayed(
+        laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen, fold=fold,
+        unknown=laid.unknown, remarks=laid.notes, held=_held(compiled.memory),
+        model_flops=compiled.model_flops if model_flops is None else model_flops,
+    )  # fmt: skip
+
+
+def check_costs(costs: str) -> None:
+    """Raise PlanError for a choice of costs that there is not."""
+    if costs not in COSTS:
+        raise PlanError(f"costs is {costs!r}: {nearest(costs, COSTS)}")
+
+
+def replayed(
+    program: Program, pod: Slice, placement: Placement, *, origin: Origin,
+    costs: str = DEFAULT_COSTS, fold: bool = True, unknown: Collection[str] = (),
+    remarks: tuple[str, ...] = (), held: dict[str, float] | None = None,
+    model_flops: float | None = None,
+) -> ReplayResult:  # fmt: skip
+    """The result of a program that one device of the pod runs.
+
+    unknown: names of operations that are not understood. held: who holds HBM at its peak, where
+    the compiler says it. The rest is as in `ReplayResult`.
+    """
+    if model_flops is not None and not model_flops > 0:
+        raise PlanError(f"model_flops is {model_flops!r}; write the FLOPs of a step, above 0")
+    timeline = run([cost_program(program, pod, placement)], fold=fold)
+    return ReplayResult(
+        origin=origin, costs=costs, remarks=remarks, model_flops=model_flops,
+        unknown_ps=_unknown(timeline, unknown),
+        **numbers(pod, placement, (program,), timeline, held),
+    )  # fmt: skip
+
+
+def _unknown(timeline: Timeline, names: Collection[str]) -> dict[str, int]:
+    """The core's picoseconds in each of some operations."""
+    found: dict[str, int] = {}
+    for record in core_records(timeline):
+        if (name := operation_of(record)) in names and record.total_ps:
+            found[name] = found.get(name, 0) + record.total_ps
+    return found
+
+
+def _devices(
+    compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None, count: int
+) -> "Devices":
+    """Where the devices of a program are: as it says, as JAX lays its mesh, or in JAX's order."""
+    from tpusim.xla.devices import Devices
+
+    if compiled.devices is not None:
+        return Devices.given(compiled.devices, pod)
+    return Devices.on_mesh(mesh, pod) if mesh else Devices.in_order(count, pod)
+
+
+def _origin(compiled: "Compiled") -> Origin:
+    """Where a program comes from."""
+    report = compiled.memory
+    if report is None:
+        memory = "the schedule"
+    else:
+        memory = "the compiler's report" if report.exact else "the compiler's summary"
+    return Origin(
+        name=compiled.name, versions=compiled.versions, seconds=compiled.seconds, memory=memory
+    )
+
+
+def _held(report: "MemoryReport | None") -> dict[str, float] | None:
+    """Who holds HBM, as the compiler says."""
+    if report is None:
+        return None
+    parts = {"arguments": report.arguments, "outputs": report.outputs, "heap": report.heap}
+    parts["other"] = max(0, report.total - sum(parts.values()))
+    ranked = sorted(parts.items(), key=lambda part: -part[1])
+    return {name: float(nbytes) for name, nbytes in ranked if nbytes}

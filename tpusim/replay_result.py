@@ -1,0 +1,151 @@
+"""The result of a compiled program: who made it, how it is costed, and what is not known of it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpusim.program import Single
+from tpusim.result import PICO, Result
+from tpusim.units import format_seconds
+
+CONVENTION = (
+    "HFU: all matrix FLOPs of the compiled program, whatever it computes twice or for nobody, "
+    "against the bf16 peak"
+)
+UNKNOWN_MODEL = (
+    "MFU is not known, as a compiled program does not say what is the model's; give --model-flops, "
+    "or compile the function without remat"
+)
+COSTS: Mapping[str, str] = {
+    "compiler": "the compiler's cycle estimates; collectives by the model of the network",
+    "model": "the shapes inside each fusion; collectives by the model of the network",
+}
+"""What each choice of costs is made from."""
+
+UNKNOWN_SHOWN = 3
+"""Operations that are not understood and are named in a summary: those that take longest."""
+
+
+CALLED = 2
+"""Parts of a scope that name an operation in a figure: what the user named, and the primitive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a compiled program comes from; what is not known is empty or None.
+
+    name: of its function or its file. versions: of jax, jaxlib and libtpu. seconds: what compiling
+    took. memory: who says what it needs of HBM.
+    """
+
+    name: str
+    versions: tuple[tuple[str, str], ...] = ()
+    seconds: float | None = None
+    memory: str = "the schedule"
+
+    def __str__(self) -> str:
+        made = ", ".join(f"{name} {version}" for name, version in self.versions)
+        took = f" in {format_seconds(self.seconds)}" if self.seconds is not None else ""
+        return f"{self.name}, compiled by {made or 'an unknown version'}{took}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult(Result):
+    """One run of a compiled program.
+
+    costs: whose seconds the work has, see `COSTS`. remarks: what the reader of the HLO noted.
+    unknown_ps: the core's time in operations that are not understood, which cost their bytes, by
+        name. model_flops: of a step of all devices, without what is recomputed, where known.
+    flops: those outside recomputation count as the model's.
+    """
+
+    origin: Origin
+    costs: str
+    remarks: tuple[str, ...] = ()
+    unknown_ps: Mapping[str, int]
+    model_flops: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the function or the file."""
+        return self.origin.name
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation, where the model's FLOPs are known."""
+        if self.model_flops is None:
+            return None
+        return self.model_flops / self.peak_flops / self.step_time_s
+
+    @property
+    def unknown_share(self) -> float:
+        """The share of the step in operations that are not understood."""
+        return sum(self.unknown_ps.values()) / self.timeline.total_ps
+
+    @property
+    def rates(self) -> str:
+        """Utilisation, and executed FLOP/s of a device."""
+        hfu = f"HFU {self.hfu:.1%}"
+        known = hfu if self.mfu is None else f"MFU {self.mfu:.1%}, {hfu}"
+        executed = float(self.flops.total) / self.pod.devices / self.step_time_s / 1e12
+        return f"{known}, {executed:.1f} TFLOP/s a device executed"
+
+    @property
+    def convention(self) -> str:
+        """Which FLOPs are counted, and whose the model's are."""
+        return CONVENTION if self.mfu is None else f"{CONVENTION}; MFU: the FLOPs given, likewise"
+
+    def idle_bytes(self, lane: int) -> int:
+        """What the need is above the peak of the schedule."""
+        return max(0, int(self.hbm_peak_bytes) - self.timeline.memory[lane].peak_bytes)
+
+    def called(self, op: Single) -> str:
+        """The end of its scope, without what JAX writes of an einsum; its name where it has none.
+
+        `mlp/dot_general` of `decoder/layer/mlp/bsd,df->bsf/dot_general`.
+        """
+        parts = [part for part in op.scope.split("/") if part and "->" not in part]
+        return "/".join(parts[-CALLED:]) or op.name
+
+    def about(self) -> Iterator[tuple[str, str]]:
+        """Who compiled it, its mesh on the slice, and whose seconds its work has."""
+        yield "program", str(self.origin)
+        axes = ", ".join(f"{axis}={size}" for axis, size in self.program.axes if size > 1)
+        yield "placement", str(self.placement) or axes or "nothing to place"
+        yield "costs", f"{self.costs}: {COSTS[self.costs]}"
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """What is not understood, what is not known, and what the reader noted."""
+        yield "unknown", self._unknown()
+        if self.mfu is None:
+            yield "note", UNKNOWN_MODEL
+        yield from (("note", remark) for remark in self.remarks)
+
+    def _unknown(self) -> str:
+        if not self.unknown_ps:
+            return "nothing: all operations of the program are understood"
+        ranked = sorted(self.unknown_ps.items(), key=lambda entry: -entry[1])
+        shown = [f"{name} {format_seconds(ps * PICO)}" for name, ps in ranked[:UNKNOWN_SHOWN]]
+        more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
+        return (
+            f"{self.unknown_share:.2%} of the step is in operations that are not understood and "
+            f"cost their bytes: {', '.join(shown)}{more}"
+        )
+
+    def facts(self) -> Mapping[str, Any]:
+        """What is known of the program."""
+        return {
+            "convention": self.convention,
+            "replay": {
+                "program": self.origin.name,
+                "compiled_with": dict(self.origin.versions),
+                "compile_s": self.origin.seconds,
+                "mesh": dict(self.program.axes),
+                "costs": self.costs,
+                "memory_from": self.origin.memory,
+                "model_flops": self.model_flops,
+                "unknown_share": self.unknown_share,
+                "unknown_s": {name: ps * PICO for name, ps in self.unknown_ps.items()},
+                "notes": list(self.remarks),
+            },
+        }

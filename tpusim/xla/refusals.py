@@ -1,0 +1,94 @@
+"""What JAX and the TPU compiler refuse, as sentences."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tpusim.errors import CompileError, nearest
+from tpusim.hardware import Slice
+from tpusim.units import format_bytes
+
+_NEEDS = re.compile(
+    r"total memory required for [^(]*\(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMGT]?)\)"
+)
+_USED = re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm")
+_SCALE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_INDIVISIBLE = re.compile(
+    r"spec=(P\(.*?\)), .*array axis (\d+) is partitioned (\d+) times, but the dimension size is "
+    r"(\d+) \(full shape: (\([\d, ]*\))"
+)
+_UNEVEN = re.compile(r"should be divisible by (\d+), but it is equal to (\d+)")
+_AXIS = re.compile(r"Resource axis: (\w+) of (P\(.*\)) is not found in mesh: \((.*)\)")
+_KNOWN = (
+    "must be a tree prefix", "duplicate entries", "pytree structure error",
+    "is only valid for values of rank",
+)  # fmt: skip
+"""What JAX says of shardings that do not fit; all else that it raises is of the user's function."""
+
+
+@contextmanager
+def misfit(name: str) -> Iterator[None]:
+    """Raise what JAX says of shardings that do not fit as one sentence."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if sentence := _misfit(text):
+            raise CompileError(f"{name}: {sentence}") from error
+        raise
+
+
+def _misfit(text: str) -> str:
+    """The sentence, or nothing if this is another error."""
+    if found := _INDIVISIBLE.search(text):
+        spec, axis, parts, size, shape = found.groups()
+        return (
+            f"the sharding {spec} cuts dimension {axis} of an array {shape} into {parts} parts, "
+            f"and {size} is not a multiple of {parts}; pad it, or shard another dimension"
+        )
+    if "divisible" in text and (found := _UNEVEN.search(text)):
+        return f"{_first(text)}; pad {found[2]} to a multiple of {found[1]}, or shard it otherwise"
+    if found := _AXIS.search(text):
+        axis, spec, axes = found.groups()
+        return (
+            f"the sharding {spec} names an axis {axis!r} that the mesh has not; "
+            f"{nearest(axis, re.findall(r'[^, ]+', axes.replace(chr(39), '')))}"
+        )
+    return f"{_first(text)}; see in_shardings" if any(part in text for part in _KNOWN) else ""
+
+
+def _first(text: str) -> str:
+    """An error's first sentence, on one line."""
+    return re.split(r"\.\s|\n\n", text)[0].replace("\n", " ").rstrip(".")
+
+
+@contextmanager
+def refusal(name: str, pod: Slice) -> Iterator[None]:
+    """Raise what the compiler refuses as one sentence."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" in text:
+            raise CompileError(f"{name} does not fit {pod}: {_too_large(text)}") from error
+        if type(error).__name__ != "JaxRuntimeError":
+            raise
+        raise CompileError(
+            f"{name}: the TPU compiler refused it for {pod}: {text.splitlines()[0][:500]}"
+        ) from error
+
+
+def _too_large(text: str) -> str:
+    found = _NEEDS.search(text) or _USED.search(text)
+    if found is None:
+        return text.splitlines()[0][:500]
+    needed, there = (format_bytes(_bytes(part)) for part in found.groups())
+    return (
+        f"it needs {needed} of HBM a device, and {there} can be used; shard it over more devices, "
+        "save less for the backward pass (jax.checkpoint), or donate the state"
+    )
+
+
+def _bytes(text: str) -> float:
+    scale = _SCALE.get(text[-1])
+    return float(text[:-1]) * scale if scale else float(text)

@@ -1,0 +1,146 @@
+"""The devices of slices that are not there, as libtpu describes them to JAX."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tpusim.errors import CompileError
+from tpusim.hardware import Slice, parse_slice
+from tpusim.xla.compiled import DeviceId
+
+INSTALL = "pip install 'tpusim[xla]'"
+TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
+"""Versions that the tests compile with."""
+
+_NAMES = {"7x": "tpu7x"}
+"""What libtpu calls a generation, where it is not what we call it."""
+
+_QUIET = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
+"""What libtpu asks for when it loads, and looks for in vain where there is no TPU: one process at a
+time may load it unless the first says otherwise, and it complains of the others."""
+
+
+def versions() -> dict[str, str]:
+    """The versions installed of all that compiles. Raises CompileError where one is missing."""
+    found = {}
+    for name in TESTED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError as error:
+            raise CompileError(
+                f"compiling needs jax with the TPU compiler, and {name} is not installed; "
+                f"{INSTALL} (about 1.5 GB, on Linux; no TPU is needed)"
+            ) from error
+    return found
+
+
+def as_slice(pod: Slice | str) -> Slice:
+    """The slice that is meant."""
+    return parse_slice(pod) if isinstance(pod, str) else pod
+
+
+def devices_of(pod: Slice) -> list[Any]:
+    """JAX's devices of a slice, in libtpu's order. Raises CompileError for one that it has not."""
+    from jax.experimental import topologies
+
+    generation, topology = pod.chip.generation, pod.topology
+    bounds = (min(2, topology.dims[0]), min(2, topology.dims[1]), 1)
+    options: dict[str, Any] = {"chips_per_host_bounds": bounds}
+    if generation == "v4":
+        options["chip_config_name"] = "megacore"
+    if topology.twisted:
+        options["wrap"] = (True, True, True)
+    if pod.num_slices > 1:
+        options["num_slices"] = pod.num_slices
+    name = f"{_NAMES.get(generation, generation)}:{topology}"
+    try:
+        with _environment():
+            made = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except Exception as error:
+        raise CompileError(
+            f"the TPU compiler cannot describe {pod}: {str(error).splitlines()[0]}; {INSTALL} "
+            "installs the version that is tested"
+        ) from error
+    devices = list(made.devices)
+    if len(devices) != pod.devices:
+        raise CompileError(f"libtpu says that {pod} has {len(devices)} devices, not {pod.devices}")
+    return devices
+
+
+def make_mesh(pod: Slice | str, axes: Mapping[str, int]) -> Any:
+    """A `jax.sharding.Mesh` of these axes over the devices of a slice that is not there.
+
+    pod: a slice, or its name such as `v4:8x16x16`. axes: sizes by name, as in `ts.Plan`; those that
+    begin with `dcn_` run across slices. JAX's own `mesh_utils` lays them on the torus. Raises
+    CompileError for axes that do not fill the slice.
+    """
+    pod = as_slice(pod)
+    versions()
+    _check(pod, axes)
+    from jax.experimental import mesh_utils
+    from jax.sharding import Mesh
+
+    devices = devices_of(pod)
+    outer = [size if name.startswith("dcn_") else 1 for name, size in axes.items()]
+    inner = [1 if name.startswith("dcn_") else size for name, size in axes.items()]
+    try:
+        if pod.num_slices > 1:
+            grid = mesh_utils.create_hybrid_device_mesh(
+                inner, outer, devices, allow_split_physical_axes=True
+            )
+        else:
+            grid = mesh_utils.create_device_mesh(inner, devices, allow_split_physical_axes=True)
+    except (ValueError, NotImplementedError, AssertionError) as error:
+        raise CompileError(
+            f"JAX cannot lay the mesh {_shown(axes)} on {pod}: {str(error).splitlines()[0]}; "
+            "give a jax.sharding.Mesh of your own over its devices"
+        ) from error
+    return Mesh(grid, tuple(axes))
+
+
+def place(device: Any) -> DeviceId:
+    """Where a device is: slice, x, y, z, core."""
+    x, y, z = device.coords
+    return getattr(device, "slice_index", None) or 0, x, y, z, device.core_on_chip
+
+
+def _check(pod: Slice, axes: Mapping[str, int]) -> None:
+    outer = prod(size for name, size in axes.items() if name.startswith("dcn_"))
+    if outer != pod.num_slices:
+        raise CompileError(
+            f"the mesh {_shown(axes)} has {outer} groups across slices (axes that begin with "
+            f"'dcn_'), and {pod} is {pod.num_slices}; write for example "
+            f"{{'dcn_data': {pod.num_slices}, 'fsdp': {pod.devices // pod.num_slices}}}"
+        )
+    if prod(axes.values()) != pod.devices:
+        raise CompileError(
+            f"the mesh {_shown(axes)} has {prod(axes.values())} devices, and {pod} has "
+            f"{pod.devices}; make the product of its axes {pod.devices}"
+        )
+
+
+def _shown(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in axes.items()) or "without axes"
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What libtpu wants to find while it loads, unless a TPU is there or the user has set it."""
+    there = any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists()
+    given = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"} if there else _QUIET
+    mine = [name for name in given if name not in os.environ]
+    os.environ.update({name: given[name] for name in mine})
+    try:
+        yield
+    finally:
+        for name in mine:
+            os.environ.pop(name, None)
