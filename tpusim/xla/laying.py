@@ -63,23 +63,24 @@ class Laid:
 
 def laid(
     module_groups: Iterable[Groups], devices: Devices, pod: Slice,
-    mesh: Mapping[str, int] | None = None, count: int | None = None,
+    mesh: Mapping[str, int] | None = None,
 ) -> Laid:  # fmt: skip
     """The axes for all groups and permutes of a program, each as often as it occurs.
 
-    count: devices that the program is for: all, or those of a slice where each slice has its own.
+    Where no group has an id beyond those of one slice, the program is that of each slice.
     mesh: the user's, whose places in order are the devices. Its axes keep their names where they
     are parts of the torus, with `dcn_` before what of them runs across slices. Without a mesh the
     groups that occur most make the axes, and the parts that these lie on name them.
     """
-    whole = torus = _Torus.of(devices, pod)
-    if count not in (None, len(devices)):
-        torus = _Torus.of(devices.of_slice(), pod)
     counts: Counter[_Key] = Counter()
     every: dict[_Key, Groups] = {}
     for groups in module_groups:
         counts[groups.key] += 1
         every.setdefault(groups.key, groups)
+    whole = torus = _Torus.of(devices, pod)
+    last = max((int(groups.ids.max(initial=0)) for groups in every.values()), default=0)
+    if last < len(devices) // pod.num_slices:
+        torus = _Torus.of(devices.of_slice(), pod)
     wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
     made = _often({parts: counts[key] for key, parts in wanted.items() if parts})
     atoms = _atoms(whole.lengths, [*_mesh_parts(mesh or {}, whole), *made])
