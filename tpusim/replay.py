@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpusim.xla.devices import Devices
     from tpusim.xla.work import Costs
 
-DEFAULT_COSTS = "compiler"
+DEFAULT_COSTS = "model"
 
 
 def replay(
