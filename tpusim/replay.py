@@ -14,7 +14,6 @@ from tpusim.result import numbers
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
-    from tpusim.xla.devices import Devices
     from tpusim.xla.work import Costs
 
 DEFAULT_COSTS = "model"
@@ -36,6 +35,8 @@ def replay(
     Raises PlanError for a slice that is not given or has other devices, FileError for what is no
     HLO of a TPU, and MissingExtra where jaxlib is not installed.
     """
+    from tpusim.xla.collectives import module_groups
+    from tpusim.xla.laying import places_of
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
@@ -49,7 +50,7 @@ def replay(
         )
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
-    devices = _devices(compiled, pod, mesh, module.devices)
+    devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)
     laid = lowered(module, pod, devices, mesh, cast("Costs", chosen))
     return replayed(
         laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen, fold=fold,
@@ -92,17 +93,6 @@ def _unknown(timeline: Timeline, names: Collection[str]) -> dict[str, int]:
         if (name := operation_of(record)) in names and record.total_ps:
             found[name] = found.get(name, 0) + record.total_ps
     return found
-
-
-def _devices(
-    compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None, count: int
-) -> "Devices":
-    """Where the devices of a program are: as it says, as JAX lays its mesh, or in JAX's order."""
-    from tpusim.xla.devices import Devices
-
-    if compiled.devices is not None:
-        return Devices.given(compiled.devices, pod)
-    return Devices.on_mesh(mesh, pod) if mesh else Devices.in_order(count, pod)
 
 
 def _origin(compiled: "Compiled") -> Origin:
