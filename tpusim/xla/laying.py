@@ -51,14 +51,19 @@ class Laid:
         return self._known[groups.key]
 
     def between(self, slices: Iterable[Sequence[int]]) -> tuple[str, ...]:
-        """The axes over which groups or pairs of slices reach: those on which members differ."""
+        """The axes over which groups or pairs of slices reach; all that there are, of no groups."""
         groups = [np.array(group, dtype=np.intp) for group in slices if len(group) > 1]
         return tuple(
             name
             for name, parts in self.across
-            for digits in [[group // p.stride % p.size for group in groups for p in parts]]
-            if any((digit != digit[0]).any() for digit in digits)
+            if not groups or any(_apart(group, part) for group in groups for part in parts)
         )
+
+
+def _apart(slices: Places, part: Span) -> bool:
+    """Whether these slices differ in their place on a part of the number of a slice."""
+    digits = slices // part.stride % part.size
+    return bool((digits != digits[0]).any())
 
 
 def laid(
