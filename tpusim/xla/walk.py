@@ -5,7 +5,7 @@ core waits. What the compiler fused is one operation on the core.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpusim.hardware.placement import DCN_PREFIX
@@ -99,12 +99,20 @@ class _Body:
         """All operations of the computation."""
         for instruction in self.computation.instructions:
             self.phase = phase_of(op_name(instruction), self.walk.training) or self.phase
-            change = self.walk.held.get(instruction.name, NO_CHANGE)
+            change, before = self.walk.held.get(instruction.name, NO_CHANGE), len(self.ops)
             self.taken += change.allocs
             self._enter(instruction)
-            self.freed += change.frees
+            self._free(change.frees, before)
         self._settle(f"end of {self.computation.name}")
         return tuple(self.ops)
+
+    def _free(self, tensors: tuple[str, ...], before: int) -> None:
+        """An operation of the core frees what it reads last; else the next one does."""
+        last = self.ops[-1] if len(self.ops) > before else None
+        if isinstance(last, Compute) and tensors:
+            self.ops[-1] = replace(last, frees=(*last.frees, *tensors))
+        else:
+            self.freed += tensors
 
     def _enter(self, instruction: Instruction) -> None:
         opcode = instruction.opcode
