@@ -15,6 +15,7 @@ from tpusim.xla.attributes import word
 from tpusim.xla.module import Instruction
 from tpusim.xla.shapes import Shape
 
+PRODUCTS = ("convolution", "dot")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _PRECISION = re.compile(r"operand_precision=\{(\w+),(\w+)\}")

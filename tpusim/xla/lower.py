@@ -1,49 +1,24 @@
 """From a compiled module to the program that the engine runs.
 
-The walk keeps the compiler's order: it is the order of issue. A `while` becomes a loop, a start an
-asynchronous operation, and its done the point at which the core waits. What the compiler fused is
-one operation on the core.
+The program keeps the compiler's order (`walk.py`); its groups are laid on the torus first.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tpusim.hardware import Placement, Slice
 from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.phase import Phase
-from tpusim.program import (
-    Alloc,
-    Barrier,
-    Collective,
-    Compute,
-    Dep,
-    Flops,
-    Loop,
-    Mode,
-    Op,
-    Program,
-    Transfer,
-    TransferKind,
-    Wait,
-)
-from tpusim.xla.attributes import called, op_name
-from tpusim.xla.collectives import Role, Use, What, module_groups, use_of
+from tpusim.program import Barrier, Program
+from tpusim.xla.attributes import op_name
+from tpusim.xla.collectives import module_groups
 from tpusim.xla.devices import Devices, check_count
 from tpusim.xla.laying import Laid, laid
-from tpusim.xla.memory import Change, arguments, changes
-from tpusim.xla.module import Computation, Instruction, Module
-from tpusim.xla.passes import is_training, phase_of, scope_of, source_of
-from tpusim.xla.trips import trips
-from tpusim.xla.work import Costs, instruction_work, is_free
-
-NO_CHANGE = Change()
-TRANSFERS = {
-    What.DMA: TransferKind.DMA,
-    What.TO_HOST: TransferKind.TO_HOST,
-    What.FROM_HOST: TransferKind.FROM_HOST,
-    What.SPARSECORE: TransferKind.SPARSECORE,
-}
+from tpusim.xla.memory import arguments, changes
+from tpusim.xla.module import Module
+from tpusim.xla.passes import is_training
+from tpusim.xla.walk import Walk
+from tpusim.xla.work import Costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +56,7 @@ def lowered(
         body=(*body, *_slices_meet(places)),
         resident=arguments(module),
     )
-    notes = (*filter(None, (devices.note,)), *walk.notes)
+    notes = (*module.notes, *filter(None, (devices.note,)), *walk.notes)
     return Lowered(program=program, placement=places.placement, notes=notes, unknown=walk.unknown)
 
 
@@ -89,218 +64,3 @@ def _slices_meet(places: Laid) -> tuple[Barrier, ...]:
     """The slices wait for the slowest of them, once a step."""
     across = tuple(name for name, size in places.axes if name.startswith(DCN_PREFIX) and size > 1)
     return (Barrier(name="slices", phase=Phase.BACKWARD, axes=across),) if across else ()
-
-
-@dataclass(slots=True)
-class Walk:
-    """What the computations of one module share while they are lowered.
-
-    held: what instructions take of HBM and free. costs: whose they are. notes, unknown: what was
-    assumed, and why operations are not understood.
-    """
-
-    module: Module
-    laid: Laid
-    costs: Costs
-    training: bool
-    held: Mapping[str, Change]
-    notes: dict[str, None] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    _names: dict[str, int] = field(default_factory=dict)
-
-    def body(self, name: str, phase: Phase) -> tuple[Op, ...]:
-        """The operations of a computation, in its order."""
-        return _Body(self, self.module.computations[name], phase).lowered()
-
-    def unique(self, name: str) -> str:
-        """A name for an operation; a computation that is called twice gives two."""
-        count = self._names[name] = self._names.get(name, 0) + 1
-        return name if count == 1 else f"{name} ({count})"
-
-    def note(self, text: str) -> None:
-        """Say something once."""
-        self.notes[text] = None
-
-
-@dataclass(slots=True)
-class _Body:
-    """One computation while it is lowered.
-
-    phase: of the last instruction whose name says it. started: the operation of each start, and of
-    each chain of instructions that are one collective.
-    waiting: what is done before the core goes on. taken, freed: what instructions that are no
-    operation take and free.
-    """
-
-    walk: Walk
-    computation: Computation
-    phase: Phase
-    ops: list[Op] = field(default_factory=list)
-    started: dict[str, str] = field(default_factory=dict)
-    waiting: dict[Dep, None] = field(default_factory=dict)
-    taken: list[Alloc] = field(default_factory=list)
-    freed: list[str] = field(default_factory=list)
-
-    def lowered(self) -> tuple[Op, ...]:
-        """All operations of the computation."""
-        for instruction in self.computation.instructions:
-            self.phase = phase_of(op_name(instruction), self.walk.training) or self.phase
-            change = self.walk.held.get(instruction.name, NO_CHANGE)
-            self.taken += change.allocs
-            self._enter(instruction)
-            self.freed += change.frees
-        self._settle(f"end of {self.computation.name}")
-        return tuple(self.ops)
-
-    def _enter(self, instruction: Instruction) -> None:
-        opcode = instruction.opcode
-        if opcode == "while":
-            self._loop(instruction)
-        elif opcode == "conditional":
-            self._call(self._costlier(instruction))
-        elif opcode == "call":
-            self._call(called(instruction, "to_apply"))
-        elif (use := use_of(self.walk.module, self.computation, instruction)) is not None:
-            self._moves(instruction, use)
-        elif not is_free(instruction):
-            self._compute(instruction)
-
-    def _moves(self, instruction: Instruction, use: Use) -> None:
-        if use.note:
-            self.walk.note(use.note)
-        if use.role is Role.STEP and use.what is not What.NOTHING:
-            self.started[instruction.name] = self._begun(use)
-            self._compute(instruction)
-        elif use.role is Role.DONE:
-            if begun := self._begun(use):
-                self.waiting[Dep(begun)] = None
-        elif use.what is not What.NOTHING:
-            self._transfer(instruction, use)
-        elif use.chain:
-            self.started[instruction.name] = use.chain
-
-    def _loop(self, loop: Instruction) -> None:
-        count = trips(self.walk.module, self.computation, loop)
-        if count is None:
-            self.walk.note(f"the trips of loop {loop.name} cannot be read: it is counted once")
-        self._settle(f"before {loop.name}")
-        bodies = called(loop, "body") if count != 0 else ()
-        for body in bodies:
-            ops = self.walk.body(body, self.phase)
-            if ops:
-                name = self.walk.unique(loop.name)
-                self.ops.append(Loop(name=name, trips=1 if count is None else count, body=ops))
-
-    def _call(self, names: tuple[str, ...]) -> None:
-        """What a called computation does is done here."""
-        for name in names[:1]:
-            self._settle(f"before {name}")
-            self.ops += self.walk.body(name, self.phase)
-
-    def _costlier(self, conditional: Instruction) -> tuple[str, ...]:
-        """The branch that takes longest, by the compiler's cycles and else by bytes."""
-        branches = called(conditional)
-        costs = {name: _weight(self.walk.module, name) for name in branches}
-        if costs:
-            most = max(branches, key=lambda name: costs[name])
-            self.walk.note(
-                f"conditional {conditional.name} runs {most}, the costliest of its {len(costs)} "
-                "branches"
-            )
-            return (most,)
-        return ()
-
-    def _transfer(self, instruction: Instruction, use: Use) -> None:
-        """A transfer that the core waits for, or that runs beside it to its done."""
-        named, sync = self._named(instruction), use.role is Role.SYNC
-        if not sync:
-            self.started[instruction.name] = named["name"]
-            if use.chain:
-                self.started[use.chain] = named["name"]
-        if use.what is not What.COLLECTIVE or use.kind is None:
-            op = Transfer(
-                **named, deps=tuple(self.waiting), kind=TRANSFERS[use.what], bytes=use.bytes
-            )
-            self.ops.append(op)
-            if sync:
-                self.waiting[Dep(op.name)] = None
-            return
-        life = self._life() if sync else {"deps": tuple(self.waiting)}
-        self.ops.append(
-            Collective(
-                **named, **life, kind=use.kind, axes=self._axes(use), bytes=use.bytes,
-                dtype=use.dtype, mode=Mode.SYNC if sync else Mode.ASYNC, algorithm=use.algorithm,
-            )
-        )  # fmt: skip
-
-    def _axes(self, use: Use) -> tuple[str, ...]:
-        """The axes of its groups; of what crosses slices alone, those that run across them."""
-        laid = self.walk.laid
-        if use.groups is not None:
-            return laid.of(use.groups)
-        return tuple(name for name, _ in laid.axes if name.startswith(DCN_PREFIX))
-
-    def _begun(self, use: Use) -> str:
-        """The operation that a done or a step belongs to: by its chain, or by what it reads."""
-        if use.chain in self.started:
-            return self.started[use.chain]
-        at, seen = use.operand, set()
-        while at not in self.started and at in self.computation and at not in seen:
-            seen.add(at)
-            operands = self.computation[at].operands
-            at = operands[0] if operands else ""
-        begun = self.started.get(at, "")
-        return self.started.get(begun, begun)
-
-    def _compute(self, instruction: Instruction) -> None:
-        found = instruction_work(self.walk.module, self.computation, instruction)
-        named = self._named(instruction)
-        if found.flops:
-            named["phase"] = self._phase_of_product(instruction) or named["phase"]
-        if not found.understood:
-            self.walk.unknown[named["name"]] = found.note
-        flops = found.flops * self.walk.module.devices
-        again = named["phase"] is Phase.RECOMPUTE
-        self.ops.append(
-            Compute(
-                **named, **self._life(), work=found.by(self.walk.costs),
-                flops=Flops(recompute=flops) if again else Flops(model=flops),
-            )
-        )  # fmt: skip
-
-    def _phase_of_product(self, instruction: Instruction) -> Phase | None:
-        """The pass of the product that a fusion is made around, which its own name may not say."""
-        for name in called(instruction, "calls"):
-            for each in self.walk.module.computations[name].instructions:
-                if each.opcode in ("convolution", "dot"):
-                    return phase_of(op_name(each), self.walk.training)
-        return None
-
-    def _named(self, instruction: Instruction) -> dict[str, Any]:
-        """Name, pass, scope and line of an operation."""
-        return {
-            "name": self.walk.unique(instruction.name),
-            "phase": self.phase,
-            "scope": scope_of(op_name(instruction)),
-            "source": source_of(self.walk.module, instruction),
-        }
-
-    def _settle(self, name: str) -> None:
-        """Let the core wait for all that it must, where no operation comes that could."""
-        if self.waiting or self.taken or self.freed:
-            self.ops.append(Wait(name=self.walk.unique(name), phase=self.phase, **self._life()))
-
-    def _life(self) -> dict[str, Any]:
-        """What the next operation of the core waits for, takes and frees."""
-        life = {
-            "deps": tuple(self.waiting), "allocs": tuple(self.taken), "frees": tuple(self.freed)
-        }  # fmt: skip
-        self.waiting, self.taken, self.freed = {}, [], []
-        return life
-
-
-def _weight(module: Module, name: str) -> float:
-    """Cycles of a computation without its loops' trips; of what has none, its bytes."""
-    computation = module.computations[name]
-    found = (instruction_work(module, computation, each) for each in computation.instructions)
-    return sum(w.cycles if w.cycles is not None else w.read_bytes + w.write_bytes for w in found)

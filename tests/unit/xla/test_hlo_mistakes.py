@@ -28,7 +28,7 @@ MLIR = "module @jit_f {\n  func.func public @main(%arg0: tensor<4xf32>) {\n  }\n
     ("data", "sentence"),
     [
         (b"", "empty"),
-        (b"import jax\n", "no HLO: it does not begin with `HloModule`"),
+        (b"import jax\n", "not HLO: it does not begin with `HloModule`"),
         (MLIR.encode(), "this is StableHLO or another MLIR text"),
         (b"ML\xefR\x01\x02", "this is MLIR bytecode"),
         (b"{ lambda ; a:f32[4]. let b:f32[4] = sin a in (b,) }", "this is a jaxpr"),
