@@ -43,7 +43,7 @@ class Origin:
     def __str__(self) -> str:
         made = ", ".join(f"{name} {version}" for name, version in self.versions)
         took = f" in {format_seconds(self.seconds)}" if self.seconds is not None else ""
-        return f"{self.name}, compiled by {made or 'an unknown version'}{took}"
+        return f"{self.name}, compiled by {made or 'a version that is not known'}{took}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,20 @@ class ReplayResult(Result):
     def about(self) -> Iterator[tuple[str, str]]:
         """Who compiled it, its mesh on the slice, and whose seconds its work has."""
         yield "program", str(self.origin)
-        axes = ", ".join(f"{axis}={size}" for axis, size in self.program.axes if size > 1)
-        yield "placement", str(self.placement) or axes or "nothing to place"
+        yield "placement", self._placed()
         yield "costs", f"{self.costs}: {COSTS[self.costs]}"
+
+    def _placed(self) -> str:
+        """The axes on the torus; those that have no name are called by what they lie on."""
+        written = self.placement.written
+        unnamed = [axis for axis, parts in written.items() if axis == ",".join(parts)]
+        if unnamed and len(unnamed) == len(written):
+            return f"groups on {' and on '.join(unnamed)}, as its mesh is not known"
+        across = (
+            f"{axis}={size} across slices" for axis, size in self.program.axes
+            if size > 1 and axis not in written
+        )  # fmt: skip
+        return " · ".join(filter(None, (str(self.placement), *across))) or "nothing to place"
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """What is not understood, what is not known, and what the reader noted."""

@@ -21,7 +21,7 @@ SMALL = {
 }  # fmt: skip
 RUNS = {
     "full": [("v4:8x16x16", {"fsdp": 256, "tensor": 8})],
-    "small": [("v4:2x2x4", {"fsdp": 4, "tensor": 4}), ("v5p:2x4x4", {"fsdp": 8, "tensor": 4})],
+    "small": [("v4:2x2x4", {"fsdp": 4, "tensor": 4}), ("v5p:2x2x4", {"fsdp": 4, "tensor": 4})],
 }
 
 

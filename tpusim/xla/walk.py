@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
@@ -187,7 +186,7 @@ class _Body:
         laid = self.walk.laid
         if use.groups is not None:
             return laid.of(use.groups)
-        return tuple(name for name, _ in laid.axes if name.startswith(DCN_PREFIX))
+        return laid.between(use.slices)
 
     def _begun(self, use: Use) -> str:
         """The operation that a done or a step belongs to: by its chain, or by what it reads."""

@@ -32,7 +32,7 @@ POD = parse_slice("v5e:2x2")
 def program(name: str, slice_: str = "v5e:2x2", costs: str = "model") -> Lowered:
     text = (DATA / "by_hand" / f"{name}.hlo").read_text("utf-8")
     pod, module = parse_slice(slice_), module_of(text)
-    devices = Devices.in_order(module.devices, pod)
+    devices = Devices.in_order(pod)
     return lowered(module, pod, devices, costs="compiler" if costs == "compiler" else "model")
 
 
