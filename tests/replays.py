@@ -86,6 +86,5 @@ def placed(pod: Slice = POD) -> Placement:
 
 
 def small_replay(**given: object) -> ReplayResult:
-    return replayed(
-        PROGRAM, POD, placed(), **({"origin": ORIGIN, "unknown": {UNKNOWN}} | given)
-    )  # fmt: skip
+    known = {"origin": ORIGIN, "unknown": {UNKNOWN: "no such kernel"}}
+    return replayed(PROGRAM, POD, placed(), **(known | given))

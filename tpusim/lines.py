@@ -19,13 +19,19 @@ SHOWN = 20
 LONGEST = 36
 """Lines of a printed table, and letters of a scope in it."""
 
+BRIEF = {
+    Phase.FORWARD: "fwd", Phase.RECOMPUTE: "rec", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "opt",
+}  # fmt: skip
+"""The phases in the table."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A line of the user's code, or a scope, and the core's time that is its. Times in seconds.
 
-    place: `model.py:42`, or a scope. scope: the one that takes most of it. does_s: by label as in
-    a breakdown, work and what is exposed, the longest first. phases_s: by phase.
+    place: `model.py:42`, or a scope; `(copy)` for copies that the compiler made on its own.
+    scope: the one that takes most of it. does_s: by label as in a breakdown, work and what is
+    exposed, the longest first. phases_s: by phase.
     """
 
     place: str
@@ -57,7 +63,7 @@ class Lines:
         return "\n".join([f"{head}{tail}", *aligned(cells, left=1)])
 
     def _cells(self, row: Line) -> tuple[str, ...]:
-        phases = ", ".join(_shares({str(phase): s for phase, s in row.phases_s.items()}))
+        phases = " ".join(_shares({BRIEF[phase]: s for phase, s in row.phases_s.items()}))
         scope = f"; {row.scope}" if self.sourced and row.scope else ""
         return (
             _short(row.place), format_seconds(row.seconds), f"{row.seconds / self.step_s:.1%}",
@@ -69,8 +75,8 @@ def explain_lines(result: Result) -> Lines:
     """The core's time in a simulated step, by line of code; the mean of a pipeline's stages.
 
     A line has what its operations take on the core, and what the core waits for them. Operations
-    that no line is known of stand under their scope, and what belongs to no operation (a wait for
-    the host, say) under its label.
+    that no line is known of stand under their scope, or else under their kind; what belongs to no
+    operation (a wait for the host, say) under its label.
     """
     cells: Counter[_Cell] = Counter()
     for lane, program in enumerate(result.programs):
@@ -96,10 +102,15 @@ class _Cell(NamedTuple):
 
 def _cell(record: Record, known: dict[str, Single]) -> _Cell:
     op = None if record.label == BUBBLE else known.get(operation_of(record))
-    scope = "" if op is None else op.scope
+    scope = "" if op is None or _kind(op.scope) != op.scope else op.scope
     source = "" if op is None else getattr(op, "source", "")
-    place = source or scope or (record.label if op is None else op.name)
+    place = source or scope or (record.label if op is None else f"({_kind(op.name)})")
     return _Cell(place, scope, label_of(record.label), record.phase, bool(source))
+
+
+def _kind(name: str) -> str:
+    """The name of an operation without its number, as the compiler gives it to all alike."""
+    return re.sub(r"(\.\d+)*( \(\d+\))?$", "", name)
 
 
 def _line(place: str, cells: dict[_Cell, float]) -> Line:

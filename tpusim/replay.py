@@ -1,7 +1,7 @@
 """The front door for compiled programs: what the TPU compiler made, on the simulated pod."""
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tpusim.costs import cost_program
 from tpusim.engine import Timeline, run
@@ -9,14 +9,14 @@ from tpusim.errors import PlanError, nearest
 from tpusim.hardware import Placement, Slice
 from tpusim.lines import core_records, operation_of
 from tpusim.program import Program
-from tpusim.replay_result import COSTS, Origin, ReplayResult
+from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
 from tpusim.result import numbers
+from tpusim.xla.work import Costs
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
-    from tpusim.xla.work import Costs
 
-DEFAULT_COSTS = "model"
+DEFAULT_COSTS: Costs = "model"
 
 
 def replay(
@@ -32,16 +32,14 @@ def replay(
     model_flops: of a step of all devices, without recomputation; in place of the program's own.
     fold: as in `simulate`.
 
-    Raises PlanError for a slice that is not given or has other devices, FileError for what is no
-    HLO of a TPU, and MissingExtra where jaxlib is not installed.
+    Raises PlanError for a slice that is not given or has other devices, and FileError for what is
+    no HLO of a TPU, or where jaxlib, which reads it, is not installed.
     """
     from tpusim.xla.collectives import module_groups
     from tpusim.xla.laying import places_of
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
-    chosen = costs or DEFAULT_COSTS
-    check_costs(chosen)
     pod = pod or compiled.slice
     if pod is None:
         raise PlanError(
@@ -51,29 +49,32 @@ def replay(
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
     devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)
-    laid = lowered(module, pod, devices, mesh, cast("Costs", chosen))
+    laid = lowered(module, pod, devices, mesh, costs_of(costs))
     return replayed(
-        laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen, fold=fold,
-        unknown=laid.unknown, remarks=laid.notes, held=_held(compiled.memory),
+        laid.program, pod, laid.placement, origin=_origin(compiled), costs=costs_of(costs),
+        fold=fold, unknown=laid.unknown, held=_held(compiled.memory),
+        remarks=tuple(dict.fromkeys((*module.notes, *laid.notes))),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
     )  # fmt: skip
 
 
-def check_costs(costs: str) -> None:
-    """Raise PlanError for a choice of costs that there is not."""
-    if costs not in COSTS:
-        raise PlanError(f"costs is {costs!r}: {nearest(costs, COSTS)}")
+def costs_of(choice: str | None) -> Costs:
+    """The choice of costs that a user named, or the usual one. Raises PlanError for any other."""
+    for costs in COSTS:
+        if costs == (choice or DEFAULT_COSTS):
+            return costs
+    raise PlanError(f"costs is {choice!r}: {nearest(str(choice), COSTS)}")
 
 
 def replayed(
     program: Program, pod: Slice, placement: Placement, *, origin: Origin,
-    costs: str = DEFAULT_COSTS, fold: bool = True, unknown: Collection[str] = (),
+    costs: Costs = DEFAULT_COSTS, fold: bool = True, unknown: Mapping[str, str] | None = None,
     remarks: tuple[str, ...] = (), held: dict[str, float] | None = None,
     model_flops: float | None = None,
 ) -> ReplayResult:  # fmt: skip
     """The result of a program that one device of the pod runs.
 
-    unknown: names of operations that are not understood. held: who holds HBM at its peak, where
+    unknown: why operations are not understood, by name. held: who holds HBM at its peak, where
     the compiler says it. The rest is as in `ReplayResult`.
     """
     if model_flops is not None and not model_flops > 0:
@@ -81,18 +82,19 @@ def replayed(
     timeline = run([cost_program(program, pod, placement)], fold=fold)
     return ReplayResult(
         origin=origin, costs=costs, remarks=remarks, model_flops=model_flops,
-        unknown_ps=_unknown(timeline, unknown),
+        unknown=_unknown(timeline, unknown or {}),
         **numbers(pod, placement, (program,), timeline, held),
     )  # fmt: skip
 
 
-def _unknown(timeline: Timeline, names: Collection[str]) -> dict[str, int]:
-    """The core's picoseconds in each of some operations."""
-    found: dict[str, int] = {}
+def _unknown(timeline: Timeline, why: Mapping[str, str]) -> tuple[Unknown, ...]:
+    """The operations that are not understood, with the core's time in each."""
+    found = dict.fromkeys(why, 0)
     for record in core_records(timeline):
-        if (name := operation_of(record)) in names and record.total_ps:
-            found[name] = found.get(name, 0) + record.total_ps
-    return found
+        if (name := operation_of(record)) in found:
+            found[name] += record.total_ps
+    unknown = (Unknown(name, why[name], picoseconds) for name, picoseconds in found.items())
+    return tuple(sorted(unknown, key=lambda each: -each.picoseconds))
 
 
 def _origin(compiled: "Compiled") -> Origin:

@@ -7,6 +7,7 @@ from typing import Any
 from tpusim.program import Single
 from tpusim.result import PICO, Result
 from tpusim.units import format_seconds
+from tpusim.xla.work import Costs
 
 CONVENTION = (
     "HFU: all matrix FLOPs of the compiled program, whatever it computes twice or for nobody, "
@@ -16,7 +17,7 @@ UNKNOWN_MODEL = (
     "MFU is not known, as a compiled program does not say what is the model's; give --model-flops, "
     "or compile the function without remat"
 )
-COSTS: Mapping[str, str] = {
+COSTS: Mapping[Costs, str] = {
     "compiler": "the compiler's cycle estimates; collectives by the model of the network",
     "model": "the shapes inside each fusion; collectives by the model of the network",
 }
@@ -24,10 +25,6 @@ COSTS: Mapping[str, str] = {
 
 UNKNOWN_SHOWN = 3
 """Operations that are not understood and are named in a summary: those that take longest."""
-
-
-CALLED = 2
-"""Parts of a scope that name an operation in a figure: what the user named, and the primitive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,16 @@ class Origin:
     def __str__(self) -> str:
         made = ", ".join(f"{name} {version}" for name, version in self.versions)
         took = f" in {format_seconds(self.seconds)}" if self.seconds is not None else ""
-        return f"{self.name}, compiled by {made or 'an unknown version'}{took}"
+        return f"{self.name}, compiled by {made or 'a version that is not known'}{took}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An operation that is not understood: its name, why, and its picoseconds on the core."""
+
+    name: str
+    why: str
+    picoseconds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +60,15 @@ class ReplayResult(Result):
     """One run of a compiled program.
 
     costs: whose seconds the work has, see `COSTS`. remarks: what the reader of the HLO noted.
-    unknown_ps: the core's time in operations that are not understood, which cost their bytes, by
-        name. model_flops: of a step of all devices, without what is recomputed, where known.
+    unknown: operations that are not understood, which cost their bytes; the longest first.
+    model_flops: of a step of all devices, without what is recomputed, where known.
     flops: those outside recomputation count as the model's.
     """
 
     origin: Origin
-    costs: str
+    costs: Costs
     remarks: tuple[str, ...] = ()
-    unknown_ps: Mapping[str, int]
+    unknown: tuple[Unknown, ...] = ()
     model_flops: float | None = None
 
     @property
@@ -80,7 +86,7 @@ class ReplayResult(Result):
     @property
     def unknown_share(self) -> float:
         """The share of the step in operations that are not understood."""
-        return sum(self.unknown_ps.values()) / self.timeline.total_ps
+        return sum(each.picoseconds for each in self.unknown) / self.timeline.total_ps
 
     @property
     def rates(self) -> str:
@@ -100,19 +106,26 @@ class ReplayResult(Result):
         return max(0, int(self.hbm_peak_bytes) - self.timeline.memory[lane].peak_bytes)
 
     def called(self, op: Single) -> str:
-        """The end of its scope, without what JAX writes of an einsum; its name where it has none.
-
-        `mlp/dot_general` of `decoder/layer/mlp/bsd,df->bsf/dot_general`.
-        """
-        parts = [part for part in op.scope.split("/") if part and "->" not in part]
-        return "/".join(parts[-CALLED:]) or op.name
+        """The line of the user's code that it comes from, or the end of its scope, or its name."""
+        return getattr(op, "source", "") or op.scope.rpartition("/")[2] or op.name
 
     def about(self) -> Iterator[tuple[str, str]]:
         """Who compiled it, its mesh on the slice, and whose seconds its work has."""
         yield "program", str(self.origin)
-        axes = ", ".join(f"{axis}={size}" for axis, size in self.program.axes if size > 1)
-        yield "placement", str(self.placement) or axes or "nothing to place"
+        yield "placement", self._placed()
         yield "costs", f"{self.costs}: {COSTS[self.costs]}"
+
+    def _placed(self) -> str:
+        """The axes on the torus; those that have no name are called by what they lie on."""
+        written = self.placement.written
+        unnamed = [axis for axis, parts in written.items() if axis == ",".join(parts)]
+        if unnamed and len(unnamed) == len(written):
+            return f"groups on {' and on '.join(unnamed)}, as its mesh is not known"
+        across = (
+            f"{axis}={size} across slices" for axis, size in self.program.axes
+            if size > 1 and axis not in written
+        )  # fmt: skip
+        return " · ".join(filter(None, (str(self.placement), *across))) or "nothing to place"
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """What is not understood, what is not known, and what the reader noted."""
@@ -122,11 +135,14 @@ class ReplayResult(Result):
         yield from (("note", remark) for remark in self.remarks)
 
     def _unknown(self) -> str:
-        if not self.unknown_ps:
+        if not self.unknown:
             return "nothing: all operations of the program are understood"
-        ranked = sorted(self.unknown_ps.items(), key=lambda entry: -entry[1])
-        shown = [f"{name} {format_seconds(ps * PICO)}" for name, ps in ranked[:UNKNOWN_SHOWN]]
-        more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
+        shown = [
+            f"{each.name} {format_seconds(each.picoseconds * PICO)} ({each.why})"
+            for each in self.unknown[:UNKNOWN_SHOWN]
+        ]
+        left = len(self.unknown) - len(shown)
+        more = f", and {left} more" if left else ""
         return (
             f"{self.unknown_share:.2%} of the step is in operations that are not understood and "
             f"cost their bytes: {', '.join(shown)}{more}"
@@ -145,7 +161,10 @@ class ReplayResult(Result):
                 "memory_from": self.origin.memory,
                 "model_flops": self.model_flops,
                 "unknown_share": self.unknown_share,
-                "unknown_s": {name: ps * PICO for name, ps in self.unknown_ps.items()},
+                "unknown": [
+                    {"operation": each.name, "why": each.why, "seconds": each.picoseconds * PICO}
+                    for each in self.unknown
+                ],
                 "notes": list(self.remarks),
             },
         }

@@ -6,7 +6,8 @@ import pytest
 from replays import ORIGIN, PROGRAM, UNKNOWN, small_replay
 
 from tpusim.errors import PlanError
-from tpusim.replay import check_costs
+from tpusim.replay import costs_of
+from tpusim.replay_result import Unknown
 from tpusim.report import document
 
 FLOPS = 6 * 2 * 3 * 2 * 2048 * 4096 * 4096 * 16
@@ -40,17 +41,18 @@ def test_mfu_is_of_the_flops_that_are_given() -> None:
 def test_folding_does_not_show() -> None:
     one, other = small_replay(), small_replay(fold=False)
     assert one.timeline.total_ps == other.timeline.total_ps
-    assert (one.breakdown_s, one.unknown_ps) == (other.breakdown_s, other.unknown_ps)
+    assert (one.breakdown_s, one.unknown) == (other.breakdown_s, other.unknown)
     assert str(one) == str(other)
 
 
 def test_what_is_not_understood_has_its_share_of_the_step() -> None:
     result = small_replay()
     (record,) = [task for task in result.timeline.tasks if task.name == UNKNOWN]
-    assert result.unknown_ps == {UNKNOWN: record.total_ps}
+    assert result.unknown == (Unknown(UNKNOWN, "no such kernel", record.total_ps),)
     assert result.unknown_share == record.total_ps / result.timeline.total_ps
     assert f"unknown     {result.unknown_share:.2%} of the step" in str(result)
-    clear = small_replay(unknown=())
+    assert "custom-call.9 5.53 µs (no such kernel)" in str(result)
+    clear = small_replay(unknown={})
     assert clear.unknown_share == 0
     assert "unknown     nothing" in str(clear)
 
@@ -79,21 +81,20 @@ def test_the_summary_says_what_ran_and_whose_seconds() -> None:
     assert lines[0] == "train_step on v5e:4x4 (16 chips)"
     assert lines[1] == ("program     train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s")
     assert lines[2] == "placement   fsdp=4 on x · tensor=4 on y"
-    assert lines[3].startswith("costs       compiler: ")
+    assert lines[3].startswith("costs       model: ")
     assert "note        the second branch of cond.3 is the costlier" in lines
     assert max(map(len, lines)) <= 100
 
 
 def test_costs_that_there_are_not() -> None:
     with pytest.raises(PlanError, match=r"costs is 'compilr': .*compiler"):
-        check_costs("compilr")
+        costs_of("compilr")
 
 
 def test_operations_have_the_names_of_the_users_code() -> None:
     result = small_replay()
     loop = PROGRAM.body[0]
     names = [result.called(op) for op in loop.body]  # type: ignore[union-attr]
-    assert names[:3] == ["mlp/all_gather", "mlp/all_gather", "12/dot_general"]
+    assert names[:3] == ["model.py:12", "model.py:13", "model.py:12"]
     assert names[4] == "all-gather-done.1"
-    einsum = replace(loop.body[2], scope="decoder/mlp/bsd,df->bsf/dot_general")  # type: ignore[union-attr]
-    assert result.called(einsum) == "mlp/dot_general"
+    assert result.called(replace(loop.body[2], source="")) == "dot_general"  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from tpusim.explain import CollectiveTable, explain_collectives
 from tpusim.hardware import parse_slice
 from tpusim.lines import Lines, explain_lines
 from tpusim.program.text import text
-from tpusim.replay import DEFAULT_COSTS, check_costs, replay
+from tpusim.replay import costs_of, replay
 from tpusim.report import check_folder, write_report
 from tpusim.result import Result
 from tpusim.summary import summary
@@ -31,7 +31,7 @@ def replaying(
     """The report of a compiled program; with a folder, written there too."""
     if explain is not None and explain not in EXPLAINED:
         raise PlanError(f"--explain is {explain!r}: {nearest(explain, EXPLAINED)}")
-    check_costs(costs or DEFAULT_COSTS)
+    costs_of(costs)
     if folder is not None:
         check_folder(folder)
     from tpusim.xla.compiled import load

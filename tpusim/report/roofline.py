@@ -194,7 +194,8 @@ def _list(ax: "Axes", result: Result, data: Roofline) -> None:
 
 
 def _named(op: Single, result: Result) -> str:
-    """The operation as a user calls it, after the line of its code where that is known."""
-    name, source = short(result.called(op)), getattr(op, "source", "")
-    text = f"{source} {name}" if source else name
+    """The operation as a user calls it; after a line of code, the end of its scope."""
+    name = short(result.called(op))
+    scope = "/".join(op.scope.split("/")[-2:])
+    text = f"{name} {scope}" if getattr(op, "source", "") else name
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -23,7 +23,7 @@ def test_all_files_are_written() -> None:
         "program.txt", "trace.json.gz",
         *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
     }  # fmt: skip
-    assert b"mlp/all_gather" in files["timeline.svg"]
+    assert b"model.py:12" in files["timeline.svg"]
     assert b"model.py:12 12/dot_general" in files["roofline.svg"]
 
 
