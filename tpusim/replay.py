@@ -11,12 +11,12 @@ from tpusim.lines import core_records, operation_of
 from tpusim.program import Program
 from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
 from tpusim.result import numbers
-from tpusim.xla.work import Costs
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
+    from tpusim.xla.work import Costs
 
-DEFAULT_COSTS: Costs = "model"
+DEFAULT_COSTS: "Costs" = "model"
 
 
 def replay(
@@ -58,7 +58,7 @@ def replay(
     )  # fmt: skip
 
 
-def costs_of(choice: str | None) -> Costs:
+def costs_of(choice: str | None) -> "Costs":
     """The choice of costs that a user named, or the usual one. Raises PlanError for any other."""
     for costs in COSTS:
         if costs == (choice or DEFAULT_COSTS):
@@ -68,7 +68,7 @@ def costs_of(choice: str | None) -> Costs:
 
 def replayed(
     program: Program, pod: Slice, placement: Placement, *, origin: Origin,
-    costs: Costs = DEFAULT_COSTS, fold: bool = True, unknown: Mapping[str, str] | None = None,
+    costs: "Costs" = DEFAULT_COSTS, fold: bool = True, unknown: Mapping[str, str] | None = None,
     remarks: tuple[str, ...] = (), held: dict[str, float] | None = None,
     model_flops: float | None = None,
 ) -> ReplayResult:  # fmt: skip

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpusim.program import Single
 from tpusim.result import PICO, Result
 from tpusim.units import format_seconds
-from tpusim.xla.work import Costs
+
+if TYPE_CHECKING:
+    from tpusim.xla.work import Costs
 
 CONVENTION = (
     "HFU: all matrix FLOPs of the compiled program, whatever it computes twice or for nobody, "
@@ -17,7 +19,7 @@ UNKNOWN_MODEL = (
     "MFU is not known, as a compiled program does not say what is the model's; give --model-flops, "
     "or compile the function without remat"
 )
-COSTS: Mapping[Costs, str] = {
+COSTS: "Mapping[Costs, str]" = {
     "compiler": "the compiler's cycle estimates; collectives by the model of the network",
     "model": "the shapes inside each fusion; collectives by the model of the network",
 }
@@ -66,7 +68,7 @@ class ReplayResult(Result):
     """
 
     origin: Origin
-    costs: Costs
+    costs: "Costs"
     remarks: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     model_flops: float | None = None
