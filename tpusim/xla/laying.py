@@ -42,6 +42,11 @@ class Laid:
     across: tuple[tuple[str, Parts], ...] = ()
     _known: Mapping[_Key, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
+    @property
+    def devices(self) -> int:
+        """Devices of all slices, also where each slice has a program of its own."""
+        return prod(size for _, size in self.axes)
+
     def of(self, groups: Groups) -> tuple[str, ...]:
         """The axes over which the groups reach, none for groups of one.
 

@@ -205,7 +205,7 @@ class _Body:
         named = self._named(instruction)
         if not found.understood:
             self.walk.unknown[named["name"]] = found.note
-        flops = found.flops * self.walk.module.devices
+        flops = found.flops * self.walk.laid.devices
         again = named["phase"] is Phase.RECOMPUTE
         self.ops.append(
             Compute(

@@ -134,6 +134,7 @@ def test_a_program_of_each_slice_numbers_its_own_devices() -> None:
     found = laid([own], Devices.on_mesh(mesh, pod), pod, mesh)
     assert found.of(own) == ("fsdp",)
     assert found.axes == (("dcn_stage", 2), ("fsdp", 4))
+    assert found.devices == 8
 
 
 def test_permutes_are_listed_with_the_axes_that_they_go_along() -> None:
