@@ -91,6 +91,11 @@ def laid(
         every.setdefault(groups.key, groups)
     whole = torus = _Torus.of(devices, pod)
     last = max((int(groups.ids.max(initial=0)) for groups in every.values()), default=0)
+    if last >= len(devices):
+        raise PlanError(
+            f"a collective names device {last}, and the program has {len(devices)}, from 0 on; "
+            "give the HLO as the compiler printed it"
+        )
     if last < len(devices) // pod.num_slices:
         torus = _Torus.of(devices.of_slice(), pod)
     wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
