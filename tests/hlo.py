@@ -1,5 +1,7 @@
 """Modules of HLO for tests, by hand and the real ones of tests/data/hlo; they need jaxlib."""
 
+import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,16 @@ def main_text(main: str, before: str = "", head: str = ", is_scheduled=true") ->
 def main_of(main: str, before: str = "", head: str = ", is_scheduled=true") -> Module:
     """That text, read."""
     return module_of(main_text(main, before, head))
+
+
+def large_text(size: float) -> str:
+    """The real program with its computations again and again under new names, so many bytes."""
+    plain = gzip.decompress(REAL.read_bytes()).decode()
+    first = re.search(r"^%", plain, re.MULTILINE)
+    assert first is not None
+    head, bodies = plain[: first.start()], plain[first.start() : plain.index("\nENTRY") + 1]
+    copies = (
+        re.sub(r"(%[\w.\-]+)", rf"\1.c{copy}", bodies)
+        for copy in range(int((size - len(plain)) / len(bodies)) + 1)
+    )
+    return "".join([head, bodies, *copies, plain[plain.index("\nENTRY") :]])

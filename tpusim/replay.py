@@ -14,7 +14,6 @@ from tpusim.result import numbers
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
-    from tpusim.xla.devices import Devices
     from tpusim.xla.work import Costs
 
 DEFAULT_COSTS: "Costs" = "model"
@@ -36,9 +35,12 @@ def replay(
     Raises PlanError for a slice that is not given or has other devices, and FileError for what is
     no HLO of a TPU, or where jaxlib, which reads it, is not installed.
     """
+    from tpusim.xla.collectives import module_groups
+    from tpusim.xla.laying import places_of
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
+    chosen = costs_of(costs)
     pod = pod or compiled.slice
     if pod is None:
         raise PlanError(
@@ -47,10 +49,10 @@ def replay(
         )
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
-    devices = _devices(compiled, pod, mesh, module.devices)
-    laid = lowered(module, pod, devices, mesh, costs_of(costs))
+    devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)
+    laid = lowered(module, pod, devices, mesh, chosen)
     return replayed(
-        laid.program, pod, laid.placement, origin=_origin(compiled), costs=costs_of(costs),
+        laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen,
         fold=fold, unknown=laid.unknown, held=_held(compiled.memory),
         remarks=tuple(dict.fromkeys((*module.notes, *laid.notes))),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
@@ -94,17 +96,6 @@ def _unknown(timeline: Timeline, why: Mapping[str, str]) -> tuple[Unknown, ...]:
             found[name] += record.total_ps
     unknown = (Unknown(name, why[name], picoseconds) for name, picoseconds in found.items())
     return tuple(sorted(unknown, key=lambda each: -each.picoseconds))
-
-
-def _devices(
-    compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None, count: int
-) -> "Devices":
-    """Where the devices of a program are: as it says, as JAX lays its mesh, or in JAX's order."""
-    from tpusim.xla.devices import Devices
-
-    if compiled.devices is not None:
-        return Devices.given(compiled.devices, pod)
-    return Devices.on_mesh(mesh, pod) if mesh else Devices.in_order(count, pod)
 
 
 def _origin(compiled: "Compiled") -> Origin:

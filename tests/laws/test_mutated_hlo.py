@@ -12,6 +12,7 @@ from hlo import REAL
 
 from tpusim.errors import TpusimError
 from tpusim.xla.child import Parser
+from tpusim.xla.memory import peak
 from tpusim.xla.read import read_module
 
 pytest.importorskip("jaxlib.xla_client")
@@ -104,7 +105,7 @@ def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> 
 
 
 def read(data: bytes, parser: Parser) -> object:
-    return read_module(data, "broken.hlo", parser)
+    return peak(read_module(data, "broken.hlo", parser))
 
 
 @pytest.mark.slow

@@ -225,6 +225,9 @@ def _chain(listed: Listed, topology: Topology) -> Chain:
 def _ordered(chips: Chips) -> Iterator[Chips]:
     """Orders to go through groups: as on a grid where they are grids, else snakes, and as given."""
     dims = [dim for dim in range(chips.shape[2]) if (chips[..., dim] != chips[:, :1, dim]).any()]
+    if len(dims) == 1:
+        yield _by([chips[..., dims[0]]], chips)
+        return
     grid = _grid(chips, dims)
     for turned in permutations(range(len(dims))):
         if grid is not None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tpusim.xla.attributes import backend_config, called, word
+from tpusim.xla.attributes import called, word
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.shapes import Shape, arrays
 
@@ -21,6 +21,9 @@ _SAME = frozenset({
 
 RENAMES = _SAME - {"while"} | {"get-tuple-element"}
 """Opcodes that only rename what is there: they read nothing."""
+
+CALLING = ("while", "conditional", "call")
+"""Opcodes that run other computations of the module in the same schedule."""
 
 _OUTPUT_OPERAND = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 
@@ -115,8 +118,9 @@ class Buffers:
         self, instruction: Instruction, operands: Sequence[list[int]], depth: int
     ) -> list[list[int]]:
         """Lays out what the instruction calls, and returns the buffers of each root."""
-        names = called(instruction) if instruction.opcode in _CALLING else ()
-        found = [self.module.computations[name] for name in names]
+        names = called(instruction) if instruction.opcode in CALLING else ()
+        inside = self.module.computations
+        found = [inside[name] for name in names if name in inside]
         roots = []
         for place, computation in enumerate(found):
             if instruction.opcode == "conditional":
@@ -136,18 +140,13 @@ class Buffers:
         self, instruction: Instruction, operands: Sequence[list[int]], made: Sequence[int]
     ) -> None:
         """Shares the buffers of results that replace an operand."""
-        if "output_to_operand_aliasing=" in instruction.attributes:
-            _, _, text = instruction.attributes.partition("output_to_operand_aliasing=")
-            for output, operand, inner in _OUTPUT_OPERAND.findall(text.partition("})")[0] + "})"):
-                to = place_of(instruction, _place(output))
-                self._share(made[to : to + 1], operands[int(operand)][sum(_place(inner)) :][:1])
-        if '"aliasing_operands"' in instruction.attributes:
-            said = backend_config(instruction).get("aliasing_operands", {})
+        for to, operand, at in _declared(instruction):
+            self._share(made[to : to + 1], operands[operand][at : at + 1])
+        if _NOTE in instruction.attributes:
             both = [*operands, *([number] for number in made)]
-            for several in said.get("lists", ()):
-                first, *others = (both[int(index)] for index in several["indices"])
+            for first, *others in _noted(instruction, len(both)):
                 for other in others:
-                    self._share(first, other)
+                    self._share(both[first], both[other])
             return
         for result, operand in _updates(self.module, instruction):
             self._share(made[result : result + 1], operands[operand])
@@ -164,7 +163,26 @@ class Buffers:
                 self._share(self.values[root.name][place_of(root, output) :], given)
 
 
-_CALLING = ("while", "conditional", "call")
+def _declared(instruction: Instruction) -> Iterable[tuple[int, int, int]]:
+    """What `output_to_operand_aliasing` says: number of result, operand, and array of that."""
+    _, _, text = instruction.attributes.partition("output_to_operand_aliasing=")
+    for output, operand, inner in _OUTPUT_OPERAND.findall(text.partition("})")[0] + "})"):
+        if int(operand) < len(instruction.operands):
+            yield place_of(instruction, _place(output)), int(operand), sum(_place(inner))
+
+
+_NOTE = '"aliasing_operands"'
+_LISTS = re.compile(_NOTE + r':\{"lists":\[([^\]]*(?:\]\},\{[^\]]*)*)\]')
+_LIST = re.compile(r"\[([\d,\" ]+)")
+
+
+def _noted(instruction: Instruction, most: int) -> Iterable[list[int]]:
+    """The compiler's lists of operands, and of results after these, that share a buffer."""
+    found = _LISTS.search(instruction.attributes)
+    for several in _LIST.findall(found[1] if found else ""):
+        numbers = [int(number) for number in re.findall(r"\d+", several)]
+        if numbers and max(numbers) < most:
+            yield numbers
 
 
 def _updates(module: Module, instruction: Instruction) -> Iterable[tuple[int, int]]:

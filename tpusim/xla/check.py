@@ -14,6 +14,7 @@ UNSCHEDULED = (
     "the HLO is not scheduled: its instructions run in the order of its text, so what overlaps and "
     "the memory peak are of that order, not of the compiler's"
 )
+_DEEPEST = 100
 _LARGEST = 2**62
 """Elements or bytes of one array: more is a slip, and no number of 64 bits."""
 
@@ -60,7 +61,7 @@ def _sorted(computation: Computation, places: dict[str, int]) -> tuple[Instructi
 
 
 def check_calls(computations: Sequence[Computation]) -> None:
-    """Raises FileError where a computation calls itself, through others too."""
+    """Raises FileError where a computation calls itself, through others too, or calls too deep."""
     graph = {
         computation.name: {
             name
@@ -70,11 +71,19 @@ def check_calls(computations: Sequence[Computation]) -> None:
         }
         for computation in computations
     }
+    depths: dict[str, int] = {}
     try:
-        TopologicalSorter(graph).prepare()
+        for name in TopologicalSorter(graph).static_order():
+            depths[name] = 1 + max((depths[inner] for inner in graph.get(name, ())), default=0)
     except CycleError as error:
         path = " calls ".join(reversed(error.args[1]))
         raise FileError(f"{path}, which never ends; {INSTEAD}") from error
+    deepest = max(depths, key=lambda name: depths[name], default="")
+    if deepest and depths[deepest] > _DEEPEST:
+        raise FileError(
+            f"{deepest} calls {depths[deepest]} computations one inside the other, and compiled "
+            f"programs do not reach {_DEEPEST}; {INSTEAD}"
+        )
 
 
 def check_shapes(computations: Sequence[Computation]) -> None:

@@ -26,7 +26,7 @@ class MemoryReport:
     """Bytes of HBM of one device, as the compiler assigned them.
 
     total = arguments + outputs + heap. outputs: those that share no argument's place. aliased:
-    outputs that do. heap: all else, which lives within the step. host: what is offloaded there.
+    outputs that do. heap: all else, which lives within the step. host: what is offloaded to it.
     exact: of the compiler's buffer assignment; else of its summary, which is rougher.
     """
 

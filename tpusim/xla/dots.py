@@ -26,6 +26,7 @@ _PASSES = {"default": 1, "high": 3, "highest": 6}
 class Product:
     """What a dot or convolution multiplies: `batch` products of [m, k] by [k, n].
 
+    groups: of features, each of which is multiplied with its own weights; k and n are of one.
     positions, taps: of its dimensions that slide, 1 of a plain matmul; taps are those of a position
     that fall on an element, on average. passes: how often f32 operands are multiplied, 1 at default
     precision, 3 or 6 above it (XLA, `PrecisionConfig`).
@@ -35,6 +36,7 @@ class Product:
     m: int
     k: int
     n: int
+    groups: int = 1
     positions: int = 1
     taps: float = 1
     dtype: str = "bf16"
@@ -43,19 +45,31 @@ class Product:
     @property
     def flops(self) -> float:
         """2 a multiplication and addition on elements that there are."""
-        return 2.0 * self.batch * self.m * self.k * self.n * self.positions * self.taps
+        pairs = self.positions * self.taps
+        return 2.0 * self.batch * self.groups * self.m * self.k * self.n * pairs
 
     def work(self, read: float, written: float, epilogue: float) -> Matmul | Convolution:
-        """It, with its bytes and the vector operations that are fused to it."""
-        batch = self.batch * self.passes
+        """It, with its bytes and the vector operations that are fused to it.
+
+        Groups that are narrower than the array are multiplied together, zeros between them.
+        """
+        together = _together(self.groups, max(self.n, 1))
+        batch = self.batch * self.passes * (self.groups // together)
+        k, n = self.k * together, self.n * together
         if self.positions == self.taps == 1:
-            return Matmul(
-                batch, self.m, self.k, self.n, self.dtype, read, written, epilogue
-            )  # fmt: skip
+            return Matmul(batch, self.m, k, n, self.dtype, read, written, epilogue)
         return Convolution(
-            batch * self.m, self.positions, self.taps, self.k, self.n,
-            self.dtype, read, written, epilogue,
-        )  # fmt: skip
+            batch * self.m, self.positions, self.taps, k, n, self.dtype, read, written, epilogue
+        )
+
+
+ARRAY = 128
+"""Columns that groups share: those of the smallest array."""
+
+
+def _together(groups: int, columns: int) -> int:
+    """How many groups fill the array: a divisor of all."""
+    return next((n for n in range(min(ARRAY // columns, groups), 1, -1) if groups % n == 0), 1)
 
 
 def product(instruction: Instruction, left: Shape, right: Shape, out: Shape) -> Product:
@@ -97,7 +111,7 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
     groups = int(word(instruction, "feature_group_count") or 1)
     batches = int(word(instruction, "batch_group_count") or 1)
     sizes = {
-        "batch": groups * batches,
+        "batch": 1,
         "m": left.dims[lhs.index("b")] // batches,
         "k": right.dims[rhs.index("i")],
         "n": right.dims[rhs.index("o")] // (groups * batches),
@@ -111,7 +125,7 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
         elif outputs:
             positions, taps = positions * outputs, taps * pairs / outputs
     return Product(
-        **sizes, positions=positions, taps=taps, dtype=_dtype(left, right),
+        **sizes, groups=groups * batches, positions=positions, taps=taps, dtype=_dtype(left, right),
         passes=_passes(text, left, right),
     )  # fmt: skip
 

@@ -66,7 +66,7 @@ def request(data: bytes) -> bytes:
         raise FileError(_mlir("a jaxpr"))
     if not data.strip():
         raise FileError(f"empty; {INSTEAD}")
-    raise FileError(f"no HLO: it does not begin with `HloModule`; {INSTEAD}")
+    raise FileError(f"not HLO: it does not begin with `HloModule`; {INSTEAD}")
 
 
 def _mlir(what: str) -> str:

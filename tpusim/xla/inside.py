@@ -5,6 +5,7 @@ elements, and asks the same of its operands; one that slices asks for the slice.
 slices a stack of layers reads one layer of it.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2, prod
@@ -13,7 +14,7 @@ from typing import TypeAlias
 from tpusim.xla.attributes import called, target
 from tpusim.xla.dots import Product, product
 from tpusim.xla.module import Computation, Instruction, Module
-from tpusim.xla.opcodes import COLLECTIVES, FREE_TARGETS, PASSIVE, weight
+from tpusim.xla.opcodes import COLLECTIVES, FREE_TARGETS, PASSIVE, TARGET_WEIGHTS, weight
 from tpusim.xla.shapes import Shape
 
 Operands: TypeAlias = Sequence[Instruction]
@@ -109,11 +110,15 @@ def _operations(instruction: Instruction, operands: Operands, tally: Tally) -> f
     if op in ("reduce", "select-and-scatter"):
         return sum(_elements(operand) for operand in operands[: max(len(operands) // 2, 1)])
     if op == "reduce-window":
-        return out * (1 + ceil(log2(max(_window_taps(instruction), 1))))
+        return out * _window_rounds(instruction)
+    if op == "convert" and operands[0].opcode == "broadcast":
+        return 0.0
     if op == "sort":
         return 2 * out * _rounds(instruction.arrays[0])
     if op == "scatter":
         return _elements(operands[-1])
+    if op == "custom-call" and target(instruction) in TARGET_WEIGHTS:
+        return TARGET_WEIGHTS[target(instruction)] * _elements(operands[0])
     if op == "custom-call" and target(instruction) not in FREE_TARGETS:
         tally.strange.append(f"custom call {target(instruction)!r}")
     each = weight(op)
@@ -122,10 +127,21 @@ def _operations(instruction: Instruction, operands: Operands, tally: Tally) -> f
     return out * (1.0 if each is None else each)
 
 
-def _window_taps(instruction: Instruction) -> int:
-    size = instruction.attributes.partition("window={size=")[2]
-    digits = size.split()[0].rstrip("},") if size else "1"
-    return prod(int(part) for part in digits.split("x"))
+def _window_rounds(instruction: Instruction) -> int:
+    """Operations an element: sums that grow in rounds, of twice as many elements each.
+
+    One where each window is as long as to hold all elements: a reduction that is broadcast again.
+    """
+    found = _SIZES.search(instruction.attributes)
+    taps = [int(size) for size in found[1].split("x")] if found else []
+    if all(
+        tap in (1, 2 * dim - 1) for tap, dim in zip(taps, instruction.arrays[0].dims, strict=True)
+    ):
+        return 1
+    return 1 + ceil(log2(prod(taps)))
+
+
+_SIZES = re.compile(r"window=\{size=([\dx]+)")
 
 
 def _rounds(shape: Shape) -> float:

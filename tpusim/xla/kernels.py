@@ -86,7 +86,7 @@ def _forward_mask(module: Module) -> Mask:
         flash_mask(*_estimate(instruction), _shapes(computation, instruction))
         for computation in module.computations.values()
         for instruction in computation.instructions
-        if target(instruction) in TARGETS
+        if instruction.opcode == "custom-call" and target(instruction) in TARGETS
     }
     masks = [mask for mask in found if mask is not None]
     return masks[0] if len(masks) == 1 else GUESSED
@@ -126,7 +126,9 @@ def _estimated(instruction: Instruction, read: float, written: float) -> Kernel:
     flops, transcendentals = _estimate(instruction)
     moved = _number(_given(instruction), "bytes_accessed")
     if not (flops or transcendentals or moved):
-        return Kernel(Vector(read, written, 0), 0, "kernel of unknown work", False)
+        understood = "metadata" in instruction.name
+        note = "" if understood else "kernel of unknown work"
+        return Kernel(Vector(read, written, 0), 0, note, understood)
     read = max(read, moved - written)
     side = (flops / 2) ** (1 / 3)
     note = "kernel by its author's estimate"

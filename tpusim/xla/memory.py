@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tpusim.program import Alloc
 from tpusim.xla.attributes import called
-from tpusim.xla.buffers import RENAMES, Buffers
+from tpusim.xla.buffers import CALLING, RENAMES, Buffers
 from tpusim.xla.module import Computation, Module
 from tpusim.xla.shapes import HBM, Shape
 
@@ -115,10 +115,13 @@ def _sizes(array: Shape) -> tuple[float, str, float]:
 
 def peak(module: Module, found: Mapping[str, Change] | None = None) -> float:
     """Bytes that the schedule holds at most, arguments apart: loops hold what one trip does."""
-    return _peak(module, module.main, changes(module) if found is None else found)
+    known: dict[str, float] = {}
+    return _peak(module, module.main, changes(module) if found is None else found, known)
 
 
-def _peak(module: Module, computation: Computation, found: Mapping[str, Change]) -> float:
+def _peak(
+    module: Module, computation: Computation, found: Mapping[str, Change], known: dict[str, float]
+) -> float:
     sizes: dict[str, float] = {}
     live = most = 0.0
     for instruction in computation.instructions:
@@ -126,9 +129,10 @@ def _peak(module: Module, computation: Computation, found: Mapping[str, Change])
         sizes |= {alloc.tensor: float(alloc.bytes) for alloc in change.allocs}
         live += sum(float(alloc.bytes) for alloc in change.allocs)
         inner = 0.0
-        if instruction.opcode in ("while", "conditional", "call"):
-            inside = [module.computations[name] for name in called(instruction)]
-            inner = max((_peak(module, each, found) for each in inside), default=0.0)
+        for name in called(instruction) if instruction.opcode in CALLING else ():
+            if name not in known:
+                known[name] = _peak(module, module.computations[name], found, known)
+            inner = max(inner, known[name])
         most = max(most, live + inner)
         live -= sum(sizes[name] for name in change.frees)
     return most

@@ -5,10 +5,9 @@ core waits. What the compiler fused is one operation on the core.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tpusim.hardware.placement import DCN_PREFIX
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
@@ -99,12 +98,20 @@ class _Body:
         """All operations of the computation."""
         for instruction in self.computation.instructions:
             self.phase = phase_of(op_name(instruction), self.walk.training) or self.phase
-            change = self.walk.held.get(instruction.name, NO_CHANGE)
+            change, before = self.walk.held.get(instruction.name, NO_CHANGE), len(self.ops)
             self.taken += change.allocs
             self._enter(instruction)
-            self.freed += change.frees
+            self._free(change.frees, before)
         self._settle(f"end of {self.computation.name}")
         return tuple(self.ops)
+
+    def _free(self, tensors: tuple[str, ...], before: int) -> None:
+        """An operation of the core frees what it reads last; else the next one does."""
+        last = self.ops[-1] if len(self.ops) > before else None
+        if isinstance(last, Compute) and tensors:
+            self.ops[-1] = replace(last, frees=(*last.frees, *tensors))
+        else:
+            self.freed += tensors
 
     def _enter(self, instruction: Instruction) -> None:
         opcode = instruction.opcode
@@ -179,7 +186,7 @@ class _Body:
         laid = self.walk.laid
         if use.groups is not None:
             return laid.of(use.groups)
-        return tuple(name for name, _ in laid.axes if name.startswith(DCN_PREFIX))
+        return laid.between(use.slices)
 
     def _begun(self, use: Use) -> str:
         """The operation that a done or a step belongs to: by its chain, or by what it reads."""

@@ -65,7 +65,8 @@ def is_free(instruction: Instruction) -> bool:
         return True
     if instruction.opcode == "custom-call":
         return target(instruction) in FREE_TARGETS
-    single = all(shape.elements <= 1 for shape in instruction.arrays)
+    arrays = _arrays(instruction)
+    single = bool(arrays) and all(shape.elements <= 1 for shape in arrays)
     return single and instruction.opcode in SCALAR and estimated_cycles(instruction) is None
 
 
@@ -93,7 +94,7 @@ def instruction_work(
     try:
         return _work(module, computation, instruction)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        moved = sum(_hbm(shape) for shape in _arrays(instruction))
+        moved = sum(shape.bytes for shape in _arrays(instruction) if shape.space == HBM)
         return InstructionWork(
             model=Vector(0, moved, 0), cycles=None, flops=0, read_bytes=0, write_bytes=moved,
             kind="vector", understood=False, note=f"{instruction.opcode}: {error}",

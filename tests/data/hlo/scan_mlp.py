@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-LAYERS, EMBED, MLP, TOKENS = 4, 512, 1024, 4096
+LAYERS, EMBED, MLP, TOKENS = 4, 2048, 8192, 65536
 
 
 def loss(weights, x):

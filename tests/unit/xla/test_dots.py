@@ -75,7 +75,22 @@ def test_grouped_features_are_groups_of_matmuls() -> None:
     shapes = (Shape("bf16", (8, 3, 64)), Shape("bf16", (1, 16, 128)), Shape("bf16", (8, 3, 128)))
     found = product(instruction, *shapes)
     assert found.flops == 2 * 8 * 3 * 16 * 128
-    assert (found.batch, found.n) == (4, 32)
+    assert (found.groups, found.k, found.n) == (4, 16, 32)
+    together = found.work(0, 0, 0)
+    assert (together.batch, together.k, together.n) == (1, 64, 128)
+
+
+def test_channels_of_their_own_are_multiplied_many_at_once() -> None:
+    """256 channels of one tap row each: two groups of 128, not 256 columns of an array."""
+    instruction = Instruction(
+        "c", "convolution", "", (),
+        ", window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f, feature_group_count=256",
+    )  # fmt: skip
+    shapes = (Shape("bf16", (8, 32, 256)), Shape("bf16", (3, 1, 256)), Shape("bf16", (8, 32, 256)))
+    found = product(instruction, *shapes)
+    assert found.flops == 2 * 8 * (3 * 32 - 2) * 256
+    work = found.work(0, 0, 0)
+    assert (work.batch, work.in_channels, work.out_channels) == (2 * 8, 128, 128)
 
 
 def test_a_dot_says_its_dimensions() -> None:

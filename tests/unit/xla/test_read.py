@@ -173,6 +173,16 @@ def test_a_computation_that_calls_itself_is_refused():
         module_from(tree)
 
 
+def test_computations_that_call_too_deep_are_refused():
+    tree = _tree(("a", [], "parameter", "0"))
+    tree["computations"] += [
+        [f"c{depth}", [[f"x{depth}", [], f"{F32} call(), to_apply=%c{depth + 1}"]], f"x{depth}"]
+        for depth in range(2000)
+    ]
+    with pytest.raises(OSError, match=r"c0 calls 200[01] computations one inside the other"):
+        module_from(tree)
+
+
 def test_modules_are_data():
     found = main_of(CALL, FUSED)
     assert replace(found, name="other") != found

@@ -295,5 +295,19 @@ def test_a_paged_cache_is_read_as_far_as_its_tables_reach() -> None:
     )
     assert isinstance(found.model, Attention)
     assert (found.model.batch, found.model.q_len, found.model.kv_len) == (8, 1, 16 * 64)
-    query, pages = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2
-    assert found.read_bytes == query + pages * 8 * 16 / 1024
+    query, pages, tables = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2, (8 + 8 * 16) * 4
+    assert found.read_bytes == query + tables + pages * 8 * 16 / 1024
+
+
+@pytest.mark.parametrize(
+    ("window", "operations"),
+    [("1x255 pad=0_0x127_127", 1), ("1x128 pad=0_0x127_0", 8), ("1x3 pad=0_0x1_1", 3)],
+)
+def test_a_window_over_the_whole_row_is_one_reduction(window: str, operations: int) -> None:
+    found = work(f"""
+    main
+    x = f32[64,128]{{1,0}} parameter(0)
+    zero = f32[] constant(0)
+    * y = f32[64,128]{{1,0}} reduce-window(x, zero), window={{size={window}}}, to_apply=add
+    """)
+    assert found.model.flops == operations * 64 * 128

@@ -1,0 +1,68 @@
+"""A residual convolution net on large images: batch over `data`, height over `space`.
+
+Each 3 x 3 convolution needs the rows beside its own from its neighbours: halos, by permutes. Where
+the stride is 2 only one side is needed.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from parts import BF16, F32, axes_of, shard, trained
+
+FULL = {"levels": 4, "blocks": 3, "features": 256, "size": 512, "batch": 256}
+SMALL = {"levels": 2, "blocks": 2, "features": 128, "size": 128, "batch": 16}
+RUNS = {
+    "full": [("v5e:16x16", {"data": 64, "space": 4})],
+    "small": [("v5e:4x4", {"data": 4, "space": 4}), ("v3:2x2", {"data": 2, "space": 4})],
+}
+
+
+def convolve(x, w, stride=1):
+    """A 3 x 3 convolution of [batch, height, width, features]."""
+    return lax.conv_general_dilated(
+        x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def program(mesh, *, levels, blocks, features, size, batch):
+    """One training step; the features double and the image halves from level to level."""
+    rows = axes_of(mesh, "dcn_data", "data")
+
+    def act(x):
+        return shard(x, rows, "space")
+
+    def loss(weights, x):
+        x = act(x)
+        for level in range(levels):
+            if level:
+                x = act(jax.nn.relu(convolve(x, weights[f"down{level}"], stride=2)))
+            for block in range(blocks):
+                y = act(jax.nn.relu(convolve(x, weights[f"conv{level}_{block}"])))
+                x = x + y
+        return jnp.mean(jnp.square(x.astype(F32)))
+
+    weights, forward, input_gradient = {}, 0.0, 0.0
+    for level in range(levels):
+        wide, tall = features * 2**level, size // 2**level
+        names = {f"conv{level}_{block}": wide for block in range(blocks)}
+        for name, before in {**({f"down{level}": wide // 2} if level else {}), **names}.items():
+            weights[name] = ((3, 3, before, wide), P())
+            stride = 2 if name.startswith("down") else 1
+            one = 2 * batch * met(tall * stride, stride) ** 2 * before * wide
+            forward += one
+            input_gradient += 0 if name == "conv0_0" else one
+    x = jax.ShapeDtypeStruct((batch, size, size, features), BF16)
+    flops = 2 * forward + input_gradient  # nobody wants the gradient of the image
+    return trained(
+        loss, weights, (x,), (P(rows, "space"),),
+        model_flops=flops,
+        step_flops=flops,
+        expected=("collective-permute-start", "all-reduce"),
+    )  # fmt: skip
+
+
+def met(size, stride):
+    """How many taps of a 3-wide "SAME" convolution meet an element, in one dimension."""
+    outputs = size // stride
+    return 3 * outputs - (2 if stride == 1 else 1)

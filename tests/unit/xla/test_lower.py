@@ -1,0 +1,120 @@
+"""From modules to programs: the order of issue, loops, what runs beside the core, and names."""
+
+from functools import cache
+
+import pytest
+from hlo import DATA, module_of
+
+from tpusim.costs import cost_program
+from tpusim.engine import run
+from tpusim.errors import PlanError
+from tpusim.hardware import parse_slice
+from tpusim.phase import Phase
+from tpusim.program import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Loop,
+    Mode,
+    Transfer,
+    TransferKind,
+    Wait,
+    counted,
+)
+from tpusim.xla.devices import Devices
+from tpusim.xla.lower import Lowered, lowered
+
+POD = parse_slice("v5e:2x2")
+
+
+@cache
+def program(name: str, slice_: str = "v5e:2x2", costs: str = "model") -> Lowered:
+    text = (DATA / "by_hand" / f"{name}.hlo").read_text("utf-8")
+    pod, module = parse_slice(slice_), module_of(text)
+    devices = Devices.in_order(pod)
+    return lowered(module, pod, devices, costs="compiler" if costs == "compiler" else "model")
+
+
+def test_a_loop_of_steps_of_two_stays_a_loop_with_half_the_trips() -> None:
+    loop, reduced, out = program("ring").program.body
+    assert isinstance(loop, Loop)
+    assert (loop.name, loop.trips) == ("loop", 3)
+    assert [type(op) for op in loop.body] == [Collective, Compute, Wait]
+    assert isinstance(reduced, Collective)
+    assert isinstance(out, Compute)
+
+
+def test_a_start_runs_beside_the_core_and_its_done_is_waited_for() -> None:
+    start, dot, wait = program("ring").program.body[0].body
+    assert (start.kind, start.mode) == (CollectiveKind.PERMUTE, Mode.ASYNC)
+    assert start.bytes == 2 * 4096 * 4096
+    assert dot.deps == ()
+    assert wait.deps == (Dep("start"),)
+
+
+def test_a_collective_that_stands_alone_keeps_the_core() -> None:
+    reduced = program("ring").program.body[1]
+    assert (reduced.kind, reduced.mode) == (CollectiveKind.ALL_REDUCE, Mode.SYNC)
+    assert reduced.bytes == 2 * 4096 * 4096
+
+
+def test_passes_come_from_names_and_flops_are_of_all_devices() -> None:
+    found = {op.name: op for op, _ in counted(program("ring").program.body)}
+    assert found["dot"].phase is Phase.RECOMPUTE
+    assert found["sum"].phase is Phase.BACKWARD
+    assert found["out"].phase is Phase.OPTIMIZER
+    assert found["dot"].flops.recompute == 4 * 2 * 4096**3
+    assert found["dot"].flops.model == 0
+
+
+def test_operations_without_a_name_bear_that_of_their_loop() -> None:
+    start = program("ring").program.body[0].body[0]
+    assert start.phase is Phase.BACKWARD
+    assert start.scope == ""
+
+
+def test_the_time_is_that_of_the_longer_of_matmul_and_permute_in_each_trip() -> None:
+    found = program("ring")
+    costed = cost_program(found.program, POD, found.placement)
+    timeline = run([costed])
+    unfolded = run([costed], fold=False)
+    assert timeline.total_ps == unfolded.total_ps
+    by_label = {label for label, _ in timeline.core_ps}
+    assert {"matmul", "vector"} <= by_label
+
+
+def test_copies_to_the_chip_and_to_the_host_run_beside_the_core() -> None:
+    brought, left, neg, last = program("copies").program.body
+    assert isinstance(brought, Transfer)
+    assert isinstance(left, Transfer)
+    assert (brought.kind, brought.bytes) == (TransferKind.DMA, 2 * 4096**2)
+    assert (left.kind, left.bytes) == (TransferKind.TO_HOST, 2 * 4096**2)
+    assert neg.deps == (Dep("in"),)
+    assert last.deps == (Dep("out"),)
+    assert neg.work.read_bytes == 0, "its operand is on the chip"
+
+
+def test_a_conditional_runs_its_costliest_branch_and_says_so() -> None:
+    found = program("branches")
+    assert [op.name for op in found.program.body] == ["little", "little (2)", "much"]
+    (note,) = (note for note in found.notes if "conditional" in note)
+    assert note == "conditional either runs large, the costliest of its 2 branches"
+
+
+def test_the_compilers_cycles_are_taken_where_they_are_asked_for() -> None:
+    body = program("branches", costs="compiler").program.body
+    assert [op.work.cycles for op in body] == [10, 10, 1000]
+
+
+def test_a_module_of_other_devices_than_the_slice_is_refused() -> None:
+    with pytest.raises(PlanError, match="for 4 devices, but v5e:4x4 has 16"):
+        program("ring", "v5e:4x4")
+
+
+def test_what_is_not_understood_is_costed_by_its_bytes_and_counted() -> None:
+    found = program("strange")
+    (op,) = found.program.body
+    assert list(found.unknown) == ["what"]
+    assert "SomethingNew" in found.unknown["what"]
+    assert op.work.read_bytes + op.work.write_bytes == 2 * 2 * 4096**2
