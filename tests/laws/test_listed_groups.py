@@ -16,6 +16,7 @@ from tpusim.hardware.listed import Listed
 from tpusim.network import listed_loads, listed_messages
 from tpusim.network.chains import one_chain
 from tpusim.network.groups import groups, on_torus
+from tpusim.network.paths import link_loads, run_loads, shortest_moves
 from tpusim.program import CollectiveKind as Kind
 
 Chips = NDArray[np.intp]
@@ -103,6 +104,19 @@ def test_any_permutation_crosses_as_many_links_as_its_pairs_are_apart(
     pairs = np.stack([chips, chips[order]], axis=1)
     loads = listed_loads(Kind.PERMUTE, listed(pairs, pairs=True), topology)
     assert loads.sum() == sum(distance(topology, *pair) for pair in pairs)
+
+
+@given(topologies(64).filter(lambda found: not found.twisted), st.integers(0, 99))
+def test_runs_of_links_add_up_as_single_steps_do(topology: Topology, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    starts, ends = random.integers(0, topology.dims, size=(2, 50, len(topology.dims)))
+    moves, weights = shortest_moves(starts, ends, topology), random.random(50)
+    order = range(len(topology.dims))
+    np.testing.assert_allclose(
+        run_loads(starts, moves, weights, topology, order),
+        link_loads(starts, moves, weights, topology, order),
+        atol=1e-12,
+    )
 
 
 @given(places(32), st.sampled_from([*RINGS, Kind.PERMUTE]))

@@ -71,10 +71,44 @@ def a_word_of_elsewhere(data: bytes, draw: random.Random) -> bytes:
     return _changed(data, draw, NAME, NAME.findall(data, place, place + 99)[:1] or WORDS)
 
 
-CHANGES = (
+def another_size_everywhere(data: bytes, draw: random.Random) -> bytes:
+    """A dimension, wherever such a size stands in a shape: so the shapes still fit."""
+    old = draw.choice(re.findall(rb"[\[,](\d+)(?=[,\]])", data) or [b"0"])
+    new = draw.choice((b"0", b"1", b"3", b"100", str(2 * int(old[:9])).encode(), b"1" + b"0" * 12))
+    return re.sub(rb"(?<=[\[,])" + old + rb"(?=[,\]])", new, data)
+
+
+SPOKEN = re.compile(
+    rb"(?:constant\(|direction=|replica_groups=|source_target_pairs=\{*|dim_labels=|window=\{|"
+    rb"dimensions=\{|index=|channel_id=|num_partitions=|stack_frame_id=|custom_call_target=.|kind=|"
+    rb"feature_group_count=|may-alias\), \{|contracting_dims=\{|indices.:\[.|emitter.:.|n.:.)"
+    rb"([\w.]*)"
+)
+SAID = (
+    *b"LT GT NE EQ kLoop kOutput kCustom 0 1 2 5 7 64 -1 b01f_01io->b01f bf_io->bf x".split(),
+    b"",
+)
+
+
+def another_attribute(data: bytes, draw: random.Random) -> bytes:
+    """What an instruction says of itself, where the parser minds little what it is."""
+    found = draw.choice(list(SPOKEN.finditer(data)) or [None])
+    if found is None:
+        return data
+    return data[: found.start(1)] + draw.choice(SAID) + data[found.end(1) :]
+
+
+def another_opcode_everywhere(data: bytes, draw: random.Random) -> bytes:
+    found = draw.choice(re.findall(rb" ([a-z][a-z\-]+)\(%", data) or [b"add"])
+    other = draw.choice(re.findall(rb" ([a-z][a-z\-]+)\(%", data) or [b"add"])
+    return data.replace(b" " + found + b"(%", b" " + other + b"(%", draw.choice((1, 1, -1)))
+
+
+COARSE = (
     *(flipped, without_a_line, with_a_line_elsewhere, cut),
     *(another_number, another_word, a_word_of_elsewhere),
 )
+FINE = (another_size_everywhere, another_attribute, another_opcode_everywhere)
 
 
 def bodies(data: bytes) -> bytes:
@@ -93,8 +127,9 @@ def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> 
     with Parser() as parser:
         for _ in range(files):
             data = draw.choice(sources)
+            kinds = draw.choice((COARSE, FINE))
             for _ in range(draw.choice((1, 1, 2, 5))):
-                data = draw.choice(CHANGES)(data, draw) or b"HloModule"
+                data = draw.choice(kinds)(data, draw) or b"HloModule"
             try:
                 used(data, parser)
             except TpusimError as error:

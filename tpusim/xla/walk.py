@@ -4,10 +4,11 @@ A `while` becomes a loop, a start an asynchronous operation, and its done the po
 core waits. What the compiler fused is one operation on the core.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tpusim.hardware.chip import DTYPES
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
@@ -46,8 +47,8 @@ TRANSFERS = {
 class Walk:
     """What the computations of one module share while they are lowered.
 
-    held: what instructions take of HBM and free. costs: whose they are. notes, unknown: what was
-    assumed, and why operations are not understood.
+    held: what instructions take of HBM and free. costs: whose they are. dtypes: what the chip
+    multiplies. notes, unknown: what was assumed, and why operations are not understood.
     """
 
     module: Module
@@ -55,6 +56,7 @@ class Walk:
     costs: Costs
     training: bool
     held: Mapping[str, Change]
+    dtypes: Collection[str] = DTYPES
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
@@ -205,11 +207,13 @@ class _Body:
         named = self._named(instruction)
         if not found.understood:
             self.walk.unknown[named["name"]] = found.note
+        elif found.note:
+            self.walk.note(found.note)
         flops = found.flops * self.walk.module.devices
         again = named["phase"] is Phase.RECOMPUTE
         self.ops.append(
             Compute(
-                **named, **self._life(), work=found.by(self.walk.costs),
+                **named, **self._life(), work=found.by(self.walk.costs, self.walk.dtypes),
                 flops=Flops(recompute=flops) if again else Flops(model=flops),
             )
         )  # fmt: skip

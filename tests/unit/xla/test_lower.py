@@ -118,3 +118,19 @@ def test_what_is_not_understood_is_costed_by_its_bytes_and_counted() -> None:
     assert list(found.unknown) == ["what"]
     assert "SomethingNew" in found.unknown["what"]
     assert op.work.read_bytes + op.work.write_bytes == 2 * 2 * 4096**2
+
+
+def test_operands_that_the_chip_cannot_multiply_are_multiplied_as_bf16() -> None:
+    text = """HloModule narrow, is_scheduled=true
+
+ENTRY %main (p: f8e4m3fn[256,256]) -> bf16[256,256] {
+  %p = f8e4m3fn[256,256]{1,0:T(8,128)(4,1)} parameter(0)
+  ROOT %d = bf16[256,256]{1,0:T(8,128)(2,1)} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""  # noqa: E501
+    dtypes = {}
+    for chip in ("v5e", "v6e"):
+        pod = parse_slice(f"{chip}:1x1")
+        (op,) = lowered(module_of(text), pod, Devices.in_order(1, pod)).program.body
+        dtypes[chip] = op.work.dtype
+    assert dtypes == {"v5e": "bf16", "v6e": "fp8"}
