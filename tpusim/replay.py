@@ -42,6 +42,7 @@ def replay(
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
+    chosen = costs_of(costs)
     pod = pod or compiled.slice
     if pod is None:
         raise PlanError(
@@ -53,9 +54,9 @@ def replay(
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
     devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)
-    laid = lowered(module, pod, devices, mesh, costs_of(costs))
+    laid = lowered(module, pod, devices, mesh, chosen)
     return replayed(
-        laid.program, pod, laid.placement, origin=_origin(compiled), costs=costs_of(costs),
+        laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen,
         fold=fold, unknown=laid.unknown, held=_held(compiled.memory),
         remarks=tuple(dict.fromkeys((*module.notes, *laid.notes))),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
