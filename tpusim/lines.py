@@ -102,7 +102,7 @@ class _Cell(NamedTuple):
 
 def _cell(record: Record, known: dict[str, Single]) -> _Cell:
     op = None if record.label == BUBBLE else known.get(operation_of(record))
-    scope = "" if op is None or _is_numbered(op.scope, op.name) else op.scope
+    scope = "" if op is None or _kind(op.scope) != op.scope else op.scope
     source = "" if op is None else getattr(op, "source", "")
     place = source or scope or (record.label if op is None else f"({_kind(op.name)})")
     return _Cell(place, scope, label_of(record.label), record.phase, bool(source))
@@ -111,11 +111,6 @@ def _cell(record: Record, known: dict[str, Single]) -> _Cell:
 def _kind(name: str) -> str:
     """The name of an operation without its number, as the compiler gives it to all alike."""
     return re.sub(r"(\.\d+)*( \(\d+\))?$", "", name)
-
-
-def _is_numbered(scope: str, name: str) -> bool:
-    """Whether a scope is only the name that the compiler gave an operation."""
-    return scope == name != _kind(name)
 
 
 def _line(place: str, cells: dict[_Cell, float]) -> Line:

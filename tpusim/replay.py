@@ -7,17 +7,17 @@ from tpusim.costs import cost_program
 from tpusim.engine import Timeline, run
 from tpusim.errors import PlanError, nearest
 from tpusim.hardware import Placement, Slice
+from tpusim.hardware.placement import check_mesh
 from tpusim.lines import core_records, operation_of
 from tpusim.program import Program
 from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
 from tpusim.result import numbers
-from tpusim.xla.work import Costs
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
-    from tpusim.xla.devices import Devices
+    from tpusim.xla.work import Costs
 
-DEFAULT_COSTS: Costs = "model"
+DEFAULT_COSTS: "Costs" = "model"
 
 
 def replay(
@@ -33,31 +33,37 @@ def replay(
     model_flops: of a step of all devices, without recomputation; in place of the program's own.
     fold: as in `simulate`.
 
-    Raises PlanError for a slice that is not given or has other devices, and FileError for what is
-    no HLO of a TPU, or where jaxlib, which reads it, is not installed.
+    Raises PlanError for a slice that is not given or has other devices, for a mesh that does not
+    have them, and FileError for what is no HLO of a TPU, or where jaxlib, which reads it, is not
+    installed.
     """
+    from tpusim.xla.collectives import module_groups
+    from tpusim.xla.laying import places_of
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
+    chosen = costs_of(costs)
     pod = pod or compiled.slice
     if pod is None:
         raise PlanError(
             f"{compiled.name} does not say which slice it was compiled for; give one, such as "
             "v4:8x16x16 (--slice v4:8x16x16)"
         )
+    if mesh:
+        check_mesh(pod, mesh)
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
-    devices = _devices(compiled, pod, mesh, module.devices)
-    laid = lowered(module, pod, devices, mesh, costs_of(costs))
+    devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)
+    laid = lowered(module, pod, devices, mesh, chosen)
     return replayed(
-        laid.program, pod, laid.placement, origin=_origin(compiled), costs=costs_of(costs),
+        laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen,
         fold=fold, unknown=laid.unknown, held=_held(compiled.memory),
         remarks=tuple(dict.fromkeys((*module.notes, *laid.notes))),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
     )  # fmt: skip
 
 
-def costs_of(choice: str | None) -> Costs:
+def costs_of(choice: str | None) -> "Costs":
     """The choice of costs that a user named, or the usual one. Raises PlanError for any other."""
     for costs in COSTS:
         if costs == (choice or DEFAULT_COSTS):
@@ -67,7 +73,7 @@ def costs_of(choice: str | None) -> Costs:
 
 def replayed(
     program: Program, pod: Slice, placement: Placement, *, origin: Origin,
-    costs: Costs = DEFAULT_COSTS, fold: bool = True, unknown: Mapping[str, str] | None = None,
+    costs: "Costs" = DEFAULT_COSTS, fold: bool = True, unknown: Mapping[str, str] | None = None,
     remarks: tuple[str, ...] = (), held: dict[str, float] | None = None,
     model_flops: float | None = None,
 ) -> ReplayResult:  # fmt: skip
@@ -94,17 +100,6 @@ def _unknown(timeline: Timeline, why: Mapping[str, str]) -> tuple[Unknown, ...]:
             found[name] += record.total_ps
     unknown = (Unknown(name, why[name], picoseconds) for name, picoseconds in found.items())
     return tuple(sorted(unknown, key=lambda each: -each.picoseconds))
-
-
-def _devices(
-    compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None, count: int
-) -> "Devices":
-    """Where the devices of a program are: as it says, as JAX lays its mesh, or in JAX's order."""
-    from tpusim.xla.devices import Devices
-
-    if compiled.devices is not None:
-        return Devices.given(compiled.devices, pod)
-    return Devices.on_mesh(mesh, pod) if mesh else Devices.in_order(count, pod)
 
 
 def _origin(compiled: "Compiled") -> Origin:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpusim.program import Single
 from tpusim.result import PICO, Result
 from tpusim.units import format_seconds
-from tpusim.xla.work import Costs
+
+if TYPE_CHECKING:
+    from tpusim.xla.work import Costs
 
 CONVENTION = (
     "HFU: all matrix FLOPs of the compiled program, whatever it computes twice or for nobody, "
@@ -17,7 +19,7 @@ UNKNOWN_MODEL = (
     "MFU is not known, as a compiled program does not say what is the model's; give --model-flops, "
     "or compile the function without remat"
 )
-COSTS: Mapping[Costs, str] = {
+COSTS: "Mapping[Costs, str]" = {
     "compiler": "the compiler's cycle estimates; collectives by the model of the network",
     "model": "the shapes inside each fusion; collectives by the model of the network",
 }
@@ -43,7 +45,7 @@ class Origin:
     def __str__(self) -> str:
         made = ", ".join(f"{name} {version}" for name, version in self.versions)
         took = f" in {format_seconds(self.seconds)}" if self.seconds is not None else ""
-        return f"{self.name}, compiled by {made or 'an unknown version'}{took}"
+        return f"{self.name}, compiled by {made or 'a version that is not known'}{took}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class ReplayResult(Result):
     """
 
     origin: Origin
-    costs: Costs
+    costs: "Costs"
     remarks: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     model_flops: float | None = None
@@ -112,9 +114,20 @@ class ReplayResult(Result):
     def about(self) -> Iterator[tuple[str, str]]:
         """Who compiled it, its mesh on the slice, and whose seconds its work has."""
         yield "program", str(self.origin)
-        axes = ", ".join(f"{axis}={size}" for axis, size in self.program.axes if size > 1)
-        yield "placement", str(self.placement) or axes or "nothing to place"
+        yield "placement", self._placed()
         yield "costs", f"{self.costs}: {COSTS[self.costs]}"
+
+    def _placed(self) -> str:
+        """The axes on the torus; those that have no name are called by what they lie on."""
+        written = self.placement.written
+        unnamed = [axis for axis, parts in written.items() if axis == ",".join(parts)]
+        if unnamed and len(unnamed) == len(written):
+            return f"groups on {' and on '.join(unnamed)}, as its mesh is not known"
+        across = (
+            f"{axis}={size} across slices" for axis, size in self.program.axes
+            if size > 1 and axis not in written
+        )  # fmt: skip
+        return " · ".join(filter(None, (str(self.placement), *across))) or "nothing to place"
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """What is not understood, what is not known, and what the reader noted."""

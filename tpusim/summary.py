@@ -11,6 +11,9 @@ from tpusim.units import format_bytes, format_seconds
 
 WIDTH = 100
 MARGIN = 12
+HEAD = 28
+"""Letters of a line, of the words in the margin, and of the heads of a breakdown at least."""
+
 LEAST_SHOWN = 0.0005
 """The smallest share that prints as more than 0.0 %."""
 
@@ -94,11 +97,13 @@ def _breakdown(r: Result) -> Iterator[str]:
     cells = core_ps(r.timeline)
     labels = list(dict.fromkeys(label for label, _ in cells))
     heads = (f"time [{unit}]", "share", *map(str, Phase))
-    yield _row("where the step goes", heads)
+    width = max([HEAD, *(len(label) + 3 for label in labels)])
+    yield _row("where the step goes", heads, width)
     for label in labels:
-        yield _row(f"  {label}", _cells([cells.get((label, p), 0) for p in Phase], scale, r))
+        phases = [cells.get((label, phase), 0) for phase in Phase]
+        yield _row(f"  {label}", _cells(phases, scale, r), width)
     sums = [sum(cells.get((label, phase), 0) for label in labels) for phase in Phase]
-    yield _row("  sum", _cells(sums, scale, r))
+    yield _row("  sum", _cells(sums, scale, r), width)
 
 
 def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
@@ -109,8 +114,8 @@ def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
         yield f"{part * scale:.3f}" if part else "-"
 
 
-def _row(head: str, cells: Iterable[str]) -> str:
-    return f"{head:<28}" + "".join(f"{cell:>11}" for cell in cells)
+def _row(head: str, cells: Iterable[str], width: int) -> str:
+    return f"{head:<{width}}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def infeasible_reason(r: Result) -> str:

@@ -1,9 +1,9 @@
 """Compile the programs beside this file for TPU slices, without a TPU.
 
-    python compile.py decoder                                    the whole one, for its own slice
-    python compile.py decoder --slice v5e:4x4 --mesh fsdp=4,tensor=4 --small --out decoder.hlo.gz
-    python compile.py all --small --out ../../tests/data/hlo     all small ones, and their manifest
-    python compile.py encoder --set layers=2 --set batch=1024
+python compile.py decoder                                    the whole one, for its own slice
+python compile.py decoder --slice v5e:4x4 --mesh fsdp=4,tensor=4 --small --out decoder.hlo.gz
+python compile.py all --small --out ../../tests/data/hlo     all small ones, and their manifest
+python compile.py encoder --set layers=2 --set batch=1024
 """
 
 import argparse
@@ -11,6 +11,7 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import tpusim as ts
@@ -18,9 +19,14 @@ import tpusim as ts
 NAMES = ("encoder", "decoder", "moe", "pipeline", "convolution", "decode")
 
 
-def sizes_of(module, small, changes):
-    """The sizes of a program, with those that `--set` changes."""
-    sizes = dict(module.SMALL if small else module.FULL)
+def runs_of(module, small):
+    """Slice, mesh and changed sizes of each run that a program's file lists."""
+    return [(*run, {})[:3] for run in module.RUNS["small" if small else "full"]]
+
+
+def sizes_of(module, small, own, changes):
+    """The sizes of a program, with those that a run changes, and `--set`."""
+    sizes = {**(module.SMALL if small else module.FULL), **own}
     for key, value in (change.split("=") for change in changes):
         if key not in sizes:
             raise SystemExit(f"--set {key}: valid are {', '.join(sizes)}")
@@ -28,14 +34,14 @@ def sizes_of(module, small, changes):
     return sizes
 
 
-def compiled(name, slice_, mesh, sizes, cache=True):
+def compiled(name, slice_, mesh, sizes):
     """The program of a name for a slice, and what its file says of it."""
     module = importlib.import_module(name)
     program = module.program(mesh, **sizes)
     found = ts.xla.compile(
         program.step, *program.args, name=name, slice=slice_, mesh=mesh,
         in_shardings=program.shardings, out_shardings=program.out_shardings,
-        donate=program.donate, model_flops=program.model_flops, cache=cache,
+        donate=program.donate, model_flops=program.model_flops,
     )  # fmt: skip
     return found, program
 
@@ -55,6 +61,11 @@ def file_name(name, slice_):
     return f"{name}_{re.sub(r'[^a-z0-9]+', '_', slice_.replace(' x ', '_x'))}.hlo.gz"
 
 
+def short_paths(data):
+    """HLO that names the user's files without their folders, as they are another's elsewhere."""
+    return re.sub(rb'^(\d+ ")/[^"\n]*/([^"/\n]+\.py")$', rb"\1\2", data, flags=re.MULTILINE)
+
+
 def make_all(names, small, changes, out):
     """Compile each program for each of its slices, and write the manifest beside them."""
     out.mkdir(parents=True, exist_ok=True)
@@ -62,12 +73,12 @@ def make_all(names, small, changes, out):
     lines = json.loads(manifest.read_text("utf-8"))["files"] if manifest.exists() else {}
     for name in names:
         module = importlib.import_module(name)
-        for slice_, mesh in module.RUNS["small" if small else "full"]:
-            sizes = sizes_of(module, small, changes)
-            found, program = compiled(name, slice_, mesh, sizes, cache=False)
+        for slice_, mesh, own in runs_of(module, small):
+            sizes = sizes_of(module, small, own, changes)
+            found, program = compiled(name, slice_, mesh, sizes)
             print(found, flush=True)
             file = file_name(name, slice_)
-            found.save(out / file)
+            replace(found, data=short_paths(found.data)).save(out / file)
             lines[file] = line(name, slice_, mesh, sizes, found, program)
     command = "python compile.py all --small --out ../../tests/data/hlo"
     rows = ",\n".join(f'"{file}": {json.dumps(lines[file])}' for file in sorted(lines))
@@ -89,10 +100,10 @@ def main():
         make_all(NAMES, given.small, given.set, given.out or Path("hlo"))
         return
     module = importlib.import_module(given.program)
-    slice_, mesh = module.RUNS["small" if given.small else "full"][0]
+    slice_, mesh, own = runs_of(module, given.small)[0]
     if given.mesh:
         mesh = {axis: int(size) for axis, size in (p.split("=") for p in given.mesh.split(","))}
-    sizes = sizes_of(module, given.small, given.set)
+    sizes = sizes_of(module, given.small, own, given.set)
     found, program = compiled(given.program, given.slice or slice_, mesh, sizes)
     print(found)
     print(f"  step FLOPs   {program.step_flops:.4g} (with recomputation, closed form)")

@@ -18,14 +18,13 @@ FULL = {
 }  # fmt: skip
 SMALL = {
     "layers": 3, "embed": 1024, "mlp": 4096, "heads": 8, "kv_heads": 4, "head_dim": 128,
-    "vocab": 4096, "batch": 32, "seq": 512, "splash": False,
+    "vocab": 4096, "batch": 16, "seq": 512, "splash": False,
 }  # fmt: skip
 RUNS = {
     "full": [("v5e:16x16", {"fsdp": 64, "tensor": 4})],
     "small": [
-        ("v5e:4x4", {"fsdp": 4, "tensor": 4}),
-        ("v6e:4x4", {"fsdp": 4, "tensor": 4}),
-        ("v5e:4x4 x 2", {"dcn_data": 2, "fsdp": 16, "tensor": 1}),
+        ("v5p:2x2x1", {"fsdp": 4, "tensor": 1}, {"splash": True}),
+        ("v4:2x2x1", {"fsdp": 2, "tensor": 2}),
     ],
 }
 

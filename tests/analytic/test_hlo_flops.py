@@ -43,7 +43,7 @@ def flops(name: str) -> float:
 
 def test_a_scan_of_mlps_with_remat() -> None:
     """Two products forward, four backward, and the first again: the second's output is dead."""
-    layers, embed, mlp, tokens = 4, 512, 1024, 4096
+    layers, embed, mlp, tokens = 4, 2048, 8192, 65536
     product = 2 * tokens * embed * mlp
     assert flops("scan_mlp") == layers * (2 + 4 + 1) * product
 

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hlo import REAL
+from hlo import DATA, REAL
 
 from tpusim.errors import TpusimError
+from tpusim.hardware import Slice
+from tpusim.replay import replayed
+from tpusim.replay_result import Origin
 from tpusim.xla.child import Parser
-from tpusim.xla.memory import peak
+from tpusim.xla.devices import Devices
+from tpusim.xla.header import split_header
+from tpusim.xla.lower import lowered
 from tpusim.xla.read import read_module
 
 pytest.importorskip("jaxlib.xla_client")
@@ -71,10 +76,44 @@ def a_word_of_elsewhere(data: bytes, draw: random.Random) -> bytes:
     return _changed(data, draw, NAME, NAME.findall(data, place, place + 99)[:1] or WORDS)
 
 
-CHANGES = (
+def another_size_everywhere(data: bytes, draw: random.Random) -> bytes:
+    """A dimension, wherever such a size stands in a shape: so the shapes still fit."""
+    old = draw.choice(re.findall(rb"[\[,](\d+)(?=[,\]])", data) or [b"0"])
+    new = draw.choice((b"0", b"1", b"3", b"100", str(2 * int(old[:9])).encode(), b"1" + b"0" * 12))
+    return re.sub(rb"(?<=[\[,])" + old + rb"(?=[,\]])", new, data)
+
+
+SPOKEN = re.compile(
+    rb"(?:constant\(|direction=|replica_groups=|source_target_pairs=\{*|dim_labels=|window=\{|"
+    rb"dimensions=\{|index=|channel_id=|num_partitions=|stack_frame_id=|custom_call_target=.|kind=|"
+    rb"feature_group_count=|may-alias\), \{|contracting_dims=\{|indices.:\[.|emitter.:.|n.:.)"
+    rb"([\w.]*)"
+)
+SAID = (
+    *b"LT GT NE EQ kLoop kOutput kCustom 0 1 2 5 7 64 -1 b01f_01io->b01f bf_io->bf x".split(),
+    b"",
+)
+
+
+def another_attribute(data: bytes, draw: random.Random) -> bytes:
+    """What an instruction says of itself, where the parser minds little what it is."""
+    found = draw.choice(list(SPOKEN.finditer(data)) or [None])
+    if found is None:
+        return data
+    return data[: found.start(1)] + draw.choice(SAID) + data[found.end(1) :]
+
+
+def another_opcode_everywhere(data: bytes, draw: random.Random) -> bytes:
+    found = draw.choice(re.findall(rb" ([a-z][a-z\-]+)\(%", data) or [b"add"])
+    other = draw.choice(re.findall(rb" ([a-z][a-z\-]+)\(%", data) or [b"add"])
+    return data.replace(b" " + found + b"(%", b" " + other + b"(%", draw.choice((1, 1, -1)))
+
+
+COARSE = (
     *(flipped, without_a_line, with_a_line_elsewhere, cut),
     *(another_number, another_word, a_word_of_elsewhere),
 )
+FINE = (another_size_everywhere, another_attribute, another_opcode_everywhere)
 
 
 def bodies(data: bytes) -> bytes:
@@ -84,19 +123,30 @@ def bodies(data: bytes) -> bytes:
     return head + b"\n\n" + re.sub(rb", backend_config=\{.*", b"", rest)
 
 
-def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> Counter[str]:
+SOURCES = ((REAL, "v5e:2x2"), (DATA / "decode_7x_2x2x1.hlo.gz", "7x:2x2x1"))
+"""A training step, and what runs on SparseCores."""
+
+Used = Callable[[bytes, Slice, Parser], object]
+
+
+def outcomes(used: Used, files: int, seed: int) -> Counter[str]:
     """How often `used` took a changed file, and refused one; all else that it raises escapes."""
-    plain = gzip.decompress(REAL.read_bytes())
-    sources = (bodies(plain), bodies(plain), bodies(plain), plain)
+    sources = [
+        (kind, Slice(*slice_.split(":")))
+        for path, slice_ in SOURCES
+        for plain in [split_header(gzip.decompress(path.read_bytes()))[1].lstrip()]
+        for kind in (bodies(plain), bodies(plain), bodies(plain), plain)
+    ]
     draw = random.Random(seed)
     found: Counter[str] = Counter()
     with Parser() as parser:
         for _ in range(files):
-            data = draw.choice(sources)
+            data, pod = draw.choice(sources)
+            kinds = draw.choice((COARSE, FINE))
             for _ in range(draw.choice((1, 1, 2, 5))):
-                data = draw.choice(CHANGES)(data, draw) or b"HloModule"
+                data = draw.choice(kinds)(data, draw) or b"HloModule"
             try:
-                used(data, parser)
+                used(data, pod, parser)
             except TpusimError as error:
                 found["refused, of lines: " + str(str(error).count("\n") + 1)] += 1
             else:
@@ -104,12 +154,16 @@ def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> 
     return found
 
 
-def read(data: bytes, parser: Parser) -> object:
-    return peak(read_module(data, "broken.hlo", parser))
+def replayed_text(data: bytes, pod: Slice, parser: Parser) -> str:
+    """All that `tpusim replay` does with a file, but for starting a parser of its own."""
+    module = read_module(data, "broken.hlo", parser)
+    laid = lowered(module, pod, Devices.in_order(pod))
+    origin = Origin(name=module.name)
+    return str(replayed(laid.program, pod, laid.placement, origin=origin, unknown=laid.unknown))
 
 
 @pytest.mark.slow
 def test_no_broken_file_crashes_hangs_or_escapes():
-    found = outcomes(read, FILES, SEED)
+    found = outcomes(replayed_text, FILES, SEED)
     assert set(found) == {"taken", "refused, of lines: 1"}
     assert min(found.values()) > FILES / 10

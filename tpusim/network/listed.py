@@ -19,14 +19,14 @@ from tpusim.network.algorithm import Algorithm
 from tpusim.network.chains import Chain, Move, best_chain, orders
 from tpusim.network.groups import Chips
 from tpusim.network.messages import Message
-from tpusim.network.paths import Loads, link_loads, link_paths, shortest_moves
+from tpusim.network.paths import Loads, link_loads, link_paths, run_loads, shortest_moves
 from tpusim.network.pattern import Pattern, busiest, loads_of, of_phases
 from tpusim.network.schedule import Phase, Stage, stages_of
 from tpusim.network.steps import packets, phase_messages
 from tpusim.program import CollectiveKind
 
-MOST_PAIRS = 2_000_000
-"""So many pairs of an all-to-all are followed; of more, those that start at every n-th member."""
+MOST_PAIRS = 500_000
+"""So many pairs of an all-to-all are followed; of more, as many of each member, at random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +177,15 @@ def _exchange_loads(listed: Listed, topology: Topology) -> Loads:
     """Every device spreads one byte over its group, half of it where two ways are as short."""
     places = listed.places[..., 1:-1]
     many, size, dims = places.shape
-    step = -(-many * size * size // MOST_PAIRS)
-    from_ = places[:, ::step]
-    starts = np.repeat(from_, size, axis=1).reshape(-1, dims)
-    ends = np.tile(places, (1, from_.shape[1], 1)).reshape(-1, dims)
-    weights = np.full(len(starts), 0.5 / from_.shape[1])
-    order = range(dims)
-    loads = [link_loads(starts, shortest_moves(starts, ends, topology, side), weights, topology,
-                        order) for side in (1, -1)]  # fmt: skip
+    count = min(size, max(1, MOST_PAIRS // (many * size)))
+    apart = np.random.default_rng(0).permutation(size)[:count]
+    members = np.arange(size)[:, None]
+    ends = places[:, (members + apart) % size].reshape(-1, dims)
+    starts = np.repeat(places, count, axis=1).reshape(-1, dims)
+    weights = np.full(len(starts), 0.5 / count)
+    follow = link_loads if topology.twisted else run_loads
+    loads = [follow(starts, shortest_moves(starts, ends, topology, side), weights, topology,
+                    range(dims)) for side in (1, -1)]  # fmt: skip
     return np.asarray(loads[0] + loads[1])
 
 
@@ -225,6 +226,9 @@ def _chain(listed: Listed, topology: Topology) -> Chain:
 def _ordered(chips: Chips) -> Iterator[Chips]:
     """Orders to go through groups: as on a grid where they are grids, else snakes, and as given."""
     dims = [dim for dim in range(chips.shape[2]) if (chips[..., dim] != chips[:, :1, dim]).any()]
+    if len(dims) == 1:
+        yield _by([chips[..., dims[0]]], chips)
+        return
     grid = _grid(chips, dims)
     for turned in permutations(range(len(dims))):
         if grid is not None:

@@ -129,4 +129,6 @@ def _row_name(label: str, result: Result) -> str:
         return f"{label} = {size} slices"
     written = result.placement.written
     parts = [part for axis in axes for part in written.get(axis, ())]
+    if all(axis == ",".join(written.get(axis, ())) for axis in axes):
+        return f"{label} = {size}"
     return f"{label} = {size} on {', '.join(parts)}"

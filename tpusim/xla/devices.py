@@ -5,7 +5,7 @@ HLO numbers devices by their place in the device assignment, which for a program
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import prod
 
@@ -49,7 +49,7 @@ class Devices:
         found = np.asarray(rows, dtype=np.intp)
         if found.ndim != 2 or found.shape[1] != 5:
             raise PlanError("devices are rows of slice, x, y, z and core; these are not")
-        check_count(len(found), pod)
+        _check_all(len(found), pod)
         bounds = _bounds(pod)
         past = 1 + len(pod.topology.dims)
         lost = found[:, past:4].any() or (found < 0).any()
@@ -65,6 +65,10 @@ class Devices:
         if len(np.unique(places @ _strides(bounds))) < len(places):
             raise PlanError("a device of the program is given twice; write each once")
         return cls(places)
+
+    def of_slice(self) -> "Devices":
+        """Those of the first slice alone, in their order, as the program of one slice has them."""
+        return replace(self, places=self.places[self.places[:, 0] == 0])
 
     @classmethod
     def on_mesh(cls, mesh: Mapping[str, int], pod: Slice) -> "Devices":
@@ -89,12 +93,8 @@ class Devices:
         return cls(np.concatenate(parts, axis=-1).reshape(prod(sizes), -1))
 
     @classmethod
-    def in_order(cls, count: int, pod: Slice) -> "Devices":
-        """The order of `jax.devices()`, for a program that says nothing of its devices.
-
-        Raises PlanError where the program has not as many as the pod.
-        """
-        check_count(count, pod)
+    def in_order(cls, pod: Slice) -> "Devices":
+        """The order of `jax.devices()`, for a program that says nothing of its devices."""
         one = _in_order(pod)
         slices = np.repeat(np.arange(pod.num_slices), len(one))[:, None]
         places = np.concatenate([slices, np.tile(one, (pod.num_slices, 1))], axis=1)
@@ -106,11 +106,23 @@ class Devices:
 
 
 def check_count(count: int, pod: Slice) -> None:
-    """Raise PlanError unless a program of so many devices fits the pod."""
-    if count != pod.devices:
+    """Raise PlanError unless a program of so many devices fits the pod.
+
+    The compiler makes one program for all devices, or, where transfers between slices go through
+    their hosts (megascale), one for those of a slice.
+    """
+    if count not in (pod.devices, pod.devices // pod.num_slices):
         raise PlanError(
             f"the program is for {count} device{'s' * (count != 1)}, but {pod} has {pod.devices}; "
             "write the slice that it was compiled for"
+        )
+
+
+def _check_all(count: int, pod: Slice) -> None:
+    if count != pod.devices:
+        raise PlanError(
+            f"the program was compiled for {count} device{'s' * (count != 1)}, but {pod} has "
+            f"{pod.devices}; write the slice that it was compiled for"
         )
 
 

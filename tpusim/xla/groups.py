@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tpusim.errors import FileError
 
 Ids = NDArray[np.intp]
 
@@ -27,13 +29,18 @@ class Groups:
     @property
     def key(self) -> tuple[bool, tuple[int, ...], bytes]:
         """Equal for equal groups, whatever their order; the order of members counts."""
-        ordered = self.ids[np.argsort(self.ids[:, 0], kind="stable")] if len(self.ids) else self.ids
-        return self.pairs, ordered.shape, ordered.astype(np.int32).tobytes()
+        return _key(self)
 
     @property
     def size(self) -> int:
         """Members of a group."""
         return int(self.ids.shape[1])
+
+
+@lru_cache(maxsize=4096)
+def _key(groups: Groups) -> tuple[bool, tuple[int, ...], bytes]:
+    ordered = groups.ids[np.argsort(groups.ids[:, 0], kind="stable")]
+    return groups.pairs, ordered.shape, ordered.astype(np.int32).tobytes()
 
 
 _GROUPS = re.compile(r"\breplica_groups=")
@@ -56,41 +63,59 @@ ACROSS_PARTITIONS = (
 """Collectives whose ids, with a channel, are partitions rather than replicas."""
 
 
+@lru_cache(maxsize=4096)
 def read_groups(attributes: str, opcode: str, devices: int, replicas: int = 1) -> Groups | None:
     """The groups or pairs of a collective; None where it names none.
 
     devices: that run the program, `replicas` of each partition. A device's number is
     replica x partitions + partition. What the ids stand for follows from `channel_id` and
     `use_global_device_ids` (XLA, `collective_ops_utils.h`, GetCollectiveOpGroupMode).
+    Raises FileError for what is no groups of so many devices.
     """
-    if found := _PAIRS.search(attributes):
-        whole = Groups(_numbers(found[1]).reshape(-1, 2), pairs=True)
-    else:
-        opened = _GROUPS.search(attributes)
-        if opened is None:
-            return None
-        whole = _parse(attributes[opened.end() :], devices if _is_global(attributes) else 0)
+    opened, pairs = _GROUPS.search(attributes), _PAIRS.search(attributes)
+    if not opened and not pairs:
+        return None
+    text = pairs[1] if pairs else attributes[opened.end() :] if opened else ""
+    try:
+        whole = (
+            Groups(_numbers(text).reshape(-1, 2), pairs=True) if pairs else _parse(text, devices)
+        )
+    except (ValueError, IndexError, OverflowError) as error:
+        raise FileError(
+            f"{text[:60]!r} are no groups of the program's {devices} devices"
+        ) from error
     channel = bool(_CHANNEL.search(attributes))
     kind = opcode.removesuffix("-start")
-    return _flat(whole, channel, _is_global(attributes), kind, devices // replicas, replicas)
+    found = _flat(whole, channel, _is_global(attributes), kind, devices // replicas, replicas)
+    if found.ids.max(initial=0) >= devices:
+        raise FileError(
+            f"the groups {text[:60]!r} are of device {found.ids.max()}, but the program is for "
+            f"{devices} devices"
+        )
+    return found
 
 
 def _is_global(attributes: str) -> bool:
     return "use_global_device_ids=true" in attributes
 
 
-def _parse(text: str, everyone: int) -> Groups:
-    """The ids as the text has them; no members where it leaves the groups out."""
+def _parse(text: str, devices: int) -> Groups:
+    """The ids as the text has them; none where it leaves the groups out."""
     if found := _IOTA.match(text):
+        _check(_integers(found[2]), devices)
         return Groups(_iota(found[1], found[2], found[3] or ""))
     if found := _MESH.match(text):
+        _check([int(size) for _, size in _AXIS.findall(found[1])], devices)
         return Groups(_mesh(found[1], found[2] or "", found[3] or "", found[4]))
     found = _LIST.match(text)
     if found is None:
-        raise ValueError(f"{text[:60]!r} are no replica groups of HLO")
-    if not found[1]:
-        return Groups(np.arange(everyone, dtype=np.intp).reshape(1, -1))
+        raise ValueError(text)
     return _listed(found[0])
+
+
+def _check(sizes: Sequence[int], devices: int) -> None:
+    if prod(sizes) > devices:
+        raise ValueError(sizes)
 
 
 @lru_cache(maxsize=1024)
@@ -100,7 +125,7 @@ def _listed(text: str) -> Groups:
     most = max(sizes, default=0)
     kept = [part for part, size in zip(members, sizes, strict=True) if size == most]
     note = "" if len(kept) == len(sizes) else "only the largest of groups of several sizes count"
-    return Groups(_numbers(",".join(kept)).reshape(len(kept), -1), note=note)
+    return Groups(_numbers(",".join(kept)).reshape(len(kept), most), note=note)
 
 
 @lru_cache(maxsize=1024)
@@ -162,12 +187,13 @@ def _flat(
     groups: Groups, channel: bool, whole: bool, kind: str, partitions: int, replicas: int
 ) -> Groups:  # fmt: skip
     """The groups of devices that groups of replicas, of partitions, or of devices are."""
-    if whole and channel:
-        return groups
-    ids = groups.ids
+    ids, everywhere = groups.ids, whole and channel
     across = channel and kind in ACROSS_PARTITIONS
     if not ids.size:
-        ids = np.arange(partitions if across else replicas, dtype=np.intp).reshape(1, -1)
+        many = partitions * replicas if everywhere else partitions if across else replicas
+        ids = np.arange(many, dtype=np.intp).reshape(1, -1)
+    if everywhere:
+        return replace(groups, ids=ids)
     if across:
         turns = np.arange(replicas, dtype=np.intp)[:, None, None] * partitions
         flat = ids + turns

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tpusim.xla.attributes import called, target
 from tpusim.xla.dots import Product, product
 from tpusim.xla.module import Computation, Instruction, Module
-from tpusim.xla.opcodes import COLLECTIVES, FREE_TARGETS, PASSIVE, weight
+from tpusim.xla.opcodes import COLLECTIVES, FREE_TARGETS, PASSIVE, TARGET_WEIGHTS, weight
 from tpusim.xla.shapes import Shape
 
 Operands: TypeAlias = Sequence[Instruction]
@@ -117,6 +117,8 @@ def _operations(instruction: Instruction, operands: Operands, tally: Tally) -> f
         return 2 * out * _rounds(instruction.arrays[0])
     if op == "scatter":
         return _elements(operands[-1])
+    if op == "custom-call" and target(instruction) in TARGET_WEIGHTS:
+        return TARGET_WEIGHTS[target(instruction)] * _elements(operands[0])
     if op == "custom-call" and target(instruction) not in FREE_TARGETS:
         tally.strange.append(f"custom call {target(instruction)!r}")
     each = weight(op)

@@ -14,11 +14,15 @@ from math import prod
 
 import numpy as np
 
+from tpusim.errors import PlanError
 from tpusim.hardware import DIE, Placement, Slice, Span
 from tpusim.hardware.listed import Listed
 from tpusim.hardware.placement import DCN_PREFIX
-from tpusim.xla.devices import Devices, Places
+from tpusim.xla.devices import Devices, Places, check_count
 from tpusim.xla.groups import Groups, Ids
+
+RARE = 10
+"""Groups that occur so many times less than the most frequent ones do not make axes first."""
 
 SLICES = -2
 """The number of the dimension that the slices are."""
@@ -39,6 +43,11 @@ class Laid:
     across: tuple[tuple[str, Parts], ...] = ()
     _known: Mapping[_Key, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
+    @property
+    def devices(self) -> int:
+        """Devices of all slices, also where each slice has a program of its own."""
+        return prod(size for _, size in self.axes)
+
     def of(self, groups: Groups) -> tuple[str, ...]:
         """The axes over which the groups reach, none for groups of one.
 
@@ -48,14 +57,19 @@ class Laid:
         return self._known[groups.key]
 
     def between(self, slices: Iterable[Sequence[int]]) -> tuple[str, ...]:
-        """The axes over which groups or pairs of slices reach: those on which members differ."""
+        """The axes over which groups or pairs of slices reach; all that there are, of no groups."""
         groups = [np.array(group, dtype=np.intp) for group in slices if len(group) > 1]
         return tuple(
             name
             for name, parts in self.across
-            for digits in [[group // p.stride % p.size for group in groups for p in parts]]
-            if any((digit != digit[0]).any() for digit in digits)
+            if not groups or any(_apart(group, part) for group in groups for part in parts)
         )
+
+
+def _apart(slices: Places, part: Span) -> bool:
+    """Whether these slices differ in their place on a part of the number of a slice."""
+    digits = slices // part.stride % part.size
+    return bool((digits != digits[0]).any())
 
 
 def laid(
@@ -64,20 +78,29 @@ def laid(
 ) -> Laid:  # fmt: skip
     """The axes for all groups and permutes of a program, each as often as it occurs.
 
+    Where no group has an id beyond those of one slice, the program is that of each slice.
+    Raises PlanError for a mesh of other devices.
     mesh: the user's, whose places in order are the devices. Its axes keep their names where they
     are parts of the torus, with `dcn_` before what of them runs across slices. Without a mesh the
     groups that occur most make the axes, and the parts that these lie on name them.
     """
-    torus = _Torus.of(devices, pod)
     counts: Counter[_Key] = Counter()
     every: dict[_Key, Groups] = {}
     for groups in module_groups:
         counts[groups.key] += 1
         every.setdefault(groups.key, groups)
-    wanted = {key: torus.parts(every[key].ids) for key, _ in counts.most_common()
-              if not every[key].pairs}  # fmt: skip
-    made = [*_mesh_parts(mesh or {}, torus), *((None, parts) for parts in wanted.values())]
-    atoms = _atoms(torus.lengths, made)
+    whole = torus = _Torus.of(devices, pod)
+    last = max((int(groups.ids.max(initial=0)) for groups in every.values()), default=0)
+    if last >= len(devices):
+        raise PlanError(
+            f"a collective names device {last}, and the program has {len(devices)}, from 0 on; "
+            "give the HLO as the compiler printed it"
+        )
+    if last < len(devices) // pod.num_slices:
+        torus = _Torus.of(devices.of_slice(), pod)
+    wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
+    made = _often({parts: counts[key] for key, parts in wanted.items() if parts})
+    atoms = _atoms(whole.lengths, [*_mesh_parts(mesh or {}, whole), *made])
     listed: dict[str, Listed] = {}
     known = {}
     for key, groups in every.items():
@@ -93,6 +116,64 @@ def laid(
     return Laid(sizes, Placement(spans, tuple(listed.items())), across, known)
 
 
+def places_of(
+    module_groups: Iterable[Groups], count: int, pod: Slice, rows: Sequence[Sequence[int]] = (),
+    mesh: Mapping[str, int] | None = None,
+) -> Devices:  # fmt: skip
+    """Where the `count` devices of a program are.
+
+    rows: [slice, x, y, z, core] of each, where that is known. Else JAX lays the mesh on the slice,
+    and without a mesh the one that the program's groups are made of: a guess, and noted.
+    Raises PlanError where the program, the mesh or the rows do not have the devices of the pod.
+    """
+    check_count(count, pod)
+    if len(rows):
+        return Devices.given(rows, pod)
+    if mesh:
+        return Devices.on_mesh(mesh, pod)
+    sizes = implied_mesh(module_groups, pod.devices // pod.num_slices)
+    if len(sizes) < 2:
+        return Devices.in_order(pod)
+    across = {f"{DCN_PREFIX}slices": pod.num_slices} if pod.num_slices > 1 else {}
+    found = Devices.on_mesh(across | {f"axis_{at}": size for at, size in enumerate(sizes)}, pod)
+    shape = " x ".join(map(str, [*across.values(), *sizes]))
+    return replace(
+        found,
+        note=f"the program does not say which device is where: its groups are those of a mesh of "
+        f"{shape}, taken as JAX lays it on {pod}; give the mesh that it was compiled for",
+    )
+
+
+def implied_mesh(module_groups: Iterable[Groups], count: int) -> tuple[int, ...]:
+    """The sizes of the mesh whose axes, in the order of the ids, make most of the groups.
+
+    count: devices of a slice, with as many ids in a row each.
+    """
+    line = _Torus(np.arange(count)[:, None], {0: count}, np.zeros((0, 0), dtype=np.intp))
+    found: Counter[Parts] = Counter()
+    for groups in module_groups:
+        ids = groups.ids[(groups.ids < count).all(axis=1)]
+        parts = None if groups.pairs else line.parts(ids)
+        if parts:
+            found[parts] += 1
+    atoms = _atoms(line.lengths, _often(found))
+    spans = [span for _, parts in atoms.named for span in parts]
+    return tuple(span.size for span in sorted(spans, key=lambda span: -span.stride))
+
+
+def _often(counts: Mapping[Parts, int]) -> list[tuple[None, Parts]]:
+    """Groups in the order in which they make axes: small before large, and rare ones last.
+
+    Large groups can be several axes; small ones would be lost in the axis of a large one.
+    """
+    most = max(counts.values(), default=0)
+
+    def late(parts: Parts) -> tuple[bool, int, int]:
+        return RARE * counts[parts] < most, prod(p.size for p in parts), -counts[parts]
+
+    return [(None, parts) for parts in sorted(counts, key=late)]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Torus:
     """The devices' places along each dimension longer than one, [device, dimension]."""
@@ -104,7 +185,8 @@ class _Torus:
     @classmethod
     def of(cls, devices: Devices, pod: Slice) -> "_Torus":
         numbers = (SLICES, *range(len(pod.topology.dims)), DIE)
-        sizes = (pod.num_slices, *pod.topology.dims, pod.chip.devices)
+        slices = len(np.unique(devices.places[:, 0]))
+        sizes = (slices, *pod.topology.dims, pod.chip.devices)
         lengths = {dim: size for dim, size in zip(numbers, sizes, strict=True) if size > 1}
         kept = [at for at, size in enumerate(sizes) if size > 1]
         return cls(devices.places[:, kept], lengths, devices.places)
@@ -154,7 +236,13 @@ def _digits(values: Places, dim: int, length: int) -> list[Span] | None:
 
 def _mesh_parts(mesh: Mapping[str, int], torus: _Torus) -> Iterator[tuple[str, Parts | None]]:
     """The parts of each axis of the user's mesh; None where it is not made of any."""
-    if prod(mesh.values()) != len(torus.places):
+    if mesh and prod(mesh.values()) != len(torus.places):
+        written = " x ".join(f"{axis}={size}" for axis, size in mesh.items())
+        raise PlanError(
+            f"the mesh has {written} = {prod(mesh.values())}, but the program is for "
+            f"{len(torus.places)} devices; write the mesh that it was compiled for"
+        )
+    if not mesh:
         return
     ids = np.arange(len(torus.places)).reshape(tuple(mesh.values()))
     for at, (axis, size) in enumerate(mesh.items()):
@@ -289,7 +377,7 @@ def _listed(
 
 def _differ(ids: Ids, parts: Parts, torus: _Torus) -> bool:
     """Whether members of a group differ in their place on some of these parts."""
-    for part in parts:
+    for part in (part for part in parts if part.dim in torus.lengths):
         digits = torus.digit(part)[ids]
         if (digits != digits[:, :1]).any():
             return True

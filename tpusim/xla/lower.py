@@ -48,7 +48,7 @@ def lowered(
     check_count(module.devices, pod)
     places = laid(module_groups(module), devices, pod, mesh)
     names = (op_name(each) for where in module.computations.values() for each in where.instructions)
-    walk = Walk(module, places, costs, is_training(names), changes(module))
+    walk = Walk(module, places, costs, is_training(names), changes(module), pod.chip.flops)
     body = walk.body(module.entry, Phase.FORWARD)
     program = Program(
         name=module.name,

@@ -27,6 +27,9 @@ FREE_TARGETS = frozenset({
 })  # fmt: skip
 """Custom calls of the TPU compiler that are marks, and no work."""
 
+TARGET_WEIGHTS = {"TopK": 8.0, "PartialReduce": 2.0}
+"""Custom calls that the vector unit runs, with operations an element of their first operand."""
+
 _WEIGHTS = {
     **dict.fromkeys(PASSIVE | MOVING | COLLECTIVES | {"custom-call"}, 0.0),
     **dict.fromkeys(

@@ -4,11 +4,11 @@ A `while` becomes a loop, a start an asynchronous operation, and its done the po
 core waits. What the compiler fused is one operation on the core.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tpusim.hardware.placement import DCN_PREFIX
+from tpusim.hardware.chip import DTYPES
 from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
@@ -47,8 +47,8 @@ TRANSFERS = {
 class Walk:
     """What the computations of one module share while they are lowered.
 
-    held: what instructions take of HBM and free. costs: whose they are. notes, unknown: what was
-    assumed, and why operations are not understood.
+    held: what instructions take of HBM and free. costs: whose they are. dtypes: what the chip
+    multiplies. notes, unknown: what was assumed, and why operations are not understood.
     """
 
     module: Module
@@ -56,6 +56,7 @@ class Walk:
     costs: Costs
     training: bool
     held: Mapping[str, Change]
+    dtypes: Collection[str] = DTYPES
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
@@ -187,7 +188,7 @@ class _Body:
         laid = self.walk.laid
         if use.groups is not None:
             return laid.of(use.groups)
-        return tuple(name for name, _ in laid.axes if name.startswith(DCN_PREFIX))
+        return laid.between(use.slices)
 
     def _begun(self, use: Use) -> str:
         """The operation that a done or a step belongs to: by its chain, or by what it reads."""
@@ -206,11 +207,13 @@ class _Body:
         named = self._named(instruction)
         if not found.understood:
             self.walk.unknown[named["name"]] = found.note
-        flops = found.flops * self.walk.module.devices
+        elif found.note:
+            self.walk.note(found.note)
+        flops = found.flops * self.walk.laid.devices
         again = named["phase"] is Phase.RECOMPUTE
         self.ops.append(
             Compute(
-                **named, **self._life(), work=found.by(self.walk.costs),
+                **named, **self._life(), work=found.by(self.walk.costs, self.walk.dtypes),
                 flops=Flops(recompute=flops) if again else Flops(model=flops),
             )
         )  # fmt: skip

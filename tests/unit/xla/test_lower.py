@@ -32,7 +32,7 @@ POD = parse_slice("v5e:2x2")
 def program(name: str, slice_: str = "v5e:2x2", costs: str = "model") -> Lowered:
     text = (DATA / "by_hand" / f"{name}.hlo").read_text("utf-8")
     pod, module = parse_slice(slice_), module_of(text)
-    devices = Devices.in_order(module.devices, pod)
+    devices = Devices.in_order(pod)
     return lowered(module, pod, devices, costs="compiler" if costs == "compiler" else "model")
 
 
@@ -118,3 +118,19 @@ def test_what_is_not_understood_is_costed_by_its_bytes_and_counted() -> None:
     assert list(found.unknown) == ["what"]
     assert "SomethingNew" in found.unknown["what"]
     assert op.work.read_bytes + op.work.write_bytes == 2 * 2 * 4096**2
+
+
+def test_operands_that_the_chip_cannot_multiply_are_multiplied_as_bf16() -> None:
+    text = """HloModule narrow, is_scheduled=true
+
+ENTRY %main (p: f8e4m3fn[256,256]) -> bf16[256,256] {
+  %p = f8e4m3fn[256,256]{1,0:T(8,128)(4,1)} parameter(0)
+  ROOT %d = bf16[256,256]{1,0:T(8,128)(2,1)} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""  # noqa: E501
+    dtypes = {}
+    for chip in ("v5e", "v6e"):
+        pod = parse_slice(f"{chip}:1x1")
+        (op,) = lowered(module_of(text), pod, Devices.in_order(pod)).program.body
+        dtypes[chip] = op.work.dtype
+    assert dtypes == {"v5e": "bf16", "v6e": "fp8"}

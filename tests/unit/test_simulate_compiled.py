@@ -1,0 +1,48 @@
+"""`simulate` takes a compiled program in place of a model, a plan and a slice."""
+
+from pathlib import Path
+
+import pytest
+
+import tpusim as ts
+from tpusim.errors import PlanError
+
+HLO = Path(__file__).parents[1] / "data" / "hlo" / "scan_mlp_v5e_2x2.hlo.gz"
+MODEL = ts.models.Transformer(layers=1, embed=128, mlp=128, heads=1, vocab=128)
+PLAN = ts.Plan(mesh={"fsdp": 4}, seq_len=16, global_batch=4)
+POD = ts.Slice("v5e", "2x2")
+
+
+def test_both_doors_lead_to_the_same_result() -> None:
+    pytest.importorskip("jaxlib.xla_client")
+    from tpusim.replay import replay
+
+    compiled = ts.xla.load(HLO)
+    result = ts.simulate(compiled, pod=POD, costs="model")
+    assert isinstance(result, ts.ReplayResult)
+    assert result == replay(compiled, POD, costs="model")
+    assert result.timeline.total_ps == ts.simulate(compiled, pod=POD, fold=False).timeline.total_ps
+
+
+def test_a_mesh_names_the_groups() -> None:
+    pytest.importorskip("jaxlib.xla_client")
+    result = ts.simulate(ts.xla.load(HLO), pod=POD, mesh={"fsdp": 4})
+    assert dict(result.program.axes) == {"fsdp": 4}
+    assert "exposed fsdp" in result.breakdown_s
+    assert "placement   fsdp=4 on x,y" in str(result)
+
+
+def test_what_a_compiled_program_brings_is_not_given() -> None:
+    compiled = ts.xla.load(HLO)
+    with pytest.raises(PlanError, match="plan is given, but a compiled program brings its own"):
+        ts.simulate(compiled, PLAN, POD)  # type: ignore[call-overload]
+    with pytest.raises(PlanError, match="network is given, but"):
+        ts.simulate(compiled, pod=POD, network="hops")  # type: ignore[call-overload]
+
+
+def test_what_is_for_compiled_programs_is_not_for_plans() -> None:
+    for name, value in {"costs": "model", "mesh": {"fsdp": 4}, "model_flops": 1e12}.items():
+        with pytest.raises(PlanError, match=f"{name} is given, but it is for compiled programs"):
+            ts.simulate(MODEL, PLAN, POD, **{name: value})
+    with pytest.raises(PlanError, match=r"a model needs a plan and a slice"):
+        ts.simulate(MODEL)  # type: ignore[call-overload]
