@@ -75,10 +75,18 @@ def program(run):
     step = (Tied if model.tied_embeddings else Step)(tables, mesh)
     state = step.state()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return ts.xla.compile(
+    made = ts.xla.compile(
         step, state, step.ids(), slice=given.pod, mesh=mesh, donate=0, out_shardings=shardings,
         name=run.id,
     )  # fmt: skip
+    return replace(made, data=without_folders(made.data))
+
+
+def without_folders(data):
+    """HLO that names the files of this project and of jax from where they begin."""
+    for folder in (ROOT, Path(jax.__file__).parents[1]):
+        data = data.replace(f'"{folder}/'.encode(), b'"')
+    return data
 
 
 def main():

@@ -25,7 +25,13 @@ MEASURED = {
 }
 CHOICES = ("model", "compiler")
 BOUNDS = {
-}  # fmt: skip
+    "AX-v5p-honeycrisp3B-1024": (-9, 3),
+    "MAR-speed-1.2B-adamw": (1, 49),
+    "MAR-speed-130M-adamw": (4, 72),
+    "MAR-speed-400M-cautious": (-7, 54),
+    "MT-v5e-32B-1x": (6, 16),
+    "TP-v6e-L3-8B-GBS512": (-13, 8),
+}
 """Signed errors of the step in percent, by the model's costs and by the compiler's estimates: those
 of today, rounded away from zero."""
 
@@ -43,10 +49,9 @@ def error(name: str, costs: str) -> float:
 @pytest.mark.parametrize("costs", CHOICES)
 @pytest.mark.parametrize("name", BOUNDS)
 def test_the_step_is_as_wrong_as_it_was(name: str, costs: str) -> None:
-    """No worse; and an error that has become smaller is to be written down."""
-    bound, found = BOUNDS[name][CHOICES.index(costs)], error(name, costs)
-    assert 0 <= found / bound <= 1
-    assert math.ceil(abs(found)) >= abs(bound) - 1
+    """No worse; and an error that is smaller by more than a point is to be written down."""
+    bound = BOUNDS[name][CHOICES.index(costs)]
+    assert 0 <= math.copysign(1, bound) * (bound - error(name, costs)) <= 2
 
 
 @pytest.mark.parametrize("name", BOUNDS)
