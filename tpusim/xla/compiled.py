@@ -12,10 +12,8 @@ from typing import Any, Self, TypeAlias
 from tpusim.errors import FileError
 from tpusim.hardware import Slice, parse_slice
 from tpusim.units import format_bytes, format_rate, format_seconds
-from tpusim.xla.header import header_line, split_header
-
-LARGEST = 2**30
-"""Bytes of the largest file that `load` reads, unpacked."""
+from tpusim.xla.files import read_file
+from tpusim.xla.header import header_line
 
 DeviceId: TypeAlias = tuple[int, int, int, int, int]
 """Where a device is: slice, x, y, z, core."""
@@ -142,10 +140,7 @@ def load(path: str | Path) -> Compiled:
     here, not parsed. Raises FileError for a file that cannot be read.
     """
     path = Path(path)
-    try:
-        facts, data = split_header(read(path))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
+    facts, data = read_file(path)
     name = path.name.removesuffix(".gz").removesuffix(".hlo")
     try:
         return Compiled.of(data, facts or {}, name)
@@ -154,23 +149,6 @@ def load(path: str | Path) -> Compiled:
             f"{path}: line 1 is not what tpusim writes there ({error}); save the file again, or "
             "delete the line and give the slice yourself"
         ) from error
-
-
-def read(path: Path) -> bytes:
-    """The bytes of a file, unpacked if they are gzipped."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except (OSError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise FileError(f"cannot be read: {why}; give a file of HLO, gzipped or not") from error
-    except Exception as error:  # zlib.error has no base class of its own
-        raise FileError(f"is gzipped and broken ({error}); copy the file again") from error
-    if len(data) > LARGEST:
-        raise FileError(f"is larger than {format_bytes(LARGEST)}; give the HLO of one program")
-    return data
 
 
 def write(path: Path, data: bytes) -> None:
