@@ -7,6 +7,7 @@ from tpusim.costs import cost_program
 from tpusim.engine import Timeline, run
 from tpusim.errors import PlanError, nearest
 from tpusim.hardware import Placement, Slice
+from tpusim.hardware.placement import check_mesh
 from tpusim.lines import core_records, operation_of
 from tpusim.program import Program
 from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
@@ -32,8 +33,9 @@ def replay(
     model_flops: of a step of all devices, without recomputation; in place of the program's own.
     fold: as in `simulate`.
 
-    Raises PlanError for a slice that is not given or has other devices, and FileError for what is
-    no HLO of a TPU, or where jaxlib, which reads it, is not installed.
+    Raises PlanError for a slice that is not given or has other devices, for a mesh that does not
+    have them, and FileError for what is no HLO of a TPU, or where jaxlib, which reads it, is not
+    installed.
     """
     from tpusim.xla.collectives import module_groups
     from tpusim.xla.laying import places_of
@@ -47,6 +49,8 @@ def replay(
             f"{compiled.name} does not say which slice it was compiled for; give one, such as "
             "v4:8x16x16 (--slice v4:8x16x16)"
         )
+    if mesh:
+        check_mesh(pod, mesh)
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
     module = read_module(compiled.data, compiled.name)
     devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)

@@ -58,7 +58,7 @@ def program(mesh, *, levels, blocks, features, size, batch):
         loss, weights, (x,), (P(rows, "space"),),
         model_flops=flops,
         step_flops=flops,
-        expected=("collective-permute-start", "all-reduce"),
+        expected=("collective-permute", "all-reduce"),
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ SMALL = {
 RUNS = {
     "full": [("v5e:16x16", {"fsdp": 64, "tensor": 4})],
     "small": [
-        ("v6e:2x2", {"fsdp": 4, "tensor": 1}, {"splash": True}),
-        ("v5e:2x2", {"fsdp": 2, "tensor": 2}),
+        ("v5p:2x2x1", {"fsdp": 4, "tensor": 1}, {"splash": True}),
+        ("v4:2x2x1", {"fsdp": 2, "tensor": 2}),
     ],
 }
 

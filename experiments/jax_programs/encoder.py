@@ -79,5 +79,5 @@ def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch
         loss, weights, (ids,), (P(rows),),
         model_flops=model,
         step_flops=model + layers * (one - last),  # nobody reads the last projection again
-        expected=("all-gather", "all-reduce", "collective-permute-start"),
+        expected=("all-gather", "all-reduce", "collective-permute"),
     )  # fmt: skip

@@ -60,7 +60,7 @@ def program(mesh, *, stages, layers, embed, mlp, microbatches, rows, seq):
     trips = microbatches + stages - 1
     one = stages * 2 * 2 * rows * seq * embed * mlp
     model = 3 * microbatches * layers * one
-    across = ("send", "recv") if "dcn_stage" in mesh else ("collective-permute-start",)
+    across = ("send", "recv") if "dcn_stage" in mesh else ("collective-permute",)
     return trained(
         loss, weights, (x,), (P(None, "fsdp"),),
         model_flops=model,

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hlo import REAL
+from hlo import DATA, REAL
 
 from tpusim.errors import TpusimError
+from tpusim.hardware import Slice
+from tpusim.replay import replayed
+from tpusim.replay_result import Origin
 from tpusim.xla.child import Parser
-from tpusim.xla.memory import peak
+from tpusim.xla.devices import Devices
+from tpusim.xla.header import split_header
+from tpusim.xla.lower import lowered
 from tpusim.xla.read import read_module
 
 pytest.importorskip("jaxlib.xla_client")
@@ -118,20 +123,30 @@ def bodies(data: bytes) -> bytes:
     return head + b"\n\n" + re.sub(rb", backend_config=\{.*", b"", rest)
 
 
-def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> Counter[str]:
+SOURCES = ((REAL, "v5e:2x2"), (DATA / "decode_7x_2x2x1.hlo.gz", "7x:2x2x1"))
+"""A training step, and what runs on SparseCores."""
+
+Used = Callable[[bytes, Slice, Parser], object]
+
+
+def outcomes(used: Used, files: int, seed: int) -> Counter[str]:
     """How often `used` took a changed file, and refused one; all else that it raises escapes."""
-    plain = gzip.decompress(REAL.read_bytes())
-    sources = (bodies(plain), bodies(plain), bodies(plain), plain)
+    sources = [
+        (kind, Slice(*slice_.split(":")))
+        for path, slice_ in SOURCES
+        for plain in [split_header(gzip.decompress(path.read_bytes()))[1].lstrip()]
+        for kind in (bodies(plain), bodies(plain), bodies(plain), plain)
+    ]
     draw = random.Random(seed)
     found: Counter[str] = Counter()
     with Parser() as parser:
         for _ in range(files):
-            data = draw.choice(sources)
+            data, pod = draw.choice(sources)
             kinds = draw.choice((COARSE, FINE))
             for _ in range(draw.choice((1, 1, 2, 5))):
                 data = draw.choice(kinds)(data, draw) or b"HloModule"
             try:
-                used(data, parser)
+                used(data, pod, parser)
             except TpusimError as error:
                 found["refused, of lines: " + str(str(error).count("\n") + 1)] += 1
             else:
@@ -139,12 +154,16 @@ def outcomes(used: Callable[[bytes, Parser], object], files: int, seed: int) -> 
     return found
 
 
-def read(data: bytes, parser: Parser) -> object:
-    return peak(read_module(data, "broken.hlo", parser))
+def replayed_text(data: bytes, pod: Slice, parser: Parser) -> str:
+    """All that `tpusim replay` does with a file, but for starting a parser of its own."""
+    module = read_module(data, "broken.hlo", parser)
+    laid = lowered(module, pod, Devices.in_order(pod))
+    origin = Origin(name=module.name)
+    return str(replayed(laid.program, pod, laid.placement, origin=origin, unknown=laid.unknown))
 
 
 @pytest.mark.slow
 def test_no_broken_file_crashes_hangs_or_escapes():
-    found = outcomes(read, FILES, SEED)
+    found = outcomes(replayed_text, FILES, SEED)
     assert set(found) == {"taken", "refused, of lines: 1"}
     assert min(found.values()) > FILES / 10

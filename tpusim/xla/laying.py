@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from tpusim.errors import PlanError
 from tpusim.hardware import DIE, Placement, Slice, Span
 from tpusim.hardware.listed import Listed
 from tpusim.hardware.placement import DCN_PREFIX
@@ -41,6 +42,11 @@ class Laid:
     placement: Placement
     across: tuple[tuple[str, Parts], ...] = ()
     _known: Mapping[_Key, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def devices(self) -> int:
+        """Devices of all slices, also where each slice has a program of its own."""
+        return prod(size for _, size in self.axes)
 
     def of(self, groups: Groups) -> tuple[str, ...]:
         """The axes over which the groups reach, none for groups of one.
@@ -73,6 +79,7 @@ def laid(
     """The axes for all groups and permutes of a program, each as often as it occurs.
 
     Where no group has an id beyond those of one slice, the program is that of each slice.
+    Raises PlanError for a mesh of other devices.
     mesh: the user's, whose places in order are the devices. Its axes keep their names where they
     are parts of the torus, with `dcn_` before what of them runs across slices. Without a mesh the
     groups that occur most make the axes, and the parts that these lie on name them.
@@ -84,6 +91,11 @@ def laid(
         every.setdefault(groups.key, groups)
     whole = torus = _Torus.of(devices, pod)
     last = max((int(groups.ids.max(initial=0)) for groups in every.values()), default=0)
+    if last >= len(devices):
+        raise PlanError(
+            f"a collective names device {last}, and the program has {len(devices)}, from 0 on; "
+            "give the HLO as the compiler printed it"
+        )
     if last < len(devices) // pod.num_slices:
         torus = _Torus.of(devices.of_slice(), pod)
     wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
@@ -224,7 +236,13 @@ def _digits(values: Places, dim: int, length: int) -> list[Span] | None:
 
 def _mesh_parts(mesh: Mapping[str, int], torus: _Torus) -> Iterator[tuple[str, Parts | None]]:
     """The parts of each axis of the user's mesh; None where it is not made of any."""
-    if prod(mesh.values()) != len(torus.places):
+    if mesh and prod(mesh.values()) != len(torus.places):
+        written = " x ".join(f"{axis}={size}" for axis, size in mesh.items())
+        raise PlanError(
+            f"the mesh has {written} = {prod(mesh.values())}, but the program is for "
+            f"{len(torus.places)} devices; write the mesh that it was compiled for"
+        )
+    if not mesh:
         return
     ids = np.arange(len(torus.places)).reshape(tuple(mesh.values()))
     for at, (axis, size) in enumerate(mesh.items()):

@@ -209,7 +209,7 @@ class _Body:
             self.walk.unknown[named["name"]] = found.note
         elif found.note:
             self.walk.note(found.note)
-        flops = found.flops * self.walk.module.devices
+        flops = found.flops * self.walk.laid.devices
         again = named["phase"] is Phase.RECOMPUTE
         self.ops.append(
             Compute(

@@ -96,6 +96,12 @@ def test_a_ring_order_keeps_the_axes_that_it_can() -> None:
     assert np.prod([size for _, size in found.axes]) == 8
 
 
+def test_a_mesh_of_other_devices_is_refused() -> None:
+    devices = Devices.on_mesh(MESH, FLAGSHIP)
+    with pytest.raises(PlanError, match="fsdp=4 x tensor=8 = 32, but the program is for 2048"):
+        laid([], devices, FLAGSHIP, {"fsdp": 4, "tensor": 8})
+
+
 def test_the_die_is_a_part() -> None:
     pod, mesh = Slice("7x", "4x4x4"), {"data": 64, "model": 2}
     found = laid([along(mesh, "model")], Devices.on_mesh(mesh, pod), pod, mesh)
@@ -134,6 +140,7 @@ def test_a_program_of_each_slice_numbers_its_own_devices() -> None:
     found = laid([own], Devices.on_mesh(mesh, pod), pod, mesh)
     assert found.of(own) == ("fsdp",)
     assert found.axes == (("dcn_stage", 2), ("fsdp", 4))
+    assert found.devices == 8
 
 
 def test_permutes_are_listed_with_the_axes_that_they_go_along() -> None:

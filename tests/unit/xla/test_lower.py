@@ -131,6 +131,6 @@ ENTRY %main (p: f8e4m3fn[256,256]) -> bf16[256,256] {
     dtypes = {}
     for chip in ("v5e", "v6e"):
         pod = parse_slice(f"{chip}:1x1")
-        (op,) = lowered(module_of(text), pod, Devices.in_order(1, pod)).program.body
+        (op,) = lowered(module_of(text), pod, Devices.in_order(pod)).program.body
         dtypes[chip] = op.work.dtype
     assert dtypes == {"v5e": "bf16", "v6e": "fp8"}

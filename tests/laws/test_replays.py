@@ -1,0 +1,103 @@
+"""Laws of replays, over every program of our own: what is read equals what was written.
+
+The programs are those of experiments/jax_programs, compiled small, on several generations and over
+two slices; each file of them states its FLOPs in closed form.
+"""
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from hlo import DATA
+
+import tpusim as ts
+from tpusim.lines import explain_lines
+from tpusim.program import Collective, Compute, counted
+from tpusim.replay_result import ReplayResult
+from tpusim.report.files import rendered
+from tpusim.totals import total_flops
+
+MANIFEST: dict[str, dict[str, Any]] = json.loads((DATA / "manifest.json").read_text("utf-8"))
+FILES = MANIFEST["files"]
+
+
+@pytest.fixture(autouse=True)
+def reader() -> None:
+    pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
+
+
+@cache
+def replayed(file: str, costs: str = "model", fold: bool = True) -> ReplayResult:
+    return ts.simulate(ts.xla.load(DATA / file), costs=costs, fold=fold)
+
+
+each_file = pytest.mark.parametrize("file", sorted(FILES))
+
+
+@each_file
+def test_flops_equal_the_closed_form(file: str) -> None:
+    flops = total_flops(replayed(file).program.body)
+    assert float(flops.total) == pytest.approx(FILES[file]["step_flops"], rel=0.01)
+
+
+@each_file
+def test_less_than_a_hundredth_of_the_time_is_not_understood(file: str) -> None:
+    result = replayed(file)
+    unknown = sum(each.picoseconds for each in result.unknown)
+    assert unknown < 0.01 * result.timeline.total_ps
+
+
+@each_file
+@pytest.mark.parametrize("costs", ["model", "compiler"])
+def test_folded_equals_unfolded_to_the_picosecond(file: str, costs: str) -> None:
+    folded, unfolded = (replayed(file, costs, fold) for fold in (True, False))
+    assert folded.timeline.total_ps == unfolded.timeline.total_ps
+    assert folded.timeline.core_ps == unfolded.timeline.core_ps
+
+
+@each_file
+def test_the_breakdown_and_the_lines_sum_to_the_step(file: str) -> None:
+    result = replayed(file)
+    assert sum(result.breakdown_s.values()) == pytest.approx(result.step_time_s)
+    by_line = sum(line.seconds for line in explain_lines(result).rows)
+    assert by_line == pytest.approx(result.step_time_s)
+
+
+@each_file
+def test_every_collective_of_the_text_runs(file: str) -> None:
+    result = replayed(file)
+    kinds = {op.kind for op, _ in counted(result.program.body) if isinstance(op, Collective)}
+    for opcode in FILES[file]["expected"]:
+        if opcode.removesuffix("-start").startswith(("all-", "reduce-", "collective-")):
+            assert opcode.removesuffix("-start") in kinds, opcode
+
+
+@each_file
+def test_the_peak_is_the_compilers_own(file: str) -> None:
+    assert replayed(file).hbm_peak_bytes == FILES[file]["total_bytes"]
+
+
+@each_file
+def test_a_report_has_every_file(file: str) -> None:
+    names = set(rendered(replayed(file), None))
+    assert {"summary.txt", "result.json", "program.txt", "lines.csv", "trace.json.gz"} <= names
+    assert {"breakdown.png", "timeline.png", "memory.png", "roofline.png"} <= names
+
+
+def test_each_program_is_there_for_two_generations_and_some_for_two_slices() -> None:
+    chips: dict[str, set[str]] = {}
+    for each in FILES.values():
+        chips.setdefault(each["program"], set()).add(each["slice"].split(":")[0])
+    assert set(chips) == {"encoder", "decoder", "moe", "pipeline", "convolution", "decode"}
+    assert all(len(generations) >= 2 for generations in chips.values())
+    assert any("x 2" in each["slice"] for each in FILES.values())
+
+
+@each_file
+def test_names_are_those_of_the_programs_own_code(file: str) -> None:
+    result = replayed(file)
+    program = FILES[file]["program"]
+    work = [op for op, _ in counted(result.program.body) if isinstance(op, Compute)]
+    known = [op for op in work if op.source.startswith((program, "parts"))]
+    assert len(known) > 0.8 * len(work)

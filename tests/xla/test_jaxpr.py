@@ -1,0 +1,89 @@
+"""FLOPs counted of a function that JAX has traced, against closed forms."""
+
+from importlib.util import find_spec
+
+import pytest
+
+if not find_spec("jax"):
+    pytest.skip("needs pip install 'tpusim[xla]'", allow_module_level=True)
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tpusim.xla.jaxpr import count_flops
+
+pytestmark = pytest.mark.xla
+
+ROWS, WIDTH, LAYERS = 32, 16, 5
+ONE = 2 * ROWS * WIDTH * WIDTH
+W = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
+X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
+
+
+def counted(fn, *args, **options):
+    return count_flops(jax.jit(fn).trace(*args).jaxpr, **options)
+
+
+def layer(x, w):
+    return jnp.tanh(x @ w), None
+
+
+def loss(w, x, body=layer):
+    return lax.scan(body, x, w)[0].sum()
+
+
+def test_a_loop_counts_its_trips_and_a_gradient_twice_the_forward_pass() -> None:
+    assert counted(loss, W, X) == LAYERS * ONE
+    assert counted(jax.grad(loss), W, X) == 3 * LAYERS * ONE
+
+
+def test_what_is_recomputed_counts_only_when_asked_for() -> None:
+    again = jax.grad(lambda w, x: loss(w, x, jax.checkpoint(layer)))
+    assert counted(again, W, X) == 3 * LAYERS * ONE
+    assert counted(again, W, X, recomputed=True) == 4 * LAYERS * ONE
+
+
+def test_of_branches_the_costlier_counts() -> None:
+    def either(x, w):
+        return lax.cond(x[0, 0] > 0, lambda: x @ w @ w, lambda: x @ w)
+
+    assert counted(either, X, jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)) == 2 * ONE
+
+
+def test_custom_derivatives_count_once() -> None:
+    @jax.custom_vjp
+    def product(x, w):
+        return x @ w
+
+    product.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    assert counted(product, X, w) == ONE
+    assert counted(jax.grad(lambda w, x: product(x, w).sum()), w, X) == 3 * ONE
+
+
+def test_inside_shard_map_the_shapes_are_one_device_s() -> None:
+    mesh = jax.sharding.AbstractMesh((4,), ("x",))
+    spec = jax.sharding.PartitionSpec("x")
+    w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    whole = jax.sharding.PartitionSpec()
+    mapped = jax.shard_map(jnp.dot, mesh=mesh, in_specs=(spec, whole), out_specs=spec)
+    assert counted(mapped, X, w) == ONE
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, "SAME"), (2, "SAME"), (1, "VALID")])
+def test_a_convolution_and_both_its_gradients_need_the_same(stride: int, padding: str) -> None:
+    """Taps on padding are not multiplied, nor are the holes of a strided gradient."""
+    size, taps = 12, 3
+
+    def convolved(x, w):
+        return lax.conv_general_dilated(x, w, (stride, stride), padding)
+
+    x = jax.ShapeDtypeStruct((2, 4, size, size), jnp.float32)
+    w = jax.ShapeDtypeStruct((8, 4, taps, taps), jnp.float32)
+    lost = {(1, "SAME"): 2, (2, "SAME"): 1, (1, "VALID"): 0}[stride, padding]
+    outputs = size // stride if padding == "SAME" else size - taps + 1
+    one = 2 * 2 * 4 * 8 * (taps * outputs - lost) ** 2
+    assert counted(convolved, x, w) == one
+    gradients = jax.grad(lambda x, w: jnp.square(convolved(x, w)).sum(), (0, 1))
+    assert counted(gradients, x, w) == 3 * one
