@@ -15,6 +15,9 @@ from tpusim.units import format_bytes, format_rate, format_seconds
 from tpusim.xla.files import read_file
 from tpusim.xla.header import header_line
 
+TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
+"""Versions that the tests compile with."""
+
 DeviceId: TypeAlias = tuple[int, int, int, int, int]
 """Where a device is: slice, x, y, z, core."""
 
@@ -125,6 +128,9 @@ class Compiled:
         if self.seconds is not None:
             cached = "; now read from the cache" if self.from_cache else ""
             lines.append(f"  compiled in {format_seconds(self.seconds)} ({made}){cached}")
+        other = [f"{k} {TESTED[k]}" for k, v in self.versions if TESTED.get(k, v) != v]
+        if other:
+            lines.append(f"  note         what is tested is {', '.join(other)}")
         lines.append(f"  HLO          {format_bytes(len(self.data))}")
         if self.memory is not None:
             lines.append(f"  HBM a device {self.memory}")

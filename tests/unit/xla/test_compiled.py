@@ -67,6 +67,11 @@ def test_it_prints_as_a_short_report() -> None:
     assert str(Compiled(name="mine", data=HLO)).splitlines() == ["mine", "  HLO          75 B"]
 
 
+def test_versions_that_are_not_tested_are_a_note() -> None:
+    other = replace(WHOLE, versions=(("jax", "0.10.2"), ("libtpu", "0.0.51")))
+    assert "  note         what is tested is libtpu 0.0.42.1" in str(other).splitlines()
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
