@@ -250,3 +250,18 @@ def test_a_grouped_kernel_of_one_group_and_whole_tiles_takes_the_array_as_long()
     device = load_chip("v6e").device
     work = bf16(8192, 4096, 2048)
     assert matmul_seconds(replace(work, ragged="m"), device) == matmul_seconds(work, device)
+
+
+def test_what_is_fused_to_a_matmul_runs_beside_its_loads() -> None:
+    """A step of a ring adds its product to what it has: HBM holds it up, the additions do not.
+
+    Where the array is the slower, they are seen.
+    """
+    device = load_chip("v5p").device
+    ring = replace(bf16(65536, 256, 7168), read_bytes=1.9e9)
+    wide = bf16(8192, 8192, 8192)
+    for work, low, high in ((ring, 0, 0.02), (wide, 0.09, 0.11)):
+        alone = float(matmul_seconds(work, device))
+        added = 0.1 * alone * device.vpu_flops * device.costs.vector_efficiency
+        fused = float(matmul_seconds(replace(work, epilogue_flops=added), device))
+        assert low <= fused / alone - 1 <= high

@@ -33,12 +33,12 @@ def array_seconds(
 
 
 def matmul_seconds(work: Matmul, device: Device) -> Number:
-    """Seconds of a matmul: `(array^p + memory^p)^(1/p) + epilogue + launch`.
+    """Seconds of a matmul: `((array + epilogue)^p + memory^p)^(1/p) + launch`.
 
-    array: see `array_seconds`. memory: the operands and the result at the HBM rate that copies
-    reach. p is the chip's `matmul_overlap`: how well the two hide each other. epilogue: the vector
-    operations fused to the matmul. The form fits the compiler's estimates with a median error of
-    0.8 to 6.2 % by chip (libtpu 0.0.42.1; M = 1 excluded).
+    array: see `array_seconds`. epilogue: the vector operations fused to the matmul, which the core
+    does as well. memory: operands and result at the HBM rate that copies reach, beside both. p is
+    the chip's `matmul_overlap`: how well the two hide each other. The form fits the compiler's
+    estimates with a median error of 0.8 to 6.2 % by chip (libtpu 0.0.42.1; M = 1 excluded).
 
     CMEM (v4) is not credited: a weight prefetched into it has crossed HBM before, so the step as a
     whole moves the same bytes.
@@ -47,5 +47,5 @@ def matmul_seconds(work: Matmul, device: Device) -> Number:
     """
     array = array_seconds(*as_worked(work), work.dtype, device)
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
-    body = power_sum(array, memory, device.costs.matmul_overlap)
-    return body + vector_seconds(work.epilogue_flops, device) + device.costs.op_launch
+    on_core = array + vector_seconds(work.epilogue_flops, device)
+    return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch
