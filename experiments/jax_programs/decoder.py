@@ -98,7 +98,8 @@ def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch
 
     tokens = batch * seq
     last = 2 * tokens * embed * mlp
-    attention = 2 * 2 * tokens * seq * heads * head_dim  # whole, as XLA runs it
+    seen = seq / 2 if splash else seq  # the kernel skips what is masked, XLA multiplies it
+    attention = 2 * 2 * tokens * seen * heads * head_dim
     one = 2 * tokens * embed * head_dim * (2 * heads + 2 * kv_heads) + attention + 3 * last
     model = 3 * (layers * one + 2 * tokens * embed * vocab)
     across = ("send", "recv") if "dcn_data" in mesh else ()
