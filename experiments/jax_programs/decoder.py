@@ -25,6 +25,7 @@ RUNS = {
     "small": [
         ("v5p:2x2x1", {"fsdp": 4, "tensor": 1}, {"splash": True}),
         ("v4:2x2x1", {"fsdp": 2, "tensor": 2}),
+        ("v5e:2x2 x 2", {"dcn_data": 2, "fsdp": 4, "tensor": 1}),
     ],
 }
 
