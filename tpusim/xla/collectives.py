@@ -94,7 +94,7 @@ def use_of(module: Module, where: Computation, instruction: Instruction) -> Use 
         return _fused(module, instruction)
     if opcode in ("call-start", "async-start"):
         return _called(module, instruction)
-    if opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
+    if opcode in ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"):
         return _copied(instruction)
     if opcode in ("send", "recv"):
         return _sent(instruction)
@@ -261,10 +261,16 @@ def _reached(module: Module, start: Instruction) -> Iterator[Computation]:
 
 
 def _copied(start: Instruction) -> Use:
-    """A copy between two memories: of HBM with the chip's own, or with the host."""
+    """A copy between two memories: of HBM with the chip's own, or with the host.
+
+    Of a slice and of an update in place only that part crosses.
+    """
     shape = start.shape
     if start.opcode == "copy-start" or isinstance(shape, Shape):
         sides = start.arrays[:2]
+    elif start.opcode == "dynamic-update-slice-start":
+        whole, update = arrays(shape[0])[:2]
+        sides = (replace(update, space=whole.space), update)
     else:
         made = arrays(shape[1])
         sides = (*made, *(replace(array, space=made_of.space) for array, made_of

@@ -284,9 +284,24 @@ def test_sends_between_slices(
         ("(f32[1024,1024]{1,0:S(5)}, f32[1024,1024]{1,0}, u32[]) copy-start(a)", "to-host", 4),
         ("(f32[1024,1024]{1,0}, f32[1024,1024]{1,0:S(5)}, u32[]) copy-start(a)", "from-host", 4),
         ("((f32[4096,1024]{1,0}), f32[1024,1024]{1,0:S(1)}, s32[]) slice-start(a)", "dma", 4),
+        (
+            "((f32[32,1024,1024]{2,1,0:S(5)}, f32[1,1024,1024]{2,1,0}, s32[]), "
+            "f32[32,1024,1024]{2,1,0:S(5)}, u32[]) dynamic-update-slice-start(a, b, c)",
+            "to-host", 4,
+        ),
+        (
+            "((f32[32,1024,1024]{2,1,0}, f32[1,1024,1024]{2,1,0:S(1)}, s32[]), "
+            "f32[32,1024,1024]{2,1,0}, u32[]) dynamic-update-slice-start(a, b, c)",
+            "dma", 4,
+        ),
+        (
+            "((f32[32,1024,1024]{2,1,0:S(5)}, s32[]), f32[1,1024,1024]{2,1,0}, u32[]) "
+            "dynamic-slice-start(a, b)",
+            "from-host", 4,
+        ),
         ("(f32[1024,1024]{1,0}, token[]) infeed(t)", "from-host", 4),
     ],
-)
+)  # fmt: skip
 def test_copies_between_memories(line: str, what: str, nbytes: float) -> None:
     found = one(f"main\n* x = {line}")
     assert (str(found.what), found.bytes) == (what, nbytes * MIB)
