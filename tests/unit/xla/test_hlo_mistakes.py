@@ -79,7 +79,7 @@ def test_calls_that_double_at_each_of_many_levels_are_refused_at_once():
             f" %c{at} = {F32} {before}\n %d{at} = {F32} {before}\n"
             f" ROOT %e{at} = {F32} add(%c{at}, %d{at})\n}}"
         )
-    with pytest.raises(FileError, match="calls others again and again: it has [0-9,]{20,}"):
+    with pytest.raises(FileError, match=r"calls others again and again: it has [0-9,]{20,}"):
         main_of(f"ROOT %r = {F32} call(%p), to_apply=%f59", "\n\n".join(levels))
 
 
