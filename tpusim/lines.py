@@ -110,7 +110,7 @@ def _cell(record: Record, known: dict[str, Single]) -> _Cell:
 
 def _kind(name: str) -> str:
     """The name of an operation without its number, as the compiler gives it to all alike."""
-    return re.sub(r"(\.\d+)*( \(\d+\))?$", "", name)
+    return re.sub(r"(\.(\d+|clone))*( \(\d+\))?$", "", name)
 
 
 def _line(place: str, cells: dict[_Cell, float]) -> Line:

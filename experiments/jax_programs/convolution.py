@@ -14,7 +14,10 @@ FULL = {"levels": 4, "blocks": 3, "features": 256, "size": 512, "batch": 256}
 SMALL = {"levels": 2, "blocks": 2, "features": 128, "size": 128, "batch": 16}
 RUNS = {
     "full": [("v5e:16x16", {"data": 64, "space": 4})],
-    "small": [("v5e:4x4", {"data": 4, "space": 4}), ("v3:2x2", {"data": 2, "space": 4})],
+    "small": [
+        ("v5e:4x4", {"data": 4, "space": 4}, {"batch": 64}),
+        ("v3:2x2", {"data": 2, "space": 4}),
+    ],
 }
 
 

@@ -24,7 +24,7 @@ RUNS = {
     "full": [("v5p:8x8x8", {"stage": 16, "fsdp": 32})],
     "small": [
         ("v6e:4x4", {"stage": 4, "fsdp": 4}),
-        ("v5e:2x2 x 2", {"dcn_stage": 2, "fsdp": 4}),
+        ("v5e:2x2 x 4", {"dcn_stage": 4, "fsdp": 4}),
     ],
 }
 

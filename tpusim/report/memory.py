@@ -16,7 +16,10 @@ from tpusim.units import format_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+FAR = 8
+"""A limit above so many times the peak is no line: it would press the level flat."""
+
 COLUMNS = 720
 """The level is drawn in so many columns, each from its lowest to its highest."""
 
@@ -75,18 +78,19 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
     use = memory_data(result)
     ax = new_figure(8.4, 3.6).add_subplot() if ax is None else ax
     factor, unit = scale(use.end_s)
-    _level(ax, use, factor)
-    top = 1.12 * max(use.peak_bytes, use.limit_bytes) / GIB
-    ax.set_ylim(0, top)
+    highest = use.peak_bytes if _is_far(use) else max(use.peak_bytes, use.limit_bytes)
+    size, of = (GIB, "GiB") if highest >= GIB else (MIB, "MiB")
+    _level(ax, use, factor, size)
+    ax.set_ylim(0, 1.12 * highest / size)
     ax.set_xlim(0, use.end_s * factor)
-    _limit(ax, use)
+    _limit(ax, use, size)
     ax.plot(
-        use.peak_s * factor, use.peak_bytes / GIB, "o", markersize=6, markerfacecolor="white",
+        use.peak_s * factor, use.peak_bytes / size, "o", markersize=6, markerfacecolor="white",
         markeredgecolor=INK, markeredgewidth=1.4, clip_on=False, zorder=5,
     )  # fmt: skip
     _holders(ax, use)
     ax.set_xlabel(f"time in the step [{unit}]{_flying(use, result)}", color=INK)
-    ax.set_ylabel("HBM of one device [GiB]", color=INK)
+    ax.set_ylabel(f"HBM of one device [{of}]", color=INK)
     quiet(ax, grid="y")
     fits = "" if result.fits else ", does not fit"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
@@ -103,11 +107,16 @@ def _flying(use: MemoryUse, result: Result) -> str:
     return f"; at the peak {use.in_flight} {what} in flight"
 
 
-def _level(ax: "Axes", use: MemoryUse, factor: float) -> None:
+def _is_far(use: MemoryUse) -> bool:
+    """Whether the limit is far above the peak."""
+    return use.limit_bytes > FAR * use.peak_bytes
+
+
+def _level(ax: "Axes", use: MemoryUse, factor: float, size: int) -> None:
     lows, highs = columns(use)
     edges = [factor * use.end_s * at / COLUMNS for at in range(COLUMNS + 1)]
-    low = [value / GIB for value in (*lows, lows[-1])]
-    high = [value / GIB for value in (*highs, highs[-1])]
+    low = [value / size for value in (*lows, lows[-1])]
+    high = [value / size for value in (*highs, highs[-1])]
     for values, style in zip((high, low), reversed(SHADES.values()), strict=True):
         ax.fill_between(edges, values, step="post", color=style.face, linewidth=0)
 
@@ -130,8 +139,15 @@ def columns(use: MemoryUse) -> tuple[list[int], list[int]]:
     return lows.tolist(), highs.tolist()
 
 
-def _limit(ax: "Axes", use: MemoryUse) -> None:
-    limit = use.limit_bytes / GIB
+def _limit(ax: "Axes", use: MemoryUse, size: int) -> None:
+    if _is_far(use):
+        ax.annotate(
+            f"usable {format_bytes(use.limit_bytes)}, far above", (0, 1), xytext=(4, -3),
+            xycoords="axes fraction", textcoords="offset points", color=ALARM, va="top",
+            fontsize=SMALL + 1,
+        )  # fmt: skip
+        return
+    limit = use.limit_bytes / size
     over = use.peak_bytes > use.limit_bytes
     ax.axhline(limit, color=ALARM, linewidth=1.4, linestyle=(0, (5, 3)))
     ax.annotate(

@@ -261,13 +261,16 @@ def _reached(module: Module, start: Instruction) -> Iterator[Computation]:
 
 
 def _copied(start: Instruction) -> Use:
-    """A copy between two memories: of HBM with the chip's own, or with the host."""
+    """A copy between two memories: of HBM with the chip's own, or with the host.
+
+    Of a slice and of an update in place only that part crosses.
+    """
     shape = start.shape
     if start.opcode == "copy-start" or isinstance(shape, Shape):
         sides = start.arrays[:2]
     elif start.opcode == "dynamic-update-slice-start":
-        whole, part = arrays(shape[0])[:2]
-        sides = (replace(part, space=whole.space), part)
+        whole, update = arrays(shape[0])[:2]
+        sides = (replace(update, space=whole.space), update)
     else:
         made = arrays(shape[1])
         sides = (*made, *(replace(array, space=made_of.space) for array, made_of

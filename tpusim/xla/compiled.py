@@ -12,10 +12,11 @@ from typing import Any, Self, TypeAlias
 from tpusim.errors import FileError
 from tpusim.hardware import Slice, parse_slice
 from tpusim.units import format_bytes, format_rate, format_seconds
-from tpusim.xla.header import header_line, split_header
+from tpusim.xla.files import read_file
+from tpusim.xla.header import header_line
 
-LARGEST = 2**30
-"""Bytes of the largest file that `load` reads, unpacked."""
+TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
+"""Versions that the tests compile with."""
 
 DeviceId: TypeAlias = tuple[int, int, int, int, int]
 """Where a device is: slice, x, y, z, core."""
@@ -127,6 +128,9 @@ class Compiled:
         if self.seconds is not None:
             cached = "; now read from the cache" if self.from_cache else ""
             lines.append(f"  compiled in {format_seconds(self.seconds)} ({made}){cached}")
+        other = [f"{k} {TESTED[k]}" for k, v in self.versions if TESTED.get(k, v) != v]
+        if other:
+            lines.append(f"  note         what is tested is {', '.join(other)}")
         lines.append(f"  HLO          {format_bytes(len(self.data))}")
         if self.memory is not None:
             lines.append(f"  HBM a device {self.memory}")
@@ -142,10 +146,7 @@ def load(path: str | Path) -> Compiled:
     here, not parsed. Raises FileError for a file that cannot be read.
     """
     path = Path(path)
-    try:
-        facts, data = split_header(read(path))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
+    facts, data = read_file(path)
     name = path.name.removesuffix(".gz").removesuffix(".hlo")
     try:
         return Compiled.of(data, facts or {}, name)
@@ -154,23 +155,6 @@ def load(path: str | Path) -> Compiled:
             f"{path}: line 1 is not what tpusim writes there ({error}); save the file again, or "
             "delete the line and give the slice yourself"
         ) from error
-
-
-def read(path: Path) -> bytes:
-    """The bytes of a file, unpacked if they are gzipped."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except (OSError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise FileError(f"cannot be read: {why}; give a file of HLO, gzipped or not") from error
-    except Exception as error:  # zlib.error has no base class of its own
-        raise FileError(f"is gzipped and broken ({error}); copy the file again") from error
-    if len(data) > LARGEST:
-        raise FileError(f"is larger than {format_bytes(LARGEST)}; give the HLO of one program")
-    return data
 
 
 def write(path: Path, data: bytes) -> None:

@@ -18,7 +18,7 @@ from tpusim.xla.jaxpr import count_flops
 from tpusim.xla.progress import progress
 from tpusim.xla.refusals import misfit, refusal
 from tpusim.xla.report import memory_report
-from tpusim.xla.topology import as_slice, devices_of, make_mesh, place, versions
+from tpusim.xla.topology import INSTALL, as_slice, devices_of, make_mesh, place, versions
 
 
 def compile(
@@ -109,8 +109,13 @@ def _compile(lowered: Any, name: str, pod: Slice) -> Compiled:
             executable = lowered.compile(compiler_options=flags)
         memory = memory_report(Path(dump), executable.memory_analysis())
     seconds = monotonic() - start
-    with refusal(name, pod):
+    try:
         text = executable.as_text()
+    except Exception as error:
+        raise CompileError(
+            f"{name} was compiled for {pod}, but this version of libtpu cannot print the program "
+            f"({str(error).splitlines()[0][:200]}); {INSTALL} installs one that can"
+        ) from error
     return Compiled(name=name, data=text.encode(), memory=memory, seconds=seconds)
 
 

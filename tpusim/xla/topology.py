@@ -10,12 +10,9 @@ from typing import Any
 
 from tpusim.errors import CompileError
 from tpusim.hardware import Slice, parse_slice
-from tpusim.xla.compiled import DeviceId
+from tpusim.xla.compiled import TESTED, DeviceId
 
 INSTALL = "pip install 'tpusim[xla]'"
-TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
-"""Versions that the tests compile with."""
-
 _NAMES = {"7x": "tpu7x"}
 """What libtpu calls a generation, where it is not what we call it."""
 

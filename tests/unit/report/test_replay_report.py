@@ -8,7 +8,7 @@ import pytest
 from replays import small_replay
 
 import tpusim as ts
-from tpusim.report import document, perfect_compiler, trace
+from tpusim.report import document, perfect_compiler, plot_memory, trace
 from tpusim.report.files import rendered
 from tpusim.report.tables import lines
 
@@ -72,3 +72,14 @@ def test_a_program_that_is_too_large_says_so_first() -> None:
     files = rendered(small_replay(held=held), None)
     assert files["summary.txt"].startswith(b"DOES NOT FIT")
     assert json.loads(files["result.json"])["fits"] is False
+
+
+def test_a_limit_far_above_leaves_the_level_room() -> None:
+    """528 MiB of 15.8 GiB: the axes end above the level, and the limit is a text."""
+    ax = plot_memory(small_replay())
+    assert ax.get_ylabel() == "HBM of one device [MiB]"
+    assert 528 < ax.get_ylim()[1] < 700
+    assert any("usable 15.8 GiB, far above" in text.get_text() for text in ax.texts)
+    near = plot_memory(small_replay(held={"heap": 4.0 * 2**30}))
+    assert near.get_ylabel() == "HBM of one device [GiB]"
+    assert near.get_ylim()[1] > 15.8

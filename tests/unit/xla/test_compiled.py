@@ -67,11 +67,16 @@ def test_it_prints_as_a_short_report() -> None:
     assert str(Compiled(name="mine", data=HLO)).splitlines() == ["mine", "  HLO          75 B"]
 
 
+def test_versions_that_are_not_tested_are_a_note() -> None:
+    other = replace(WHOLE, versions=(("jax", "0.10.2"), ("libtpu", "0.0.51")))
+    assert "  note         what is tested is libtpu 0.0.42.1" in str(other).splitlines()
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (gzip.compress(HLO)[:-9], "cannot be read"),
-        (gzip.compress(HLO)[:12] + b"\xff" * 30, "broken|cannot be read"),
+        (gzip.compress(HLO)[:-9], "broken gzip"),
+        (gzip.compress(HLO)[:12] + b"\xff" * 30, "broken gzip"),
         (b'// tpusim: {"slice": 3}\n' + HLO, "line 1 is not what tpusim writes there"),
         (b'// tpusim: {"devices": [[1, 2]]}\n' + HLO, "line 1 is not what tpusim writes there"),
         (b'// tpusim: {"memory": {"total": 3}}\n' + HLO, "line 1 is not what tpusim writes there"),

@@ -24,6 +24,7 @@ from tpusim.program import (
 )
 from tpusim.xla.devices import Devices
 from tpusim.xla.lower import Lowered, lowered
+from tpusim.xla.read import read_module
 
 POD = parse_slice("v5e:2x2")
 
@@ -66,6 +67,15 @@ def test_passes_come_from_names_and_flops_are_of_all_devices() -> None:
     assert found["out"].phase is Phase.OPTIMIZER
     assert found["dot"].flops.recompute == 4 * 2 * 4096**3
     assert found["dot"].flops.model == 0
+
+
+def test_casts_of_weights_before_the_forward_pass_belong_to_it() -> None:
+    module = read_module((DATA / "encoder_v4_2x2x4.hlo.gz").read_bytes())
+    pod = parse_slice("v4:2x2x4")
+    body = lowered(module, pod, Devices.in_order(pod)).program.body
+    first = next(at for at, op in enumerate(body) if isinstance(op, Loop))
+    assert {op.phase for op in body[:first] if not isinstance(op, Loop)} == {Phase.FORWARD}
+    assert body[-2].phase is Phase.OPTIMIZER
 
 
 def test_operations_without_a_name_bear_that_of_their_loop() -> None:
