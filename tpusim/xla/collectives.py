@@ -355,4 +355,16 @@ def _done(module: Module, where: Computation, instruction: Instruction) -> Use |
     started = use_of(module, where, where[at]) if at in where else None
     if started is None:
         return Use(What.NOTHING, Role.DONE, operand=operand)
+    crosses = instruction.opcode == "send-done" and started.what is What.COLLECTIVE
+    if crosses and _received(where, started.chain):
+        return Use(What.NOTHING, Role.DONE)
     return replace(started, role=Role.DONE, operand=at)
+
+
+def _received(where: Computation, chain: str) -> bool:
+    """Whether what crosses slices is waited for where it arrives.
+
+    The end of its send only says that the host has taken the data over; the network comes after.
+    """
+    received = (each for each in where.instructions if each.opcode == "recv")
+    return any(_sent(each).chain == chain for each in received)

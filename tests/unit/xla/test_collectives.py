@@ -270,7 +270,7 @@ def test_sends_between_slices(
     assert (send.what, send.kind, send.role) == (What.COLLECTIVE, kind, Role.START)
     assert (send.bytes, send.slices) == (2 * MIB, slices)
     assert (found["r"].what, found["r"].chain) == (What.NOTHING, send.chain)
-    assert (found["d"].role, found["d"].operand) == (Role.DONE, "s")
+    assert (found["d"].what, found["d"].chain) == (What.NOTHING, "")
     assert (found["e"].role, found["e"].chain) == (Role.DONE, send.chain)
     assert found["t"].what is What.NOTHING
 

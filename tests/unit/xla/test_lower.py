@@ -69,6 +69,20 @@ def test_passes_come_from_names_and_flops_are_of_all_devices() -> None:
     assert found["dot"].flops.model == 0
 
 
+def test_what_crosses_slices_is_waited_for_where_it_arrives() -> None:
+    module = read_module((DATA / "pipeline_v5e_2x2_x4.hlo.gz").read_bytes())
+    pod = parse_slice("v5e:2x2 x 4")
+    program = lowered(module, pod, Devices.in_order(pod)).program
+    bodies = (op.body for op in program.body if isinstance(op, Loop))
+    forward = next(body for body in bodies if any(op.name == "send.17" for op in body))
+    waits = {op.name: op.deps for op in forward if not isinstance(op, Loop) and op.deps}
+    assert waits == {
+        "constant_dynamic-update-slice_fusion.8": (Dep("send.17"),),
+        "select_dynamic-update-slice_fusion.2": (Dep("send.16"),),
+        "select_maximum_fusion.3": (Dep("send.15"),),
+    }
+
+
 def test_casts_of_weights_before_the_forward_pass_belong_to_it() -> None:
     module = read_module((DATA / "encoder_v4_2x2x4.hlo.gz").read_bytes())
     pod = parse_slice("v4:2x2x4")
