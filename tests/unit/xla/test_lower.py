@@ -127,6 +127,13 @@ def test_a_conditional_runs_its_costliest_branch_and_says_so() -> None:
     assert note == "conditional either runs large, the costliest of its 2 branches"
 
 
+def test_an_end_without_a_beginning_in_sight_is_noted() -> None:
+    text = (DATA / "by_hand" / "ring.hlo").read_text("utf-8")
+    text = text.replace("collective-permute-done(%start)", "copy-done(%x)")
+    found = lowered(module_of(text), POD, Devices.in_order(POD))
+    assert "done ends what begins elsewhere: nothing waits for it" in found.notes
+
+
 def test_the_compilers_cycles_are_taken_where_they_are_asked_for() -> None:
     body = program("branches", costs="compiler").program.body
     assert [op.work.cycles for op in body] == [10, 10, 1000]
