@@ -141,6 +141,10 @@ class _Body:
         elif use.role is Role.DONE:
             if begun := self._begun(use):
                 self.waiting[Dep(begun)] = None
+            elif use.operand:
+                self.walk.note(
+                    f"{instruction.name} ends what begins elsewhere: nothing waits for it"
+                )
         elif use.what is not What.NOTHING:
             self._transfer(instruction, use)
         elif use.chain:
