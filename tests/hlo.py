@@ -9,7 +9,7 @@ import pytest
 from tpusim.xla.module import Module
 
 DATA = Path(__file__).parent / "data" / "hlo"
-REAL = DATA / "scan_mlp_v5e_2x2.hlo.gz"
+REAL = DATA / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
 F32 = "f32[256,256]{1,0:T(8,128)}"
 
 

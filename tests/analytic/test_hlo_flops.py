@@ -19,7 +19,7 @@ def read(name: str) -> Module:
     pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
     from tpusim.xla.read import read_module
 
-    return read_module((DATA / f"{name}_v5e_2x2.hlo.gz").read_bytes())
+    return read_module((DATA / "plain" / f"{name}_v5e_2x2.hlo.gz").read_bytes())
 
 
 def works(

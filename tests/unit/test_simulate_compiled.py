@@ -8,7 +8,7 @@ import pytest
 import tpusim as ts
 from tpusim.errors import PlanError
 
-HLO = Path(__file__).parents[1] / "data" / "hlo" / "scan_mlp_v5e_2x2.hlo.gz"
+HLO = Path(__file__).parents[1] / "data" / "hlo" / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
 MODEL = ts.models.Transformer(layers=1, embed=128, mlp=128, heads=1, vocab=128)
 PLAN = ts.Plan(mesh={"fsdp": 4}, seq_len=16, global_batch=4)
 POD = ts.Slice("v5e", "2x2")

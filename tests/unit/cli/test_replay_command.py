@@ -11,7 +11,7 @@ from tpusim.errors import PlanError
 
 pytest.importorskip("jaxlib.xla_client")
 
-HLO = str(Path(__file__).parents[2] / "data" / "hlo" / "scan_mlp_v5e_2x2.hlo.gz")
+HLO = str(Path(__file__).parents[2] / "data" / "hlo" / "plain" / "scan_mlp_v5e_2x2.hlo.gz")
 GIVEN = ["replay", HLO, "--slice", "v5e:2x2"]
 
 
