@@ -56,7 +56,8 @@ class Lines:
         what = "lines of your code" if self.sourced else "scopes"
         shown = self.rows[:SHOWN]
         rest = sum(row.seconds for row in self.rows[SHOWN:])
-        head = f"lines       the {len(shown)} most expensive of {len(self.rows):,} {what}"
+        most = f"the {len(shown)} most expensive of {len(self.rows):,}"
+        head = f"lines       {most if rest else f'all {len(shown)}'} {what}"
         tail = f"; the others take {rest / self.step_s:.1%} together" if rest else ""
         heads = ("line" if self.sourced else "scope", "time", "share", "what it does")
         cells = [heads, *(self._cells(row) for row in shown)]

@@ -1,6 +1,6 @@
 """The front door for compiled programs: what the TPU compiler made, on the simulated pod."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tpusim.costs import cost_program
@@ -41,35 +41,61 @@ def replay(
     installed.
     """
     from tpusim.xla.collectives import module_groups
+    from tpusim.xla.compiled import check_flops
     from tpusim.xla.laying import places_of
     from tpusim.xla.lower import lowered
     from tpusim.xla.read import read_module
 
     chosen = costs_of(costs)
+    if model_flops is not None:
+        check_flops(model_flops)
+    if mesh is not None and not isinstance(mesh, Mapping):
+        raise PlanError(f"mesh is {mesh!r}; write the sizes of axes by name: {{'fsdp': 256}}")
+    if pod is not None and not isinstance(pod, Slice):
+        raise PlanError(f"pod is {pod!r}; write a slice, such as ts.Slice('v4', '8x16x16')")
+    module = read_module(compiled.data, compiled.name)
     pod = pod or compiled.slice
     if pod is None:
         raise PlanError(
-            f"{compiled.name} does not say which slice it was compiled for; give one, such as "
-            "v4:8x16x16 (--slice v4:8x16x16)"
+            f"{compiled.name} is for {module.devices} devices and does not say of which slice; "
+            "give the one that it was compiled for, such as v4:8x16x16 (--slice v4:8x16x16)"
         )
-    if mesh:
+    if mesh is not None:
         check_mesh(pod, mesh)
+    others = tuple(_others(compiled, pod, mesh))
     mesh = mesh or (dict(compiled.mesh) if compiled.mesh else None)
-    module = read_module(compiled.data, compiled.name)
     devices = places_of(module_groups(module), module.devices, pod, compiled.devices or (), mesh)
     laid = lowered(module, pod, devices, mesh, chosen)
     return replayed(
         laid.program, pod, laid.placement, origin=_origin(compiled), costs=chosen,
         fold=fold, unknown=laid.unknown, held=_held(compiled.memory),
-        remarks=tuple(dict.fromkeys((*module.notes, *laid.notes))),
+        remarks=tuple(dict.fromkeys((*others, *module.notes, *laid.notes))),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
     )  # fmt: skip
+
+
+def _others(compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None) -> Iterator[str]:
+    """What the user gives in place of what the program says."""
+    if compiled.slice is not None and str(compiled.slice) != str(pod):
+        yield (
+            f"it was compiled for {compiled.slice}: for {pod} the compiler would make another "
+            "program, so compile it again to compare the two"
+        )
+    if mesh and compiled.mesh and tuple(mesh.items()) != compiled.mesh:
+        yield (
+            f"it was compiled for the mesh {_shown(dict(compiled.mesh))}, and {_shown(mesh)} names "
+            "its groups, as you ask"
+        )
+
+
+def _shown(mesh: Mapping[str, int]) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items())
 
 
 def costs_of(choice: str | None) -> "Costs":
     """The choice of costs that a user named, or the usual one. Raises PlanError for any other."""
     for costs in COSTS:
-        if costs == (choice or DEFAULT_COSTS):
+        if costs == (DEFAULT_COSTS if choice is None else choice):
             return costs
     raise PlanError(f"costs is {choice!r}: {nearest(str(choice), COSTS)}")
 
@@ -86,8 +112,6 @@ def replayed(
     the compiler says it. The rest is as in `ReplayResult`. Raises PlanError for model_flops that
     are not above 0, and for loops that are too long to run without folding.
     """
-    if model_flops is not None and not model_flops > 0:
-        raise PlanError(f"model_flops is {model_flops!r}; write the FLOPs of a step, above 0")
     if not fold:
         _check_length(program)
     timeline = run([cost_program(program, pod, placement)], fold=fold)

@@ -16,8 +16,8 @@ CONVENTION = (
     "against the bf16 peak"
 )
 UNKNOWN_MODEL = (
-    "MFU is not known, as a compiled program does not say what is the model's; give --model-flops, "
-    "or compile the function without remat"
+    "MFU is not known, as HLO does not say which FLOPs are the model's; give --model-flops "
+    "(model_flops=...), or compile with tpusim.xla.compile, which counts them"
 )
 COSTS: "Mapping[Costs, str]" = {
     "compiler": "the compiler's cycle estimates; collectives by the model of the network",
@@ -101,7 +101,7 @@ class ReplayResult(Result):
     @property
     def convention(self) -> str:
         """Which FLOPs are counted, and whose the model's are."""
-        return CONVENTION if self.mfu is None else f"{CONVENTION}; MFU: the FLOPs given, likewise"
+        return CONVENTION if self.mfu is None else f"{CONVENTION}; MFU: the model's alone"
 
     def idle_bytes(self, lane: int) -> int:
         """What the need is above the peak of the schedule."""
@@ -135,6 +135,12 @@ class ReplayResult(Result):
         if self.mfu is None:
             yield "note", UNKNOWN_MODEL
         yield from (("note", remark) for remark in self.remarks)
+
+    def tables(self) -> Iterator[object]:
+        """The user's most expensive lines."""
+        from tpusim.lines import explain_lines
+
+        yield explain_lines(self)
 
     def _unknown(self) -> str:
         if not self.unknown:

@@ -6,7 +6,7 @@ here, with what each must say for itself.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -91,6 +91,10 @@ class Result(ABC):
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
         """What `result.json` says of this kind of result alone, as plain data."""
+
+    def tables(self) -> Iterable[object]:
+        """What a summary of this kind of result shows besides, below its entries."""
+        return ()
 
     def idle_bytes(self, lane: int) -> int:
         """What is lost between the buffers of a lane's device."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import overload
 
 from tpusim.engine import check_network_mode, run
@@ -58,12 +59,19 @@ def simulate(
     model or the slice does not admit raises PlanError with one sentence.
     """
     if isinstance(model, Compiled):
+        if isinstance(plan, Slice):
+            raise PlanError(f"{plan} stands where a plan does; write simulate(compiled, pod=...)")
         ours = {"plan": plan, "placement": placement, "among": among}
         _refuse(ours | {"network": None if network == "flows" else network}, _COMPILED)
         return replay(
             model, pod, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold
         )  # fmt: skip
     _refuse({"costs": costs, "mesh": mesh, "model_flops": model_flops}, _PLANNED)
+    if isinstance(model, (str, Path)):
+        raise PlanError(
+            f"the model is {str(model)!r}, a name or a path; write ts.models.load(name), or "
+            "ts.xla.load(path) for a compiled program"
+        )
     if plan is None or pod is None:
         raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
     _check_network(network, plan, pod)

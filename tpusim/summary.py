@@ -23,7 +23,7 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 
     ideal: the same run under the lowering `ideal`; what it gains is a line of the report.
     """
-    return "\n".join(_lines(result, ideal))
+    return "\n\n".join(["\n".join(_lines(result, ideal)), *map(str, result.tables())])
 
 
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:

@@ -35,8 +35,7 @@ def test_mfu_is_of_the_flops_that_are_given() -> None:
     assert result.mfu == pytest.approx(result.hfu * 2 / 3)
     assert document(result)["mfu"] == result.mfu
     assert "MFU is not known" not in str(result)
-    with pytest.raises(PlanError, match="model_flops is 0"):
-        small_replay(model_flops=0)
+    assert "MFU 0.0%" in small_replay(model_flops=0).rates
 
 
 def test_folding_does_not_show() -> None:

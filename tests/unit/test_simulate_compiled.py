@@ -1,5 +1,6 @@
 """`simulate` takes a compiled program in place of a model, a plan and a slice."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,29 @@ def test_what_a_compiled_program_brings_is_not_given() -> None:
         ts.simulate(compiled, PLAN, POD)  # type: ignore[call-overload]
     with pytest.raises(PlanError, match="network is given, but"):
         ts.simulate(compiled, pod=POD, network="hops")  # type: ignore[call-overload]
+
+
+def test_what_stands_in_the_wrong_place_is_said() -> None:
+    compiled = ts.xla.load(HLO)
+    for given, sentence in (
+        ({"pod": "v5e:2x2"}, "pod is 'v5e:2x2'; write a slice"),
+        ({"pod": POD, "mesh": "fsdp=4"}, "mesh is 'fsdp=4'; write the sizes of axes by name"),
+        ({"pod": POD, "model_flops": "1e12"}, "model_flops is '1e12'"),
+        ({"plan": POD}, "v5e:2x2 stands where a plan does; write simulate"),
+    ):
+        with pytest.raises(PlanError, match=sentence):
+            ts.simulate(compiled, **given)  # type: ignore[call-overload]
+    with pytest.raises(PlanError, match=r"the model is 'step.hlo', a name or a path"):
+        ts.simulate("step.hlo")  # type: ignore[call-overload]
+
+
+def test_another_slice_or_mesh_than_the_programs_own_is_a_note() -> None:
+    pytest.importorskip("jaxlib.xla_client")
+    compiled = replace(ts.xla.load(HLO), slice=POD, mesh=(("fsdp", 4),))
+    notes = " ".join(ts.simulate(compiled, pod=ts.Slice("v4", "2x2x1"), mesh={"data": 4}).remarks)
+    assert "compiled for v5e:2x2: for v4:2x2x1 the compiler would make another program" in notes
+    assert "compiled for the mesh fsdp=4, and data=4 names its groups" in notes
+    assert not any("compiled for" in note for note in ts.simulate(compiled).remarks)
 
 
 def test_what_is_for_compiled_programs_is_not_for_plans() -> None:

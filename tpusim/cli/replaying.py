@@ -42,8 +42,9 @@ def replaying(
     )  # fmt: skip
     if folder is not None:
         write_report(result, folder)
-    shown = dict.fromkeys(["lines", *([explain] if explain else [])])
-    parts = [summary(result), *(str(EXPLAINED[each](result)) for each in shown)]
+    parts = [summary(result)]
+    if explain not in (None, "lines"):
+        parts.append(str(EXPLAINED[explain](result)))
     if program:
         parts += map(text, result.programs)
     return "\n\n".join([*parts, *closing(result, folder, stats=stats)])

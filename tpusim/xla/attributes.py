@@ -9,6 +9,7 @@ from typing import Any
 from tpusim.xla.module import Instruction
 
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(['\"\\])")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -23,7 +24,7 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 def op_name(instruction: Instruction) -> str:
     """The name that the program's own code gave it, or nothing."""
     found = _OP_NAME.search(instruction.attributes)
-    return found[1] if found else ""
+    return _ESCAPED.sub(r"\1", found[1]) if found else ""
 
 
 def frame_number(instruction: Instruction) -> int:

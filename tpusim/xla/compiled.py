@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from tpusim.errors import FileError
+from tpusim.errors import FileError, PlanError
 from tpusim.hardware import Slice, parse_slice
 from tpusim.units import format_bytes, format_rate, format_seconds
 from tpusim.xla.files import read_file
@@ -155,6 +156,12 @@ def load(path: str | Path) -> Compiled:
             f"{path}: line 1 is not what tpusim writes there ({error}); save the file again, or "
             "delete the line and give the slice yourself"
         ) from error
+
+
+def check_flops(model_flops: object) -> None:
+    """Raise PlanError for FLOPs of a step that cannot be."""
+    if not isinstance(model_flops, (int, float)) or not 0 < model_flops < inf:
+        raise PlanError(f"model_flops is {model_flops!r}; write the FLOPs of a step, above 0")
 
 
 def write(path: Path, data: bytes) -> None:

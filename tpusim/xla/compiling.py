@@ -13,7 +13,7 @@ from typing import Any
 from tpusim.errors import CompileError
 from tpusim.hardware import Slice
 from tpusim.xla import cache as kept
-from tpusim.xla.compiled import Compiled
+from tpusim.xla.compiled import Compiled, check_flops
 from tpusim.xla.jaxpr import count_flops
 from tpusim.xla.progress import progress
 from tpusim.xla.refusals import misfit, refusal
@@ -56,6 +56,8 @@ def compile(
     not fit its argument, or the program does not fit into HBM. Errors of `fn` itself pass through.
     """
     found = versions()
+    if model_flops is not None:
+        check_flops(model_flops)
     pod = as_slice(slice)
     import jax
 

@@ -74,6 +74,8 @@ def _late(computation: Computation) -> set[str]:
 
 
 _LATE = (Phase.BACKWARD, Phase.RECOMPUTE)
+_FOREIGN = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]tpusim[/\\]xla[/\\]compiling\.py$")
+"""Files that are not the user's: packages, and what calls the compiler."""
 
 
 def scope_of(name: str) -> str:
@@ -100,7 +102,7 @@ def source_of(module: Module, instruction: Instruction) -> str:
     """`file.py:line` of the innermost place in the user's own code; nothing where none is known."""
     stack = module.frames.get(frame_number(instruction), ())
     for frame in stack:
-        if "site-packages" not in frame.file and not frame.file.startswith("<"):
+        if not _FOREIGN.search(frame.file) and not frame.file.startswith("<"):
             return str(frame)
     if stack:
         return str(stack[0])

@@ -19,9 +19,13 @@ _INDIVISIBLE = re.compile(
 )
 _UNEVEN = re.compile(r"should be divisible by (\d+), but it is equal to (\d+)")
 _AXIS = re.compile(r"Resource axis: (\w+) of (P\(.*\)) is not found in mesh: \((.*)\)")
+_RANK = re.compile(
+    r"spec=(P\([^=]*?\)), .*values of rank at least (\d+), but .* of rank (\d+)", re.DOTALL
+)
+_DETAILS = "Mismatch details (1 found):"
 _KNOWN = (
     "must be a tree prefix", "duplicate entries", "pytree structure error",
-    "is only valid for values of rank",
+    "leaf specifications are expected to be",
 )  # fmt: skip
 """What JAX says of shardings that do not fit; all else that it raises is of the user's function."""
 
@@ -54,12 +58,20 @@ def _misfit(text: str) -> str:
             f"the sharding {spec} names an axis {axis!r} that the mesh has not; "
             f"{nearest(axis, re.findall(r'[^, ]+', axes.replace(chr(39), '')))}"
         )
+    if "pjit arguments" in text and (found := _RANK.search(text)):
+        return (
+            f"the sharding {found[1]} is for at least {found[2]} dimensions, and its array has "
+            f"{found[3]}; leave the others out"
+        )
+    if "incompatible devices for jitted computation" in text:
+        return "a sharding is over other devices than the mesh; write a bare PartitionSpec"
     return f"{_first(text)}; see in_shardings" if any(part in text for part in _KNOWN) else ""
 
 
 def _first(text: str) -> str:
-    """An error's first sentence, on one line."""
-    return re.split(r"\.\s|\n\n", text)[0].replace("\n", " ").rstrip(".")
+    """An error's first sentence, on one line, without how trees are compared."""
+    first = re.split(r"\.\s|\n\n| so the diff ", text.removeprefix(_DETAILS))[0]
+    return " ".join(first.replace("pjit ", "").split()).rstrip(".")
 
 
 @contextmanager

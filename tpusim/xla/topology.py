@@ -41,8 +41,12 @@ def versions() -> dict[str, str]:
 
 
 def as_slice(pod: Slice | str) -> Slice:
-    """The slice that is meant."""
-    return parse_slice(pod) if isinstance(pod, str) else pod
+    """The slice that is meant. Raises CompileError for what is neither a slice nor a name."""
+    if isinstance(pod, Slice):
+        return pod
+    if not isinstance(pod, str):
+        raise CompileError(f"slice is {pod!r}; write a ts.Slice or a name such as 'v4:8x16x16'")
+    return parse_slice(pod)
 
 
 def devices_of(pod: Slice) -> list[Any]:
@@ -111,6 +115,10 @@ def place(device: Any) -> DeviceId:
 
 
 def _check(pod: Slice, axes: Mapping[str, int]) -> None:
+    if not isinstance(axes, Mapping) or not all(map(_is_axis, axes, axes.values())):
+        raise CompileError(
+            f"mesh is {axes!r}; write the sizes of axes by name, such as {{'fsdp': {pod.devices}}}"
+        )
     outer = prod(size for name, size in axes.items() if name.startswith("dcn_"))
     if outer != pod.num_slices:
         raise CompileError(
@@ -123,6 +131,10 @@ def _check(pod: Slice, axes: Mapping[str, int]) -> None:
             f"the mesh {_shown(axes)} has {prod(axes.values())} devices, and {pod} has "
             f"{pod.devices}; make the product of its axes {pod.devices}"
         )
+
+
+def _is_axis(name: object, size: object) -> bool:
+    return isinstance(name, str) and isinstance(size, int) and size > 0
 
 
 def _shown(axes: Mapping[str, int]) -> str:

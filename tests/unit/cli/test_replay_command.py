@@ -29,7 +29,7 @@ def test_it_prints_the_report_and_the_lines(capsys: pytest.CaptureFixture[str]) 
     assert out.splitlines()[0].endswith(" on v5e:2x2 (4 chips)")
     for head in ("program", "placement", "costs", "step time", "HBM peak", "links", "unknown"):
         assert f"\n{head:<12}" in out
-    assert "\nlines       the " in out
+    assert "\nlines       all " in out
     assert max(map(len, out.splitlines())) <= 100
 
 
@@ -68,7 +68,7 @@ def test_program_and_collectives_are_shown_when_asked(
 MISTAKES = (
     (["replay", "missing.hlo", "--slice", "v5e:2x2"], "missing.hlo: cannot be read"),
     (["replay", __file__, "--slice", "v5e:2x2"], "test_replay_command.py: "),
-    (["replay", HLO], "does not say which slice it was compiled for; give one, such as"),
+    (["replay", HLO], "is for 4 devices and does not say of which slice; give the one"),
     (["replay", HLO, "--slice", "v5e"], "'v5e' is not the name of a slice"),
     (["replay", HLO, "--slice", "v9:2x2"], "v9"),
     (["replay", HLO, "--slice", "v5e:4x4"], "is for 4 devices, but v5e:4x4 has 16"),
@@ -77,6 +77,8 @@ MISTAKES = (
     ([*GIVEN, "--mesh", "fsdp"], "--mesh is 'fsdp'"),
     ([*GIVEN, "--mesh", "fsdp=8"], "the mesh has fsdp=8 = 8, but there are 4 devices"),
     ([*GIVEN, "--model-flops", "0"], "model_flops is 0"),
+    ([*GIVEN, "--model-flops", "inf"], "model_flops is inf"),
+    (["replay", __file__], "not HLO"),
     ([*GIVEN, "--out", ""], "--out is empty"),
 )
 

@@ -87,6 +87,8 @@ def test_a_source_is_the_innermost_line_of_the_users_own_code() -> None:
     mine, outer = Frame("/home/me/model.py", 42, "mlp"), Frame("/home/me/train.py", 7, "step")
     metadata = 'metadata={op_name="jit(f)/mul" stack_frame_id=3}'
     assert source(metadata, library, mine, outer) == "model.py:42"
+    ours = Frame("/home/me/tpusim/tpusim/xla/compiling.py", 75, "compile")
+    assert source(metadata, library, ours, mine, outer) == "model.py:42"
     assert source(metadata, library) == "linear.py:80"
     assert source(metadata) == ""
     assert source("", mine) == ""

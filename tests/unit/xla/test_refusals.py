@@ -53,6 +53,46 @@ def test_what_is_not_of_the_compiler_passes_through() -> None:
         raise ValueError("mine")
 
 
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "One of pjit arguments with pytree key path a is incompatible with its sharding "
+            "annotation NamedSharding(mesh=Mesh('x': 4), spec=P(None, None, 'x'), "
+            "memory_kind=device): Sharding is only valid for values of rank at least 3, but was "
+            "applied to a value of rank 2",
+            "step: the sharding P(None, None, 'x') is for at least 3 dimensions, and its array has "
+            "2; leave the others out",
+        ),
+        (
+            "in_shardings leaf specifications are expected to be PartitionSpec instances or None, "
+            "but got x",
+            "expected to be PartitionSpec instances or None, but got x; see in_shardings",
+        ),
+        (
+            "Received incompatible devices for jitted computation. Got ids [0, 1]",
+            "step: a sharding is over other devices than the mesh; write a bare PartitionSpec",
+        ),
+        (
+            "pytree structure error: different types at key path\n    pjit out_shardings\n\nso",
+            "different types at key path out_shardings; see in_shardings",
+        ),
+    ],
+)
+def test_shardings_that_do_not_fit_are_one_sentence(said: str, sentence: str) -> None:
+    with pytest.raises(CompileError) as raised, refusals.misfit("step"):
+        raise ValueError(said)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("axes", [{"x": -16}, {"x": "16"}, {"x": 16.0}, {1: 16}, "x=16", (16,)])
+def test_a_mesh_is_sizes_by_name(axes: object) -> None:
+    pytest.importorskip("libtpu")
+    with pytest.raises(CompileError, match=r"sizes of axes by name, such as {'fsdp': 16}"):
+        ts.xla.make_mesh(POD, axes)  # type: ignore[arg-type]
+
+
 def test_several_slices_are_spelled_as_they_print() -> None:
     pod = ts.Slice("v5e", "4x4", num_slices=2)
     assert topology.as_slice("v5e:4x4 x 2") == topology.as_slice(str(pod)) == pod
