@@ -9,7 +9,7 @@ from tpusim.errors import PlanError, nearest
 from tpusim.hardware import Placement, Slice
 from tpusim.hardware.placement import check_mesh
 from tpusim.lines import core_records, operation_of
-from tpusim.program import Program
+from tpusim.program import Program, counted
 from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
 from tpusim.result import numbers
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tpusim.xla.work import Costs
 
 DEFAULT_COSTS: "Costs" = "model"
+
+MOST_RUNS = 3_000_000
+"""Operations that are run one by one, without folding: some minutes."""
 
 
 def replay(
@@ -106,14 +109,27 @@ def replayed(
     """The result of a program that one device of the pod runs.
 
     unknown: why operations are not understood, by name. held: who holds HBM at its peak, where
-    the compiler says it. The rest is as in `ReplayResult`.
+    the compiler says it. The rest is as in `ReplayResult`. Raises PlanError for model_flops that
+    are not above 0, and for loops that are too long to run without folding.
     """
+    if not fold:
+        _check_length(program)
     timeline = run([cost_program(program, pod, placement)], fold=fold)
     return ReplayResult(
         origin=origin, costs=costs, remarks=remarks, model_flops=model_flops,
         unknown=_unknown(timeline, unknown or {}),
         **numbers(pod, placement, (program,), timeline, held),
     )  # fmt: skip
+
+
+def _check_length(program: Program) -> None:
+    """Raises PlanError for loops that would run, trip by trip, for longer than anyone waits."""
+    runs = sum(times for _, times in counted(program.body))
+    if runs > MOST_RUNS:
+        raise PlanError(
+            f"{program.name} runs {runs:,} operations when each trip of its loops is run, and at "
+            f"most {MOST_RUNS:,} can be; leave out --no-fold (fold=False), whose result is the same"
+        )
 
 
 def _unknown(timeline: Timeline, why: Mapping[str, str]) -> tuple[Unknown, ...]:

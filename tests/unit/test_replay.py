@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from replays import ORIGIN, PROGRAM, UNKNOWN, small_replay
+from replays import ORIGIN, POD, PROGRAM, UNKNOWN, placed, small_replay
 
 from tpusim.errors import PlanError
-from tpusim.replay import costs_of
+from tpusim.program import Loop
+from tpusim.replay import costs_of, replayed
 from tpusim.replay_result import Unknown
 from tpusim.report import document
 
@@ -42,6 +43,18 @@ def test_folding_does_not_show() -> None:
     assert one.timeline.total_ps == other.timeline.total_ps
     assert (one.breakdown_s, one.unknown) == (other.breakdown_s, other.unknown)
     assert str(one) == str(other)
+
+
+def test_loops_of_a_billion_trips_are_folded_or_refused() -> None:
+    loop = next(op for op in PROGRAM.body if isinstance(op, Loop))
+
+    def step(trips: int, fold: bool = True) -> float:
+        long = replace(PROGRAM, body=(replace(loop, trips=trips),))
+        return replayed(long, POD, placed(), origin=ORIGIN, fold=fold).step_time_s
+
+    assert step(10**9) == pytest.approx(step(1000) * 10**6)
+    with pytest.raises(PlanError, match=r"operations when each trip .* leave out --no-fold"):
+        step(10**9, fold=False)
 
 
 def test_what_is_not_understood_has_its_share_of_the_step() -> None:

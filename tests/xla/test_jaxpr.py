@@ -1,5 +1,6 @@
 """FLOPs counted of a function that JAX has traced, against closed forms."""
 
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -87,3 +88,19 @@ def test_a_convolution_and_both_its_gradients_need_the_same(stride: int, padding
     assert counted(convolved, x, w) == one
     gradients = jax.grad(lambda x, w: jnp.square(convolved(x, w)).sum(), (0, 1))
     assert counted(gradients, x, w) == 3 * one
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_splash_attention_counts_what_is_useful(causal: bool) -> None:
+    """Two products forward and four backward; causal ones on half of the scores."""
+    splash = "jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_"
+    kernels, masks = import_module(f"{splash}kernel"), import_module(f"{splash}mask")
+    batch, heads, seq, width = 2, 4, 1024, 128
+    each = (masks.CausalMask if causal else masks.FullMask)((seq, seq))
+    kernel = kernels.make_splash_mha(
+        mask=masks.MultiHeadMask([each] * heads), head_shards=1, q_seq_shards=1
+    )
+    x = jax.ShapeDtypeStruct((batch, heads, seq, width), jnp.bfloat16)
+    seen = (seq + 1) / 2 if causal else seq
+    found = counted(jax.grad(lambda *a: jax.vmap(kernel)(*a).sum(), argnums=(0, 1, 2)), x, x, x)
+    assert found == pytest.approx(6 * 2 * batch * heads * seq * seen * width, rel=1e-3)

@@ -15,6 +15,7 @@ UNSCHEDULED = (
     "the memory peak are of that order, not of the compiler's"
 )
 _DEEPEST = 100
+_LONGEST = 1_000_000
 _LARGEST = 2**62
 """Elements or bytes of one array: more is a slip, and no number of 64 bits."""
 
@@ -61,20 +62,23 @@ def _sorted(computation: Computation, places: dict[str, int]) -> tuple[Instructi
 
 
 def check_calls(computations: Sequence[Computation]) -> None:
-    """Raises FileError where a computation calls itself, through others too, or calls too deep."""
+    """Raises FileError where a computation calls itself, through others too, or calls too much."""
     graph = {
-        computation.name: {
+        computation.name: [
             name
             for instruction in computation.instructions
             if "=%" in instruction.attributes or "={%" in instruction.attributes
             for name in called(instruction)
-        }
+        ]
         for computation in computations
     }
+    sizes = {computation.name: len(computation.instructions) for computation in computations}
     depths: dict[str, int] = {}
     try:
         for name in TopologicalSorter(graph).static_order():
-            depths[name] = 1 + max((depths[inner] for inner in graph.get(name, ())), default=0)
+            inside = graph.get(name, ())
+            depths[name] = 1 + max((depths[inner] for inner in inside), default=0)
+            sizes[name] = sizes.get(name, 0) + sum(sizes[inner] for inner in inside)
     except CycleError as error:
         path = " calls ".join(reversed(error.args[1]))
         raise FileError(f"{path}, which never ends; {INSTEAD}") from error
@@ -83,6 +87,12 @@ def check_calls(computations: Sequence[Computation]) -> None:
         raise FileError(
             f"{deepest} calls {depths[deepest]} computations one inside the other, and compiled "
             f"programs do not reach {_DEEPEST}; {INSTEAD}"
+        )
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    if largest and sizes[largest] > _LONGEST:
+        raise FileError(
+            f"{largest} calls others again and again: it has {sizes[largest]:,} instructions where "
+            f"each call is written out, and compiled programs do not reach {_LONGEST:,}; {INSTEAD}"
         )
 
 

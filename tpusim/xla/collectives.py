@@ -12,6 +12,7 @@ from tpusim.xla.attributes import backend_config, called, target
 from tpusim.xla.groups import Groups, read_groups
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.shapes import HBM, HOST, Shape, arrays
+from tpusim.xla.work import instruction_work, is_free
 
 KINDS: Mapping[str, CollectiveKind] = {
     "all-gather": CollectiveKind.ALL_GATHER,
@@ -94,7 +95,7 @@ def use_of(module: Module, where: Computation, instruction: Instruction) -> Use 
         return _fused(module, instruction)
     if opcode in ("call-start", "async-start"):
         return _called(module, instruction)
-    if opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
+    if opcode in ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"):
         return _copied(instruction)
     if opcode in ("send", "recv"):
         return _sent(instruction)
@@ -243,9 +244,17 @@ def _called(module: Module, start: Instruction) -> Use:
     shape = start.shape
     moved = start.arrays if isinstance(shape, Shape) else arrays(shape[:2])
     if 'async_execution_thread="sparsecore"' in start.attributes:
-        return Use(What.SPARSECORE, Role.START, bytes=_bytes(moved), dtype=_dtype(moved))
+        nbytes = sum(_touched(module, where) for where in _reached(module, start))
+        return Use(What.SPARSECORE, Role.START, bytes=nbytes, dtype=_dtype(moved))
     nbytes = _bytes(array for array in moved if array.space == HBM)
     return Use(What.DMA, Role.START, bytes=nbytes, dtype=_dtype(moved))
+
+
+def _touched(module: Module, where: Computation) -> float:
+    """What a computation reads and writes of HBM itself: of a gather the rows, not the table."""
+    own = [e for e in where.instructions if not (is_free(e) or e.opcode.startswith("call"))]
+    works = [instruction_work(module, where, each) for each in own]
+    return sum(work.read_bytes + work.write_bytes for work in works)
 
 
 def _reached(module: Module, start: Instruction) -> Iterator[Computation]:
@@ -261,10 +270,16 @@ def _reached(module: Module, start: Instruction) -> Iterator[Computation]:
 
 
 def _copied(start: Instruction) -> Use:
-    """A copy between two memories: of HBM with the chip's own, or with the host."""
+    """A copy between two memories: of HBM with the chip's own, or with the host.
+
+    Of a slice and of an update in place only that part crosses.
+    """
     shape = start.shape
     if start.opcode == "copy-start" or isinstance(shape, Shape):
         sides = start.arrays[:2]
+    elif start.opcode == "dynamic-update-slice-start":
+        whole, update = arrays(shape[0])[:2]
+        sides = (replace(update, space=whole.space), update)
     else:
         made = arrays(shape[1])
         sides = (*made, *(replace(array, space=made_of.space) for array, made_of
@@ -349,4 +364,16 @@ def _done(module: Module, where: Computation, instruction: Instruction) -> Use |
     started = use_of(module, where, where[at]) if at in where else None
     if started is None:
         return Use(What.NOTHING, Role.DONE, operand=operand)
+    crosses = instruction.opcode == "send-done" and started.what is What.COLLECTIVE
+    if crosses and _received(where, started.chain):
+        return Use(What.NOTHING, Role.DONE)
     return replace(started, role=Role.DONE, operand=at)
+
+
+def _received(where: Computation, chain: str) -> bool:
+    """Whether what crosses slices is waited for where it arrives.
+
+    The end of its send only says that the host has taken the data over; the network comes after.
+    """
+    received = (each for each in where.instructions if each.opcode == "recv")
+    return any(_sent(each).chain == chain for each in received)

@@ -159,6 +159,10 @@ class _Window:
         return "batch" if pairs == outputs == self.size == size else ""
 
 
+MOST_TAPS = 1_000_000
+"""More taps than a window has that slides; so long a loop takes seconds."""
+
+
 @lru_cache(maxsize=4096)
 def _pairs(
     window: int, stride: int, low: int, dilation: int, spread: int, size: int, outputs: int
@@ -166,10 +170,13 @@ def _pairs(
     """How many (output o, tap w) have `o stride + w spread - low` on an element of the input.
 
     Elements lie at multiples of the dilation below `size x dilation`. The loop is over the shorter
-    of the two: the other's hits are an arithmetic progression.
+    of the two: the other's hits are an arithmetic progression. Raises ValueError where both are
+    longer than any window that slides.
     """
     if window > outputs:
         return _pairs(outputs, spread, low, dilation, stride, size, window)
+    if window > MOST_TAPS:
+        raise ValueError(f"its window has {window:,} taps and {outputs:,} outputs")
     return sum(_hits(w * spread - low, stride, dilation, size, outputs) for w in range(window))
 
 

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tpusim.xla.attention import attention, splash_mask, useful_flops
+from tpusim.xla.module import Instruction
+from tpusim.xla.shapes import Shape
+
 REMAT = "rematted_computation"
 """What JAX calls what a `jax.checkpoint` does again, in names of operations."""
 
@@ -14,9 +18,10 @@ def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
     """FLOPs of all matmuls and convolutions, 2 a multiplication and addition, on all devices.
 
     Loops count their trips, `while` loops of unknown length one; of branches the costlier counts.
-    Inside `shard_map` the shapes are one device's, times its devices. A Pallas kernel counts what
-    its cost estimate says, else its body in each place of its grid. Causal attention counts as the
-    program does it. recomputed: with what `jax.checkpoint` does again.
+    Inside `shard_map` the shapes are one device's, times its devices. Splash attention counts as it
+    does in a compiled program: its useful products, causal ones at half. Another Pallas kernel
+    counts what its cost estimate says, else its body in each place of its grid, and attention that
+    is no kernel as the program does it. recomputed: with what `jax.checkpoint` does again.
     """
     return sum((_flops(eqn, recomputed) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns), 0.0)
 
@@ -32,7 +37,7 @@ def _flops(eqn: Any, recomputed: bool) -> float:
     if name in ("ragged_dot", "ragged_dot_general"):
         return 2.0 * _elements(eqn.invars[0]) * int(eqn.outvars[0].aval.shape[-1])
     if name == "pallas_call":
-        return _kernel(params, recomputed)
+        return _kernel(eqn, recomputed)
     inner = [count_flops(found, recomputed) for found in _inner(params)]
     if name == "scan":
         return float(params["length"]) * sum(inner)
@@ -53,13 +58,30 @@ def _inner(params: Any) -> Iterator[Any]:
                 yield one
 
 
-def _kernel(params: Any, recomputed: bool) -> float:
+def _kernel(eqn: Any, recomputed: bool) -> float:
+    params = eqn.params
+    if "splash" in (name := str(params.get("name"))):
+        return _splash(name, eqn)
     estimate = params.get("cost_estimate")
     if estimate is not None:
         return float(estimate.flops)
     grid = getattr(params.get("grid_mapping"), "grid", ())
     places = prod(size for size in grid if isinstance(size, int))
     return places * sum(count_flops(found, recomputed) for found in _inner(params))
+
+
+def _splash(name: str, eqn: Any) -> float:
+    """Of a kernel of JAX's splash attention, forward or backward."""
+    operands = [_shape(variable) for variable in eqn.invars]
+    made = ", ".join(str(_shape(variable)) for variable in eqn.outvars)
+    kernel = Instruction(name, "custom-call", f"({made})")
+    return useful_flops(kernel, attention(kernel, operands, splash_mask(operands), 0, 0))
+
+
+def _shape(variable: Any) -> Shape:
+    """A shape as compiled programs have it; of its dtype, whether it is a floating-point one."""
+    dtype = "bf16" if "float" in str(variable.aval.dtype) else "s32"
+    return Shape(dtype, tuple(int(size) for size in variable.aval.shape))
 
 
 def _dot(eqn: Any) -> float:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 
 from tpusim.phase import Phase
-from tpusim.xla.attributes import frame_number, source
-from tpusim.xla.module import Instruction, Module
+from tpusim.xla.attributes import frame_number, op_name, source
+from tpusim.xla.module import Computation, Instruction, Module
 
 _CODE = ("jit(", "pjit(")
 """How the names of operations begin; those of arguments and of the compiler's own do not."""
@@ -31,7 +31,8 @@ def is_training(names: Iterable[str]) -> bool:
 def phase_of(name: str, training: bool) -> Phase | None:
     """The pass of an operation; None where its name does not say.
 
-    What a training step does outside the differentiated function is its optimizer's.
+    What a training step does outside the differentiated function is its optimizer's, but for what
+    that function is made from (`before_forward`).
     """
     if not name:
         return None
@@ -44,6 +45,35 @@ def phase_of(name: str, training: bool) -> Phase | None:
     return Phase.OPTIMIZER if name.startswith(_CODE) else None
 
 
+def before_forward(computation: Computation) -> frozenset[str]:
+    """Instructions that the forward pass of a training step is made from: casts of weights, say.
+
+    They stand outside the differentiated function as the optimizer's do, but need no gradient. (Of
+    two steps in one program, the second's forward pass is made from the first's optimizer.)
+    """
+    late = _late(computation)
+    wanted: set[str] = set()
+    for instruction in reversed(computation.instructions):
+        forward = phase_of(op_name(instruction), training=True) is Phase.FORWARD
+        if forward or instruction.name in wanted:
+            wanted.update(instruction.operands)
+    return frozenset(wanted - late)
+
+
+def _late(computation: Computation) -> set[str]:
+    """What depends on the backward pass; constants bear its name too, and do not count."""
+    given: set[str] = set()
+    late: set[str] = set()
+    for instruction in computation.instructions:
+        if instruction.opcode == "parameter" or not given.isdisjoint(instruction.operands):
+            given.add(instruction.name)
+            phase = phase_of(op_name(instruction), training=True)
+            if phase in _LATE or not late.isdisjoint(instruction.operands):
+                late.add(instruction.name)
+    return late
+
+
+_LATE = (Phase.BACKWARD, Phase.RECOMPUTE)
 _FOREIGN = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]tpusim[/\\]xla[/\\]compiling\.py$")
 """Files that are not the user's: packages, and what calls the compiler."""
 

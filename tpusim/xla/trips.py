@@ -23,14 +23,20 @@ MOST = 10**9
 
 
 def trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """How often a `while` of a computation runs its body; None where that cannot be read."""
+    """How often a `while` of a computation runs its body; None where that cannot be read.
+
+    So it is of a counter that goes through more instructions than Python has room for.
+    """
     found = _KNOWN.search(loop.attributes)
     if found:
         return int(found[1])
     for condition in called(loop, "condition"):
         for body in called(loop, "body"):
             if condition in module.computations and body in module.computations:
-                return _counted(module, computation, loop, condition, body)
+                try:
+                    return _counted(module, computation, loop, condition, body)
+                except RecursionError:
+                    return None
     return None
 
 

@@ -30,7 +30,7 @@ from tpusim.xla.laying import Laid
 from tpusim.xla.memory import Change
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.naming import bearer
-from tpusim.xla.passes import phase_of, scope_of, source_of
+from tpusim.xla.passes import before_forward, phase_of, scope_of, source_of
 from tpusim.xla.trips import trips
 from tpusim.xla.work import Costs, instruction_work, is_free
 
@@ -83,7 +83,7 @@ class _Body:
     name those bear that have none. started: the operation of each start, and of
     each chain of instructions that are one collective.
     waiting: what is done before the core goes on. taken, freed: what instructions that are no
-    operation take and free.
+    operation take and free. early: what the forward pass is made from.
     """
 
     walk: Walk
@@ -95,11 +95,15 @@ class _Body:
     waiting: dict[Dep, None] = field(default_factory=dict)
     taken: list[Alloc] = field(default_factory=list)
     freed: list[str] = field(default_factory=list)
+    early: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.early = before_forward(self.computation) if self.walk.training else frozenset()
 
     def lowered(self) -> tuple[Op, ...]:
         """All operations of the computation."""
         for instruction in self.computation.instructions:
-            self.phase = phase_of(op_name(instruction), self.walk.training) or self.phase
+            self.phase = self._phase(instruction, instruction) or self.phase
             change, before = self.walk.held.get(instruction.name, NO_CHANGE), len(self.ops)
             self.taken += change.allocs
             self._enter(instruction)
@@ -137,6 +141,10 @@ class _Body:
         elif use.role is Role.DONE:
             if begun := self._begun(use):
                 self.waiting[Dep(begun)] = None
+            elif use.operand:
+                self.walk.note(
+                    f"{instruction.name} ends what begins elsewhere: nothing waits for it"
+                )
         elif use.what is not What.NOTHING:
             self._transfer(instruction, use)
         elif use.chain:
@@ -225,13 +233,19 @@ class _Body:
         """
         module, bears = self.walk.module, self._bears(instruction)
         own = bears is instruction or bears.name not in self.computation
-        phase = phase_of(op_name(bears), self.walk.training) if own else None
+        phase = self._phase(instruction, bears) if own else None
         return {
             "name": self.walk.unique(instruction.name),
             "phase": phase or self.phase,
             "scope": scope_of(op_name(bears)),
             "source": source_of(module, bears),
         }
+
+    def _phase(self, instruction: Instruction, bears: Instruction) -> Phase | None:
+        """The pass that the name which an instruction bears says."""
+        found = phase_of(op_name(bears), self.walk.training)
+        early = found is Phase.OPTIMIZER and instruction.name in self.early
+        return Phase.FORWARD if early else found
 
     def _bears(self, instruction: Instruction) -> Instruction:
         """The instruction whose name it goes by."""

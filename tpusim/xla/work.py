@@ -93,7 +93,9 @@ def instruction_work(
     """
     try:
         return _work(module, computation, instruction)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         moved = sum(shape.bytes for shape in _arrays(instruction) if shape.space == HBM)
         return InstructionWork(
             model=Vector(0, moved, 0), cycles=None, flops=0, read_bytes=0, write_bytes=moved,

@@ -209,9 +209,18 @@ s = ((bf16[2,4096,4096]{{2,1,0}}), bf16[2,4096,4096]{{2,1,0}},
     u32[]{{:S(8)}}) call-start(p), async_execution_thread="sparsecore", to_apply=%copied
 * d = bf16[2,4096,4096]{{2,1,0}} call-done(s)
 
+rows
+p = f32[32768,1024]{{1,0}} parameter(0)
+i = s32[1024,1]{{1,0}} parameter(1)
+* r = f32[1024,1024]{{1,0}} gather(p, i), slice_sizes={{1,1024}}
+
 main
 a = u32[2,4096,2]{{1,2,0}} parameter(0)
 b = bf16[2,4096,4096]{{2,1,0}} parameter(1)
+t = f32[32768,1024]{{1,0}} parameter(2)
+i = s32[1024,1]{{1,0}} parameter(3)
+h = ((f32[32768,1024]{{1,0}}, s32[1024,1]{{1,0}}), f32[1024,1024]{{1,0}},
+    u32[]{{:S(8)}}) call-start(t, i), async_execution_thread="sparsecore", to_apply=%rows
 g = ((u32[2,4096,2]{{1,2,0}}, token[]), u32[32,4096,2]{{1,2,0}}) call-start(a, t),
     async_execution_thread="sparsecore", to_apply=%inner
 f = ((bf16[2,4096,4096]{{2,1,0}}), bf16[2,4096,4096]{{2,1,0}},
@@ -229,6 +238,7 @@ def test_collectives_and_copies_of_the_sparsecore() -> None:
     )  # fmt: skip
     assert gather.bytes == 1 * MIB
     assert (copy.what, copy.role, copy.bytes) == (What.SPARSECORE, Role.START, 128 * MIB)
+    assert found["h"].bytes == 8 * MIB + 4 * 1024
     assert (found["d"].kind, found["d"].operand) == (Kind.ALL_GATHER, "g")
     assert (found["e"].what, found["e"].operand) == (What.SPARSECORE, "f")
 
@@ -270,7 +280,7 @@ def test_sends_between_slices(
     assert (send.what, send.kind, send.role) == (What.COLLECTIVE, kind, Role.START)
     assert (send.bytes, send.slices) == (2 * MIB, slices)
     assert (found["r"].what, found["r"].chain) == (What.NOTHING, send.chain)
-    assert (found["d"].role, found["d"].operand) == (Role.DONE, "s")
+    assert (found["d"].what, found["d"].chain) == (What.NOTHING, "")
     assert (found["e"].role, found["e"].chain) == (Role.DONE, send.chain)
     assert found["t"].what is What.NOTHING
 
@@ -284,9 +294,24 @@ def test_sends_between_slices(
         ("(f32[1024,1024]{1,0:S(5)}, f32[1024,1024]{1,0}, u32[]) copy-start(a)", "to-host", 4),
         ("(f32[1024,1024]{1,0}, f32[1024,1024]{1,0:S(5)}, u32[]) copy-start(a)", "from-host", 4),
         ("((f32[4096,1024]{1,0}), f32[1024,1024]{1,0:S(1)}, s32[]) slice-start(a)", "dma", 4),
+        (
+            "((f32[32,1024,1024]{2,1,0:S(5)}, f32[1,1024,1024]{2,1,0}, s32[]), "
+            "f32[32,1024,1024]{2,1,0:S(5)}, u32[]) dynamic-update-slice-start(a, b, c)",
+            "to-host", 4,
+        ),
+        (
+            "((f32[32,1024,1024]{2,1,0}, f32[1,1024,1024]{2,1,0:S(1)}, s32[]), "
+            "f32[32,1024,1024]{2,1,0}, u32[]) dynamic-update-slice-start(a, b, c)",
+            "dma", 4,
+        ),
+        (
+            "((f32[32,1024,1024]{2,1,0:S(5)}, s32[]), f32[1,1024,1024]{2,1,0}, u32[]) "
+            "dynamic-slice-start(a, b)",
+            "from-host", 4,
+        ),
         ("(f32[1024,1024]{1,0}, token[]) infeed(t)", "from-host", 4),
     ],
-)
+)  # fmt: skip
 def test_copies_between_memories(line: str, what: str, nbytes: float) -> None:
     found = one(f"main\n* x = {line}")
     assert (str(found.what), found.bytes) == (what, nbytes * MIB)

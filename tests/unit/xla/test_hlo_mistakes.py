@@ -70,6 +70,19 @@ def test_what_contradicts_itself_is_said_with_its_place(main, sentence):
         main_of(main)
 
 
+def test_calls_that_double_at_each_of_many_levels_are_refused_at_once():
+    levels = [f"%f0 (a: {F32}) -> {F32} {{\n ROOT %a = {F32} parameter(0)\n}}"]
+    for at in range(1, 60):
+        before = f"fusion(%b{at}), kind=kLoop, calls=%f{at - 1}"
+        levels.append(
+            f"%f{at} (b: {F32}) -> {F32} {{\n %b{at} = {F32} parameter(0)\n"
+            f" %c{at} = {F32} {before}\n %d{at} = {F32} {before}\n"
+            f" ROOT %e{at} = {F32} add(%c{at}, %d{at})\n}}"
+        )
+    with pytest.raises(FileError, match=r"calls others again and again: it has [0-9,]{20,}"):
+        main_of(f"ROOT %r = {F32} call(%p), to_apply=%f59", "\n\n".join(levels))
+
+
 def test_lines_are_those_of_the_file_below_a_header():
     data = b"// tpusim: {}\n" + main_text(f"ROOT %r = {F32} negat(%p)").encode()
     with pytest.raises(FileError, match="HLO: line 7: jaxlib"):

@@ -24,6 +24,7 @@ from tpusim.program import (
 )
 from tpusim.xla.devices import Devices
 from tpusim.xla.lower import Lowered, lowered
+from tpusim.xla.read import read_module
 
 POD = parse_slice("v5e:2x2")
 
@@ -68,6 +69,30 @@ def test_passes_come_from_names_and_flops_are_of_all_devices() -> None:
     assert found["dot"].flops.model == 0
 
 
+def test_what_crosses_slices_is_waited_for_where_it_arrives() -> None:
+    module = read_module((DATA / "pipeline_v5e_2x2_x4.hlo.gz").read_bytes())
+    pod = parse_slice("v5e:2x2 x 4")
+    program = lowered(module, pod, Devices.in_order(pod)).program
+    bodies = (op.body for op in program.body if isinstance(op, Loop))
+    forward = next(body for body in bodies if any(op.name == "send.17" for op in body))
+    plain = [op for op in forward if not isinstance(op, Loop)]
+    waits = {dep.op: op.name for op in plain for dep in op.deps if dep.op.startswith("send")}
+    assert waits == {
+        "send.17": "constant_dynamic-update-slice_fusion.8",
+        "send.16": "select_dynamic-update-slice_fusion.2",
+        "send.15": "select_maximum_fusion.3",
+    }
+
+
+def test_casts_of_weights_before_the_forward_pass_belong_to_it() -> None:
+    module = read_module((DATA / "encoder_v4_2x2x4.hlo.gz").read_bytes())
+    pod = parse_slice("v4:2x2x4")
+    body = lowered(module, pod, Devices.in_order(pod)).program.body
+    first = next(at for at, op in enumerate(body) if isinstance(op, Loop))
+    assert {op.phase for op in body[:first] if not isinstance(op, Loop)} == {Phase.FORWARD}
+    assert body[-2].phase is Phase.OPTIMIZER
+
+
 def test_operations_without_a_name_bear_that_of_their_loop() -> None:
     start = program("ring").program.body[0].body[0]
     assert start.phase is Phase.BACKWARD
@@ -100,6 +125,13 @@ def test_a_conditional_runs_its_costliest_branch_and_says_so() -> None:
     assert [op.name for op in found.program.body] == ["little", "little (2)", "much"]
     (note,) = (note for note in found.notes if "conditional" in note)
     assert note == "conditional either runs large, the costliest of its 2 branches"
+
+
+def test_an_end_without_a_beginning_in_sight_is_noted() -> None:
+    text = (DATA / "by_hand" / "ring.hlo").read_text("utf-8")
+    text = text.replace("collective-permute-done(%start)", "copy-done(%x)")
+    found = lowered(module_of(text), POD, Devices.in_order(POD))
+    assert "done ends what begins elsewhere: nothing waits for it" in found.notes
 
 
 def test_the_compilers_cycles_are_taken_where_they_are_asked_for() -> None:

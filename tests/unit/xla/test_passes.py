@@ -1,10 +1,11 @@
 """Passes and names from `op_name`, as JAX writes it."""
 
 import pytest
+from hlo_lines import module
 
 from tpusim.phase import Phase
 from tpusim.xla.module import Computation, Frame, Instruction, Module
-from tpusim.xla.passes import is_training, phase_of, scope_of, source_of
+from tpusim.xla.passes import before_forward, is_training, phase_of, scope_of, source_of
 
 LAYER = "while/body/closed_call"
 
@@ -32,6 +33,24 @@ def test_all_of_an_inference_is_forward() -> None:
     assert phase_of("jit(decode)/while/body/dot_general", training=False) is Phase.FORWARD
     assert not is_training(["jit(decode)/mul", "jit(decode)/jvp()/mul"])
     assert is_training(["jit(step)/transpose(jvp(f))/mul"])
+
+
+STEPS = """
+main
+p = f32[8]{0} parameter(0)
+zero = s32[] constant(0), metadata={op_name="jit(step)/transpose(jvp())/neg"}
+cast = bf16[8]{0} convert(p), metadata={op_name="jit(step)/convert_element_type"}
+moved = bf16[8]{0} copy(cast)
+up = bf16[8]{0} dynamic-slice(moved, zero), metadata={op_name="jit(step)/jvp()/neg"}
+down = bf16[8]{0} negate(up), metadata={op_name="jit(step)/transpose(jvp())/neg"}
+new = f32[8]{0} add(p, down), metadata={op_name="jit(step)/sgd/add"}
+again = bf16[8]{0} convert(new), metadata={op_name="jit(step)/convert_element_type"}
+* second = bf16[8]{0} negate(again), metadata={op_name="jit(step)/jvp()/neg"}
+"""
+
+
+def test_what_the_forward_pass_is_made_from_comes_before_it() -> None:
+    assert before_forward(module(STEPS).main) == {"p", "zero", "cast", "moved", "up"}
 
 
 @pytest.mark.parametrize(

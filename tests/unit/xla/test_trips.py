@@ -109,3 +109,13 @@ def test_a_body_and_a_condition_are_told_apart() -> None:
     assert called(loop, "body") == ("body",)
     assert called(loop, "condition") == ("condition",)
     assert called(loop) == ("condition", "body")
+
+
+def test_a_counter_that_goes_through_thousands_of_instructions_is_not_read() -> None:
+    text = LOOP.format(
+        start=0, bound=8, step=1, direction="LT", compared="%count, %bound", ahead="", known=""
+    )
+    steps = [f"  %n{at} = s32[] copy(%{f'n{at - 1}' if at else 'next'})" for at in range(3000)]
+    text = text.replace("  %copied = s32[] copy(%next)", "\n".join(steps))
+    module = module_of(text.replace("%copied", "%n2999"))
+    assert trips(module, module.main, module.main[module.main.root]) is None

@@ -10,6 +10,7 @@ from tpusim.xla.work import InstructionWork, instruction_work, is_free, work_of
 
 LAYOUT = "{1,0:T(8,128)(2,1)}"
 MATRIX = 1024 * 1024 * 2
+SQUARE = "f32[1024,1024]{1,0}"
 
 
 def work(text: str, name: str = "") -> InstructionWork:
@@ -311,3 +312,24 @@ def test_a_window_over_the_whole_row_is_one_reduction(window: str, operations: i
     * y = f32[64,128]{{1,0}} reduce-window(x, zero), window={{size={window}}}, to_apply=add
     """)
     assert found.model.flops == operations * 64 * 128
+
+
+def test_a_fusion_that_renames_thousands_of_times_costs_its_bytes() -> None:
+    names = [f"b{at} = {SQUARE} bitcast({f'b{at - 1}' if at else 'a'})" for at in range(3000)]
+    inside = "\n".join(["fused", f"a = {SQUARE} parameter(0)", *names])
+    found = work(
+        f"{inside}\n\nmain\np = {SQUARE} parameter(0)\n* z = {SQUARE} fusion(p), calls=fused"
+    )
+    assert (found.understood, found.write_bytes) == (False, 4 * 1024 * 1024)
+
+
+def test_a_window_of_a_billion_taps_is_not_counted_one_by_one() -> None:
+    long = 10**9
+    found = work(
+        f"main\nx = bf16[8,{long},16]{{2,1,0}} parameter(0)\n"
+        f"w = bf16[{long},16,8]{{2,1,0}} parameter(1)\n"
+        f"* z = bf16[8,{long},8]{{2,1,0}} convolution(x, w), "
+        f"window={{size={long} pad={long // 2}_{long // 2 - 1}}}, dim_labels=b0f_0io->b0f"
+    )
+    assert (found.understood, found.flops) == (False, 0)
+    assert "1,000,000,000 taps" in found.note

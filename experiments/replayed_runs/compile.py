@@ -1,0 +1,91 @@
+"""Compile a measured training run in plain JAX at its real size, and keep the HLO.
+
+    python compile.py MAR-speed-1.2B-adamw --out programs
+
+The id is that of a row of tests/validation/training_runs.csv. The training step is that of
+experiments/compiled_memory/step.py with the plan that `tpusim validate` makes of the row. It needs
+`tpusim[xla]`, and of a core and 3 GB of memory one to five minutes a program.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent / "compiled_memory"))
+
+import jax  # noqa: E402
+from step import Step  # noqa: E402
+
+import tpusim as ts  # noqa: E402
+from tpusim.validation.measured import measured_runs  # noqa: E402
+from tpusim.validation.read import read_rows  # noqa: E402
+from tpusim.validation.words import setup  # noqa: E402
+
+TABLE = ROOT / "tests/validation/training_runs.csv"
+BATCH = ("dcn_data", "dcn_fsdp", "data", "fsdp")
+LANES = 128
+FLAGS = {"TR-v6e-Llama3.1-8B-8": "--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"}
+"""Flags of libtpu without which a run's program is another: this one had no collective matmuls."""
+
+
+class Tied(Step):
+    """A step whose logits take the table of embeddings."""
+
+    def weights(self):
+        """Without a head."""
+        return {name: w for name, w in super().weights().items() if name != "head"}
+
+    def loss(self, weights, ids):
+        """The head is the table."""
+        return super().loss({**weights, "head": weights["embedding"].T}, ids)
+
+
+def program(run):
+    """The compiled step of a measured run."""
+    given = setup(run)
+    mesh = ts.xla.make_mesh(given.pod, given.plan.mesh)
+    model = given.model
+    if model.vocab % mesh.shape.get("tensor", 1):
+        whole = LANES * mesh.shape["tensor"]
+        model = replace(model, vocab=-(-model.vocab // whole) * whole)
+    plan = asdict(given.plan)
+    plan["rules"] = {"act_batch": tuple(a for a in BATCH if a in mesh.shape), **plan["rules"]}
+    tables = {"model": asdict(model), "plan": plan}
+    step = (Tied if model.tied_embeddings else Step)(tables, mesh)
+    state = step.state()
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    made = ts.xla.compile(
+        step, state, step.ids(), slice=given.pod, mesh=mesh, donate=0, out_shardings=shardings,
+        name=run.id,
+    )  # fmt: skip
+    return replace(made, data=without_folders(made.data))
+
+
+def without_folders(data):
+    """HLO that names the files of this project and of jax from where they begin."""
+    for folder in (ROOT, Path(jax.__file__).parents[1]):
+        data = data.replace(f'"{folder}/'.encode(), b'"')
+    return data
+
+
+def main():
+    """Compile the run that is named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("id")
+    parser.add_argument("--out", type=Path, default=HERE / "programs")
+    given = parser.parse_args()
+    if given.id in FLAGS:
+        os.environ["LIBTPU_INIT_ARGS"] = FLAGS[given.id]
+    runs = {run.id: run for run in measured_runs(*read_rows(TABLE))[0]}
+    made = program(runs[given.id])
+    given.out.mkdir(parents=True, exist_ok=True)
+    made.save(given.out / f"{given.id}.hlo.gz")
+    print(made)
+
+
+if __name__ == "__main__":
+    main()

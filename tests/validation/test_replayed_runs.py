@@ -1,0 +1,69 @@
+"""Measured training runs, compiled at their real size and replayed: how wrong the step is.
+
+experiments/replayed_runs says how the programs were made, and has the runs that are not here.
+"""
+
+import math
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import tpusim as ts
+from tpusim.replay_result import ReplayResult
+from tpusim.validation.measured import measured_runs
+from tpusim.validation.read import read_rows
+
+pytest.importorskip("jaxlib.xla_client")
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "experiments/replayed_runs/programs"
+MEASURED = {
+    run.id: run.step_s
+    for run in measured_runs(*read_rows(ROOT / "tests/validation/training_runs.csv"))[0]
+}
+CHOICES = ("model", "compiler")
+BOUNDS = {
+    "AX-v5p-honeycrisp3B-1024": (-9, 3),
+    "MAR-speed-1.2B-adamw": (1, 49),
+    "MAR-speed-130M-adamw": (4, 72),
+    "MAR-speed-400M-cautious": (-7, 54),
+    "MT-v5e-32B-1x": (6, 16),
+    "TP-v6e-L3-8B-GBS512": (-13, 8),
+}
+"""Signed errors of the step in percent, by the model's costs and by the compiler's estimates: those
+of today, rounded away from zero."""
+
+
+@cache
+def replayed(name: str, costs: str) -> ReplayResult:
+    return ts.simulate(ts.xla.load(PROGRAMS / f"{name}.hlo.gz"), costs=costs)
+
+
+def error(name: str, costs: str) -> float:
+    """In percent."""
+    return 100 * (replayed(name, costs).step_time_s / MEASURED[name] - 1)
+
+
+@pytest.mark.parametrize("costs", CHOICES)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_step_is_as_wrong_as_it_was(name: str, costs: str) -> None:
+    """No worse; and an error that is smaller by more than a point is to be written down."""
+    bound = BOUNDS[name][CHOICES.index(costs)]
+    assert 0 <= math.copysign(1, bound) * (bound - error(name, costs)) <= 2
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_all_of_the_program_is_understood(name: str) -> None:
+    assert not replayed(name, "model").unknown
+
+
+def test_the_default_is_the_choice_that_errs_less() -> None:
+    errors = {costs: median(abs(error(name, costs)) for name in BOUNDS) for costs in CHOICES}
+    assert errors["model"] < errors["compiler"]
+    assert ts.simulate(ts.xla.load(PROGRAMS / f"{next(iter(BOUNDS))}.hlo.gz")).costs == "model"
+
+
+def test_each_program_has_a_bound() -> None:
+    assert {path.name.removesuffix(".hlo.gz") for path in PROGRAMS.iterdir()} == set(BOUNDS)
