@@ -68,5 +68,5 @@ def test_of_stages_it_is_the_mean(schedule: str) -> None:
 def test_the_table_fits_its_width() -> None:
     text = str(explain_lines(small_replay()))
     assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith("lines       the 4 most expensive of 4 lines of your code\n")
+    assert text.startswith("lines       all 4 lines of your code\n")
     assert "model.py:12" in text.splitlines()[2]

@@ -124,18 +124,22 @@ def replay(
     costs: Annotated[
         str | None,
         typer.Option(
-            "--costs", metavar="WHOSE", help="Seconds of work: compiler (its estimates), or model."
+            "--costs", metavar="WHOSE",
+            help="Seconds of work: model (of shapes, the default), or compiler (its estimates).",
         ),
     ] = None,
     model_flops: Annotated[
         float | None,
         typer.Option(
-            "--model-flops", metavar="N", help="FLOPs of a step without recomputation, for the MFU."
+            "--model-flops", metavar="N",
+            help="FLOPs of a step on all devices, without recomputation, for the MFU.",
         ),
     ] = None,
     mesh: Annotated[
         str | None,
-        typer.Option("--mesh", metavar="AXES", help="Its mesh, if unknown: fsdp=256,tensor=8."),
+        typer.Option(
+            "--mesh", metavar="AXES", help="Its mesh, if the file does not say: fsdp=256,tensor=8."
+        ),
     ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Show what the simulation cost.")] = False,
     fold: Annotated[
@@ -146,7 +150,7 @@ def replay(
         str | None, typer.Option("--explain", metavar="WHAT", help="Show why: lines, collectives.")
     ] = None,
 ) -> str:  # fmt: skip
-    """Replay a compiled program on the slice that it was compiled for."""
+    """Replay what the TPU compiler made of a JAX program (extra: xla)."""
     from tpusim.cli.replaying import replaying
 
     return replaying(
@@ -185,7 +189,7 @@ def sweep(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
     ] = None,
 ) -> str:
-    """Simulate many plans: mesh shapes, placements, and values of the plan."""
+    """Simulate many plans: mesh shapes, placements, any values."""
     from tpusim.cli.sweeping import sweeping
 
     return sweeping(path, settings or (), _folder(out, "table"), workers)

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
 
 CLOSE = 7.0
 LETTER = 5.2
+LOWER = (-23, -34, -45, -56)
 NARROWER = 0.72
-"""Typographic points: how close two points are labelled as one, and the width of a letter; and a
-share of the width of the axes."""
+"""Typographic points: how close two points are labelled as one, the width of a letter, and where a
+text stands that has no place nearer; and a share of the width of the axes."""
 
 
 def places(ax: "Axes", points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -53,26 +54,27 @@ def _apart(one: Box, other: Box) -> bool:
     return one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
 
 
-def labels(where: Sequence[tuple[float, float]]) -> list[tuple[int, str, tuple[float, float]]]:
+def labels(
+    where: Sequence[tuple[float, float]], edge: float
+) -> list[tuple[int, str, tuple[float, float]]]:
     """For each cluster its first point, its text and the text's centre relative to that point.
 
-    The text stands below, above, right or left of the point: the first side where it touches
-    neither a point nor another text. Not above it, where the roof is.
+    The text stands below, right or left of the point, or lower: the first place where it touches
+    neither a point nor another text, nor passes `edge` to the right. Not above, where the roof is.
     """
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in where]
     found: list[tuple[int, str, tuple[float, float]]] = []
     for group in clusters(where):
         text, (x, y) = ranges(group), where[group[0] - 1]
         wide = LETTER * len(text) / 2
-        shifts: list[tuple[float, float]] = [
-            (0, -12),
-            (wide + 8, 0),
-            (-wide - 8, 0),
-            (0, -23),
-            (0, -34),
-        ]
+        beside = [(wide + 8, 0), (-wide - 8, 0)]
+        lower = [(a, b) for b in LOWER for a in (0, wide + 8, -wide - 8)]
+        shifts: list[tuple[float, float]] = [(0, -12), *beside, *lower]
         boxes = [(x + a - wide, y + b - 5, x + a + wide, y + b + 5) for a, b in shifts]
-        free = (at for at, box in enumerate(boxes) if all(_apart(box, other) for other in taken))
+        free = (
+            at for at, box in enumerate(boxes)
+            if box[2] <= edge and all(_apart(box, other) for other in taken)
+        )  # fmt: skip
         chosen = next(free, 0)
         taken.append(boxes[chosen])
         found.append((group[0], text, shifts[chosen]))

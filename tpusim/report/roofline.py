@@ -7,8 +7,8 @@ from tpusim.lines import operations
 from tpusim.phase import Phase
 from tpusim.program import Compute, Estimate, Several, Single, Vector, Work, counted
 from tpusim.report.canvas import EDGE, SMALL, beside, device_of, head, legend, new_figure, quiet
-from tpusim.report.palette import INK, styles
-from tpusim.report.places import labels, places
+from tpusim.report.palette import INK, MUTED, styles
+from tpusim.report.places import LOWER, labels, places
 from tpusim.report.timeline import short
 from tpusim.result import PICO, Result
 from tpusim.units import format_rate
@@ -22,8 +22,11 @@ LARGEST = 12
 MARKERS = {"vector": "s", "attention": "D", "convolution": "^"}
 MANY = 2000
 LONGEST = 40
-"""Operations in the figure; markers that are no circle; a ratio that has room for few ticks; and
-letters of a name."""
+LEADER = {"arrowstyle": "-", "linewidth": 0.6, "color": MUTED, "shrinkA": 1.0, "shrinkB": 3.0}
+FAR, FAINT = 200, 1e-6
+"""Operations in the figure; markers that are no circle; a ratio that has room for few ticks;
+letters of a name; the line from a point to a number that is far from it; the most intensity that
+has a place, in those of the ridge; and the least share of the peak that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class Roofline:
         """The most FLOP/s at that intensity: `min(peak, intensity x bandwidth)`."""
         return min(self.peak_flops, intensity * self.hbm_bandwidth)
 
+    @property
+    def farthest(self) -> float:
+        """The most intensity that a figure has a place for."""
+        return FAR * self.peak_flops / self.hbm_bandwidth
+
     def reached(self, point: Point) -> float:
         """The share of the roof that an operation reaches."""
         return point.flops_per_s / self.roof(point.intensity)
@@ -67,7 +75,7 @@ class Roofline:
 def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
     """The operations with the largest total time, against peak and nominal HBM bandwidth.
 
-    Of a pipeline they are those of the fullest stage.
+    Of a pipeline they are those of the fullest stage. What only moves data is left out.
     """
     device, devices = result.pod.chip.device, result.pod.devices // len(result.programs)
     times: dict[str, tuple[int, int]] = {}
@@ -90,11 +98,13 @@ def roofline_data(result: Result, largest: int = LARGEST) -> Roofline:
             points.append(
                 Point(name, phase, kinds[name], count, seconds, flops / moved, flops / seconds)
             )
-    points.sort(key=lambda point: -point.seconds)
     works = [op.work for ops in computed.values() for op, _ in ops]
     dtypes = {"bf16", *(dtype for work in works for dtype in _dtypes(work))}
     fastest = max(sorted(dtypes), key=device.peak)
-    return Roofline(tuple(points[:largest]), device.peak(fastest), device.hbm_bandwidth, fastest)
+    peak = device.peak(fastest)
+    shown = (point for point in points if point.flops_per_s >= FAINT * peak)
+    most = sorted(shown, key=lambda point: -point.seconds)[:largest]
+    return Roofline(tuple(most), peak, device.hbm_bandwidth, fastest)
 
 
 def _dtypes(work: Work) -> tuple[str, ...]:
@@ -116,26 +126,30 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     """Draw `roofline_data` on `ax`, or on a new figure; returns the axes.
 
     Points too close to be told apart are one point, with the numbers of all. The numbers are those
-    of the list beside the axes.
+    of the list beside the axes. What reads and writes next to no HBM, as its data is on the chip,
+    stands at the edge.
     """
     data = roofline_data(result)
     ax = new_figure(9.6, 3.9).add_subplot() if ax is None else ax
     _frame(ax, data)
     known = styles(point.label for point in data.points)
-    for point in data.points:
+    at = [(min(point.intensity, data.farthest), point.flops_per_s) for point in data.points]
+    for point, place in zip(data.points, at, strict=True):
         ax.plot(
-            point.intensity, point.flops_per_s, MARKERS.get(point.label, "o"), markersize=7,
+            *place, MARKERS.get(point.label, "o"), markersize=7,
             color=known[point.label].face, markeredgecolor=INK, markeredgewidth=EDGE, zorder=4,
         )  # fmt: skip
-    where = places(ax, [(point.intensity, point.flops_per_s) for point in data.points])
-    for first, text, shift in labels(where):
-        point = data.points[first - 1]
+    *where, (edge, _) = places(ax, [*at, (ax.get_xlim()[1], data.peak_flops)])
+    for first, text, shift in labels(where, edge):
         ax.annotate(
-            text, (point.intensity, point.flops_per_s), xytext=shift, ha="center", va="center",
+            text, at[first - 1], xytext=shift, ha="center", va="center",
             textcoords="offset points", fontsize=SMALL, color=INK, zorder=5,
+            arrowprops=LEADER if shift[1] in LOWER else None,
         )  # fmt: skip
     _list(ax, result, data)
-    ax.set_xlabel("intensity [FLOP/B of HBM]", color=INK)
+    beyond = any(point.intensity > data.farthest for point in data.points)
+    more = "; at the edge: data on the chip" if beyond else ""
+    ax.set_xlabel(f"intensity [FLOP/B of HBM]{more}", color=INK)
     ax.set_ylabel("reached by one device [TFLOP/s]", color=INK)
     quiet(ax, grid="both")
     share = max((p.flops_per_s for p in data.points), default=0) / data.peak_flops
@@ -148,7 +162,7 @@ def _frame(ax: "Axes", data: Roofline) -> None:
     """The roofs, on axes that hold them, the ridge and all points."""
     ridge = data.peak_flops / data.hbm_bandwidth
     places = [ridge, *(point.intensity for point in data.points)]
-    low, high = min(places) / 4, max(places) * 4
+    low, high = min(places) / 4, min(max(places), data.farthest) * 4
     floor = min([data.roof(low), *(point.flops_per_s for point in data.points)]) / 2
     ax.set_xscale("log")
     ax.set_yscale("log")

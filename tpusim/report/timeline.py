@@ -160,11 +160,15 @@ def _core_row(
 
 
 def _name_bar(ax: "Axes", text: str, middle: float, room: float, style: Style) -> None:
-    """The text along the bar, or upright; nothing where there is no room (in points) for either."""
+    """The text along the bar, or upright; nothing where there is no room (in points) for either.
+
+    Of a line of code that has no room its number alone may have some.
+    """
     needed = LETTER * len(text) + 4
     upright = room < needed
     if upright and (room < TEXT + 3 or needed > CORE_HEIGHT * INCHES * 72):
-        return
+        line = re.search(r".(:\d+)$", text)
+        return _name_bar(ax, line[1], middle, room, style) if line else None
     face = style.face if style.hatch else "none"
     ax.text(
         middle, CORE_HEIGHT / 2, text, fontsize=TEXT, color=style.text, ha="center", va="center",

@@ -203,9 +203,42 @@ def test_numbers_that_follow_one_another_are_a_range(numbers: list[int], text: s
 def test_points_that_are_close_share_a_label_and_labels_stay_apart() -> None:
     where = [(50.0, 50.0), (52.0, 49.0), (62.0, 50.0), (200.0, 50.0)]
     assert clusters(where) == [[1, 2], [3], [4]]
-    placed = {text: (where[first - 1], shift) for first, text, shift in labels(where)}
+    placed = {text: (where[first - 1], shift) for first, text, shift in labels(where, 300.0)}
     assert placed["4"][1] == (0, -12)
     assert placed["1, 2"][1] != placed["3"][1] or abs(50.0 - 62.0) > 20
+    left = {text: shift[0] for _, text, shift in labels([(200.0, 50.0), (200.0, 41.0)], 203.0)}
+    assert left["1"] < 0
+
+
+def test_crowded_labels_do_not_touch() -> None:
+    where = [(100.0 + 9 * at, 90.0) for at in range(7)]
+    found = labels(where, 300.0)
+    boxes = [
+        (x + a - 2.6 * len(text), y + b - 5, x + a + 2.6 * len(text), y + b + 5)
+        for first, text, (a, b) in found
+        for x, y in [where[first - 1]]
+    ]
+    for at, one in enumerate(boxes):
+        for other in boxes[at + 1 :]:
+            assert (
+                one[2] <= other[0]
+                or other[2] <= one[0]
+                or one[3] <= other[1]
+                or (other[3] <= one[1])
+            )
+
+
+def test_what_is_on_the_chip_stands_at_the_edge_of_the_roofline() -> None:
+    data = roofline_data(result())
+    first = replace(data.points[0], intensity=1e12)
+    with pytest.MonkeyPatch.context() as patch:
+        changed = replace(data, points=(first, *data.points[1:]))
+        patch.setattr("tpusim.report.roofline.roofline_data", lambda _: changed)
+        ax = plot_roofline(result())
+    assert max(line.get_xdata()[0] for line in ax.lines) == data.farthest
+    assert ax.get_xlim()[1] == 4 * data.farthest
+    assert "data on the chip" in ax.get_xlabel()
+    assert "data on the chip" not in plot_roofline(result()).get_xlabel()
 
 
 @pytest.mark.parametrize(
