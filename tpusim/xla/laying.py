@@ -7,27 +7,24 @@ these are such parts. What no parts make is listed device by device.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from math import prod
 
 import numpy as np
 
 from tpusim.errors import PlanError
-from tpusim.hardware import DIE, Placement, Slice, Span
+from tpusim.hardware import Placement, Slice, Span
 from tpusim.hardware.listed import Listed
 from tpusim.hardware.placement import DCN_PREFIX
+from tpusim.xla.axes import Axes, axes_of, merged
 from tpusim.xla.devices import Devices, Places, check_count
 from tpusim.xla.groups import Groups, Ids
+from tpusim.xla.torus import SLICES, Parts, Torus, mesh_parts
 
 RARE = 10
 """Groups that occur so many times less than the most frequent ones do not make axes first."""
 
-SLICES = -2
-"""The number of the dimension that the slices are."""
-
-Parts = tuple[Span, ...]
 _Key = tuple[bool, tuple[int, ...], bytes]
 
 
@@ -89,7 +86,7 @@ def laid(
     for groups in module_groups:
         counts[groups.key] += 1
         every.setdefault(groups.key, groups)
-    whole = torus = _Torus.of(devices, pod)
+    whole = torus = Torus.of(devices, pod)
     last = max((int(groups.ids.max(initial=0)) for groups in every.values()), default=0)
     if last >= len(devices):
         raise PlanError(
@@ -97,17 +94,18 @@ def laid(
             "give the HLO as the compiler printed it"
         )
     if last < len(devices) // pod.num_slices:
-        torus = _Torus.of(devices.of_slice(), pod)
+        torus = Torus.of(devices.of_slice(), pod)
     wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
     made = _often({parts: counts[key] for key, parts in wanted.items() if parts})
-    atoms = _atoms(whole.lengths, [*_mesh_parts(mesh or {}, whole), *made])
+    atoms = axes_of(whole.lengths, [*mesh_parts(mesh or {}, whole), *made])
     listed: dict[str, Listed] = {}
     known = {}
     for key, groups in every.items():
         axes = None if groups.pairs else atoms.axes(wanted[key])
-        known[key] = (
-            _listed(groups, wanted.get(key), torus, atoms, listed) if axes is None else axes
-        )
+        if axes is None:
+            along = _along(groups.ids, atoms, torus, mesh if torus is whole else None)
+            axes = _listed(groups, wanted.get(key), torus, along, listed)
+        known[key] = axes
     sizes = tuple((name, prod(part.size for part in parts)) for name, parts in atoms.named)
     spans = tuple((name, tuple(part for part in parts if part.dim != SLICES))
                   for name, parts in atoms.named)  # fmt: skip
@@ -149,14 +147,14 @@ def implied_mesh(module_groups: Iterable[Groups], count: int) -> tuple[int, ...]
 
     count: devices of a slice, with as many ids in a row each.
     """
-    line = _Torus(np.arange(count)[:, None], {0: count}, np.zeros((0, 0), dtype=np.intp))
+    line = Torus(np.arange(count)[:, None], {0: count}, np.zeros((0, 0), dtype=np.intp))
     found: Counter[Parts] = Counter()
     for groups in module_groups:
         ids = groups.ids[(groups.ids < count).all(axis=1)]
         parts = None if groups.pairs else line.parts(ids)
         if parts:
             found[parts] += 1
-    atoms = _atoms(line.lengths, _often(found))
+    atoms = axes_of(line.lengths, _often(found))
     spans = [span for _, parts in atoms.named for span in parts]
     return tuple(span.size for span in sorted(spans, key=lambda span: -span.stride))
 
@@ -174,196 +172,27 @@ def _often(counts: Mapping[Parts, int]) -> list[tuple[None, Parts]]:
     return [(None, parts) for parts in sorted(counts, key=late)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Torus:
-    """The devices' places along each dimension longer than one, [device, dimension]."""
+def _along(ids: Ids, atoms: Axes, torus: Torus, mesh: Mapping[str, int] | None) -> tuple[str, ...]:
+    """The axes in which members of a group differ: the user's own where no slices are crossed.
 
-    places: Places
-    lengths: Mapping[int, int]
-    whole: Places
-
-    @classmethod
-    def of(cls, devices: Devices, pod: Slice) -> "_Torus":
-        numbers = (SLICES, *range(len(pod.topology.dims)), DIE)
-        slices = len(np.unique(devices.places[:, 0]))
-        sizes = (slices, *pod.topology.dims, pod.chip.devices)
-        lengths = {dim: size for dim, size in zip(numbers, sizes, strict=True) if size > 1}
-        kept = [at for at, size in enumerate(sizes) if size > 1]
-        return cls(devices.places[:, kept], lengths, devices.places)
-
-    def parts(self, ids: Ids) -> Parts | None:
-        """The parts of which each of these groups is the product; None if there are none."""
-        if ids.size != len(self.places) or len(np.unique(ids)) != ids.size:
-            return None
-        members = self.places[ids]
-        first = members[0]
-        found: list[Span] = []
-        for column, (dim, length) in enumerate(self.lengths.items()):
-            digits = _digits(np.unique(first[:, column]), dim, length)
-            if digits is None:
-                return None
-            found += digits
-        if prod(part.size for part in found) != ids.shape[1]:
-            return None
-        rest = members.copy()
-        for column, dim in enumerate(self.lengths):
-            for part in (part for part in found if part.dim == dim):
-                rest[..., column] -= members[..., column] // part.stride % part.size * part.stride
-        return tuple(found) if (rest == rest[:, :1]).all() else None
-
-    def digit(self, part: Span) -> Places:
-        """The place of each device on a part."""
-        column = list(self.lengths).index(part.dim)
-        return np.asarray(self.places[:, column] // part.stride % part.size)
-
-
-def _digits(values: Places, dim: int, length: int) -> list[Span] | None:
-    """The digits in which places along a dimension differ, lowest first; None if these do not."""
-    left = values - values[0]
-    found: list[Span] = []
-    while len(left) > 1:
-        stride = int(left[1])
-        run = int(np.argmin(np.append(left[: len(left)] == stride * np.arange(len(left)), False)))
-        if len(left) % run or length % (stride * run):
-            return None
-        blocks = left.reshape(-1, run)
-        if (blocks - blocks[:, :1] != left[:run]).any():
-            return None
-        found.append(Span(dim, run, stride))
-        left = blocks[:, 0]
-    return found
-
-
-def _mesh_parts(mesh: Mapping[str, int], torus: _Torus) -> Iterator[tuple[str, Parts | None]]:
-    """The parts of each axis of the user's mesh; None where it is not made of any."""
-    if mesh and prod(mesh.values()) != len(torus.places):
-        written = " x ".join(f"{axis}={size}" for axis, size in mesh.items())
-        raise PlanError(
-            f"the mesh has {written} = {prod(mesh.values())}, but the program is for "
-            f"{len(torus.places)} devices; write the mesh that it was compiled for"
-        )
-    if not mesh:
-        return
-    ids = np.arange(len(torus.places)).reshape(tuple(mesh.values()))
-    for at, (axis, size) in enumerate(mesh.items()):
-        yield axis, torus.parts(np.moveaxis(ids, at, -1).reshape(-1, size))
-
-
-_Cuts = Mapping[int, Sequence[int]]
-"""Where the places along each dimension are cut into digits: 1, the strides, the length."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Atoms:
-    """The axes of the program: parts that always come together, outermost first."""
-
-    named: Sequence[tuple[str, Parts]]
-    cuts: _Cuts
-
-    def axes(self, parts: Parts | None) -> tuple[str, ...] | None:
-        """The axes that together are these parts; None if there are none."""
-        wanted = None if parts is None else _pieces(parts, self.cuts)
-        if wanted is None:
-            return None
-        inside = [(name, _pieces(own, self.cuts) or []) for name, own in self.named if own]
-        inside = [(name, own) for name, own in inside if set(own) <= set(wanted)]
-        whole = sum(len(own) for _, own in inside) == len(wanted)
-        return tuple(name for name, _ in inside) if whole else None
-
-
-def _atoms(
-    lengths: Mapping[int, int], wanted: Iterable[tuple[str | None, Parts | None]]
-) -> _Atoms:  # fmt: skip
-    """The axes that these groups make, in their order, as far as they do not cut one another.
-
-    A group that contains axes made before makes one of what else it has.
+    An axis of the user's may be no part of the torus, as where JAX goes through a small slice as
+    one ring.
     """
-    cuts: _Cuts = {dim: (1, length) for dim, length in lengths.items()}
-    made: list[tuple[str | None, list[Span]]] = []
-    for name, parts in wanted:
-        tried = _cut(cuts, parts or ())
-        if parts is None or tried is None:
-            continue
-        rest = set(_pieces(parts, tried) or ())
-        for _, atom in made:
-            own = set(_pieces(atom, tried) or ())
-            if own & rest and not own <= rest:
-                break
-            rest -= own
-        else:
-            if rest or name:
-                made.append((name, list(rest)))
-                cuts = tried
-    left = {piece for dim, length in lengths.items()
-            for piece in _pieces([Span(dim, length)], cuts) or ()}  # fmt: skip
-    left -= {piece for _, atom in made for piece in _pieces(atom, cuts) or ()}
-    made += [(None, [piece]) for piece in sorted(left, key=_outermost_first)]
-    named = [axis for name, atom in made for axis in _split_axis(name, _merged(atom), lengths)]
-    return _Atoms(named, cuts)
-
-
-def _cut(cuts: _Cuts, parts: Iterable[Span]) -> _Cuts | None:
-    """The cuts, and those at both ends of the parts; None where they are no digits then."""
-    tried = {dim: set(at) for dim, at in cuts.items()}
-    for part in parts:
-        tried[part.dim] |= {part.stride, part.stride * part.size}
-    found = {dim: sorted(at) for dim, at in tried.items()}
-    fits = all(high % low == 0 for at in found.values() for low, high in pairwise(at))
-    return found if fits else None
-
-
-def _pieces(parts: Iterable[Span], cuts: _Cuts) -> list[Span] | None:
-    """The parts cut as the dimensions are; None where a part begins or ends between cuts."""
-    found = []
-    for part in parts:
-        at = cuts[part.dim]
-        low, high = part.stride, part.stride * part.size
-        if low not in at or high not in at:
-            return None
-        inside = [cut for cut in at if low <= cut <= high]
-        found += [Span(part.dim, above // below, below) for below, above in pairwise(inside)]
-    return found
-
-
-def _merged(pieces: Iterable[Span]) -> list[Span]:
-    """Neighbouring parts of a dimension as one, outermost first."""
-    found: list[Span] = []
-    for piece in sorted(pieces, key=_outermost_first, reverse=True):
-        last = found[-1] if found else None
-        if last and last.dim == piece.dim and last.stride * last.size == piece.stride:
-            found[-1] = replace(last, size=last.size * piece.size)
-        else:
-            found.append(piece)
-    return found[::-1]
-
-
-def _outermost_first(part: Span) -> tuple[bool, int, int]:
-    return part.dim == DIE, part.dim, -part.stride
-
-
-def _split_axis(
-    name: str | None, parts: Sequence[Span], lengths: Mapping[int, int]
-) -> Iterator[tuple[str, Parts]]:
-    """An axis on the torus, and `dcn_` before it what of it runs across slices."""
-    across = tuple(part for part in parts if part.dim == SLICES)
-    inside = tuple(part for part in parts if part.dim != SLICES)
-    plain = None if name is None else name.removeprefix(DCN_PREFIX)
-    if across:
-        written = (replace(part, dim=0).written(lengths[SLICES]) for part in across)
-        slices = ",".join("slices" + text.removeprefix("x") for text in written)
-        yield DCN_PREFIX + (plain or slices), across
-    if inside or not across:
-        texts = ",".join(part.written(lengths[part.dim]) for part in inside)
-        yield plain or texts, inside
+    along = tuple(name for name, own in atoms.named if _differ(ids, own, torus))
+    if not mesh or any(name.startswith(DCN_PREFIX) for name in along):
+        return along
+    places = np.unravel_index(ids, tuple(mesh.values()))
+    return tuple(axis for axis, place in zip(mesh, places, strict=True)
+                 if (place != place[:, :1]).any())  # fmt: skip
 
 
 def _listed(
-    groups: Groups, parts: Parts | None, torus: _Torus, atoms: _Atoms, listed: dict[str, Listed]
-) -> tuple[str, ...]:
+    groups: Groups, parts: Parts | None, torus: Torus, along: tuple[str, ...],
+    listed: dict[str, Listed],
+) -> tuple[str, ...]:  # fmt: skip
     """The name under which groups that no axes make, or pairs, are listed; none for no transfer."""
-    along = tuple(name for name, own in atoms.named if _differ(groups.ids, own, torus))
     if parts is not None:
-        spans = tuple(part for part in _merged(parts) if part.dim != SLICES)
+        spans = tuple(part for part in merged(parts) if part.dim != SLICES)
         across = prod(part.size for part in parts if part.dim == SLICES)
         found = Listed(along, spans=spans, slices=across)
     elif along:
@@ -375,7 +204,7 @@ def _listed(
     return (_name(found, listed, groups.size),)
 
 
-def _differ(ids: Ids, parts: Parts, torus: _Torus) -> bool:
+def _differ(ids: Ids, parts: Parts, torus: Torus) -> bool:
     """Whether members of a group differ in their place on some of these parts."""
     for part in (part for part in parts if part.dim in torus.lengths):
         digits = torus.digit(part)[ids]

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiled import WHOLE
 
-from tests.unit.xla.test_compiled import WHOLE
 from tpusim.xla import cache
 
 

@@ -1,0 +1,94 @@
+"""Parts of the torus that device ids differ in: digits of places along a dimension, of the cores of
+a chip, or of the slices."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tpusim.errors import PlanError
+from tpusim.hardware import DIE, Slice, Span
+from tpusim.xla.devices import Devices, Places
+from tpusim.xla.groups import Ids
+
+SLICES = -2
+"""The number of the dimension that the slices are."""
+
+Parts = tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Torus:
+    """The devices' places along each dimension longer than one, [device, dimension]."""
+
+    places: Places
+    lengths: Mapping[int, int]
+    whole: Places
+
+    @classmethod
+    def of(cls, devices: Devices, pod: Slice) -> "Torus":
+        """The torus of the pod, with the devices on it, of all its slices or of one."""
+        numbers = (SLICES, *range(len(pod.topology.dims)), DIE)
+        slices = len(np.unique(devices.places[:, 0]))
+        sizes = (slices, *pod.topology.dims, pod.chip.devices)
+        lengths = {dim: size for dim, size in zip(numbers, sizes, strict=True) if size > 1}
+        kept = [at for at, size in enumerate(sizes) if size > 1]
+        return cls(devices.places[:, kept], lengths, devices.places)
+
+    def parts(self, ids: Ids) -> Parts | None:
+        """The parts of which each of these groups is the product; None if there are none."""
+        if ids.size != len(self.places) or len(np.unique(ids)) != ids.size:
+            return None
+        members = self.places[ids]
+        first = members[0]
+        found: list[Span] = []
+        for column, (dim, length) in enumerate(self.lengths.items()):
+            digits = _digits(np.unique(first[:, column]), dim, length)
+            if digits is None:
+                return None
+            found += digits
+        if prod(part.size for part in found) != ids.shape[1]:
+            return None
+        rest = members.copy()
+        for column, dim in enumerate(self.lengths):
+            for part in (part for part in found if part.dim == dim):
+                rest[..., column] -= members[..., column] // part.stride % part.size * part.stride
+        return tuple(found) if (rest == rest[:, :1]).all() else None
+
+    def digit(self, part: Span) -> Places:
+        """The place of each device on a part."""
+        column = list(self.lengths).index(part.dim)
+        return np.asarray(self.places[:, column] // part.stride % part.size)
+
+
+def _digits(values: Places, dim: int, length: int) -> list[Span] | None:
+    """The digits in which places along a dimension differ, lowest first; None if these do not."""
+    left = values - values[0]
+    found: list[Span] = []
+    while len(left) > 1:
+        stride = int(left[1])
+        run = int(np.argmin(np.append(left[: len(left)] == stride * np.arange(len(left)), False)))
+        if len(left) % run or length % (stride * run):
+            return None
+        blocks = left.reshape(-1, run)
+        if (blocks - blocks[:, :1] != left[:run]).any():
+            return None
+        found.append(Span(dim, run, stride))
+        left = blocks[:, 0]
+    return found
+
+
+def mesh_parts(mesh: Mapping[str, int], torus: Torus) -> Iterator[tuple[str, Parts | None]]:
+    """The parts of each axis of the user's mesh; None where it is not made of any."""
+    if mesh and prod(mesh.values()) != len(torus.places):
+        written = " x ".join(f"{axis}={size}" for axis, size in mesh.items())
+        raise PlanError(
+            f"the mesh has {written} = {prod(mesh.values())}, but the program is for "
+            f"{len(torus.places)} devices; write the mesh that it was compiled for"
+        )
+    if not mesh:
+        return
+    ids = np.arange(len(torus.places)).reshape(tuple(mesh.values()))
+    for at, (axis, size) in enumerate(mesh.items()):
+        yield axis, torus.parts(np.moveaxis(ids, at, -1).reshape(-1, size))
