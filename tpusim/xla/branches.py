@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from tpusim.xla.attributes import called
-from tpusim.xla.collectives import Role, What, use_of
+from tpusim.xla.collectives import use_of
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.trips import trips
+from tpusim.xla.uses import Role, What
 from tpusim.xla.work import instruction_work, is_free
 
 HBM_BYTES, LINK_BYTES, FLOPS = 1000.0, 100.0, 200_000.0

@@ -25,13 +25,14 @@ from tpusim.program import (
 )
 from tpusim.xla.attributes import called, op_name
 from tpusim.xla.branches import costliest
-from tpusim.xla.collectives import Role, Use, What, use_of
+from tpusim.xla.collectives import use_of
 from tpusim.xla.laying import Laid
 from tpusim.xla.memory import Change
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.naming import bearer
 from tpusim.xla.passes import before_forward, phase_of, scope_of, source_of
 from tpusim.xla.trips import trips
+from tpusim.xla.uses import Role, Use, What
 from tpusim.xla.work import Costs, instruction_work, is_free
 
 NO_CHANGE = Change()

@@ -7,8 +7,10 @@ import pytest
 from hlo_lines import module
 
 from tpusim.program import CollectiveKind as Kind
-from tpusim.xla.collectives import Role, Use, What, algorithm_of, module_groups, use_of
+from tpusim.xla.collectives import module_groups, use_of
+from tpusim.xla.emitters import algorithm_of
 from tpusim.xla.module import Module
+from tpusim.xla.uses import Role, Use, What
 
 MIB = 2**20
 GLOBAL = (
