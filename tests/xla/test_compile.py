@@ -161,7 +161,7 @@ def test_arguments_bring_their_shardings() -> None:
             ({"in_shardings": (P("x", "x"), None)}, "duplicate entries for `x`"),
             (
                 {"out_shardings": P(None, None, None, "x")},
-                "only valid for values of rank at least 4",
+                "is for at least 4 dimensions, and its array has 3; leave the others out",
             ),
             ({"mesh": {"x": 8}}, "the mesh x=8 has 8 devices, and v5e:2x2 has 4"),
             ({"mesh": {"dcn_x": 2, "x": 2}}, "2 groups across slices .* and v5e:2x2 is 1"),

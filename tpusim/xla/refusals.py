@@ -58,7 +58,7 @@ def _misfit(text: str) -> str:
             f"the sharding {spec} names an axis {axis!r} that the mesh has not; "
             f"{nearest(axis, re.findall(r'[^, ]+', axes.replace(chr(39), '')))}"
         )
-    if "pjit arguments" in text and (found := _RANK.search(text)):
+    if re.search("pjit (arguments|outputs)", text) and (found := _RANK.search(text)):
         return (
             f"the sharding {found[1]} is for at least {found[2]} dimensions, and its array has "
             f"{found[3]}; leave the others out"
