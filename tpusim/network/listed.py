@@ -34,14 +34,13 @@ class Spread:
     """What listed groups put on one slice, by byte of the tensor on a device.
 
     pattern: on the torus; None where nothing leaves its chip. die: messages, or halves of a group,
-    that cross between the devices of a chip, each way. devices: members of a group on the slice,
-    and whether `both` of each chip take part. slices: over which a group reaches, at most.
+    that cross between the devices of a chip, each way. devices: members of a group on the slice.
+    slices: over which a group reaches, at most.
     """
 
     pattern: Pattern | None
     die: tuple[int, int]
     devices: int
-    both: bool
     slices: int
 
 
@@ -50,7 +49,7 @@ def spread(kind: CollectiveKind, listed: Listed, topology: Topology) -> Spread:
     """What listed groups or pairs put on the slice that has most of it."""
     slices = max((len(np.unique(group)) for group in listed.places[..., 0]), default=1)
     found = [_spread(kind, each, topology, slices) for each in _each_slice(listed)]
-    return max(found, key=_most) if found else Spread(None, (0, 0), 1, False, slices)
+    return max(found, key=_most) if found else Spread(None, (0, 0), 1, slices)
 
 
 def _most(found: Spread) -> float:
@@ -61,21 +60,25 @@ def _most(found: Spread) -> float:
 
 def listed_loads(kind: CollectiveKind, listed: Listed, topology: Topology) -> Loads:
     """Bytes on every link of the slice that has most, by byte of the tensor on all its devices."""
-    most = max(_each_slice(listed), key=lambda each: _most(_spread(kind, each, topology, 1)))
-    return _loads(kind, most, topology)
+    return _loads(kind, _fullest(kind, listed, topology), topology)
 
 
 def listed_messages(
     kind: CollectiveKind, listed: Listed, topology: Topology
 ) -> tuple[Message, ...]:  # fmt: skip
     """The messages of the slice that has most, for the hop-by-hop network."""
-    most = max(_each_slice(listed), key=lambda each: _most(_spread(kind, each, topology, 1)))
+    most = _fullest(kind, listed, topology)
     if listed.pairs:
         paths = link_paths(*_apart(most, topology), topology, range(len(topology.dims)))
         return tuple(Message(path, 1.0, ()) for path in paths)
     if kind is CollectiveKind.ALL_TO_ALL:
         return packets(most.places[..., 1:-1], topology)
     return phase_messages(_phases(kind, most, topology))
+
+
+def _fullest(kind: CollectiveKind, listed: Listed, topology: Topology) -> Listed:
+    """What is listed within the slice that has most of it."""
+    return max(_each_slice(listed), key=lambda each: _most(_spread(kind, each, topology, 1)))
 
 
 def _each_slice(listed: Listed) -> Iterator[Listed]:
@@ -102,11 +105,10 @@ def _within(places: Chips, here: NDArray[np.bool_], pairs: bool) -> Chips:
 def _spread(kind: CollectiveKind, listed: Listed, topology: Topology, slices: int) -> Spread:
     places = listed.places
     if listed.pairs:
-        return Spread(_permute(listed, topology), _crossings(places), 2, False, slices)
-    both = _both(places)
+        return Spread(_permute(listed, topology), _crossings(places), 2, slices)
     die = (1, 1) if places[..., -1].any() and _meet(places) else (0, 0)
     if not (places[:, :, 1:-1] != places[:, :1, 1:-1]).any():
-        return Spread(None, die, places.shape[1], both, slices)
+        return Spread(None, die, places.shape[1], slices)
     if kind is CollectiveKind.ALL_TO_ALL:
         found = _exchange(listed, topology)
     else:
@@ -114,7 +116,7 @@ def _spread(kind: CollectiveKind, listed: Listed, topology: Topology, slices: in
         made = of_phases(how, _phases(kind, listed, topology))
         text = made.text.replace(" through {}", ", listed")
         found = Pattern(_links(made.loads), made.paths, text, made.power)
-    return Spread(found, die, places.shape[1], both, slices)
+    return Spread(found, die, places.shape[1], slices)
 
 
 def _links(loads: Sequence[tuple[tuple[int, str], float]]) -> tuple[tuple[str, float], ...]:

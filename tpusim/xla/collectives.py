@@ -1,7 +1,7 @@
 """What an instruction of compiled HLO moves between devices, or beside the core on one."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tpusim.program import CollectiveKind
@@ -9,24 +9,11 @@ from tpusim.xla.attributes import backend_config, called, target
 from tpusim.xla.emitters import algorithm_of
 from tpusim.xla.groups import Groups, read_groups
 from tpusim.xla.module import Computation, Instruction, Module
+from tpusim.xla.opcodes import FREE_TARGETS, KINDS
 from tpusim.xla.sends import sent
 from tpusim.xla.shapes import HBM, HOST, Shape, arrays
 from tpusim.xla.uses import NOTHING, Role, Use, What, bytes_of, dtype_of
 from tpusim.xla.work import instruction_work, is_free
-
-KINDS: Mapping[str, CollectiveKind] = {
-    "all-gather": CollectiveKind.ALL_GATHER,
-    "all-reduce": CollectiveKind.ALL_REDUCE,
-    "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
-    "all-to-all": CollectiveKind.ALL_TO_ALL,
-    "ragged-all-to-all": CollectiveKind.ALL_TO_ALL,
-    "collective-permute": CollectiveKind.PERMUTE,
-    "collective-broadcast": CollectiveKind.BROADCAST,
-}
-"""The collectives of HLO by opcode."""
-
-PLUMBING = ("AllocateBuffer", "PrepareAsyncCallStart", "PrepareAsyncCallDone", "SliceId")
-"""Custom calls of the TPU compiler that neither compute nor move anything."""
 
 
 def use_of(module: Module, where: Computation, instruction: Instruction) -> Use | None:
@@ -52,7 +39,7 @@ def use_of(module: Module, where: Computation, instruction: Instruction) -> Use 
         return _fed(where, instruction)
     if opcode in ("after-all", "add-dependency"):
         return NOTHING
-    return NOTHING if opcode == "custom-call" and target(instruction) in PLUMBING else None
+    return NOTHING if opcode == "custom-call" and target(instruction) in FREE_TARGETS else None
 
 
 def module_groups(module: Module) -> Iterator[Groups]:

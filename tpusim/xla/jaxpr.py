@@ -8,10 +8,8 @@ import numpy as np
 
 from tpusim.xla.attention import attention, splash_mask, useful_flops
 from tpusim.xla.module import Instruction
+from tpusim.xla.passes import REMATTED
 from tpusim.xla.shapes import Shape
-
-REMAT = "rematted_computation"
-"""What JAX calls what a `jax.checkpoint` does again, in names of operations."""
 
 
 def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
@@ -28,7 +26,7 @@ def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
 
 def _flops(eqn: Any, recomputed: bool) -> float:
     name, params = eqn.primitive.name, eqn.params
-    if not recomputed and REMAT in str(eqn.source_info.name_stack):
+    if not recomputed and REMATTED in str(eqn.source_info.name_stack):
         return 0.0
     if name == "dot_general":
         return _dot(eqn)

@@ -1,5 +1,9 @@
 """Opcodes of HLO: which move nothing, and what the others cost the vector unit."""
 
+from collections.abc import Mapping
+
+from tpusim.program import CollectiveKind
+
 PASSIVE = frozenset({
     "bitcast", "tuple", "get-tuple-element", "parameter", "constant", "after-all", "partition-id",
     "replica-id", "opt-barrier", "add-dependency", "domain", "get-dimension-size",
@@ -12,11 +16,19 @@ MOVING = frozenset({
 })  # fmt: skip
 """Opcodes that move elements and compute nothing."""
 
-COLLECTIVES = frozenset({
-    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all",
-    "collective-permute", "collective-broadcast",
-})  # fmt: skip
-"""Collectives: what they move is not counted as the core's."""
+KINDS: Mapping[str, CollectiveKind] = {
+    "all-gather": CollectiveKind.ALL_GATHER,
+    "all-reduce": CollectiveKind.ALL_REDUCE,
+    "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
+    "all-to-all": CollectiveKind.ALL_TO_ALL,
+    "ragged-all-to-all": CollectiveKind.ALL_TO_ALL,
+    "collective-permute": CollectiveKind.PERMUTE,
+    "collective-broadcast": CollectiveKind.BROADCAST,
+}
+"""The collectives of HLO by opcode."""
+
+COLLECTIVES = frozenset(KINDS)
+"""What they move is not counted as the core's."""
 
 FREE_TARGETS = frozenset({
     "AllocateBuffer", "ConcatBitcast", "Sharding", "GatherScatterIndicesBitpacked",

@@ -14,12 +14,13 @@ from tpusim.xla.module import Computation, Instruction, Module
 
 _CODE = ("jit(", "pjit(")
 """How the names of operations begin; those of arguments and of the compiler's own do not."""
-_REMATTED = "rematted_computation"
+REMATTED = "rematted_computation"
+"""What JAX calls what a `jax.checkpoint` does again."""
 _BACKWARD = "transpose(jvp("
 _FORWARD = "jvp("
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint|shard_map)\((.*)\)$")
 _PLAIN = frozenset(
-    ("", "while", "body", "cond", "closed_call", "checkpoint", _REMATTED, "<unnamed function>")
+    ("", "while", "body", "cond", "closed_call", "checkpoint", REMATTED, "<unnamed function>")
 )
 
 
@@ -36,7 +37,7 @@ def phase_of(name: str, training: bool) -> Phase | None:
     """
     if not name:
         return None
-    if _REMATTED in name:
+    if REMATTED in name:
         return Phase.RECOMPUTE
     if _BACKWARD in name:
         return Phase.BACKWARD

@@ -173,17 +173,6 @@ def kind_of(work: Work) -> str:
     return type(work.parts[0] if isinstance(work, Several) else work).__name__.lower()
 
 
-def work_of(
-    module: Module, computation: Computation, instruction: Instruction, costs: Costs,
-    dtypes: Collection[str] = DTYPES,
-) -> Work:  # fmt: skip
-    """The work of an instruction, by the compiler's estimates or by the model of shapes.
-
-    What the compiler does not estimate, kernels and sorts, is the model's in either case.
-    """
-    return instruction_work(module, computation, instruction).by(costs, dtypes)
-
-
 def _cycles(instruction: Instruction) -> int | None:
     found = estimated_cycles(instruction)
     return found if found is not None and found < LONGEST else None

@@ -6,7 +6,7 @@ from hlo_lines import module
 from tpusim.costs.bind import work_label, work_seconds
 from tpusim.hardware import load_chip
 from tpusim.program import Attention, Convolution, Estimate, Matmul, Several, Vector
-from tpusim.xla.work import InstructionWork, instruction_work, is_free, work_of
+from tpusim.xla.work import InstructionWork, instruction_work, is_free
 
 LAYOUT = "{1,0:T(8,128)(2,1)}"
 MATRIX = 1024 * 1024 * 2
@@ -46,11 +46,11 @@ def test_a_fused_matmul_reads_what_is_in_hbm_and_multiplies_in_bf16() -> None:
 
 def test_the_compilers_cycles_are_seconds_of_its_clock() -> None:
     made, device = module(MATMUL), load_chip("v4").device
-    chosen = work_of(made, made.main, made.main["z"], "compiler")
+    chosen = instruction_work(made, made.main, made.main["z"]).by("compiler")
     assert chosen == Estimate("matmul", 9000, 2 * MATRIX, MATRIX)
     assert work_seconds(chosen, device) == 9000 / 1.05e9
     assert work_label(chosen) == "matmul"
-    assert isinstance(work_of(made, made.main, made.main["z"], "model"), Matmul)
+    assert isinstance(instruction_work(made, made.main, made.main["z"]).by("model"), Matmul)
 
 
 def test_cycles_that_are_no_estimate_are_none() -> None:
