@@ -48,17 +48,19 @@ from tpusim.program import (
     Vector,
     Wait,
     Work,
+    kind_of,
 )
 
 HOST = "host"
 SKEW = "slice skew"
 WAIT = "wait"
 
-_SECONDS: Mapping[type, tuple[str, Callable[..., Number]]] = {
-    Matmul: ("matmul", matmul_seconds),
-    Convolution: ("convolution", convolution_seconds),
-    Attention: ("attention", attention_seconds),
-    Vector: ("vector", group_seconds),
+_SECONDS: Mapping[type, Callable[..., Number]] = {
+    Matmul: matmul_seconds,
+    Convolution: convolution_seconds,
+    Attention: attention_seconds,
+    Vector: group_seconds,
+    Estimate: estimate_seconds,
 }
 
 
@@ -67,20 +69,10 @@ def work_seconds(work: Work, device: Device) -> Number:
 
     Parts that are one operation are launched once.
     """
-    if isinstance(work, Estimate):
-        return estimate_seconds(work, device)
     if isinstance(work, Several):
         launches = (len(work.parts) - 1) * device.costs.op_launch
         return sum(work_seconds(part, device) for part in work.parts) - launches
-    return _SECONDS[type(work)][1](work, device)
-
-
-def work_label(work: Work) -> str:
-    """What the breakdown calls the operation's time; of several products, what the first is."""
-    if isinstance(work, Estimate):
-        return work.kind
-    first = work.parts[0] if isinstance(work, Several) else work
-    return _SECONDS[type(first)][0]
+    return _SECONDS[type(work)](work, device)
 
 
 def _compute(op: Compute, machine: Machine) -> Task:
@@ -88,7 +80,7 @@ def _compute(op: Compute, machine: Machine) -> Task:
     return Task(
         name=op.name,
         phase=op.phase,
-        label=work_label(op.work),
+        label=kind_of(op.work),
         work_s=float(work_seconds(op.work, machine.device)),
         bytes=float(op.work.read_bytes + op.work.write_bytes),
         uses=((HBM, 1),),

@@ -38,6 +38,7 @@ from tpusim.program.work import (
     Several,
     Vector,
     Work,
+    kind_of,
 )
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "Work",
     "counted",
     "dumps",
+    "kind_of",
     "loads",
     "peak_alive",
     "timed",

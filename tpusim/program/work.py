@@ -124,3 +124,10 @@ class Several:
 
 
 Work: TypeAlias = Matmul | Convolution | Attention | Vector | Estimate | Several
+
+
+def kind_of(work: Work) -> str:
+    """What a breakdown calls it: its class; of several products the first's, or what it says."""
+    if isinstance(work, Estimate):
+        return work.kind
+    return type(work.parts[0] if isinstance(work, Several) else work).__name__.lower()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpusim.hardware.chip import DTYPES
-from tpusim.program import Estimate, Several, Vector, Work
+from tpusim.program import Estimate, Several, Vector, Work, kind_of
 from tpusim.xla.attributes import estimated_cycles, target
 from tpusim.xla.dots import Product
 from tpusim.xla.inside import Tally, shares, written
@@ -26,7 +26,7 @@ class InstructionWork:
 
     model: from shapes; it is there for every instruction. cycles: the compiler's estimate, if any.
     flops: matrix FLOPs, on elements that there are. read_bytes, write_bytes: through HBM.
-    kind: of the breakdown. understood: whether all of it is known; note says what is not.
+    understood: whether all of it is known; note says what is not.
     """
 
     model: Work
@@ -34,9 +34,13 @@ class InstructionWork:
     flops: float
     read_bytes: float
     write_bytes: float
-    kind: str
     understood: bool = True
     note: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What the breakdown calls it."""
+        return kind_of(self.model)
 
     def by(self, costs: Costs, dtypes: Collection[str] = DTYPES) -> Work:
         """Its work as the compiler has it, where it says, or as the model has it.
@@ -99,7 +103,7 @@ def instruction_work(
         moved = sum(shape.bytes for shape in _arrays(instruction) if shape.space == HBM)
         return InstructionWork(
             model=Vector(0, moved, 0), cycles=None, flops=0, read_bytes=0, write_bytes=moved,
-            kind="vector", understood=False, note=f"{instruction.opcode}: {error}",
+            understood=False, note=f"{instruction.opcode}: {error}",
         )  # fmt: skip
 
 
@@ -133,7 +137,7 @@ def _kernel(
     made = kernel(module, instruction, shapes, sum(map(_hbm, shapes)), write)
     return InstructionWork(
         model=made.work, cycles=None, flops=made.flops,
-        read_bytes=float(made.work.read_bytes), write_bytes=write, kind=kind_of(made.work),
+        read_bytes=float(made.work.read_bytes), write_bytes=write,
         understood=made.understood, note=made.note,
     )  # fmt: skip
 
@@ -142,7 +146,7 @@ def _plain(tally: Tally, read: float, write: float, stored: float) -> Instructio
     work = _model(tally, read, write, stored)
     return InstructionWork(
         model=work, cycles=None, flops=sum(product.flops for product in tally.products),
-        read_bytes=read, write_bytes=write, kind=kind_of(work),
+        read_bytes=read, write_bytes=write,
         understood=not tally.strange, note="; ".join(sorted(set(tally.strange))),
     )  # fmt: skip
 
@@ -164,13 +168,6 @@ def _model(tally: Tally, read: float, write: float, stored: float) -> Work:
 
 def _share(product: Product, total: float, count: int) -> float:
     return product.flops / total if total else 1 / count
-
-
-def kind_of(work: Work) -> str:
-    """What the breakdown calls it: the class's name, of several products that of the first."""
-    if isinstance(work, Estimate):
-        return work.kind
-    return type(work.parts[0] if isinstance(work, Several) else work).__name__.lower()
 
 
 def _cycles(instruction: Instruction) -> int | None:

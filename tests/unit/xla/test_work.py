@@ -3,9 +3,9 @@
 import pytest
 from hlo_lines import module
 
-from tpusim.costs.bind import work_label, work_seconds
+from tpusim.costs.bind import work_seconds
 from tpusim.hardware import load_chip
-from tpusim.program import Attention, Convolution, Estimate, Matmul, Several, Vector
+from tpusim.program import Attention, Convolution, Estimate, Matmul, Several, Vector, kind_of
 from tpusim.xla.work import InstructionWork, instruction_work, is_free
 
 LAYOUT = "{1,0:T(8,128)(2,1)}"
@@ -49,7 +49,7 @@ def test_the_compilers_cycles_are_seconds_of_its_clock() -> None:
     chosen = instruction_work(made, made.main, made.main["z"]).by("compiler")
     assert chosen == Estimate("matmul", 9000, 2 * MATRIX, MATRIX)
     assert work_seconds(chosen, device) == 9000 / 1.05e9
-    assert work_label(chosen) == "matmul"
+    assert kind_of(chosen) == "matmul"
     assert isinstance(instruction_work(made, made.main, made.main["z"]).by("model"), Matmul)
 
 
@@ -135,7 +135,7 @@ def test_two_products_are_costed_one_after_the_other() -> None:
     one = work_seconds(found.model.parts[0], device)
     launch = device.costs.op_launch
     assert work_seconds(found.model, device) == pytest.approx(2 * one - launch)
-    assert found.kind == work_label(found.model) == "matmul"
+    assert found.kind == kind_of(found.model) == "matmul"
 
 
 def test_a_convolution_keeps_its_kind() -> None:
