@@ -1,6 +1,10 @@
-"""The text of a file that a user names; what cannot be read is one sentence."""
+"""Files that a user names: read as text or bytes, or one sentence; written whole or not at all."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 
 from tpusim.errors import FileError
 from tpusim.units import format_bytes
@@ -36,3 +40,17 @@ def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
         if isinstance(error, FileError):
             raise
         raise FileError(f"{path}: cannot be read: {error.strerror}; give {instead}") from error
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; what is there at the end takes its place at once.
+
+    So nobody ever sees half of a file, and an error leaves the old one. Raises OSError.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
+    try:
+        yield beside
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """The report on disk: all of it, or a sentence that says why not."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from tpusim.report.tables import lines, operations, transfers
 from tpusim.report.trace import trace_bytes
 from tpusim.result import Result
 from tpusim.summary import summary
+from tpusim.textfile import written_whole
 
 
 def write_report(result: Result, folder: Path | str, ideal: Result | None = None) -> None:
@@ -30,8 +30,8 @@ def write_report(result: Result, folder: Path | str, ideal: Result | None = None
     with _told(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        with _told(folder / name):
-            _replace(folder / name, content)
+        with _told(folder / name), written_whole(folder / name) as beside:
+            beside.write_bytes(content)
 
 
 def rendered(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
@@ -61,16 +61,6 @@ def check_folder(folder: Path) -> None:
             pass
         for part in made:
             part.rmdir()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then move it there."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextmanager

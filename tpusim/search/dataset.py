@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from tpusim.errors import FileError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.search.space import Candidate
+from tpusim.textfile import written_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -43,13 +43,8 @@ class Dataset:
     def write(self, number: int, chunk: "DataFrame") -> None:
         """Keep a finished chunk: written beside its place and moved there, so never half."""
         path = self._path(number)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with _told(path):
-            try:
-                chunk.to_parquet(beside, index=False)
-                beside.replace(path)
-            finally:
-                beside.unlink(missing_ok=True)
+        with _told(path), written_whole(path) as beside:
+            chunk.to_parquet(beside, index=False)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"part-{number:05}.parquet"

@@ -1,10 +1,7 @@
 """A compiled program: the HLO that the TPU compiler made, and what it does not say itself."""
 
 import gzip
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any, Self, TypeAlias
 
 from tpusim.errors import FileError, PlanError
 from tpusim.hardware import Slice, parse_slice
+from tpusim.textfile import written_whole
 from tpusim.units import format_bytes, format_rate, format_seconds
 from tpusim.xla.files import read_file
 from tpusim.xla.header import header_line
@@ -80,8 +78,11 @@ class Compiled:
         """
         facts = header_line(self.facts()) if self.hlo else ""
         data = facts.encode() + self.data.lstrip(b"\n")
+        path = Path(path)
+        packed = gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data
         try:
-            write(Path(path), data)
+            with written_whole(path) as beside:
+                beside.write_bytes(packed)
         except OSError as error:
             raise FileError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -162,21 +163,6 @@ def check_flops(model_flops: object) -> None:
     """Raise PlanError for FLOPs of a step that cannot be."""
     if not isinstance(model_flops, (int, float)) or not 0 < model_flops < inf:
         raise PlanError(f"model_flops is {model_flops!r}; write the FLOPs of a step, above 0")
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all, so that no reader ever sees half of it."""
-    data = gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data
-    handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(part, 0o644)
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(part)
-        raise
 
 
 def _spelt(pod: Slice) -> list[Any]:
