@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.phase import Phase
+from tpusim.report.canvas import head, new_figure
 from tpusim.report.palette import GRID, INK, MUTED, PHASE_SHADES
 from tpusim.result import PICO, Result, core_ps
 from tpusim.units import format_seconds
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 BAR = 0.62
 ROOM = 1.24
 """Thickness of a bar in rows, and width of the axes in longest bars: labels stand at their ends."""
+
+LETTERS = 8.5
+"""As in `canvas`: the names of the bars take more room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,11 @@ def core_of(result: Result) -> str:
 
 def figure_for(bars: tuple[Bar, ...]) -> "Figure":
     """An empty figure, high enough for the bars."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(7.2, 1.5 + 0.42 * len(bars)), layout="constrained")
+    return new_figure(7.2, 1.5 + 0.42 * len(bars))
 
 
-def draw_breakdown(ax: "Axes", bars: tuple[Bar, ...], head: str, core: str) -> None:
-    """Draw bars, their names and totals, and the legend under the title `head`."""
+def draw_breakdown(ax: "Axes", bars: tuple[Bar, ...], text: str, core: str) -> None:
+    """Draw bars, their names and totals, and the legend under the title `text`."""
     step = sum(bar.total for bar in bars)
     unit, scale = ("s", 1.0) if step >= 1 else ("ms", 1e3)
     for row, bar in enumerate(bars):
@@ -82,7 +84,7 @@ def draw_breakdown(ax: "Axes", bars: tuple[Bar, ...], head: str, core: str) -> N
         )  # fmt: skip
     ax.set_xlim(0, ROOM * scale * max(bar.total for bar in bars))
     ax.set_xlabel(f"time of the {core} [{unit}]", color=INK)
-    ax.set_title(head, loc="left", fontsize=11, color=INK, pad=26, parse_math=False)
+    head(ax, text, letters=LETTERS)
     _name_rows(ax, bars)
     _legend(ax, bars)
 

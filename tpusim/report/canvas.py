@@ -1,6 +1,7 @@
 """What the figures have in common: quiet axes, one legend, text that fits its place."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpusim.report.palette import GRID, HEAT_SHADES, INK, MUTED, Style, styles
@@ -15,6 +16,9 @@ SMALL = 8
 EDGE = 0.4
 """Points: the size of labels, and the width of the lines around bars."""
 
+LETTERS = 11.0
+"""Letters of a title that have room in an inch of a figure, beside what stands left of the axes."""
+
 ROOMY = 6
 """Entries of a legend that have room in a row; more of them stand closer."""
 
@@ -26,9 +30,11 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def head(ax: "Axes", text: str, pad: float = 26) -> None:
-    """The title, with room under it for a legend."""
-    ax.set_title(text, loc="left", fontsize=11, color=INK, pad=pad, parse_math=False)
+def head(ax: "Axes", text: str, pad: float = 26, letters: float = LETTERS) -> None:
+    """The title, with room under it for a legend; one that is too long for the figure in lines."""
+    room = int(ax.get_figure(root=True).get_figwidth() * letters)  # type: ignore[union-attr]
+    lines = "\n".join(wrap(text, room))
+    ax.set_title(lines, loc="left", fontsize=11, color=INK, pad=pad, parse_math=False)
 
 
 def beside(ax: "Axes", rows: Sequence[Sequence[str]], sides: str) -> None:
