@@ -7,8 +7,8 @@ from heapq import heapify, heappop, heappush
 
 from tpusim.errors import FileError
 from tpusim.xla.attributes import called, target
-from tpusim.xla.child import INSTEAD
 from tpusim.xla.module import Computation, Instruction, Module
+from tpusim.xla.text import INSTEAD
 
 UNSCHEDULED = (
     "the HLO is not scheduled: its instructions run in the order of its text, so what overlaps and "

@@ -12,18 +12,14 @@ from tempfile import TemporaryFile
 from threading import Timer
 from time import monotonic
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from tpusim.errors import FileError
 from tpusim.xla import parser
+from tpusim.xla.text import INSTEAD
 
 SECONDS, SECONDS_A_MEGABYTE = 60.0, 1.0
-"""How long the child may take: a file of 50 MB takes it four seconds."""
-
-INSTEAD = (
-    "give the whole text that the TPU compiler printed (`compiled.as_text()`, or the file "
-    "`*after_optimizations.txt` of `--xla_dump_to`)"
-)
+"""How long the child may take: a file of 50 MB takes it three."""
 
 
 class Parser:
@@ -47,8 +43,8 @@ class Parser:
     ) -> None:
         self._end()
 
-    def parse(self, data: bytes, seconds: float | None = None) -> dict[str, Any]:
-        """The tree of HLO text, or of a serialised HloModuleProto behind a zero byte.
+    def parse(self, data: bytes, seconds: float | None = None) -> dict[str, str]:
+        """Name and printed text of HLO text, or of a serialised HloModuleProto behind a zero byte.
 
         seconds: after how many the child is stopped. Raises FileError: one sentence, without the
         name of the file.
@@ -64,7 +60,7 @@ class Parser:
             raise FileError(_refused(answer["error"], len(data.splitlines())))
         return answer
 
-    def _asked(self, data: bytes, allowed: float) -> dict[str, Any]:
+    def _asked(self, data: bytes, allowed: float) -> dict[str, str]:
         child = self._started()
         assert child.stdin is not None
         assert child.stdout is not None
@@ -80,7 +76,7 @@ class Parser:
         finally:
             timer.cancel()
         if answer is not None:
-            found: dict[str, Any] = json.loads(answer)
+            found: dict[str, str] = json.loads(answer)
             return found
         late = monotonic() - began >= allowed
         raise FileError(self._died(f"did not end within {allowed:.0f} s" if late else ""))

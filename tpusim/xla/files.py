@@ -10,8 +10,8 @@ from typing import Any
 from tpusim.errors import FileError
 from tpusim.textfile import read_bytes
 from tpusim.units import format_bytes
-from tpusim.xla.child import INSTEAD
 from tpusim.xla.header import split_header
+from tpusim.xla.text import INSTEAD
 
 LARGEST = 200 * 2**20
 """Bytes of the largest HLO that is read: jaxlib takes about seven times as much."""

@@ -1,23 +1,21 @@
-"""The child process that reads HLO with jaxlib's own parser, and answers with plain data as JSON.
+"""The child process that reads HLO with jaxlib's own parser, and answers with its text as JSON.
 
 jaxlib checks its input in C++, and some malformed HLO aborts the whole process: so it runs apart.
 All that is private in jaxlib is in this file. It imports nothing of tpusim; `tpusim.xla.child` runs
 it as a file, and `framed` and `unframed` are its protocol: eight bytes of length, big-endian, and
 so many bytes. A request is HLO text, or a serialised HloModuleProto behind a zero byte. An answer
-is JSON: the module, or what went wrong under `error` or `missing`.
+is JSON: name and text of the module, or what went wrong under `error` or `missing`. The text is the
+one that jaxlib prints: checked, and always written in one way, for `tpusim.xla.text`. Instruction
+by instruction, through jaxlib's objects, 50 MB took nine seconds in place of seven.
 """
 
 import json
 import os
-import re
 import sys
 from typing import Any, BinaryIO
 
 MEMORY = 2 * 2**30
 """Bytes of address space that the process may take beyond what jaxlib takes when imported."""
-
-_ROOT = re.compile(r"^ *ROOT %?(\S+) =", re.MULTILINE)
-_HEAD = re.compile(r"^(?:ROOT )?%?(\S+) = ")
 
 
 def framed(data: bytes) -> bytes:
@@ -32,46 +30,25 @@ def unframed(stream: BinaryIO) -> bytes | None:
     return data if len(head) == 8 and len(data) == int.from_bytes(head, "big") else None
 
 
-def parsed(hlo: Any, data: bytes) -> dict[str, Any]:
-    """The module of a request; hlo: jaxlib's room of that name."""
+def parsed(hlo: Any, data: bytes) -> dict[str, str]:
+    """Name and text of the module of a request; hlo: jaxlib's room of that name."""
     if data.startswith(b"\0"):
         proto = hlo.HloModule.from_serialized_hlo_module_proto(data[1:])
         module = hlo.hlo_module_from_text(proto.to_string())
     else:
         module = hlo.hlo_module_from_text(data.decode("utf-8", "replace"))
-    text = module.to_string()
-    head, _, rest = text.partition("\n")
-    body = re.search(r"^(?:%|ENTRY)", rest, re.MULTILINE)
-    entry = re.search(r"^ENTRY %?(\S+)", rest, re.MULTILINE)
-    roots = set(_ROOT.findall(rest))
-    return {
-        "name": module.name,
-        "head": head,
-        "frames": rest[: body.start()] if body else "",
-        "entry": entry[1] if entry else "",
-        "computations": [_computation(computation, roots) for computation in module.computations()],
-    }
+    printed = hlo.HloPrintOptions()
+    printed.print_operand_shape = printed.print_program_shape = False
+    return {"name": module.name, "text": module.to_string(printed)}
 
 
-def _computation(computation: Any, roots: set[str]) -> list[Any]:
-    """Name, instructions, and the name of the root, which only the module's text marks."""
-    made = [_instruction(instruction) for instruction in computation.instructions()]
-    root = next((name for name, _, _ in made if name in roots), made[-1][0])
-    return [computation.name, made, root]
-
-
-def _instruction(instruction: Any) -> list[Any]:
-    """Name, operands, and all of its text after `name = `."""
-    text = instruction.to_string()
-    return [instruction.name, [o.name for o in instruction.operands()], _HEAD.sub("", text, 1)]
-
-
-def _answer(data: bytes) -> dict[str, Any]:
+def _answer(data: bytes) -> dict[str, str]:
     try:
         from jaxlib import xla_client
 
         hlo = xla_client.hlo
         hlo.hlo_module_from_text, hlo.HloModule.from_serialized_hlo_module_proto  # noqa: B018
+        hlo.HloPrintOptions  # noqa: B018
     except (ImportError, AttributeError) as error:
         return {"missing": str(error)}
     _bound()

@@ -1,16 +1,15 @@
 """HLO as modules: what `tpusim.xla.parser` found, checked and put into classes."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from tpusim.errors import FileError
 from tpusim.xla.check import UNSCHEDULED, check_calls, check_platform, check_shapes, in_order
-from tpusim.xla.child import INSTEAD, Parser
+from tpusim.xla.child import Parser
 from tpusim.xla.files import request, unzipped
 from tpusim.xla.frames import frames_of
 from tpusim.xla.header import split_header
-from tpusim.xla.module import Computation, Instruction, Module, Place
+from tpusim.xla.module import Module, Place
+from tpusim.xla.text import taken_apart
 
 
 def read_module(
@@ -26,9 +25,9 @@ def read_module(
         asked = request(split_header(unzipped(data))[1])
         if parser is None:
             with Parser() as own:
-                module = module_from(own.parse(asked))
+                module = module_from(**own.parse(asked))
         else:
-            module = module_from(parser.parse(asked))
+            module = module_from(**parser.parse(asked))
         if not any_compiler:
             check_platform(module)
         return module
@@ -36,24 +35,21 @@ def read_module(
         raise FileError(f"{what}: {error}") from error
 
 
-def module_from(tree: Mapping[str, Any]) -> Module:
-    """The module of what the parser found. Raises FileError, as `read_module`."""
-    head = tree["head"]
-    made = [
-        in_order(Computation(name, tuple(_instruction(*each) for each in instructions), root))
-        for name, instructions, root in tree["computations"]
-    ]
+def module_from(name: str, text: str) -> Module:
+    """The module of that name, of the text that the parser printed. Raises FileError."""
+    head, frames, entry, computations = taken_apart(text)
+    made = [in_order(computation) for computation in computations]
     check_calls(made)
     check_shapes(made)
     scheduled = "is_scheduled=true" in head
     module = Module(
-        name=tree["name"],
+        name=name,
         computations={computation.name: computation for computation in made},
-        entry=tree["entry"],
+        entry=entry,
         scheduled=scheduled,
         devices=_number("num_partitions", head) * _number("replica_count", head),
         replicas=_number("replica_count", head),
-        frames=frames_of(tree["frames"]),
+        frames=frames_of(frames),
         aliases=_aliases(head),
         notes=() if scheduled else (UNSCHEDULED,),
     )
@@ -65,35 +61,6 @@ def module_from(tree: Mapping[str, Any]) -> Module:
 def _number(key: str, head: str) -> int:
     found = re.search(rf"{key}=(\d+)", head)
     return int(found[1]) if found else 1
-
-
-_CALL = re.compile(r"([\w\-]+)\(")
-
-
-def _instruction(name: str, operands: list[str], text: str) -> Instruction:
-    """The parts of an instruction's text: shape, opcode, what is in parentheses, and the rest."""
-    end = _close(text, 0) + 1 if text.startswith("(") else text.find(" ")
-    shape, rest = text[:end], text[end:].lstrip()
-    found = _CALL.match(rest)
-    close = _close(rest, found.end() - 1) if found else 0
-    if end <= 0 or found is None or close <= 0:
-        raise FileError(f"{name} = {text[:80]}: not understood; {INSTEAD}")
-    inside = rest[found.end() : close]
-    literal = inside if found[1] in ("constant", "parameter") else ""
-    return Instruction(name, found[1], shape, tuple(operands), rest[close + 1 :], literal)
-
-
-_BRACKET = re.compile(r"[()]")
-
-
-def _close(text: str, opened: int) -> int:
-    """The place of the parenthesis that closes the one at `opened`, or -1."""
-    depth = 0
-    for found in _BRACKET.finditer(text, opened):
-        depth += 1 if found[0] == "(" else -1
-        if not depth:
-            return found.start()
-    return -1
 
 
 _ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}, (?:may|must)-alias\)")

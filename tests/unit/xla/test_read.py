@@ -129,24 +129,27 @@ def test_unscheduled_hlo_is_read_with_a_note():
     assert not main_of(CALL, FUSED).notes
 
 
-def _tree(*instructions):
-    made = [
-        [name, operands, f"{F32} {op}({literal})"] for name, operands, op, literal in instructions
-    ]
-    return {
-        "name": "m", "head": "HloModule m", "frames": "", "entry": "main",
-        "computations": [["main", made, instructions[-1][0]]],
-    }  # fmt: skip
+def _text(name, *instructions):
+    """A computation as jaxlib prints it, of instructions without their shapes."""
+    lines = [f"  %{each.replace(' = ', f' = {F32} ', 1)}" for each in instructions]
+    return "\n".join([f"%{name} {{", *lines[:-1], lines[-1].replace("%", "ROOT %", 1), "}", ""])
+
+
+def _module(*computations):
+    return module_from(
+        "m", "\n".join(["HloModule m", "", *computations[:-1], f"ENTRY {computations[-1]}"])
+    )
 
 
 def test_instructions_without_an_order_follow_their_operands_else_the_text():
-    found = module_from(
-        _tree(
-            ("d", ["b", "c"], "add", ""),
-            ("c", ["a"], "negate", ""),
-            ("a", [], "parameter", "0"),
-            ("e", [], "parameter", "1"),
-            ("b", ["a"], "negate", ""),
+    found = _module(
+        _text(
+            "main",
+            "c = negate(%a)",
+            "a = parameter(0)",
+            "e = parameter(1)",
+            "b = negate(%a)",
+            "d = add(%b, %c)",
         )
     )
     assert [i.name for i in found.main.instructions] == ["a", "c", "e", "b", "d"]
@@ -155,32 +158,46 @@ def test_instructions_without_an_order_follow_their_operands_else_the_text():
 @pytest.mark.parametrize(
     ("instructions", "sentence"),
     [
-        ([("a", ["b"], "negate", ""), ("b", ["a"], "negate", "")], "a of main waits for its own"),
-        ([("a", ["gone"], "negate", "")], "a of main reads gone, which is not there"),
+        (["a = negate(%b)", "b = negate(%a)"], "a of main waits for its own"),
+        (["a = negate(%gone)"], "a of main reads gone, which is not there"),
+        (["a = negate"], r"a = f32\[256,256\].* negate: not understood"),
+        (["a = negate(%b"], r"a = f32\[256,256\].* negate\(%b: not understood"),
     ],
 )
-def test_operands_that_cannot_be(instructions, sentence):
+def test_instructions_that_cannot_be(instructions, sentence):
     with pytest.raises(OSError, match=sentence):
-        module_from(_tree(*instructions))
+        _module(_text("main", *instructions))
+
+
+def test_attributes_may_go_over_lines_and_literals_have_parentheses():
+    found = _module(
+        _text(
+            "main",
+            "c = constant((1, 2))",
+            'a = custom-call(%c), attributes={k={\n"v": 1\n}}',
+            "b = negate(%a)",
+        )
+    )
+    assert [(i.name, i.operands, i.literal) for i in found.main.instructions] == [
+        ("c", (), "(1, 2)"),
+        ("a", ("c",), ""),
+        ("b", ("a",), ""),
+    ]
+    assert found.main["a"].attributes == ', attributes={k={\n"v": 1\n}}'
 
 
 def test_a_computation_that_calls_itself_is_refused():
-    tree = _tree(("a", [], "parameter", "0"))
-    made = [["x", [], f"{F32} call(), to_apply=%two"]]
-    other = [["y", [], f"{F32} call(), to_apply=%one"]]
-    tree["computations"] += [["one", made, "x"], ["two", other, "y"]]
+    two = _text("one", "x = call(), to_apply=%two"), _text("two", "y = call(), to_apply=%one")
     with pytest.raises(OSError, match=r"(one calls two calls one|two calls one calls two), which"):
-        module_from(tree)
+        _module(*two, _text("main", "a = parameter(0)"))
 
 
 def test_computations_that_call_too_deep_are_refused():
-    tree = _tree(("a", [], "parameter", "0"))
-    tree["computations"] += [
-        [f"c{depth}", [[f"x{depth}", [], f"{F32} call(), to_apply=%c{depth + 1}"]], f"x{depth}"]
-        for depth in range(2000)
+    deep = [
+        _text(f"c{depth}", f"x{depth} = call(), to_apply=%c{depth + 1}") for depth in range(2000)
     ]
     with pytest.raises(OSError, match=r"c0 calls 200[01] computations one inside the other"):
-        module_from(tree)
+        _module(*deep, _text("main", "a = parameter(0)"))
 
 
 def test_modules_are_data():
