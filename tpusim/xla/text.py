@@ -1,8 +1,8 @@
-"""The text of an HLO module as jaxlib prints it, taken apart: one instruction a line.
+"""The text of an HLO module as jaxlib prints it, taken apart into computations and instructions.
 
 jaxlib has parsed and checked the module by then and printed it anew (`tpusim.xla.parser`), without
 the shapes of operands and the signatures of computations. So this reads one way of writing, not the
-grammar of HLO.
+grammar of HLO: a computation opens and closes on a line of its own, and an instruction begins one.
 """
 
 import re
@@ -27,14 +27,14 @@ class Printed(NamedTuple):
 
 
 def taken_apart(text: str) -> Printed:
-    """The parts of a printed module. Raises FileError for an instruction that is not understood."""
+    """The parts of a printed module. Raises FileError for what is not understood."""
     opens = [*_OPENS.finditer(text)]
     before = text[: opens[0].start()] if opens else text
     head, _, frames = before.partition("\n")
     entry = next((found[2] for found in opens if found[1]), "")
     ends = [*(found.start() for found in opens[1:]), len(text)]
     made = [
-        _computation(found[2], text, found.end(), text.rindex("\n}", 0, end))
+        _computation(found[2], text, found.end(), text.rfind("\n}", found.end(), end))
         for found, end in zip(opens, ends, strict=True)
     ]
     return Printed(head, frames, entry, made)
@@ -47,12 +47,14 @@ _BEGINS = re.compile(r"^  (ROOT )?%(\S+) = ", re.MULTILINE)
 def _computation(name: str, text: str, begin: int, end: int) -> Computation:
     """The one whose instructions stand there; attributes of one may go over several lines."""
     begins = [*_BEGINS.finditer(text, begin, end)]
+    root = next((found[2] for found in begins if found[1]), "")
+    if not root:
+        raise FileError(f"computation {name} has no end or no ROOT; {INSTEAD}")
     ends = [*(found.start() - 1 for found in begins[1:]), end]
     made = [
         _instruction(found[2], text[found.end() : to])
         for found, to in zip(begins, ends, strict=True)
     ]
-    root = next((found[2] for found in begins if found[1]), "")
     return Computation(name, tuple(made), root)
 
 

@@ -169,6 +169,13 @@ def test_instructions_that_cannot_be(instructions, sentence):
         _module(_text("main", *instructions))
 
 
+@pytest.mark.parametrize("gone", ["ROOT ", "\n}"])
+def test_a_computation_without_its_root_or_end_is_refused(gone):
+    text = f"HloModule m\n\nENTRY {_text('main', 'a = parameter(0)')}"
+    with pytest.raises(OSError, match="computation main has no end or no ROOT"):
+        module_from("m", text.replace(gone, ""))
+
+
 def test_attributes_may_go_over_lines_and_literals_have_parentheses():
     found = _module(
         _text(
