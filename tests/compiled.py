@@ -13,6 +13,7 @@ WHOLE = Compiled(
     mesh=(("dcn_data", 2), ("fsdp", 4)),
     memory=MEMORY,
     versions=(("jax", "0.10.2"), ("libtpu", "0.0.42.1")),
+    flags=("--xla_tpu_scoped_vmem_limit_kib=98304",),
     seconds=1.25,
     model_flops=3e15,
 )

@@ -8,7 +8,6 @@ experiments/compiled_memory/step.py with the plan that `tpusim validate` makes o
 """
 
 import argparse
-import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,8 +27,8 @@ from tpusim.validation.words import setup  # noqa: E402
 TABLE = ROOT / "tests/validation/training_runs.csv"
 BATCH = ("dcn_data", "dcn_fsdp", "data", "fsdp")
 LANES = 128
-FLAGS = {"TR-v6e-Llama3.1-8B-8": "--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"}
-"""Flags of libtpu without which a run's program is another: this one had no collective matmuls."""
+OPTIONS = {"TR-v6e-Llama3.1-8B-8": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}}
+"""Without these a run's program is another: this one had no collective matmuls."""
 
 
 class Tied(Step):
@@ -60,7 +59,7 @@ def program(run):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     made = ts.xla.compile(
         step, state, step.ids(), slice=given.pod, mesh=mesh, donate=0, out_shardings=shardings,
-        name=run.id,
+        name=run.id, compiler_options=OPTIONS.get(run.id),
     )  # fmt: skip
     return replace(made, data=without_folders(made.data))
 
@@ -78,8 +77,6 @@ def main():
     parser.add_argument("id")
     parser.add_argument("--out", type=Path, default=HERE / "programs")
     given = parser.parse_args()
-    if given.id in FLAGS:
-        os.environ["LIBTPU_INIT_ARGS"] = FLAGS[given.id]
     runs = {run.id: run for run in measured_runs(*read_rows(TABLE))[0]}
     made = program(runs[given.id])
     given.out.mkdir(parents=True, exist_ok=True)

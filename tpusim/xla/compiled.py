@@ -51,8 +51,9 @@ class Compiled:
 
     data: HLO text, scheduled if the TPU compiler made it, or a serialised HloModuleProto.
     devices: where each id of the HLO is, in the order of the ids. mesh: axes and their sizes.
-    versions: of jax, jaxlib and libtpu. seconds: what compiling took. model_flops: FLOPs of a step
-    of all devices, without what is recomputed. from_cache: whether an earlier call compiled it.
+    versions: of jax, jaxlib and libtpu. flags: the compiler's that were set, as `--name=value`.
+    seconds: what compiling took. model_flops: FLOPs of a step of all devices, without what is
+    recomputed. from_cache: whether an earlier call compiled it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Compiled:
     mesh: tuple[tuple[str, int], ...] | None = None
     memory: MemoryReport | None = None
     versions: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
     seconds: float | None = None
     model_flops: float | None = None
     from_cache: bool = False
@@ -95,6 +97,7 @@ class Compiled:
             "devices": None if self.devices is None else [list(place) for place in self.devices],
             "memory": None if self.memory is None else asdict(self.memory),
             "versions": dict(self.versions),
+            "flags": list(self.flags),
             "seconds": self.seconds,
             "model_flops": self.model_flops,
         }
@@ -114,6 +117,7 @@ class Compiled:
             mesh=None if mesh is None else tuple((str(a), int(n)) for a, n in mesh.items()),
             memory=None if memory is None else _memory(memory),
             versions=tuple((str(k), str(v)) for k, v in facts.get("versions", {}).items()),
+            flags=tuple(str(flag) for flag in facts.get("flags", ())),
             seconds=_number(facts.get("seconds")),
             model_flops=_number(facts.get("model_flops")),
         )
@@ -130,6 +134,8 @@ class Compiled:
         if self.seconds is not None:
             cached = "; now read from the cache" if self.from_cache else ""
             lines.append(f"  compiled in {format_seconds(self.seconds)} ({made}){cached}")
+        if self.flags:
+            lines.append(f"  flags        {' '.join(self.flags)}")
         other = [f"{k} {TESTED[k]}" for k, v in self.versions if TESTED.get(k, v) != v]
         if other:
             lines.append(f"  note         what is tested is {', '.join(other)}")

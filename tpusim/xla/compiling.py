@@ -15,6 +15,7 @@ from tpusim.hardware import Slice
 from tpusim.xla import cache as kept
 from tpusim.xla.compiled import Compiled, check_flops
 from tpusim.xla.jaxpr import count_flops
+from tpusim.xla.options import ENVIRONMENT, Option, check_options, flags_of
 from tpusim.xla.progress import progress
 from tpusim.xla.refusals import misfit, refusal
 from tpusim.xla.report import memory_report
@@ -33,6 +34,7 @@ def compile(
     name: str = "",
     model_flops: float | None = None,
     without_remat: Callable[..., Any] | None = None,
+    compiler_options: Mapping[str, Option] | None = None,
     cache: bool = True,
 ) -> Compiled:
     """What the TPU compiler makes of `fn(*args)` on a slice. No TPU is needed, and none is used.
@@ -50,14 +52,18 @@ def compile(
     model_flops: FLOPs of a step on all devices without recomputation; or without_remat: the same
         function without `jax.checkpoint`, of which they are counted. With neither they are counted
         of `fn`, without what its `jax.checkpoint`s recompute.
+    compiler_options: flags of XLA and libtpu for this program alone, as `jax.jit` takes them:
+        `{"xla_tpu_scoped_vmem_limit_kib": 98304}`. Those of `LIBTPU_INIT_ARGS` hold too.
     cache: whether a program that was compiled before is read from disk (`tpusim.xla.cache`).
 
     Raises CompileError: jax or libtpu is missing, the mesh does not fill the slice, a sharding does
-    not fit its argument, or the program does not fit into HBM. Errors of `fn` itself pass through.
+    not fit its argument, the compiler does not know an option, or the program does not fit into
+    HBM. Errors of `fn` itself pass through.
     """
     found = versions()
     if model_flops is not None:
         check_flops(model_flops)
+    chosen = check_options(compiler_options or {})
     pod = as_slice(slice)
     import jax
 
@@ -82,17 +88,19 @@ def compile(
         "devices": places,
         "versions": found,
         "mesh": dict(grid.shape),
-        "flags": [os.environ.get(variable, "") for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
+        "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
+        **({"options": chosen} if chosen else {}),
     }
     entry = kept.key(_program(lowered), facts) if cache else ""
     made = kept.get(entry) if cache else None
     if made is None:
-        made = _compile(lowered, name, pod)
+        made = _compile(lowered, name, pod, chosen)
         made = replace(
             made,
             devices=places,
             mesh=tuple((str(axis), int(size)) for axis, size in grid.shape.items()),
             versions=tuple(found.items()),
+            flags=flags_of(chosen),
         )
         if cache:
             kept.put(entry, made)
@@ -101,14 +109,14 @@ def compile(
     return replace(made, name=name, slice=pod, model_flops=model_flops)
 
 
-def _compile(lowered: Any, name: str, pod: Slice) -> Compiled:
+def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option]) -> Compiled:
     """Run the compiler; its report of memory goes through a folder that is gone afterwards."""
     start = monotonic()
     with TemporaryDirectory(prefix="tpusim-") as dump:
-        flags = {"xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+        given = {**options, "xla_dump_to": dump, "xla_dump_hlo_as_text": True}
         what = f"compiling {name} for {pod} ({pod.devices} devices)"
         with refusal(name, pod), progress(what):
-            executable = lowered.compile(compiler_options=flags)
+            executable = lowered.compile(compiler_options=given)
         memory = memory_report(Path(dump), executable.memory_analysis())
     seconds = monotonic() - start
     try:

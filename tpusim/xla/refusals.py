@@ -12,6 +12,7 @@ _NEEDS = re.compile(
     r"total memory required for [^(]*\(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMGT]?)\)"
 )
 _USED = re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm")
+_OPTION = re.compile(r"No such compile option: '([^']*)'")
 _SCALE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _INDIVISIBLE = re.compile(
     r"spec=(P\(.*?\)), .*array axis (\d+) is partitioned (\d+) times, but the dimension size is "
@@ -85,6 +86,11 @@ def refusal(name: str, pod: Slice) -> Iterator[None]:
             raise CompileError(f"{name} does not fit {pod}: {_too_large(text)}") from error
         if type(error).__name__ != "JaxRuntimeError":
             raise
+        if found := _OPTION.search(text):
+            raise CompileError(
+                f"compiler_options has {found[1]!r}, which this libtpu does not know; write the "
+                "name of a flag as in LIBTPU_INIT_ARGS, without dashes"
+            ) from error
         raise CompileError(
             f"{name}: the TPU compiler refused it for {pod}: {text.splitlines()[0][:500]}"
         ) from error

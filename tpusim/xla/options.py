@@ -1,0 +1,44 @@
+"""Flags of XLA and libtpu: those of one program, and those that the environment sets for all."""
+
+import os
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from tpusim.errors import CompileError
+
+Option: TypeAlias = str | bool | int | float
+
+ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Variables that libtpu reads when it is loaded."""
+
+_DUMP = ("xla_dump_to", "xla_dump_hlo_as_text")
+
+
+def check_options(options: Mapping[str, Option]) -> dict[str, Option]:
+    """The options by name; which there are, the compiler says. Raises CompileError."""
+    for name, value in options.items():
+        if not isinstance(name, str) or name.startswith("-") or "=" in name:
+            raise CompileError(
+                f"compiler_options has {name!r}; write the name of a flag alone, without dashes: "
+                "{'xla_tpu_scoped_vmem_limit_kib': 98304}"
+            )
+        if name in _DUMP:
+            raise CompileError(
+                f"compiler_options has {name!r}, which the memory report needs; to keep what the "
+                "compiler dumps, set XLA_FLAGS and compile with cache=False"
+            )
+        if not isinstance(value, (str, bool, int, float)):
+            raise CompileError(
+                f"compiler_options[{name!r}] is {value!r}; write a string, a number or a bool"
+            )
+    return dict(sorted(options.items()))
+
+
+def flags_of(options: Mapping[str, Option]) -> tuple[str, ...]:
+    """What a program was compiled with, as on a command line; options hold over the environment."""
+    set_before = [flag for name in ENVIRONMENT for flag in os.environ.get(name, "").split()]
+    return (*set_before, *(f"--{name}={_spelt(value)}" for name, value in options.items()))
+
+
+def _spelt(value: Option) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
