@@ -49,8 +49,6 @@ def replay(
     chosen = costs_of(costs)
     if model_flops is not None:
         check_flops(model_flops)
-    if mesh is not None and not isinstance(mesh, Mapping):
-        raise PlanError(f"mesh is {mesh!r}; write the sizes of axes by name: {{'fsdp': 256}}")
     if pod is not None and not isinstance(pod, Slice):
         raise PlanError(f"pod is {pod!r}; write a slice, such as ts.Slice('v4', '8x16x16')")
     module = read_module(compiled.data, compiled.name)
