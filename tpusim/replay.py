@@ -11,7 +11,6 @@ from tpusim.hardware.placement import check_mesh
 from tpusim.lines import core_records, operation_of
 from tpusim.program import Program, counted
 from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
-from tpusim.result import numbers
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
@@ -113,10 +112,10 @@ def replayed(
     if not fold:
         _check_length(program)
     timeline = run([cost_program(program, pod, placement)], fold=fold)
-    return ReplayResult(
+    return ReplayResult.of(
+        pod, placement, (program,), timeline, held,
         origin=origin, costs=costs, remarks=remarks, model_flops=model_flops,
         unknown=_unknown(timeline, unknown or {}),
-        **numbers(pod, placement, (program,), timeline, held),
     )  # fmt: skip
 
 
