@@ -8,12 +8,13 @@ from math import isnan
 import numpy as np
 
 from tpusim.network.paths import Loads
+from tpusim.report.canvas import DIGIT
 
 NUMBERED = 64
 """Cells of a panel that are numbered one by one, at most."""
 
-WIDE, HIGH, APART = 0.65, 0.8, 1.5
-"""Widths of a letter and height of a number over the size of the font, and points between two."""
+HIGH, APART = 0.8, 1.5
+"""The height of a number over the size of the font, and points between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Room:
 
     def lies(self, text: str, cells: int) -> bool:
         """Whether a number has room across so many cells."""
-        return WIDE * self.font * len(text) + APART <= cells * self.across
+        return DIGIT * self.font * len(text) + APART <= cells * self.across
 
     def line(self, cells: int, each: float) -> bool:
         """Whether cells of `each` points are as many as a line of text is high."""

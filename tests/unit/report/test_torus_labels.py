@@ -5,7 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tpusim.report.torus_labels import APART, HIGH, WIDE, Label, Room, labels
+from tpusim.report.canvas import DIGIT
+from tpusim.report.torus_labels import APART, HIGH, Label, Room, labels
 
 LARGE = Room(30, 30, 7)
 SMALL = Room(9.9, 9.9, 7)
@@ -66,5 +67,5 @@ def test_no_number_lies_on_another(shape: tuple[int, int], kind: str) -> None:
 
 def size(label: Label) -> tuple[float, float]:
     """Points of a number down and across."""
-    high, wide = HIGH * 7, WIDE * 7 * len(label.text)
+    high, wide = HIGH * 7, DIGIT * 7 * len(label.text)
     return (wide, high) if label.upright else (high, wide)
