@@ -5,7 +5,8 @@ why it cannot be, and what to write instead. The command line prints the sentenc
 anything else that escapes is a defect of ours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -35,6 +36,16 @@ class FileError(TpusimError, OSError):
 
 class CompileError(TpusimError, RuntimeError):
     """A program that the TPU compiler cannot make: it does not fit, or something is missing."""
+
+
+@contextmanager
+def blame(where: str) -> Iterator[None]:
+    """Put `where` (a file, a key) before the sentence of any error that a user can cause."""
+    try:
+        yield
+    except TpusimError as error:
+        shown = where if where.isprintable() else repr(where)
+        raise type(error)(f"{shown}: {error}") from error
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.models import Transformer
 from tpusim.partition import CIRCULAR, Plan
 from tpusim.program import Program, Single
-from tpusim.result import BUBBLE, Result, numbers
+from tpusim.result import BUBBLE, Result
 from tpusim.totals import distinct, unasked
 from tpusim.unused import unused
 
@@ -147,13 +147,13 @@ def make_result(
     programs: tuple[Program, ...], timeline: Timeline, verdicts: Verdicts,
 ) -> PlanResult:  # fmt: skip
     """The result of a timeline of one lane for each of the programs."""
-    return PlanResult(
+    return PlanResult.of(
+        pod, placement, programs, timeline,
         model=model, plan=plan, tokens=graph.tokens * plan.microbatches, verdicts=verdicts,
         unasked=tuple(
             (what, tensor, most * times)
             for body, _, most in distinct(programs) for what, tensor, times in unasked(body)
         ),
-        **numbers(pod, placement, programs, timeline),
     )  # fmt: skip
 
 

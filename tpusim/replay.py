@@ -11,7 +11,6 @@ from tpusim.hardware.placement import check_mesh
 from tpusim.lines import core_records, operation_of
 from tpusim.program import Program, counted
 from tpusim.replay_result import COSTS, Origin, ReplayResult, Unknown
-from tpusim.result import numbers
 
 if TYPE_CHECKING:
     from tpusim.xla.compiled import Compiled, MemoryReport
@@ -49,8 +48,6 @@ def replay(
     chosen = costs_of(costs)
     if model_flops is not None:
         check_flops(model_flops)
-    if mesh is not None and not isinstance(mesh, Mapping):
-        raise PlanError(f"mesh is {mesh!r}; write the sizes of axes by name: {{'fsdp': 256}}")
     if pod is not None and not isinstance(pod, Slice):
         raise PlanError(f"pod is {pod!r}; write a slice, such as ts.Slice('v4', '8x16x16')")
     module = read_module(compiled.data, compiled.name)
@@ -115,10 +112,10 @@ def replayed(
     if not fold:
         _check_length(program)
     timeline = run([cost_program(program, pod, placement)], fold=fold)
-    return ReplayResult(
+    return ReplayResult.of(
+        pod, placement, (program,), timeline, held,
         origin=origin, costs=costs, remarks=remarks, model_flops=model_flops,
         unknown=_unknown(timeline, unknown or {}),
-        **numbers(pod, placement, (program,), timeline, held),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Self
 
 from tpusim.engine import Timeline
 from tpusim.hardware import Placement, Slice
@@ -55,6 +55,28 @@ class Result(ABC):
     programs: tuple[Program, ...]
     timeline: Timeline
     lane: int = 0
+
+    @classmethod
+    def of(
+        cls, pod: Slice, placement: Placement, programs: tuple[Program, ...], timeline: Timeline,
+        held: dict[str, float] | None = None, **own: Any,
+    ) -> Self:  # fmt: skip
+        """The result of a timeline of one lane for each of the programs.
+
+        held: who holds the peak of HBM, where that is known better than from the schedule. The
+        schedule's need is its peak, and what is lost between buffers (`FRAGMENTATION`). own: the
+        fields of this kind of result alone.
+        """
+        each = [held or memory_held(one, timeline, lane) for lane, one in enumerate(programs)]
+        lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
+        return cls(
+            pod=pod, placement=placement, step_time_s=timeline.total_ps * PICO,
+            breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
+            flops=step_flops(programs),
+            hbm_peak_bytes=sum(each[lane].values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
+            memory_bytes=each[lane], link_use=link_shares(timeline),
+            programs=programs, timeline=timeline, lane=lane, **own,
+        )  # fmt: skip
 
     @property
     @abstractmethod
@@ -178,44 +200,6 @@ class Result(ABC):
         from tpusim.summary import summary
 
         return summary(self)
-
-
-class Numbers(TypedDict):
-    """What any result has, whatever ran: the fields of `Result`."""
-
-    pod: Slice
-    placement: Placement
-    step_time_s: float
-    breakdown_s: dict[str, float]
-    flops: Flops
-    hbm_peak_bytes: float
-    hbm_bytes: float
-    memory_bytes: dict[str, float]
-    link_use: dict[str, float]
-    programs: tuple[Program, ...]
-    timeline: Timeline
-    lane: int
-
-
-def numbers(
-    pod: Slice, placement: Placement, programs: tuple[Program, ...], timeline: Timeline,
-    held: dict[str, float] | None = None,
-) -> Numbers:  # fmt: skip
-    """The numbers of a timeline of one lane for each of the programs.
-
-    held: who holds the peak of HBM, where that is known better than from the schedule. The
-    schedule's need is its peak, and what is lost between buffers (`FRAGMENTATION`).
-    """
-    each = [held or memory_held(program, timeline, lane) for lane, program in enumerate(programs)]
-    lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
-    return Numbers(
-        pod=pod, placement=placement, step_time_s=timeline.total_ps * PICO,
-        breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
-        flops=step_flops(programs),
-        hbm_peak_bytes=sum(each[lane].values()), hbm_bytes=pod.chip.device.hbm_usable_bytes,
-        memory_bytes=each[lane], link_use=link_shares(timeline),
-        programs=programs, timeline=timeline, lane=lane,
-    )  # fmt: skip
 
 
 def _of_lane(timeline: Timeline, lane: int) -> Timeline:

@@ -13,33 +13,37 @@ LARGEST = 2**20
 """Bytes of the largest config that is read."""
 
 
-def read_text(path: Path, what: str, instead: str) -> str:
-    """The text of a file, without a byte order mark.
+def read_text(path: Path, what: str, instead: str, largest: int = LARGEST) -> str:
+    """The text of a file of `largest` bytes at most, without a byte order mark.
 
-    what: what the file should be, such as `a config.json`. instead: what to give where nothing can
-    be read. Raises FileError; a path that is none raises ValueError, as `pathlib` does.
+    what: what the file should be, such as `a config.json`. instead: what to give where it is not
+    that. Raises FileError; its sentence leaves the path to `errors.blame`.
     """
     try:
-        return read_bytes(path, what, instead, LARGEST).decode("utf-8-sig")
+        return read_bytes(path, what, instead, largest).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
-            f"{path}: not a text file (byte {error.start} is not UTF-8); give {what}"
+            f"not a text file (byte {error.start} is not UTF-8); give {instead}"
         ) from error
 
 
 def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
-    """The bytes of a file, of `largest` at most; else as `read_text`."""
+    """The bytes of a file; else as `read_text`."""
     try:
+        if path.is_dir():
+            raise FileError(f"a folder; give {instead}")
         if path.exists() and not path.is_file():
-            raise FileError(f"{path}: not a regular file; give the path of {what}")
+            raise FileError(f"not a regular file; give {instead}")
         size = path.stat().st_size
         if size > largest:
-            raise FileError(f"{path}: {format_bytes(size)} is too large for {what}")
+            raise FileError(f"{format_bytes(size)} is too large for {what}")
         return path.read_bytes()
+    except FileError:
+        raise
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{path}: cannot be read: {error.strerror}; give {instead}") from error
+        raise FileError(f"cannot be read: {error.strerror}; give {instead}") from error
+    except ValueError as error:
+        raise FileError(f"no path ({error}); give {instead}") from error
 
 
 @contextmanager

@@ -28,7 +28,7 @@ AXES = {
         "kv_heads": ("tensor",), "mlp": ("tensor",),
     },
 }  # fmt: skip
-"""The default rules of tpusim/partition/rules.py. A dimension smaller than its axes is whole."""
+"""Those of tpusim/partition/default_rules.py. A dimension smaller than its axes is whole."""
 
 
 class Step:

@@ -250,7 +250,7 @@ BAD_FILES = [
     (b"[slice]\nchip = 'v4'\nchip = 'v4'\n", "not valid TOML: .*line 3"),
     (b"a = " + b"[" * 100_000, "too long to be read"),
     (b"a = " + b"9" * 5_000, "too long to be read"),
-    (b"#" * 2**21, "2 MiB is too large; a run file has a few dozen lines"),
+    (b"#" * 2**21, "2 MiB is too large for a run file, which has a few dozen lines"),
 ]
 
 
@@ -265,12 +265,14 @@ def test_what_is_no_run_file(content: bytes, sentence: str, tmp_path: Path) -> N
 def test_where_there_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be read: No such file"):
         read_run(tmp_path / "none.toml")
-    with pytest.raises(FileError, match="a folder; give the path of a run file in it"):
+    with pytest.raises(FileError, match="a folder; give the path of a run file in TOML"):
         read_run(tmp_path)
     with pytest.raises(FileError, match=r"cannot be read: .* too long"):
         read_run("x" * 5000)
     with pytest.raises(FileError, match="not a regular file"):
         read_run("/dev/null")
+    with pytest.raises(FileError, match=r"^'a\\x00b': no path .*; give the path of a run file"):
+        read_run("a\0b")
 
 
 BAD_SETTINGS = [

@@ -176,9 +176,9 @@ def test_arguments_bring_their_shardings() -> None:
                 {"out_shardings": P(None, None, None, "x")},
                 "is for at least 4 dimensions, and its array has 3; leave the others out",
             ),
-            ({"mesh": {"x": 8}}, "the mesh x=8 has 8 devices, and v5e:2x2 has 4"),
-            ({"mesh": {"dcn_x": 2, "x": 2}}, "2 groups across slices .* and v5e:2x2 is 1"),
-            ({"slice_": "v5e:2x2 x 2"}, "has 1 groups across slices .* write for example"),
+            ({"mesh": {"x": 8}}, "the mesh has x=8 = 8, but there are 4 devices of v5e:2x2"),
+            ({"mesh": {"dcn_x": 2, "x": 2}}, "dcn_x=2 = 2, but there is 1 slice .*axes that start"),
+            ({"slice_": "v5e:2x2 x 2"}, "no axis of the mesh runs across them; write one that"),
             (
                 {"rows": 2**24, "in_shardings": None},
                 r"does not fit v5e:2x2: it needs .* GiB of HBM",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from tpusim.errors import FileError, PlanError, nearest
+from tpusim.errors import FileError, PlanError, blame, nearest
 from tpusim.explain import (
     CollectiveTable,
     PlacementTable,
@@ -16,7 +16,7 @@ from tpusim.plan_result import PlanResult
 from tpusim.program.text import text
 from tpusim.report import check_folder, perfect_compiler, write_report
 from tpusim.result import Result
-from tpusim.runfile import Run, blame, read_run
+from tpusim.runfile import Run, read_run
 from tpusim.simulation import simulate
 from tpusim.stage_table import PipelineTable, explain_pipeline
 from tpusim.summary import entry, summary

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import monotonic
 
-from tpusim.runfile import blame, read_sweep
+from tpusim.errors import blame
+from tpusim.runfile import read_sweep
 from tpusim.search import Space, sweep
 from tpusim.search.text import text
 

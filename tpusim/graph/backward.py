@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.graph.graph import Graph
-from tpusim.graph.ops import Op, Pointwise, Scan
+from tpusim.graph.ops import Op, Scan
+from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import Remat, check_saved_names, recompute
 from tpusim.graph.tensor import STORED, Role, Tensor
 from tpusim.phase import Phase
@@ -125,32 +126,29 @@ def _transpose_scan(op: Scan, given: dict[str, Tensor], tape: _Tape, remat: Rema
     sums = _gradients(op, inner, tape, ((t, replace(t, dtype=STORED)) for t in op.shared))
     again, kept = recompute(op.body, inner.ops, remat.keeps)
     body = _block_by_block(again, inner.ops)
-    read = {tensor.name for one in body for tensor in one.inputs}
-    slices = tuple(
-        pair
-        for pair in (*((given[o.name], written[i.name]) for i, o in op.stacks), *op.slices)
-        if pair[1].name in read
-    )
-    sliced = {part.name for _, part in slices}
-    saved = tuple(tensor for tensor in kept if tensor.name not in sliced)
-    shared = {tensor.name: tensor for tensor in op.shared}
-    tape.ops.append(
-        Scan(
-            f"{op.name}/d",
-            op.trips,
-            body,
-            carries,
-            loads=saved,
-            slices=slices,
-            stacks=stacks,
-            shared=tuple(tensor for name, tensor in shared.items() if name in read),
-            sums=sums,
-            phase=Phase.BACKWARD,
-        )
-    )
+    parts = (*((given[o.name], written[i.name]) for i, o in op.stacks), *op.slices)
+    back = Scan(f"{op.name}/d", op.trips, body, carries, stacks=stacks, sums=sums,
+                phase=Phase.BACKWARD)  # fmt: skip
+    back = _with_reads(back, kept, parts, op.shared)
+    tape.ops.append(back)
+    shared = {tensor.name for tensor in op.shared}
     own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
     tape.parameter_gradients |= own
-    return replace(op, saves=saved)
+    return replace(op, saves=back.loads)
+
+
+def _with_reads(
+    back: Scan, kept: Iterable[Tensor], parts: Iterable[tuple[Tensor, Tensor]],
+    shared: Iterable[Tensor],
+) -> Scan:  # fmt: skip
+    """The backward scan with what its body reads: parts of tensors, saved and shared ones."""
+    read = {tensor.name for one in back.body for tensor in one.inputs}
+    slices = tuple(pair for pair in parts if pair[1].name in read)
+    sliced = {part.name for _, part in slices}
+    return replace(
+        back, slices=slices, loads=tuple(t for t in kept if t.name not in sliced),
+        shared=tuple(t for t in shared if t.name in read),
+    )  # fmt: skip
 
 
 def _carried_back(

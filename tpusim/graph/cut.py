@@ -12,7 +12,8 @@ from tpusim.errors import PlanError
 from tpusim.graph.backward import training_step
 from tpusim.graph.defer import deferred
 from tpusim.graph.graph import Graph
-from tpusim.graph.ops import Op, Pointwise, Scan
+from tpusim.graph.ops import Op, Scan
+from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN, Remat
 from tpusim.graph.tensor import Role, Tensor
 from tpusim.graph.tile import with_tensors

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from tpusim.graph.ops import Attention, Convolution, Einsum, Op, Scan, Sizes
-from tpusim.graph.tensor import Role, Tensor
+from tpusim.graph.attention import Attention
+from tpusim.graph.ops import Op, Scan
+from tpusim.graph.products import Convolution, Einsum
+from tpusim.graph.tensor import Role, Sizes, Tensor
 from tpusim.phase import Phase
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph.ops import Einsum, Op, Pointwise
+from tpusim.graph.ops import Op
+from tpusim.graph.pointwise import Pointwise
+from tpusim.graph.products import Einsum
 from tpusim.graph.tensor import Role, Tensor
 from tpusim.phase import Phase
 

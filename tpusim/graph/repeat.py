@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from tpusim.graph.attention import Attention
 from tpusim.graph.graph import Graph
-from tpusim.graph.ops import Attention, Op, Pointwise, Scan
+from tpusim.graph.ops import Op, Scan
+from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor
 
 NARROW, COPIES = "kv_heads", "kv_copies"

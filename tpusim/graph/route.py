@@ -4,10 +4,10 @@ Slots are [expert, batch, slot, ...]: the places of one expert for one sequence.
 hold is the router's choice, so only sizes are known here: as many slots as choices.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpusim.graph.tensor import Tensor
+from tpusim.graph.transpose import Cotangents, MakeGradient, gradient_of
 from tpusim.phase import Phase
 
 
@@ -41,11 +41,9 @@ class Route:
         """What was moved at its new place, and the gates' gradient."""
         return (self.output, *((self.gate_gradient,) if self.gate_gradient else ()))
 
-    def transpose(
-        self, cotangents: Mapping[str, Tensor], gradient: Callable[[Tensor], Tensor]
-    ) -> "tuple[Route, ...]":
+    def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Route, ...]":
         """Combine the gradient of a dispatch, dispatch that of a combine."""
-        given = cotangents[self.output.name].view(self.output.dims)
+        given = gradient_of(self.output, cotangents)
         return (
             Route(
                 f"{self.name}/d",

@@ -5,8 +5,13 @@ shard it. Two tensors that share a name share the dimension, so an einsum needs 
 only the operands have is contracted.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeAlias
+
+Sizes: TypeAlias = Mapping[str, int]
+"""The size of each dimension."""
 
 COMPUTE = "compute"
 """The dtype of activations and of weights in use; the plan says which one it is."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tpusim.errors import PlanError, nearest
+from tpusim.errors import PlanError, TpusimError, nearest
 from tpusim.hardware.listed import Listed
 from tpusim.hardware.slices import Slice
 from tpusim.hardware.spans import DIE, Laid, Span, check_tiling, read_span
@@ -133,34 +133,44 @@ def _check_size(axis: str, size: int, laid: Laid, lengths: Mapping[int, int]) ->
     )
 
 
-def check_mesh(pod: Slice, mesh: Mapping[str, int]) -> None:
-    """Raise `PlanError` unless the mesh has the devices of the slice, and its slices."""
+def check_mesh(pod: Slice, mesh: Mapping[str, int], error: type[TpusimError] = PlanError) -> None:
+    """Raise `error` unless the mesh has the devices of the slice, and its slices."""
+    if sentence := _mismatch(pod, mesh):
+        raise error(sentence)
+
+
+def _mismatch(pod: Slice, mesh: Mapping[str, int]) -> str:
+    """What is wrong with a mesh, as a sentence; nothing where it fits."""
+    if not isinstance(mesh, Mapping) or not all(isinstance(axis, str) for axis in mesh):
+        return (
+            f"mesh is {mesh!r}; write the sizes of axes by name, such as {{'fsdp': {pod.devices}}}"
+        )
     for axis, size in mesh.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise PlanError(f"mesh axis {axis!r} is {size!r}; write a whole number from 1 up")
+            return f"mesh axis {axis!r} is {size!r}; write a whole number from 1 up"
     across = {axis: size for axis, size in mesh.items() if axis.startswith(DCN_PREFIX)}
-    inside = {axis: size for axis, size in mesh.items() if axis not in across}
-    _check_product(
-        inside, pod.devices // pod.num_slices, "device", f" of {pod.chip.name}:{pod.topology}"
-    )
     if not across and pod.num_slices > 1:
-        raise PlanError(
+        return (
             f"the slice is {pod.num_slices} slices, but no axis of the mesh runs across them; "
             f"write one that does, such as dcn_data = {pod.num_slices}"
         )
-    _check_product(
-        across, pod.num_slices, "slice", f" (axes that start with {DCN_PREFIX} run across slices)"
+    inside = {axis: size for axis, size in mesh.items() if axis not in across}
+    one = f" of {pod.chip.name}:{pod.topology}"
+    dcn = f" (axes that start with {DCN_PREFIX} run across slices)"
+    return _miscount(across, pod.num_slices, "slice", dcn) or _miscount(
+        inside, pod.devices // pod.num_slices, "device", one
     )
 
 
-def _check_product(axes: Mapping[str, int], wanted: int, what: str, which: str) -> None:
-    if prod(axes.values()) != wanted:
-        written = " x ".join(f"{axis}={size}" for axis, size in axes.items()) or "nothing"
-        raise PlanError(
-            f"the mesh has {written} = {prod(axes.values())}, but there "
-            f"{'is' if wanted == 1 else 'are'} {_counted(wanted, what)}{which}; "
-            f"write axes that multiply to {wanted}"
-        )
+def _miscount(axes: Mapping[str, int], wanted: int, what: str, which: str) -> str:
+    if prod(axes.values()) == wanted:
+        return ""
+    written = " x ".join(f"{axis}={size}" for axis, size in axes.items()) or "nothing"
+    return (
+        f"the mesh has {written} = {prod(axes.values())}, but there "
+        f"{'is' if wanted == 1 else 'are'} {_counted(wanted, what)}{which}; "
+        f"write axes that multiply to {wanted}"
+    )
 
 
 def _counted(number: int, what: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
-from tpusim.errors import FileError
+from tpusim.errors import FileError, blame
 from tpusim.textfile import read_text
 
 PARENT = "base_config"
+INSTEAD = "the path of a MaxText config, or defaults for MaxText's own"
 DEEPEST = 8
 _LONGEST = 60
 
@@ -58,16 +59,13 @@ def read_config(path: Path, depth: int = 0) -> Mapping[str, Any]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    text = _text(path)
-    try:
-        found = parse(text)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    if found is None:
-        return {}
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise FileError(f"{path}: no table of keys; write lines such as base_emb_dim: 4096")
-    return found
+    with blame(str(path)):
+        found = parse(read_text(path, "a MaxText config", INSTEAD))
+        if found is None:
+            return {}
+        if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+            raise FileError("no table of keys; write lines such as base_emb_dim: 4096")
+        return found
 
 
 def parse(text: str) -> Any:
@@ -82,14 +80,6 @@ def parse(text: str) -> Any:
         raise FileError(f"not valid YAML: {cut(str(error))}; write key: value") from error
     except (ValueError, TypeError, RecursionError) as error:
         raise FileError("a value or a nesting cannot be read; write a shorter one") from error
-
-
-def _text(path: Path) -> str:
-    instead = "the path of a MaxText config, or defaults for MaxText's own"
-    try:
-        return read_text(path, "a MaxText config", instead)
-    except ValueError as error:
-        raise FileError(f"{cut(repr(str(path)))} is no path; give that of a config") from error
 
 
 def shown(value: object) -> str:

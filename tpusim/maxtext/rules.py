@@ -6,7 +6,7 @@ from typing import Any
 from tpusim.errors import nearest
 from tpusim.maxtext.config import RULES, Config
 from tpusim.maxtext.file import shown
-from tpusim.partition.rules import DEFAULT_RULES, STYLE_RULES
+from tpusim.partition.default_rules import DEFAULT_RULES, STYLE_RULES
 
 BATCH = ("data", "fsdp", "fsdp_transpose", "expert")
 WEIGHTS = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from tpusim.errors import TpusimError
+from tpusim.errors import TpusimError, blame
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import Config, Overrides, config_of, source, without
 from tpusim.maxtext.file import shown
@@ -17,7 +17,7 @@ from tpusim.maxtext.plan import plan_of
 from tpusim.maxtext.tables import defaults
 from tpusim.models import Transformer
 from tpusim.partition import Plan
-from tpusim.runfile import Run, blame, changed_plan
+from tpusim.runfile import Run, changed_plan
 
 SIZE = "_parallelism"
 NOTED = (*LEFT_OUT, SCANNED)

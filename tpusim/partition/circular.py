@@ -16,8 +16,9 @@ from tpusim.graph import Part
 from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.accumulate import Gradients, accumulator, zeros
+from tpusim.partition.bodies import Bodies
 from tpusim.partition.feed import batch_copy
-from tpusim.partition.lower import Bodies, barrier, with_optimizer
+from tpusim.partition.lower import barrier, with_optimizer
 from tpusim.partition.offload import names
 from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import check_dtypes

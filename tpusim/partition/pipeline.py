@@ -13,10 +13,11 @@ from tpusim.graph import Part
 from tpusim.hardware import Placement, Slice
 from tpusim.partition import optimizer
 from tpusim.partition.accumulate import Gradients, accumulator, zeros
+from tpusim.partition.bodies import Bodies
 from tpusim.partition.exchange import Exchange, send
 from tpusim.partition.feed import batch_copy
 from tpusim.partition.keys.pipeline import STAGE_AXES
-from tpusim.partition.lower import Bodies, barrier, with_optimizer
+from tpusim.partition.lower import barrier, with_optimizer
 from tpusim.partition.plan import Plan
 from tpusim.partition.quantise import check_dtypes
 from tpusim.partition.schedules import make

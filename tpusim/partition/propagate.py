@@ -9,9 +9,10 @@ the rules where propagation leaves a dimension open. Without annotations the rul
 from collections.abc import Iterable
 
 from tpusim.graph import Graph, Op, Pointwise, Role, Scan, Tensor, whole_dim
+from tpusim.partition.annotations import annotations
 from tpusim.partition.layout import Axes, Layout
 from tpusim.partition.plan import Plan
-from tpusim.partition.rules import Rules, annotations
+from tpusim.partition.rules import Rules
 from tpusim.phase import Phase
 
 _Open = list[Axes | None]

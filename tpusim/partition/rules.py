@@ -5,12 +5,13 @@ one axis or several. A tensor takes each axis once, the first dimension first. A
 dimension is too small for is dropped for that dimension, which is then replicated over it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from tpusim.errors import PlanError, nearest
-from tpusim.graph import COPIES, TILE, Graph, Role, Tensor, walk, whole_dim
+from tpusim.graph import COPIES, Graph, Role, Tensor, walk, whole_dim
+from tpusim.partition.axes import axes_of, check_known, check_once
 from tpusim.partition.context import (
     CONTEXT,
     check_sequence,
@@ -20,62 +21,17 @@ from tpusim.partition.context import (
     kernel_tensors,
     named_axes,
 )
+from tpusim.partition.default_rules import DEFAULT_RULES, STYLE_RULES
 from tpusim.partition.experts import check_experts
 from tpusim.partition.keys.context import ALL_TO_ALL
 from tpusim.partition.layout import Axes, Layout
-from tpusim.partition.plan import Plan, Rule
-
-DEFAULT_RULES: Mapping[str, Axes] = {
-    "embed": ("fsdp", "dcn_fsdp", "context", "expert"),
-    "mlp": ("tensor",),
-    "heads": ("tensor",),
-    "kv_heads": ("tensor",),
-    "vocab": ("tensor",),
-    "head_dim": (),
-    "q_rank": ("fsdp", "dcn_fsdp", "context", "expert"),
-    "kv_rank": ("fsdp", "dcn_fsdp", "context", "expert"),
-    "expert": ("expert",),
-    "expert_mlp": ("tensor",),
-    "shared_mlp": ("tensor",),
-    "norm": (),
-    "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp", "expert"),
-    "act_seq": ("context",),
-    "act_kv_seq": (),
-    "act_residual_seq": (),
-    "act_embed": (),
-    "act_mlp": ("tensor",),
-    "act_heads": ("tensor",),
-    "act_kv_heads": ("tensor",),
-    "act_vocab": ("tensor",),
-    "act_head_dim": (),
-    "act_expert": ("expert",),
-    "act_slot": ("context",),
-    "act_choice": (),
-    "act_expert_mlp": ("tensor",),
-    "act_shared_mlp": ("tensor",),
-}
-"""`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
-activations and the weights besides, as MaxText's does; how each device sees all keys and values is
-`Plan.context_exchange`. `act_residual_seq` are axes that shard the sequence of the residual stream
-and of its norms (tensors of tokens and `embed`) besides those of `act_seq`: with `tensor`, Megatron
-sequence parallelism (arXiv:2205.05198, section 4.2.2; MaxText's `activation_norm_length`).
-`dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert` shards the experts, and
-outside of their block the batch and the weights, as MaxText's does (its base.yml): what is listed
-by experts first, a tensor of theirs or a weight, gives them the axis. `q_rank` and `kv_rank`, of
-latent attention, lie as `embed` does, which the matrices that bring up from them do not have
-(MaxText's `q_lora` and `kv_lora`)."""
+from tpusim.partition.plan import Plan
 
 _EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
 """Dimensions that their axes have to divide: none of these is replicated for being too small."""
 
 _SIZE_OF = {"norm": "embed", "act_residual_seq": "seq"}
 """The dimension of a rule that is not named after it."""
-
-STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
-    "plain": {},
-    "maxtext": {"act_embed": ("tensor",)},
-}
-"""What a style changes: MaxText's `activation_embed` lies on `tensor` (its base.yml)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,63 +130,6 @@ def _default_rules(plan: Plan) -> Mapping[str, Axes]:
     }
 
 
-def axes_of(rule: Rule) -> Axes:
-    """A rule as a tuple of axes: a name, several names or None."""
-    if rule is None:
-        return ()
-    return (rule,) if isinstance(rule, str) else tuple(rule)
-
-
-def annotations(
-    plan: Plan, tensors: Iterable[Tensor], sizes: Mapping[str, int]
-) -> dict[str, Layout]:
-    """The layout of each annotated tensor; what a user annotates herself must divide."""
-    known = {tensor.name: tensor for tensor in tensors if not tensor.name.startswith(TILE)}
-    found = {}
-    for name, given in plan.annotate.items():
-        if name not in known:
-            raise PlanError(
-                f"plan.annotate names {name!r}, which is no tensor of the model: "
-                f"{nearest(name, known)}"
-            )
-        tensor = known[name]
-        if len(given) != len(tensor.dims):
-            raise PlanError(
-                f"plan.annotate.{name} gives {len(given)} entries, but the tensor has "
-                f"{len(tensor.dims)} dimensions ({', '.join(tensor.dims)}); write one entry for "
-                "each, None where it is not sharded"
-            )
-        layout = tuple(axes_of(rule) for rule in given)
-        _check_once(f"plan.annotate.{name}", [axis for axes in layout for axis in axes])
-        for dim, axes in zip(tensor.dims, layout, strict=True):
-            _check_annotated(f"plan.annotate.{name}", dim, sizes[dim], axes, plan.mesh)
-        found[name] = tuple(tuple(a for a in axes if plan.mesh[a] > 1) for axes in layout)
-    return found
-
-
-def _check_annotated(where: str, dim: str, size: int, axes: Axes, mesh: Mapping[str, int]) -> None:
-    for axis in axes:
-        if axis not in mesh:
-            raise PlanError(
-                f"{where} shards {dim} over {axis!r}, which is no axis of the mesh: "
-                f"{nearest(axis, mesh)}"
-            )
-    parts = prod(mesh[axis] for axis in axes)
-    if size % parts:
-        raise PlanError(
-            f"{where} shards {dim} (size {size}) over {' x '.join(axes)} = {parts}, which does "
-            f"not divide it; choose axes whose sizes divide {size}"
-        )
-
-
-def _check_once(where: str, axes: Sequence[str]) -> None:
-    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
-    if twice:
-        raise PlanError(
-            f"{where} names {twice!r} twice; an axis shards one dimension of a tensor, once"
-        )
-
-
 def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
     dims = {whole_dim(dim) for dim in sizes}
     valid = {*DEFAULT_RULES, *dims, *(f"act_{dim}" for dim in dims)}
@@ -241,13 +140,8 @@ def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
                 f"plan.rules.{key} names no dimension of the model: {nearest(key, valid)}"
             )
         rules[key] = axes_of(rule)
-        _check_once(f"plan.rules.{key}", rules[key])
-        for axis in rules[key]:
-            if axis not in plan.mesh:
-                raise PlanError(
-                    f"plan.rules.{key} shards over {axis!r}, which is no axis of the "
-                    f"mesh: {nearest(axis, plan.mesh)}"
-                )
+        check_once(f"plan.rules.{key}", rules[key])
+        check_known(f"plan.rules.{key} shards", rules[key], plan.mesh)
     return rules
 
 

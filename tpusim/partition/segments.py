@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from tpusim.graph import Part, Tensor
 from tpusim.hardware import Placement, Slice
 from tpusim.partition.accumulate import Gradients, addition
-from tpusim.partition.decide import Decisions
+from tpusim.partition.bodies import Bodies, Lowerer
+from tpusim.partition.decisions import Decisions
 from tpusim.partition.layout import Local
-from tpusim.partition.lower import Bodies, Lowerer, sizes_of
+from tpusim.partition.lower import sizes_of
 from tpusim.partition.plan import Plan
 from tpusim.partition.sizes import Sizes
 from tpusim.partition.template import Template, Weight

@@ -5,9 +5,10 @@ from dataclasses import replace
 from itertools import accumulate
 
 from tpusim.errors import PlanError
+from tpusim.partition.axes import axes_of
+from tpusim.partition.default_rules import DEFAULT_RULES
 from tpusim.partition.keys.pipeline import CIRCULAR, STAGE_AXES
 from tpusim.partition.plan import Plan
-from tpusim.partition.rules import DEFAULT_RULES, axes_of
 
 
 def stage_plan(plan: Plan) -> Plan:

@@ -16,6 +16,9 @@ SMALL = 8
 EDGE = 0.4
 """Points: the size of labels, and the width of the lines around bars."""
 
+DIGIT = 0.65
+"""The width of a digit, with some room in it, over the size of its font."""
+
 LETTERS = 11.0
 """Letters of a title that have room in an inch of a figure, beside what stands left of the axes."""
 

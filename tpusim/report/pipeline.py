@@ -12,6 +12,7 @@ from tpusim.phase import Phase
 from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
 from tpusim.report.canvas import (
+    DIGIT,
     SMALL,
     fill,
     head,
@@ -41,8 +42,8 @@ HIGHEST, LOWEST, ROOM = 0.34, 0.13, 6.0
 BAR = 0.84
 """The height of a bar, in rows."""
 
-TEXT, LEAST_TEXT, LETTER = 6.0, 4.2, 0.65
-"""Points of a number at most and at least, and the width of a digit with some room in them."""
+TEXT, LEAST_TEXT = 6.0, 4.2
+"""Points of a number at most and at least."""
 
 THIN = 2.0
 """Points of a bar that is drawn without an edge, as it would be nothing but that."""
@@ -184,12 +185,12 @@ def _numbers(ax: "Axes", data: Pipeline, kind: Pass, times: float) -> None:
     slots = [(ran, use.stage) for use in data.stages for ran in use.ran if ran.slot.kind is kind]
     rooms = [(ran.end_ps - ran.start_ps) / data.step_ps * PLOT for ran, _ in slots]
     texts = [str(ran.slot.microbatch) for ran, _ in slots]
-    fair = float(np.median(rooms)) / LETTER / max(map(len, texts)) if slots else 0.0
+    fair = float(np.median(rooms)) / DIGIT / max(map(len, texts)) if slots else 0.0
     size = min(TEXT, max(LEAST_TEXT, fair))
     named = [
         (text, ((ran.start_ps + ran.end_ps) / 2 * times, stage))
         for text, room, (ran, stage) in zip(texts, rooms, slots, strict=True)
-        if LETTER * size * len(text) <= room
+        if DIGIT * size * len(text) <= room
     ]
     if named:
         shapes = {text: _shape(text, size) for text in dict.fromkeys(texts)}

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpusim.network.paths import Loads
 from tpusim.report.canvas import (
     EDGE,
     SMALL,
@@ -21,6 +19,7 @@ from tpusim.report.canvas import (
 )
 from tpusim.report.palette import INK, MUTED
 from tpusim.report.torus import TorusUse, torus_data
+from tpusim.report.torus_labels import Room, labels
 from tpusim.report.torus_panels import Panel, Panels, torus_panels
 from tpusim.result import Result
 
@@ -39,8 +38,8 @@ SMALLER = 9 / 11
 LEFT, TOP, BOTTOM = 0.62, 0.95, 0.55
 """Inches around the panels."""
 
-NUMBERED = 64
-"""Cells of a panel that are numbered, at most."""
+DARK = 0.45
+"""The share of the busiest link above which a cell is too dark for dark numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,9 @@ def plot_torus(result: Result, ax: "Axes | None" = None) -> "Axes":
         ax = _new_axes(grid, max(width_of(text), SMALLER * width_of(_subtitle(shown))))
     top = max(use.busiest.values())
     _image(ax, shown.panels, grid, top)
+    room = _room(ax, grid)
     for number, panel in enumerate(shown.panels):
-        _panel(ax, panel, grid.corner(number), top)
+        _panel(ax, panel, grid.corner(number), top, room)
     _bar(ax, grid, top)
     _axes(ax, shown, grid)
     head(ax, text, pad=40)
@@ -144,44 +144,28 @@ def _image(ax: "Axes", panels: Sequence[Panel], grid: _Grid, top: float) -> None
     )  # fmt: skip
 
 
-def _panel(ax: "Axes", panel: Panel, corner: tuple[int, int], top: float) -> None:
+def _panel(ax: "Axes", panel: Panel, corner: tuple[int, int], top: float, room: Room) -> None:
     from matplotlib.patches import Rectangle
 
     high, wide = panel.shares.shape
-    ax.add_patch(Rectangle(corner, wide, high, fill=False, ec=MUTED, linewidth=EDGE))
+    frame = Rectangle(corner, wide, high, fill=False, ec=MUTED, linewidth=EDGE, clip_on=False)
+    ax.add_patch(frame)
     ax.annotate(
         panel.title.replace("-", "−"), corner, xytext=(0, 3), textcoords="offset points",
         color=INK, fontsize=SMALL,
     )  # fmt: skip
-    for (row, column), text in _numbers(panel.shares).items():
-        dark = float(np.nanmax(panel.shares[int(row), int(column)])) > 0.45 * top
+    for label in labels(panel.shares, room):
         ax.text(
-            corner[0] + column, corner[1] + row, text, ha="center", va="center",
-            fontsize=SMALL - 1, color="white" if dark else INK,
+            corner[0] + label.column, corner[1] + label.row, label.text, ha="center", va="center",
+            fontsize=room.font, rotation=90 * label.upright,
+            color="white" if label.share > DARK * top else INK,
         )  # fmt: skip
 
 
-def _numbers(shares: Loads) -> dict[tuple[float, float], str]:
-    """Text by its place, [row, column]: one for all cells that are alike, or a row, or a cell."""
-    high, wide = shares.shape
-    if (shares == shares[0, 0]).all():
-        return {(high / 2, wide / 2): f"{shares[0, 0]:.1%}"}
-    if (shares == shares[:, :1]).all():
-        return {(row + 0.5, wide / 2): _percent(shares[row, 0]) for row in range(high)}
-    if (shares == shares[:1]).all():
-        return {(high / 2, column + 0.5): _percent(shares[0, column]) for column in range(wide)}
-    if shares.size > NUMBERED:
-        return {}
-    return {
-        (row + 0.5, column + 0.5): _percent(shares[row, column])
-        for row, column in product(range(high), range(wide))
-        if not np.isnan(shares[row, column])
-    }
-
-
-def _percent(share: float) -> str:
-    """A share in percent, with two digits."""
-    return f"{100 * share:.{0 if share == 0 or share >= 0.0995 else 1}f}"
+def _room(ax: "Axes", grid: _Grid) -> Room:
+    """What a cell has of the axes."""
+    box, dots = ax.get_window_extent(), ax.figure.dpi / 72
+    return Room(box.height / dots / grid.bottom, box.width / dots / grid.end, SMALL - 1)
 
 
 def _bar(ax: "Axes", grid: _Grid, top: float) -> None:

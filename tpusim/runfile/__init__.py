@@ -3,7 +3,6 @@
 A sweep is a run file with a section [sweep] besides.
 """
 
-from tpusim.runfile.blame import blame
 from tpusim.runfile.read import Run, Sweep, changed_plan, read_run, read_sweep
 
-__all__ = ["Run", "Sweep", "blame", "changed_plan", "read_run", "read_sweep"]
+__all__ = ["Run", "Sweep", "changed_plan", "read_run", "read_sweep"]

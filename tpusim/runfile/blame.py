@@ -1,7 +1,6 @@
-"""Whose fault it is: the file, the section and the key at the head of each sentence."""
+"""What is wrong with a run file: the section and the key at the head of each sentence."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,15 +15,6 @@ ERRORS: Mapping[str, type[TpusimError]] = {
     "plan": PlanError,
     "sweep": PlanError,
 }
-
-
-@contextmanager
-def blame(where: str) -> Iterator[None]:
-    """Put `where` before the sentence of any error that a user can cause."""
-    try:
-        yield
-    except TpusimError as error:
-        raise type(error)(f"{where}: {error}") from error
 
 
 def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tpusim import models
-from tpusim.errors import HardwareError, ModelError, PlanError
+from tpusim.errors import HardwareError, ModelError, PlanError, blame
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition import Plan
-from tpusim.runfile.blame import blame, fault_of
+from tpusim.runfile.blame import fault_of
 from tpusim.runfile.override import override
 from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
 from tpusim.runfile.shown import cut, shown

@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from tpusim.errors import HardwareError, PlanError, nearest
+from tpusim.errors import PlanError, blame, nearest
 from tpusim.hardware import Placement, Slice, placements
 from tpusim.hardware.legality import can_twist, format_shape, legal_shapes
 from tpusim.hardware.placement import DCN_PREFIX
@@ -137,10 +137,8 @@ def shapes(space: Space, pod: Slice) -> Sequence[str]:
 
 def _alike(pod: Slice, shape: str, where: str) -> str:
     """The shape as a topology writes it, if it has as many chips as a slice of `pod`."""
-    try:
+    with blame(where):
         topology = shaped(pod, shape).topology
-    except HardwareError as error:
-        raise HardwareError(f"{where}: {error}") from error
     if topology.chips != pod.topology.chips:
         raise PlanError(
             f"{where} is {topology}, which has {topology.chips} chips, but the slice "
@@ -268,7 +266,5 @@ def _agree(base: Plan, values: Mapping[str, Any]) -> bool:
 
 
 def _check_value(base: Plan, key: str, value: Any, where: str) -> None:
-    try:
+    with blame(where):
         replace(base, **{key: value})
-    except PlanError as error:
-        raise PlanError(f"{where}: {error}") from error

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpusim.errors import FileError
+from tpusim.textfile import read_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 2**26
+INSTEAD = "the path of a CSV file"
 Row = Mapping[str, str]
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     """The header and the rows of a CSV file; `FileError` with one sentence if it is none."""
-    text = _text(path)
+    text = read_text(path, "a table of runs, where a run is one line", INSTEAD, LARGEST)
+    if "\0" in text:
+        raise FileError(f"not a text file (it holds NUL bytes); give {INSTEAD}")
     if not text.strip():
         raise FileError("the file is empty; write a header of column names and a row a run")
     try:
@@ -53,26 +57,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
-
-
-def _text(path: Path) -> str:
-    if path.is_dir():
-        raise FileError("a folder; give the path of a CSV file")
-    if path.exists() and not path.is_file():
-        raise FileError("not a regular file; give the path of a CSV file")
-    try:
-        if path.stat().st_size > LARGEST:
-            raise FileError("too large for a table of runs; a run is one line")
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(
-            f"not a text file (byte {error.start} is not UTF-8); give a CSV file"
-        ) from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileError):
-            raise
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"cannot be read: {reason}; give the path of a CSV file") from error
-    if "\0" in text:
-        raise FileError("not a text file (it holds NUL bytes); give a CSV file")
-    return text

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpusim import __version__
-from tpusim.errors import FileError
+from tpusim.errors import blame
 from tpusim.validation.measured import measured_runs
 from tpusim.validation.outcome import Outcome, outcome
 from tpusim.validation.pairs import Pair, pair_document, pairs
@@ -99,10 +99,8 @@ def validate(frame: "pd.DataFrame") -> Validation:
 
 def validate_file(path: Path | str) -> Validation:
     """The same of a CSV file."""
-    try:
+    with blame(str(path)):
         return _validated(*read_rows(Path(path)))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
 
 
 def _validated(header: Sequence[str], rows: Sequence[Row]) -> Validation:

@@ -171,13 +171,14 @@ def check_flops(model_flops: object) -> None:
         raise PlanError(f"model_flops is {model_flops!r}; write the FLOPs of a step, above 0")
 
 
-def _spelt(pod: Slice) -> list[Any]:
-    return [f"{pod.chip.generation}:{pod.topology}", pod.num_slices]
+def _spelt(pod: Slice) -> str:
+    """The slice as it prints, of the chip as its file has it."""
+    return str(Slice(pod.chip.generation, str(pod.topology), pod.num_slices))
 
 
 def _slice(spelt: Any) -> Slice:
-    one = parse_slice(spelt if isinstance(spelt, str) else spelt[0])
-    return one if isinstance(spelt, str) else Slice(one.chip, str(one.topology), int(spelt[1]))
+    """The slice of a header; earlier ones list a slice and how many there are of it."""
+    return parse_slice(spelt if isinstance(spelt, str) else " x ".join(map(str, spelt)))
 
 
 def _place(place: Any) -> DeviceId:

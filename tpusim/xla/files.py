@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tpusim.errors import FileError
+from tpusim.errors import FileError, blame
 from tpusim.textfile import read_bytes
 from tpusim.units import format_bytes
 from tpusim.xla.header import split_header
@@ -22,13 +22,10 @@ WHAT = "HLO that the TPU compiler made, as text or as a proto, gzipped or not"
 def read_file(path: str | Path) -> tuple[dict[str, Any] | None, bytes]:
     """What tpusim's own header line says, or None, and the HLO of a file, unzipped.
 
-    Raises FileError; a path that is none raises ValueError, as `pathlib` does.
+    Raises FileError.
     """
-    data = read_bytes(Path(path), WHAT, "the path of " + WHAT, LARGEST)
-    try:
-        return split_header(unzipped(data))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
+    with blame(str(path)):
+        return split_header(unzipped(read_bytes(Path(path), WHAT, "the path of " + WHAT, LARGEST)))
 
 
 def unzipped(data: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import re
 
-from tpusim.errors import FileError
+from tpusim.errors import FileError, blame
 from tpusim.xla.check import UNSCHEDULED, check_calls, check_platform, check_shapes, in_order
 from tpusim.xla.child import Parser
 from tpusim.xla.files import request, unzipped
@@ -21,7 +21,7 @@ def read_module(
     one child process. any_compiler: also takes what the TPU compiler did not make. Raises FileError
     for what is no HLO, contradicts itself, or was not made by the TPU compiler.
     """
-    try:
+    with blame(what):
         asked = request(split_header(unzipped(data))[1])
         if parser is None:
             with Parser() as own:
@@ -31,8 +31,6 @@ def read_module(
         if not any_compiler:
             check_platform(module)
         return module
-    except FileError as error:
-        raise FileError(f"{what}: {error}") from error
 
 
 def module_from(name: str, text: str) -> Module:

@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from tpusim.errors import CompileError
 from tpusim.hardware import Slice, parse_slice
+from tpusim.hardware.placement import DCN_PREFIX, check_mesh
 from tpusim.xla.compiled import TESTED, DeviceId
 
 INSTALL = "pip install 'tpusim[xla]'"
@@ -85,14 +85,14 @@ def make_mesh(pod: Slice | str, axes: Mapping[str, int]) -> Any:
     CompileError for axes that do not fill the slice.
     """
     pod = as_slice(pod)
+    check_mesh(pod, axes, CompileError)
     versions()
-    _check(pod, axes)
     from jax.experimental import mesh_utils
     from jax.sharding import Mesh
 
     devices = devices_of(pod)
-    outer = [size if name.startswith("dcn_") else 1 for name, size in axes.items()]
-    inner = [1 if name.startswith("dcn_") else size for name, size in axes.items()]
+    outer = [size if name.startswith(DCN_PREFIX) else 1 for name, size in axes.items()]
+    inner = [1 if name.startswith(DCN_PREFIX) else size for name, size in axes.items()]
     try:
         if pod.num_slices > 1:
             grid = mesh_utils.create_hybrid_device_mesh(
@@ -112,29 +112,6 @@ def place(device: Any) -> DeviceId:
     """Where a device is: slice, x, y, z, core."""
     x, y, z = device.coords
     return getattr(device, "slice_index", None) or 0, x, y, z, device.core_on_chip
-
-
-def _check(pod: Slice, axes: Mapping[str, int]) -> None:
-    if not isinstance(axes, Mapping) or not all(map(_is_axis, axes, axes.values())):
-        raise CompileError(
-            f"mesh is {axes!r}; write the sizes of axes by name, such as {{'fsdp': {pod.devices}}}"
-        )
-    outer = prod(size for name, size in axes.items() if name.startswith("dcn_"))
-    if outer != pod.num_slices:
-        raise CompileError(
-            f"the mesh {_shown(axes)} has {outer} groups across slices (axes that begin with "
-            f"'dcn_'), and {pod} is {pod.num_slices}; write for example "
-            f"{{'dcn_data': {pod.num_slices}, 'fsdp': {pod.devices // pod.num_slices}}}"
-        )
-    if prod(axes.values()) != pod.devices:
-        raise CompileError(
-            f"the mesh {_shown(axes)} has {prod(axes.values())} devices, and {pod} has "
-            f"{pod.devices}; make the product of its axes {pod.devices}"
-        )
-
-
-def _is_axis(name: object, size: object) -> bool:
-    return isinstance(name, str) and isinstance(size, int) and size > 0
 
 
 def _shown(axes: Mapping[str, int]) -> str:

@@ -4,25 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import SMALL, said
 
 from tpusim.cli.main import main as entry
 from tpusim.cli.main import run
 
-RUN = """
-[slice]
-chip = "v5e"
-topology = "4x4"
-[model]
-layers = 2
-embed = 512
-mlp = 2048
-heads = 4
-vocab = 1000
-[plan]
-seq_len = 128
-global_batch = 32
-mesh = { fsdp = 16 }
-"""
+RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n"
 
 
 @pytest.fixture
@@ -30,14 +17,6 @@ def path(tmp_path: Path) -> str:
     file = tmp_path / "run.toml"
     file.write_text(RUN, "utf-8")
     return str(file)
-
-
-def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, what was printed, and the error without its first word."""
-    code = run(arguments)
-    out, error = capsys.readouterr()
-    assert error == "" or (error.startswith("error: ") and error.count("\n") == 1)
-    return code, out, error.removeprefix("error: ")
 
 
 def test_simulate_prints_the_report(path: str, capsys: pytest.CaptureFixture[str]) -> None:

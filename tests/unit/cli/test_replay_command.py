@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import said
 
-from tpusim.cli.main import run
 from tpusim.cli.replaying import read_mesh
 from tpusim.errors import PlanError
 
@@ -13,14 +13,6 @@ pytest.importorskip("jaxlib.xla_client")
 
 HLO = str(Path(__file__).parents[2] / "data" / "hlo" / "plain" / "scan_mlp_v5e_2x2.hlo.gz")
 GIVEN = ["replay", HLO, "--slice", "v5e:2x2"]
-
-
-def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, what was printed, and the error without its first word."""
-    code = run(arguments)
-    out, error = capsys.readouterr()
-    assert error == "" or (error.startswith("error: ") and error.count("\n") == 1)
-    return code, out, error.removeprefix("error: ")
 
 
 def test_it_prints_the_report_and_the_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_paths_that_are_none(tmp_path: Path) -> None:
     huge.write_bytes(b"#" * (2**20 + 1))
     for path, sentence in (
         (tmp_path / "base.yml", "cannot be read: No such file or directory; give the path of a"),
-        (tmp_path, "not a regular file"),
+        (tmp_path, "a folder; give the path of a MaxText config"),
         (binary, "byte 3 is not UTF-8"),
         (huge, "1 MiB is too large for a MaxText config"),
         ("a\x00b", "no path"),

@@ -26,6 +26,15 @@ def test_a_saved_file_is_hlo_behind_a_comment(tmp_path: Path) -> None:
     assert rest == HLO
 
 
+def test_a_slice_is_spelled_as_it_prints_and_was_once_a_list(tmp_path: Path) -> None:
+    spelled = b'"slice": "v5e:2x2 x 2 slices"'
+    WHOLE.save(tmp_path / "step.hlo")
+    written = (tmp_path / "step.hlo").read_bytes()
+    assert spelled in written
+    (tmp_path / "old.hlo").write_bytes(written.replace(spelled, b'"slice": ["v5e:2x2", 2]'))
+    assert load(tmp_path / "old.hlo").slice == WHOLE.slice
+
+
 def test_equal_programs_make_equal_files(tmp_path: Path) -> None:
     for file in ("a.hlo.gz", "b.hlo.gz"):
         WHOLE.save(tmp_path / file)

@@ -92,7 +92,7 @@ def test_lines_are_those_of_the_file_below_a_header():
 def test_a_missing_file_and_one_that_is_too_large(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="gone: cannot be read: No such file"):
         read_file(tmp_path / "gone")
-    with pytest.raises(FileError, match="not a regular file"):
+    with pytest.raises(FileError, match="a folder; give the path of HLO"):
         read_file(tmp_path)
     monkeypatch.setattr(files, "LARGEST", 50_000)
     with pytest.raises(FileError, match=r"more than .* when unzipped"):

@@ -86,10 +86,16 @@ def test_shardings_that_do_not_fit_are_one_sentence(said: str, sentence: str) ->
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("axes", [{"x": -16}, {"x": "16"}, {"x": 16.0}, {1: 16}, "x=16", (16,)])
-def test_a_mesh_is_sizes_by_name(axes: object) -> None:
-    pytest.importorskip("libtpu")
-    with pytest.raises(CompileError, match=r"sizes of axes by name, such as {'fsdp': 16}"):
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        *((axes, r"sizes of axes by name, such as {'fsdp': 16}") for axes in ({1: 16}, "x=16")),
+        *(({"x": size}, "write a whole number from 1 up") for size in (-16, "16", 16.0)),
+        ({"x": 8}, "the mesh has x=8 = 8, but there are 16 devices of "),
+    ],
+)
+def test_a_mesh_is_sizes_by_name(axes: object, sentence: str) -> None:
+    with pytest.raises(CompileError, match=sentence):
         ts.xla.make_mesh(POD, axes)  # type: ignore[arg-type]
 
 

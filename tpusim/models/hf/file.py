@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpusim.errors import FileError
+from tpusim.errors import FileError, blame
 from tpusim.textfile import read_text
 
 _LONGEST = 60
@@ -22,15 +22,20 @@ def find(path: str | Path) -> Path:
 
 def read(path: Path) -> Mapping[str, Any]:
     """What a JSON file holds; `FileError` with one sentence if that is no object."""
+    with blame(str(path)):
+        found = _parsed(read_text(path, "a config.json", "a config.json or its folder"))
+        if not isinstance(found, dict):
+            raise FileError("no JSON object; give a config.json, which begins with {")
+        return found
+
+
+def _parsed(text: str) -> Any:
     try:
-        found = json.loads(read_text(path, "a config.json", "a config.json or its folder"))
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise FileError(f"{path}: not valid JSON: {error}; give a config.json") from error
+        raise FileError(f"not valid JSON: {error}; give a config.json") from error
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: a number or a nesting is too long to be read") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{path}: no JSON object; give a config.json, which begins with {{")
-    return found
+        raise FileError("a number or a nesting is too long to be read") from error
 
 
 def shown(value: object) -> str:
