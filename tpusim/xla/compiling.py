@@ -82,6 +82,17 @@ def compile(
         traced = jitted.trace(*abstract)
         lowered = traced.lower()
         plain = jax.jit(without_remat, **constant).trace(*abstract) if without_remat else None
+    made = _made(lowered, name, pod, grid, found, chosen, cache)
+    if model_flops is None:
+        model_flops = count_flops((plain or traced).jaxpr)
+    return replace(made, name=name, slice=pod, model_flops=model_flops)
+
+
+def _made(
+    lowered: Any, name: str, pod: Slice, grid: Any, found: Mapping[str, str],
+    options: Mapping[str, Option], cache: bool,
+) -> Compiled:  # fmt: skip
+    """The program from the cache, or compiled and kept there. found: versions of what compiles."""
     places = tuple(place(device) for device in grid.devices.flat)
     facts = {
         "slice": str(pod),
@@ -89,24 +100,22 @@ def compile(
         "versions": found,
         "mesh": dict(grid.shape),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
-        **({"options": chosen} if chosen else {}),
+        **({"options": options} if options else {}),
     }
     entry = kept.key(_program(lowered), facts) if cache else ""
     made = kept.get(entry) if cache else None
-    if made is None:
-        made = _compile(lowered, name, pod, chosen)
-        made = replace(
-            made,
-            devices=places,
-            mesh=tuple((str(axis), int(size)) for axis, size in grid.shape.items()),
-            versions=tuple(found.items()),
-            flags=flags_of(chosen),
-        )
-        if cache:
-            kept.put(entry, made)
-    if model_flops is None:
-        model_flops = count_flops((plain or traced).jaxpr)
-    return replace(made, name=name, slice=pod, model_flops=model_flops)
+    if made is not None:
+        return made
+    made = replace(
+        _compile(lowered, name, pod, options),
+        devices=places,
+        mesh=tuple((str(axis), int(size)) for axis, size in grid.shape.items()),
+        versions=tuple(found.items()),
+        flags=flags_of(options),
+    )
+    if cache:
+        kept.put(entry, made)
+    return made
 
 
 def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option]) -> Compiled:
