@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf, prod
 
-from tpusim.costs.links import DCN, DIE_LINKS
+from tpusim.costs.links import ARRIVING, DIE_LINKS, LEAVING
 from tpusim.costs.tasks import HBM
 from tpusim.hardware import DIE, Span, Topology
 from tpusim.hardware.listed import Listed
@@ -183,15 +183,17 @@ def shift_route(spans: Sequence[Span], topology: Topology, backward: bool, close
     return Route(share, (*weights.items(), (HBM, hbm)), max(hops, 1), text="to the next")
 
 
-def dcn_route(kind: CollectiveKind, slices: int) -> Route:
+def dcn_route(
+    kind: CollectiveKind, slices: int, links: Sequence[str] = (LEAVING, ARRIVING)
+) -> Route:
     """The route of a collective across slices: `(n-1)/n` of the bytes, twice for an all-reduce.
 
     Each device talks to its twins of the other slices through its share of the host's network card.
-    A permute sends all its bytes.
+    As many bytes arrive as leave. A permute sends all its bytes. links: of DCN that it draws on.
     """
     if slices == 1:
         return NOTHING
-    uses = ((DCN, WHOLE), (HBM, weight(HBM_BYTES[kind])))
+    uses = (*((link, WHOLE) for link in links), (HBM, weight(HBM_BYTES[kind])))
     return Route(received(kind, slices), uses, hops=0, text=f"send and receive, {slices} slices")
 
 

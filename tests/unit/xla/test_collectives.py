@@ -280,7 +280,10 @@ def test_sends_between_slices(
     found = uses(SEND.replace("TARGET", target).replace("TYPE", said))
     send = found["s"]
     assert (send.what, send.kind, send.role) == (What.COLLECTIVE, kind, Role.START)
-    assert (send.bytes, send.slices) == (2 * MIB, slices)
+    assert send.bytes == 2 * MIB
+    assert send.slices is not None
+    assert send.slices.ids.tolist() == [list(group) for group in slices]
+    assert send.slices.pairs == (said == "ONE_TO_ONE")
     assert (found["r"].what, found["r"].chain) == (What.NOTHING, send.chain)
     assert (found["d"].what, found["d"].chain) == (What.NOTHING, "")
     assert (found["e"].role, found["e"].chain) == (Role.DONE, send.chain)
