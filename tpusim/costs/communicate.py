@@ -1,7 +1,7 @@
 """The tasks of a collective: transfers in the slice, additions after them, and across slices."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -63,10 +63,12 @@ class Machine:
     def group(self, op: Collective) -> Group:
         """The group of a collective."""
         nbytes = float(op.bytes) if op.algorithm == BEST else 0.0
-        key = (op.kind, op.axes, op.algorithm, nbytes)
+        key = (op.kind, op.axes, op.algorithm, nbytes, op.hbm)
         found = self.groups.get(key)
         if found is None:
-            found = self.groups[key] = self._group(op)
+            made = self._group(op)
+            found = replace(made, ici=made.ici.lying(op.hbm), dcn=made.dcn.lying(op.hbm))
+            self.groups[key] = found
         return found
 
     def _group(self, op: Collective) -> Group:
@@ -113,7 +115,7 @@ def _within(op: Collective, group: Group, machine: Machine) -> list[_Part]:
     adding = float(adding_seconds(path, nbytes, chip))
     if not adding:
         return [transfer]
-    touched = {"work_s": adding, "bytes": 3 * path.added * nbytes, "uses": ((HBM, 1),)}
+    touched = {"work_s": adding, "bytes": path.summed * path.added * nbytes, "uses": ((HBM, 1),)}
     return [transfer, common | touched]
 
 

@@ -43,6 +43,7 @@ class Use:
     operand: what a done or a step takes the transfer from: its start, or the tuple, loop or step
     that hands it on. chain: the same for all instructions of a collective that is woven into
     fusions, and for a send and its recv. algorithm: what the compiler names, else nothing.
+    hbm: of a collective, the shares of its operands and of its results that lie in HBM.
     note: what is not known of it.
     """
 
@@ -56,6 +57,7 @@ class Use:
     operand: str = ""
     chain: str = ""
     algorithm: str = ""
+    hbm: tuple[float, float] = (1.0, 1.0)
     note: str = ""
 
 
