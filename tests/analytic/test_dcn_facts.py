@@ -28,13 +28,13 @@ def test_a_chips_share_of_its_hosts_cards(name: str, chips: int, cards: float) -
 @pytest.mark.parametrize(("name", "terabits"), [("v5e", 6.4), ("v6e", 25.6)])
 def test_a_pods_uplink_is_the_sum_of_its_shares(name: str, terabits: float) -> None:
     pod = Slice(name, "16x16", 2)
-    share = capacities(pod.chip, pod.dcn_oversubscription)["dcn"]
+    share = capacities(pod.chip, pod.dcn_oversubscription)["dcn+"]
     assert 256 * share == pytest.approx(terabits * TERABIT)
 
 
 def test_the_devices_of_a_chip_share_its_card() -> None:
     chip = load_chip("7x")
-    assert capacities(chip)["dcn"] == chip.dcn_bandwidth / 2
+    assert capacities(chip)["dcn+"] == chip.dcn_bandwidth / 2
 
 
 def test_an_oversubscribed_uplink_takes_that_much_longer() -> None:
@@ -44,8 +44,8 @@ def test_an_oversubscribed_uplink_takes_that_much_longer() -> None:
     pod = Slice("v5e", "2x2", 2)
     narrow = Slice("v5e", "2x2", 2, dcn_oversubscription=4)
     one, other = (simulate(model, plan, each) for each in (pod, narrow))
-    crossed = sum(use.volume_nb for use in one.timeline.links if use.link == "dcn") / 1e9
-    assert crossed == sum(u.volume_nb for u in other.timeline.links if u.link == "dcn") / 1e9
+    crossed = sum(use.volume_nb for use in one.timeline.links if use.link == "dcn+") / 1e9
+    assert crossed == sum(u.volume_nb for u in other.timeline.links if u.link == "dcn+") / 1e9
     longer = 3 * crossed / pod.chip.dcn_bandwidth
     assert 0.5 * longer < other.step_time_s - one.step_time_s <= 1.05 * longer
 

@@ -185,6 +185,24 @@ def test_arrays_equal_numbers_for_collectives(
     np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
+shares = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+
+
+@given(kinds, groups(), shares, shares, st.data())
+def test_less_in_hbm_never_slows_a_collective_and_leaves_its_other_links_alone(
+    kind: CollectiveKind, where: Place, operand: float, result: float, data: st.DataObject
+) -> None:
+    chip, how = load_chip("7x"), data.draw(st.sampled_from(["", *CHOICES[kind]]))
+    path = route(kind, *where, how)
+    some, one, other = map(path.lying, [(operand, result), (operand, 0.0), (0.0, result)])
+    assert path.lying((1.0, 1.0)) == path
+    assert route_seconds(some, 1e9, chip) <= route_seconds(path, 1e9, chip)
+    assert beside_hbm(some) == beside_hbm(one) == beside_hbm(path)
+    both, *each = (dict(found.uses).get("hbm", 0) for found in (some, one, other))
+    assert 0 <= sum(each) - both <= 1  # each is rounded up
+    assert both <= dict(path.uses).get("hbm", 0)
+
+
 @given(kinds, amounts, chips)
 def test_a_ring_of_one_costs_nothing(kind: CollectiveKind, nbytes: int, chip: Any) -> None:
     topology = Topology((4, 4), (True, True))
@@ -233,6 +251,10 @@ def test_carrying_each_device_apart_never_takes_fewer_bytes(
     together, apart = (ici_bytes(route(kind, *where, how + flat)) for flat in FLAT_TOO)
     both = any(span.dim == DIE for span in where[0]) and kind is not CollectiveKind.ALL_TO_ALL
     assert apart == pytest.approx((2 if both else 1) * together)
+
+
+def beside_hbm(path: Route) -> set[tuple[str, int]]:
+    return {use for use in path.uses if use[0] != "hbm"}
 
 
 def ici_bytes(path: Route) -> float:

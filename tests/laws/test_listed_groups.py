@@ -85,6 +85,22 @@ def test_all_pairs_of_listed_groups_load_what_those_of_parts_load(case: Case) ->
     assert found.share == pytest.approx(one.share)
 
 
+def test_rings_through_both_diagonals_of_a_square_load_all_links_alike() -> None:
+    """On 2x2x2 a ring of four passes a diagonal, z, the diagonal back, and z.
+
+    A mesh that JAX lays as one ring through x and y has such groups. Each edge carries 3/8 of the
+    tensor both ways. Both diagonals take x before y, there and back, so no two share a link.
+    """
+    diagonals = [[(0, 0), (1, 1)], [(1, 0), (0, 1)]]
+    chips = np.array([[(*at, z) for at in ends for z in (0, 1)] for ends in diagonals])
+    topology = torus(2, 2, 2, wrap=False)
+    loads = listed_loads(Kind.ALL_GATHER, listed(chips), topology)
+    assert np.count_nonzero(loads) == 24
+    np.testing.assert_allclose(loads[loads > 0], 3 / 8)
+    sent = listed_messages(Kind.ALL_GATHER, listed(chips), topology)
+    np.testing.assert_allclose(loads_of(sent, topology), loads)
+
+
 def distance(topology: Topology, start: Chips, end: Chips) -> int:
     """Links on a shortest way, dimension by dimension; of a torus without a twist."""
     apart = np.abs(start - end).tolist()

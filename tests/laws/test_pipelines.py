@@ -236,7 +236,7 @@ def test_stages_of_several_slices_send_across_dcn() -> None:
     ]
     inside, across = ("stage",), ("dcn_stage",)
     assert axes == [{inside}, {inside, across}, {inside, across}, {inside}]
-    assert found.link_use["dcn"] > 0
+    assert found.link_use["dcn+"] == found.link_use["dcn-"] > 0
 
 
 def test_the_norm_of_all_gradients_holds_every_update() -> None:

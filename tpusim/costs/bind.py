@@ -167,8 +167,9 @@ def cost_programs(
     Raises PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
     algorithm that the collective cannot use.
     """
-    links = tuple(capacities(pod.chip, pod.dcn_oversubscription).items())
-    costs = _Costs(Machine.of(programs[0], pod, placement), len(programs))
+    machine = Machine.of(programs[0], pod, placement)
+    found = capacities(pod.chip, pod.dcn_oversubscription, machine.cards.links())
+    links, costs = tuple(found.items()), _Costs(machine, len(programs))
     return tuple(costs.lane(stage, program, links) for stage, program in enumerate(programs))
 
 

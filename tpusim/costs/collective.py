@@ -63,7 +63,7 @@ def adding_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
     if not path.after or not path.added:
         return 0.0 * nbytes
     hbm = chip.hbm_bandwidth / chip.devices * chip.costs.hbm_efficiency
-    return largest(3 * path.added * nbytes / hbm, _vector_seconds(path, nbytes, chip))
+    return largest(path.summed * path.added * nbytes / hbm, _vector_seconds(path, nbytes, chip))
 
 
 def _vector_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:

@@ -1,10 +1,11 @@
 """The tasks of a collective: transfers in the slice, additions after them, and across slices."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tpusim.costs.cards import Cards
 from tpusim.costs.collective import (
     BEST,
     adding_seconds,
@@ -40,27 +41,34 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the operations of one program are costed on; groups are worked out once each."""
+    """What the operations of one program are costed on; groups are worked out once each.
+
+    cards: the links of DCN.
+    """
 
     chip: Chip
     device: Device
     pod: Slice
     placement: Placement
     sizes: Mapping[str, int]
+    cards: Cards
     groups: dict[tuple[object, ...], Group] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, pod: Slice, placement: Placement) -> "Machine":
         """What a program is costed on when its mesh lies on the pod as `placement` says."""
-        return cls(pod.chip, pod.chip.device, pod, placement, dict(program.axes))
+        cards = Cards.of((each for _, each in placement.listed), pod.num_slices)
+        return cls(pod.chip, pod.chip.device, pod, placement, dict(program.axes), cards)
 
     def group(self, op: Collective) -> Group:
         """The group of a collective."""
         nbytes = float(op.bytes) if op.algorithm == BEST else 0.0
-        key = (op.kind, op.axes, op.algorithm, nbytes)
+        key = (op.kind, op.axes, op.algorithm, nbytes, op.hbm)
         found = self.groups.get(key)
         if found is None:
-            found = self.groups[key] = self._group(op)
+            made = self._group(op)
+            found = replace(made, ici=made.ici.lying(op.hbm), dcn=made.dcn.lying(op.hbm))
+            self.groups[key] = found
         return found
 
     def _group(self, op: Collective) -> Group:
@@ -72,7 +80,8 @@ class Machine:
             path, size, slices = listed_route(
                 op.kind, listed, self.pod.topology, self.chip.devices, op.algorithm
             )
-            return Group(f"ici:{op.axes[0]}", ici, dcn, path, dcn_route(op.kind, slices), size)
+            across = dcn_route(op.kind, slices, self.cards.links(listed))
+            return Group(f"ici:{op.axes[0]}", ici, dcn, path, across, size)
         spans = tuple(span for axis in ici for span in self.placement.spans(axis))
         if op.algorithm == BEST:
             within = best_route(op.kind, spans, self.pod.topology, float(op.bytes), self.chip)
@@ -80,7 +89,7 @@ class Machine:
             within = route(op.kind, spans, self.pod.topology, op.algorithm)
         slices = prod(self.sizes[axis] for axis in dcn)
         size = prod(self.sizes[axis] for axis in ici)
-        across = dcn_route(op.kind, slices)
+        across = dcn_route(op.kind, slices, self.cards.links())
         labels = op.axes if across is NOTHING else ici
         return Group(f"ici:{','.join(labels)}", labels, dcn, within, across, size)
 
@@ -106,7 +115,7 @@ def _within(op: Collective, group: Group, machine: Machine) -> list[_Part]:
     adding = float(adding_seconds(path, nbytes, chip))
     if not adding:
         return [transfer]
-    touched = {"work_s": adding, "bytes": 3 * path.added * nbytes, "uses": ((HBM, 1),)}
+    touched = {"work_s": adding, "bytes": path.summed * path.added * nbytes, "uses": ((HBM, 1),)}
     return [transfer, common | touched]
 
 

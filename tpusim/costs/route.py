@@ -10,11 +10,12 @@ move all of it. All-to-alls carry each device's own bytes either way.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, prod
+from operator import mul
 
-from tpusim.costs.links import DCN, DIE_LINKS
+from tpusim.costs.links import ARRIVING, DIE_LINKS, LEAVING
 from tpusim.costs.tasks import HBM
 from tpusim.hardware import DIE, Span, Topology
 from tpusim.hardware.listed import Listed
@@ -37,7 +38,7 @@ from tpusim.program import CollectiveKind
 WHOLE = 64
 """The weight of the busiest link: those of the others are whole numbers too, rounded up."""
 
-HBM_BYTES = {
+_HBM_BYTES = {
     CollectiveKind.ALL_GATHER: 2.0,
     CollectiveKind.REDUCE_SCATTER: 3.0,
     CollectiveKind.ALL_REDUCE: 2.5,
@@ -46,6 +47,9 @@ HBM_BYTES = {
     CollectiveKind.BROADCAST: 2.0,
 }
 """HBM bytes per byte received: written and read again; one added beside also reads its partner."""
+
+ADDED_BYTES = (1.0, 2.0)
+"""HBM bytes per byte added after the transfers: read of the operand; read and written as a sum."""
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
@@ -85,7 +89,8 @@ class Route:
     one after another. paths: bytes and hops of other ways through it on ICI, which may take longer,
     and the `power` that joins them (see `network.Pattern`). added: bytes that are added up, `after`
     the transfers or beside them. launched: false for a group of one, which does nothing. text: the
-    algorithm in words.
+    algorithm in words. touched: bytes in HBM of the operand and of the result, `summed` those per
+    byte that is added after the transfers.
     """
 
     share: float
@@ -98,6 +103,20 @@ class Route:
     launched: bool = True
     text: str = ""
     carried: Carried | None = None
+    touched: tuple[float, float] = (0.0, 0.0)
+    summed: float = sum(ADDED_BYTES)
+
+    def lying(self, hbm: tuple[float, float]) -> "Route":
+        """The route where only these shares of operand and result are in HBM.
+
+        What lies in VMEM or CMEM takes nothing of HBM.
+        """
+        if not self.launched or hbm == (1.0, 1.0):
+            return self
+        drawn = sum(map(mul, hbm, self.touched))
+        links = tuple(use for use in self.uses if use[0] != HBM)
+        uses = (*links, (HBM, weight(drawn / self.share))) if drawn else links
+        return replace(self, uses=uses, summed=sum(map(mul, hbm, ADDED_BYTES)))
 
 
 NOTHING = Route(share=0.0, uses=(), hops=0, launched=False, text="nothing")
@@ -136,9 +155,10 @@ def _over_die(kind: CollectiveKind, text: str) -> Route:
     """
     whole = kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST)
     share = 1.0 if whole else die_bytes(kind)
-    hbm = weight(HBM_BYTES[kind] * received(kind, 2) / share)
-    uses = (*((link, WHOLE) for link in DIE_LINKS), (HBM, hbm))
-    return Route(share, uses, passes(kind), added=added(kind, 2), text=f"{text}across the die")
+    hbm = touched(kind, 2)
+    uses = (*((link, WHOLE) for link in DIE_LINKS), (HBM, weight(sum(hbm) / share)))
+    return Route(share, uses, passes(kind), added=added(kind, 2), text=f"{text}across the die",
+                 touched=hbm)  # fmt: skip
 
 
 def _over_torus(
@@ -158,12 +178,12 @@ def _over_torus(
         hops = passes(kind)
         text += "each device for itself, " if apart else "and across the die, "
     after = how is Algorithm.ND and kind in REDUCTIONS
-    touched = (2.0 if after else HBM_BYTES[kind]) * received(kind, devices)
+    hbm = touched(kind, devices, after)
     return Route(
-        share, (*weights.items(), (HBM, weight(touched / share))), found.hops + hops,
+        share, (*weights.items(), (HBM, weight(sum(hbm) / share))), found.hops + hops,
         paths=tuple((part * nbytes, further + hops) for nbytes, further in found.paths),
         power=found.power, added=added(kind, devices), after=after, text=text + found.text,
-        carried=Carried(kind, how, torus, topology, part, found.hops),
+        carried=Carried(kind, how, torus, topology, part, found.hops), touched=hbm,
     )  # fmt: skip
 
 
@@ -179,20 +199,24 @@ def shift_route(spans: Sequence[Span], topology: Topology, backward: bool, close
     links, hops = shift(torus, topology, backward, closed) if torus else ((), 0)
     share = max((load for _, load in links), default=1.0)
     weights |= {link: weight(load / share) for link, load in links}
-    hbm = weight(HBM_BYTES[CollectiveKind.PERMUTE] / share)
-    return Route(share, (*weights.items(), (HBM, hbm)), max(hops, 1), text="to the next")
+    hbm = touched(CollectiveKind.PERMUTE, 2)
+    uses = (*weights.items(), (HBM, weight(sum(hbm) / share)))
+    return Route(share, uses, max(hops, 1), text="to the next", touched=hbm)
 
 
-def dcn_route(kind: CollectiveKind, slices: int) -> Route:
+def dcn_route(
+    kind: CollectiveKind, slices: int, links: Sequence[str] = (LEAVING, ARRIVING)
+) -> Route:
     """The route of a collective across slices: `(n-1)/n` of the bytes, twice for an all-reduce.
 
     Each device talks to its twins of the other slices through its share of the host's network card.
-    A permute sends all its bytes.
+    As many bytes arrive as leave. A permute sends all its bytes. links: of DCN that it draws on.
     """
     if slices == 1:
         return NOTHING
-    uses = ((DCN, WHOLE), (HBM, weight(HBM_BYTES[kind])))
-    return Route(received(kind, slices), uses, hops=0, text=f"send and receive, {slices} slices")
+    share, hbm = received(kind, slices), touched(kind, slices)
+    uses = (*((link, WHOLE) for link in links), (HBM, weight(sum(hbm) / share)))
+    return Route(share, uses, hops=0, text=f"send and receive, {slices} slices", touched=hbm)
 
 
 def passes(kind: CollectiveKind) -> int:
@@ -210,6 +234,21 @@ def received(kind: CollectiveKind, devices: int) -> float:
     if kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST):
         return 1.0
     return passes(kind) * (devices - 1) / devices
+
+
+def touched(kind: CollectiveKind, devices: int, after: bool = False) -> tuple[float, float]:
+    """Bytes in HBM of the operand and of the result, by byte of the tensor.
+
+    Of the operand a device reads once what it sends first, or adds to what comes; it writes and
+    reads all else where the result lies. after: additions come after the transfers, not beside.
+    """
+    read = received(kind, devices) / passes(kind)
+    if kind is CollectiveKind.ALL_GATHER:
+        read = 1 / devices
+    elif kind is CollectiveKind.BROADCAST:
+        read = 0.0
+    whole = (2.0 if after else _HBM_BYTES[kind]) * received(kind, devices)
+    return read, whole - read
 
 
 def added(kind: CollectiveKind, devices: int) -> float:

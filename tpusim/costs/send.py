@@ -61,11 +61,13 @@ def _where(stage: int, to: int, stages: int) -> str:
 def _task(send: Send, name: str, where: str, phase: Phase, machine: Machine) -> Task:
     """The way of a message over DCN, or over the torus alone on its links.
 
+    Over DCN as much arrives at a stage as it sends, but at the first and the last; what it receives
+    is counted where it sends.
     From the last stage to the first it takes the ring's way on, and all links of a line back.
     """
     chip, nbytes, label = machine.chip, float(send.bytes), "+".join(send.axes)
     if any(axis.startswith(DCN_PREFIX) for axis in send.axes):
-        path = dcn_route(CollectiveKind.PERMUTE, 2)
+        path = dcn_route(CollectiveKind.PERMUTE, 2, machine.cards.links())
         stream, delay = DCN, dcn_delay_seconds(CollectiveKind.PERMUTE, path, chip)
     else:
         spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))

@@ -37,6 +37,13 @@ class Listed:
         return cls(tuple(along), pairs, places.shape, places.astype(np.int32).tobytes())
 
     @property
+    def ends(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Of pairs, the slices that send to others, and those that receive from others."""
+        slices = self.places[..., 0]
+        sources, targets = slices[slices[:, 0] != slices[:, 1]].T.tolist()
+        return frozenset(sources), frozenset(targets)
+
+    @property
     def places(self) -> "NDArray[np.intp]":
         """The places, [group, member, (slice, coordinates on the torus, core)]."""
         import numpy as np

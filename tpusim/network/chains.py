@@ -44,7 +44,8 @@ class Chain:
 
     An edge goes from each place to the next, and from the last to the first of a ring; `forward`
     and `backward` are the links to cross along it, [group, edge, dimension]. distinct: how many
-    places in a row hold different chunks; 0 for all of them (see `orbits`).
+    places in a row hold different chunks; 0 for all of them (see `orbits`). alike: edges through
+    several dimensions take them in the same order both ways, not the same way back.
     """
 
     chips: Chips
@@ -53,6 +54,7 @@ class Chain:
     forward: Chips
     backward: Chips
     distinct: int = 0
+    alike: bool = False
 
     @classmethod
     def of(cls, chips: Chips, closed: bool, topology: Topology) -> "Chain":
@@ -61,6 +63,15 @@ class Chain:
         starts, ends = (chips, ends) if closed else (chips[:, :-1], ends[:, :-1])
         forward = shortest_moves(starts, ends, topology)
         return cls(chips, closed, topology, forward, -forward)
+
+    @classmethod
+    def ways(cls, chips: Chips, topology: Topology) -> "Iterator[Chain]":
+        """The ring and the line through them, and both ways back where there are several."""
+        for closed in (True, False):
+            chain = cls.of(chips, closed, topology)
+            yield chain
+            if (np.count_nonzero(chain.forward, axis=2) > 1).any():
+                yield replace(chain, alike=True)
 
     @property
     def first(self) -> "Chain":
@@ -92,9 +103,9 @@ class Chain:
         return starts[:, :n].reshape(-1, dims), moves.reshape(-1, dims)
 
     def order(self, side: int) -> range:
-        """The order of dimensions in which an edge is walked: backwards the same way back."""
+        """In which order of dimensions an edge is walked; backwards mostly the same way back."""
         count = len(self.topology.dims)
-        return range(count)[::-1] if side else range(count)
+        return range(count)[::-1] if side and not self.alike else range(count)
 
     def loads(self, weights: tuple[Numbers, Numbers]) -> Loads:
         """What each link carries when each edge carries its weight forwards and backwards."""
@@ -180,10 +191,10 @@ def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
         return rows(dims[0], spans, topology)
     chips = _grid(dims, spans, topology)
     return best_chain(
-        Chain.of(ordered, closed, topology)
+        chain
         for turned in permutations(range(len(dims)))
         for ordered in orders(chips, turned)
-        for closed in (True, False)
+        for chain in Chain.ways(ordered, topology)
     )
 
 

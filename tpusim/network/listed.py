@@ -219,9 +219,7 @@ def _chain(listed: Listed, topology: Topology) -> Chain:
     if _both(places):
         chips = np.stack([np.unique(group, axis=0) for group in chips])
     return best_chain(
-        Chain.of(ordered, closed, topology)
-        for ordered in _ordered(chips)
-        for closed in (True, False)
+        chain for ordered in _ordered(chips) for chain in Chain.ways(ordered, topology)
     )
 
 

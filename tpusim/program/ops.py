@@ -100,6 +100,7 @@ class Collective:
     to one neighbour with the algorithm `onward`).
     `algorithm` names what runs when it is not the kind's own (an all-gather done as an all-reduce);
     `asked` is false for a resharding that no rule or annotation asked for.
+    `hbm` are the shares of its operands and of its results in HBM; all else is in VMEM or CMEM.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Collective:
     scope: str = ""
     source: str = ""
     asked: bool = True
+    hbm: tuple[float, float] = (1.0, 1.0)
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()

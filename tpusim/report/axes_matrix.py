@@ -57,12 +57,14 @@ def axes_data(result: Result) -> AxisTraffic:
 
 
 def _columns(result: Result) -> tuple[str, ...]:
-    """The link classes of the slice: dimensions of one chip have none."""
+    """The link classes of the slices: dimensions of one chip have none."""
     topology, pod = result.pod.topology, result.pod
     sizes = zip(topology.names, topology.dims, strict=True)
     ici = [f"ici:{name}{way}" for name, size in sizes if size > 1 for way in "+-"]
     die = DIE_LINKS if pod.chip.devices > 1 else ()
-    return (*ici, *die, *((DCN,) if pod.num_slices > 1 else ()))
+    carried = dict.fromkeys(use.link for use in result.timeline.links)
+    dcn = [link for link in carried if link.startswith(DCN)] if pod.num_slices > 1 else []
+    return (*ici, *die, *dcn)
 
 
 def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":

@@ -64,10 +64,19 @@ def _links(result: Result) -> list[Busy]:
 def resource_name(link: str) -> str:
     """A link as a person calls it."""
     known = {
-        HBM: "HBM", DCN: "DCN", TO_HOST: "to host (PCIe)", FROM_HOST: "from host (PCIe)",
+        HBM: "HBM", TO_HOST: "to host (PCIe)", FROM_HOST: "from host (PCIe)",
         TO_HOST[:-1]: "host (PCIe)",
     }  # fmt: skip
+    if link.startswith(DCN):
+        return _across(link.removeprefix(DCN))
     return known.get(link) or link.replace("ici:", "ICI ").replace("-", "−")
+
+
+def _across(link: str) -> str:
+    """A link of DCN, after the name: of which slices, where not of all, and which way."""
+    way = {"+": " out", "-": " in"}.get(link[-1:], "")
+    slices = (link[:-1] if way else link).replace("-", "–").replace(":", " ")
+    return f"DCN{slices}{way}"
 
 
 def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
@@ -97,7 +106,7 @@ def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
 
 def _shown(row: Busy) -> bool:
     """Whether a row is drawn: the core's work, HBM and ICI always, others where there is any."""
-    if row.resource in (DCN, TO_HOST, FROM_HOST):
+    if row.resource.startswith(DCN) or row.resource in (TO_HOST, FROM_HOST):
         return row.total >= LEAST_SHOWN
     return row.resource != STALLED or row.total > 0
 

@@ -8,6 +8,7 @@ from tpusim.program import CollectiveKind
 from tpusim.xla.attributes import backend_config, called, target
 from tpusim.xla.emitters import algorithm_of
 from tpusim.xla.groups import Groups, read_groups
+from tpusim.xla.lying import leaving, shares_in_hbm
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.opcodes import FREE_TARGETS, KINDS
 from tpusim.xla.sends import sent
@@ -59,9 +60,10 @@ def _groups(module: Module, instruction: Instruction) -> Groups | None:
 
 
 def _collective(
-    module: Module, where: Computation, instruction: Instruction, role: Role = Role.SYNC
+    module: Module, where: Computation, instruction: Instruction, role: Role = Role.SYNC,
+    fusion: Instruction | None = None,
 ) -> Use:  # fmt: skip
-    """A collective that stands alone, or its start."""
+    """A collective that stands alone, or its start; `fusion` is what it is a part of, if any."""
     started = instruction.opcode.endswith("-start")
     kind = KINDS[instruction.opcode.removesuffix("-start")]
     groups = _groups(module, instruction)
@@ -76,6 +78,7 @@ def _collective(
     return Use(
         What.COLLECTIVE, Role.START if started else role, kind, nbytes, dtype_of(made), groups,
         chain=f"chain {found[1]}" if found else "", algorithm=how,
+        hbm=shares_in_hbm(where, [instruction], leaving(made, fusion)),
         note="; ".join(filter(None, (note, groups.note if groups else "it names no groups"))),
     )  # fmt: skip
 
@@ -112,7 +115,7 @@ def _fused(module: Module, fusion: Instruction) -> Use | None:
         whole = _collective(module, inside, found[0], Role.DONE)
         return replace(whole, operand=fusion.operands[0])
     if "AsyncCollectiveStart" in marks:
-        return _collective(module, inside, found[0], Role.START)
+        return _collective(module, inside, found[0], Role.START, fusion)
     if "kind=kCustom" not in fusion.attributes:
         whole = _collective(module, inside, found[0], Role.STEP)
         return replace(whole, operand=fusion.operands[0] if fusion.operands else "")
@@ -123,7 +126,12 @@ def _fused(module: Module, fusion: Instruction) -> Use | None:
     kind = scattered.get(kind, kind) if cut and kind is not None else kind
     how, note = algorithm_of(kind, backend_config(fusion)) if kind is not None else ("", "")
     return replace(
-        uses[0], kind=kind, bytes=sum(use.bytes for use in uses), algorithm=how, note=note
+        uses[0],
+        kind=kind,
+        bytes=sum(use.bytes for use in uses),
+        algorithm=how,
+        note=note,
+        hbm=shares_in_hbm(inside, found, fusion.arrays),
     )
 
 

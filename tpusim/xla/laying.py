@@ -32,13 +32,15 @@ _Key = tuple[bool, tuple[int, ...], bytes]
 class Laid:
     """The axes that a program's groups are made of, with their sizes, and where they lie.
 
-    across: those that run across slices, as parts of the number of a slice.
+    across: those that run across slices, as parts of the number of a slice. sent: what pairs of
+    slices that send are listed as.
     """
 
     axes: tuple[tuple[str, int], ...]
     placement: Placement
     across: tuple[tuple[str, Parts], ...] = ()
     _known: Mapping[_Key, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    _sent: Mapping[_Key, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def devices(self) -> int:
@@ -53,30 +55,36 @@ class Laid:
         """
         return self._known[groups.key]
 
-    def between(self, slices: Iterable[Sequence[int]]) -> tuple[str, ...]:
-        """The axes over which groups or pairs of slices reach; all that there are, of no groups."""
-        groups = [np.array(group, dtype=np.intp) for group in slices if len(group) > 1]
-        return tuple(
-            name
-            for name, parts in self.across
-            if not groups or any(_apart(group, part) for group in groups for part in parts)
-        )
+    def between(self, slices: Groups | None) -> tuple[str, ...]:
+        """The axes over which groups or pairs of slices reach; all that there are, of none.
+
+        Pairs have a name of their own, which the placement lists.
+        """
+        if slices is None:
+            return tuple(name for name, _ in self.across)
+        sent = self._sent.get(slices.key) if slices.pairs else None
+        return _reached(slices.ids, self.across) if sent is None else sent
+
+
+def _reached(slices: Places, across: Iterable[tuple[str, Parts]]) -> tuple[str, ...]:
+    """The axes across slices on which those of a group, [group, member], differ in their place."""
+    return tuple(name for name, parts in across if any(_apart(slices, part) for part in parts))
 
 
 def _apart(slices: Places, part: Span) -> bool:
-    """Whether these slices differ in their place on a part of the number of a slice."""
     digits = slices // part.stride % part.size
-    return bool((digits != digits[0]).any())
+    return bool((digits != digits[:, :1]).any())
 
 
 def laid(
     module_groups: Iterable[Groups], devices: Devices, pod: Slice,
-    mesh: Mapping[str, int] | None = None,
+    mesh: Mapping[str, int] | None = None, sent: Iterable[Groups] = (),
 ) -> Laid:  # fmt: skip
     """The axes for all groups and permutes of a program, each as often as it occurs.
 
     Where no group has an id beyond those of one slice, the program is that of each slice.
     Raises PlanError for a mesh of other devices.
+    sent: pairs of slices, of what is sent from some to others.
     mesh: the user's, whose places in order are the devices. Its axes keep their names where they
     are parts of the torus, with `dcn_` before what of them runs across slices. Without a mesh the
     groups that occur most make the axes, and the parts that these lie on name them.
@@ -111,7 +119,19 @@ def laid(
                   for name, parts in atoms.named)  # fmt: skip
     across = tuple((name, parts) for name, parts in atoms.named
                    if parts and parts[0].dim == SLICES)  # fmt: skip
-    return Laid(sizes, Placement(spans, tuple(listed.items())), across, known)
+    pairs = {each.key: _sent(each, across, torus, listed) for each in sent
+             if each.ids.min() >= 0 and each.ids.max() < pod.num_slices}  # fmt: skip
+    return Laid(sizes, Placement(spans, tuple(listed.items())), across, known, pairs)
+
+
+def _sent(
+    pairs: Groups, across: Iterable[tuple[str, Parts]], torus: Torus, listed: dict[str, Listed]
+) -> tuple[str, ...]:  # fmt: skip
+    """The name under which pairs of slices are listed, whichever devices send; none for none."""
+    along = _reached(pairs.ids, across)
+    places = np.zeros((*pairs.ids.shape, torus.whole.shape[1]), dtype=np.intp)
+    places[..., 0] = pairs.ids
+    return (_name(Listed.of(places, True, along), listed, 2),) if along else ()
 
 
 def places_of(

@@ -17,6 +17,7 @@ from tpusim.xla.laying import Laid, laid
 from tpusim.xla.memory import arguments, changes
 from tpusim.xla.module import Module
 from tpusim.xla.passes import is_training
+from tpusim.xla.sends import sent_pairs
 from tpusim.xla.walk import Walk
 from tpusim.xla.work import Costs
 
@@ -46,7 +47,7 @@ def lowered(
     Raises PlanError for a module of other devices than the pod's.
     """
     check_count(module.devices, pod)
-    places = laid(module_groups(module), devices, pod, mesh)
+    places = laid(module_groups(module), devices, pod, mesh, sent_pairs(module))
     names = (op_name(each) for where in module.computations.values() for each in where.instructions)
     walk = Walk(module, places, costs, is_training(names), changes(module), pod.chip.flops)
     body = walk.body(module.entry, Phase.FORWARD)

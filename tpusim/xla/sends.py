@@ -1,9 +1,14 @@
 """Sends and receives: over DCN between slices, to the host, or to another device."""
 
 import re
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from tpusim.errors import FileError
 from tpusim.program import CollectiveKind
-from tpusim.xla.module import Instruction
+from tpusim.xla.groups import Groups, Ids
+from tpusim.xla.module import Instruction, Module
 from tpusim.xla.uses import Role, Use, What, bytes_of, dtype_of
 
 _TARGETS = re.compile(r"(\d+)->(\d+)")
@@ -33,21 +38,45 @@ def sent(instruction: Instruction) -> Use:
     type_ = _TYPE.search(text)
     kind = _MEGASCALE.get(type_[1] if type_ else "")
     note = "" if kind else "the kind of transfer between slices is not known"
-    if kind is CollectiveKind.ALL_GATHER:
-        nbytes *= max((len(group) for group in slices), default=1)
+    if kind is CollectiveKind.ALL_GATHER and slices is not None:
+        nbytes *= slices.size
     return Use(
         What.COLLECTIVE, Role.START, kind or CollectiveKind.PERMUTE, nbytes, dtype,
         slices=slices, chain=chain, note=note,
     )  # fmt: skip
 
 
-def _slices(text: str) -> tuple[tuple[int, ...], ...]:
-    """Groups or pairs of slices, from 0, that a transfer over DCN is between."""
-    if listed := _SLICE_GROUPS.search(text):
-        groups = re.findall(r"\{([\d,]+)\}", listed[1])
-        return tuple(tuple(int(each) - 1 for each in group.split(",")) for group in groups)
-    ends = ((int(a), int(b)) for a, b in _TARGETS.findall(text))
-    return tuple(sorted({(a // _PER_SLICE - 1, b // _PER_SLICE - 1) for a, b in ends}))
+def sent_pairs(module: Module) -> Iterator[Groups]:
+    """The pairs of slices of all that a module sends from slices to others."""
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            if instruction.opcode == "send":
+                slices = _slices(instruction.attributes)
+                if slices is not None and slices.pairs:
+                    yield slices
+
+
+def _slices(text: str) -> Groups | None:
+    """Groups or pairs of slices, from 0, that a transfer over DCN is between, where it says so.
+
+    Raises FileError for what are no numbers of slices.
+    """
+    listed, pairs = _SLICE_GROUPS.search(text), _TARGETS.findall(text)
+    try:
+        if listed:
+            groups = re.findall(r"\{([\d,]+)\}", listed[1])
+            return Groups(_largest([[int(each) for each in one.split(",")] for one in groups]))
+        ends = {(int(a) // _PER_SLICE, int(b) // _PER_SLICE) for a, b in pairs}
+        return Groups(_largest(sorted(ends)), pairs=True) if ends else None
+    except (ValueError, OverflowError) as error:
+        said = listed[1] if listed else pairs[0]
+        raise FileError(f"{str(said)[:60]!r} are no slices that data is sent between") from error
+
+
+def _largest(groups: Sequence[Sequence[int]]) -> Ids:
+    """The groups of most members, which count from 1, from 0."""
+    most = max(map(len, groups))
+    return np.array([group for group in groups if len(group) == most], dtype=np.intp) - 1
 
 
 _MEGASCALE = {

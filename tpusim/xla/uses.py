@@ -39,10 +39,11 @@ class Use:
 
     bytes: of a collective as `program.Collective` counts them; of a DMA, what it reads and writes
     of HBM; of a SparseCore, what it reads and writes; with the host, what passes. groups: device
-    ids, of collectives. slices: groups or pairs of slices, of what crosses DCN alone.
+    ids, of collectives. slices: groups or pairs of slices, from 0, of what crosses DCN alone.
     operand: what a done or a step takes the transfer from: its start, or the tuple, loop or step
     that hands it on. chain: the same for all instructions of a collective that is woven into
     fusions, and for a send and its recv. algorithm: what the compiler names, else nothing.
+    hbm: of a collective, the shares of its operands and of its results that lie in HBM.
     note: what is not known of it.
     """
 
@@ -52,10 +53,11 @@ class Use:
     bytes: float = 0.0
     dtype: str = ""
     groups: Groups | None = None
-    slices: tuple[tuple[int, ...], ...] = ()
+    slices: Groups | None = None
     operand: str = ""
     chain: str = ""
     algorithm: str = ""
+    hbm: tuple[float, float] = (1.0, 1.0)
     note: str = ""
 
 

@@ -189,6 +189,7 @@ class _Body:
             Collective(
                 **named, **life, kind=use.kind, axes=self._axes(use), bytes=use.bytes,
                 dtype=use.dtype, mode=Mode.SYNC if sync else Mode.ASYNC, algorithm=use.algorithm,
+                hbm=use.hbm,
             )
         )  # fmt: skip
 

@@ -3,7 +3,8 @@
 import pytest
 from toruses import torus, whole
 
-from tpusim.costs import Route, best_route, route, route_seconds
+from tpusim.costs import WHOLE, Route, best_route, route, route_seconds
+from tpusim.costs.collective import adding_seconds
 from tpusim.errors import PlanError
 from tpusim.hardware import DIE, Span, load_chip
 from tpusim.network import CHOICES, Algorithm
@@ -51,6 +52,45 @@ def test_hbm_bytes_of_a_ring(kind: Kind, bytes_touched: float) -> None:
     path = route(kind, AXIS, TORUS)
     uses = dict(path.uses)
     assert path.share * uses["hbm"] / uses["ici:y+"] == pytest.approx(bytes_touched)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operand", "result"),
+    [
+        (Kind.ALL_GATHER, 1 / 16, 29 / 16),  # its own shard is sent on once
+        (Kind.REDUCE_SCATTER, 15 / 16, 30 / 16),  # all others' shards are added to what comes
+        (Kind.ALL_REDUCE, 15 / 16, 60 / 16),
+        (Kind.ALL_TO_ALL, 15 / 16, 15 / 16),
+        (Kind.PERMUTE, 1, 1),
+        (Kind.BROADCAST, 0, 2),
+    ],
+)
+def test_hbm_bytes_are_of_the_operand_and_of_the_result(
+    kind: Kind, operand: float, result: float
+) -> None:
+    path = route(kind, AXIS, TORUS)
+    for shares in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.25, 0.5), (0.0, 0.0)):
+        found = path.lying(shares)
+        drawn = shares[0] * operand + shares[1] * result
+        assert dict(found.uses).get("hbm", 0) / WHOLE == pytest.approx(
+            drawn / path.share, abs=1 / WHOLE
+        )
+        assert ("hbm" in dict(found.uses)) == (drawn > 0)
+        assert [use for use in found.uses if use[0] != "hbm"] == [
+            use for use in path.uses if use[0] != "hbm"
+        ]
+
+
+def test_what_is_added_on_the_chip_takes_the_vector_unit_alone() -> None:
+    """Of three bytes that an addition touches, one is the operand's and two are the sum's."""
+    chip, path = load_chip("v5p"), route(Kind.ALL_REDUCE, PLANE, TORUS)
+    times = {shares: adding_seconds(path.lying(shares), 1e9, chip)
+             for shares in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0))}  # fmt: skip
+    whole = times[1.0, 1.0]
+    assert times[0.0, 1.0] == pytest.approx(2 / 3 * whole)
+    vector = 2 * path.added * 1e9 / (chip.vpu_flops * chip.costs.vector_efficiency)
+    assert times[0.0, 0.0] == pytest.approx(vector)
+    assert times[1.0, 0.0] == pytest.approx(max(whole / 3, vector))
 
 
 def test_a_group_of_one_has_no_route() -> None:

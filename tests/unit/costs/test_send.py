@@ -67,7 +67,7 @@ def test_across_slices_messages_take_dcn() -> None:
     assert task.label == "dcn_stage"
     chip = pod.chip
     seconds = chip.costs.collective_launch + chip.costs.dcn_latency
-    seconds += MIB / capacities(chip)["dcn"]
+    seconds += MIB / capacities(chip)["dcn+"]
     assert alone_seconds(task, capacities(chip)) == pytest.approx(seconds, rel=1e-12)
 
 

@@ -111,12 +111,12 @@ def test_of_many_planes_each_place_shows_the_busiest() -> None:
 def test_rows_are_the_axes_that_communicate_and_columns_the_links_that_there_are() -> None:
     data = axes_data(result("v5e", "4x8", 2, dcn_data=2, fsdp=8, tensor=4))
     assert set(data.rows) == {"fsdp", "tensor", "dcn_data"}
-    assert data.columns == ("ici:x+", "ici:x-", "ici:y+", "ici:y-", "dcn")
+    assert data.columns == ("ici:x+", "ici:x-", "ici:y+", "ici:y-", "dcn+", "dcn-")
     crossed = {
         row: [bool(n) for n in cells] for row, cells in zip(data.rows, data.bytes, strict=True)
     }
-    assert crossed["tensor"] == [True, True, False, False, False]
-    assert crossed["dcn_data"] == [False, False, False, False, True]
+    assert crossed["tensor"] == [True, True, False, False, False, False]
+    assert crossed["dcn_data"] == [False, False, False, False, True, True]
     most = [max(cells) for cells in data.bytes]
     assert most == sorted(most, reverse=True)
 
@@ -134,7 +134,8 @@ def test_a_row_says_where_its_axes_lie() -> None:
     assert "dcn_data = 2 slices" in names
     assert any(name.startswith("tensor = 2 on ") for name in names)
     assert names[-1] == "all"
-    assert [tick.get_text() for tick in ax.get_xticklabels()][-3:] == ["die+", "die−", "DCN"]
+    columns = [tick.get_text() for tick in ax.get_xticklabels()]
+    assert columns[-4:] == ["die+", "die−", "DCN out", "DCN in"]
 
 
 def test_a_run_on_one_chip_says_that_nothing_crosses_a_link() -> None:

@@ -196,6 +196,62 @@ def test_a_gather_that_is_woven_into_matmuls() -> None:
     assert (found["t"].operand, found["d"].operand) == ("s", "t")
 
 
+def placed(text: str, name: str = "x") -> tuple[float, float]:
+    """The shares of the operands and of the results of a collective in HBM."""
+    return uses(f"main\na = f32[256,1024]{{1,0:S(1)}} parameter(0)\n"
+                f"b = f32[256,1024]{{1,0}} parameter(1)\n{text}")[name].hbm  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("f32[1024,1024]{1,0} all-gather(b)", (1, 1)),
+        ("f32[1024,1024]{1,0:T(8,128)S(1)} all-gather(b)", (1, 0)),
+        ("f32[1024,1024]{1,0:T(8,128)} all-gather(a)", (0, 1)),
+        ("f32[1024,1024]{1,0:T(8,128)S(3)} all-gather(a)", (0, 0)),
+        ("(f32[256,1024]{1,0}, f32[256,1024]{1,0:S(1)}) all-reduce(a, a, b, b, b)", (0.6, 0.5)),
+        ("(f32[256,1024]{1,0:S(1)}, f32[1024,1024]{1,0}) all-gather-start(a)", (0, 1)),
+        ("(f32[256,1024]{1,0}, f32[256,1024]{1,0:S(1)}, u32[]{:S(2)}) "
+         "collective-permute-start(b)", (1, 0)),
+        ("f32[256,1024]{1,0} all-reduce-start(a)", (0, 1)),
+    ],
+)  # fmt: skip
+def test_where_a_collective_reads_and_writes(text: str, shares: tuple[float, float]) -> None:
+    assert placed(f"* x = {text}, channel_id=1, {GLOBAL}") == shares
+
+
+def test_a_fusion_says_where_its_collective_reads_and_writes() -> None:
+    """Inside of it arrays have no place, but for those that come in."""
+    assert uses(WOVEN)["s"].hbm == (1, 1)
+    onto = "s = (bf16[1,2,1024,14336]{3,2,1,0}, bf16[1,2,4096,14336]{3,2,1,0})"
+    assert onto in WOVEN
+    chip = onto.replace("4096,14336]{3,2,1,0}", "4096,14336]{3,2,1,0:S(1)}")
+    assert uses(WOVEN.replace(onto, chip))["s"].hbm == (1, 0)
+
+
+def test_a_reduce_scatter_fusion_reads_what_comes_in_and_leaves_what_it_makes() -> None:
+    text = f"""
+add
+l = f32[] parameter(0)
+r = f32[] parameter(1)
+* s = f32[] add(l, r)
+
+scatter
+p = f32[1024,1024]{{1,0:T(8,128)IN}} parameter(0)
+v = f32[4,256,1024]{{2,1,0}} bitcast(p)
+r = f32[4,256,1024]{{2,1,0}} all-reduce(v), channel_id=1, {GLOBAL}, to_apply=%add
+i = s32[] constant(0)
+* c = f32[1,256,1024]{{2,1,0}} dynamic-slice(r, i, i, i), dynamic_slice_sizes={{1,256,1024}}
+
+main
+a = f32[1024,1024]{{1,0:T(8,128)IN}} parameter(0)
+* x = f32[1,256,1024]{{2,1,0:T(8,128)OUT}} fusion(a), kind=kCustom, calls=%scatter
+"""
+    for into, out, shares in (("", "", (1, 1)), ("S(1)", "", (0, 1)), ("S(1)", "S(1)", (0, 0))):
+        found = uses(text.replace("IN", into).replace("OUT", out))["x"]
+        assert (found.kind, found.hbm) == (Kind.REDUCE_SCATTER, shares)
+
+
 SPARSECORE = f"""
 inner
 p = u32[2,4096,2]{{1,2,0}} parameter(0)
@@ -280,7 +336,10 @@ def test_sends_between_slices(
     found = uses(SEND.replace("TARGET", target).replace("TYPE", said))
     send = found["s"]
     assert (send.what, send.kind, send.role) == (What.COLLECTIVE, kind, Role.START)
-    assert (send.bytes, send.slices) == (2 * MIB, slices)
+    assert send.bytes == 2 * MIB
+    assert send.slices is not None
+    assert send.slices.ids.tolist() == [list(group) for group in slices]
+    assert send.slices.pairs == (said == "ONE_TO_ONE")
     assert (found["r"].what, found["r"].chain) == (What.NOTHING, send.chain)
     assert (found["d"].what, found["d"].chain) == (What.NOTHING, "")
     assert (found["e"].role, found["e"].chain) == (Role.DONE, send.chain)

@@ -115,7 +115,7 @@ def test_slices_are_an_axis_over_dcn() -> None:
     for said, names in ((mesh, ("dcn_data", "fsdp")), (None, ("dcn_slices", "x,y"))):
         found = laid([both, along(mesh, "fsdp")], devices, pod, said)
         assert set(found.of(both)) == set(names)
-        assert found.between([(0, 1)]) == names[:1]
+        assert found.between(Groups(np.array([[0, 1]]))) == found.between(None) == names[:1]
         assert found.placement.spans(names[0]) == ()
 
 
@@ -130,8 +130,28 @@ def test_four_slices_can_be_two_axes() -> None:
     pod = Slice("v5e", "2x2", num_slices=4)
     mesh = {"dcn_data": 2, "dcn_stage": 2, "fsdp": 4}
     found = laid([], Devices.on_mesh(mesh, pod), pod, mesh)
-    assert found.between([(0, 1), (2, 3)]) == ("dcn_stage",)
-    assert found.between([(0, 2)]) == ("dcn_data",)
+    assert found.between(Groups(np.array([[0, 1], [2, 3]]))) == ("dcn_stage",)
+    assert found.between(Groups(np.array([[0, 2], [1, 3]]))) == ("dcn_data",)
+
+
+def pairs(*each: tuple[int, int]) -> Groups:
+    return Groups(np.array(each), pairs=True)
+
+
+def test_what_slices_send_to_others_is_listed_with_the_slices_that_take_part() -> None:
+    pod, mesh = Slice("v5e", "2x2", num_slices=4), {"dcn_stage": 4, "fsdp": 4}
+    on, back, beyond = pairs((0, 1), (1, 2), (2, 3)), pairs((3, 0)), pairs((3, 4))
+    itself = pairs((2, 2))
+    sent = (on, back, on, beyond, itself)
+    found = laid([], Devices.on_mesh(mesh, pod), pod, mesh, sent)
+    names = [found.between(each) for each in (on, back)]
+    assert names == [("dcn_stage permute",), ("dcn_stage permute (2)",)]
+    listed = [found.placement.listed_as(name) for name in names]
+    assert [each.along for each in listed if each] == 2 * [("dcn_stage",)]
+    assert [each.ends for each in listed if each] == [({0, 1, 2}, {1, 2, 3}), ({3}, {0})]
+    assert len(found.placement.listed) == 2
+    assert found.between(itself) == ()
+    assert found.between(beyond) == ("dcn_stage",)
 
 
 def test_a_program_of_each_slice_numbers_its_own_devices() -> None:

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 from hlo import DATA, module_of
 
-from tpusim.costs import cost_program
+from tpusim.costs import Task, TaskLoop, cost_program
 from tpusim.engine import run
 from tpusim.errors import PlanError
 from tpusim.hardware import parse_slice
@@ -82,6 +82,20 @@ def test_what_crosses_slices_is_waited_for_where_it_arrives() -> None:
         "send.16": "select_dynamic-update-slice_fusion.2",
         "send.15": "select_maximum_fusion.3",
     }
+
+
+def test_a_rotation_over_slices_in_two_shares_no_network_card() -> None:
+    """Forward the last stage sends to the first, and beside it all others to the next."""
+    module = read_module((DATA / "pipeline_v5e_2x2_x4.hlo.gz").read_bytes())
+    pod = parse_slice("v5e:2x2 x 4")
+    found = lowered(module, pod, Devices.in_order(pod))
+    body = cost_program(found.program, pod, found.placement).body
+    tasks = {task.name: dict(task.uses) for loop in body if isinstance(loop, TaskLoop)
+             for task in loop.body if isinstance(task, Task)}  # fmt: skip
+    back, on = (tasks[name].keys() - {"hbm"} for name in ("send.16", "send.15"))
+    assert back == {"dcn:3+", "dcn:0-"}
+    assert on == {"dcn:0+", "dcn:1-2+", "dcn:1-2-", "dcn:3-"}
+    assert tasks["send.17"].keys() - {"hbm"} == back | on
 
 
 def test_casts_of_weights_before_the_forward_pass_belong_to_it() -> None:
