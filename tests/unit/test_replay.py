@@ -38,6 +38,12 @@ def test_mfu_is_of_the_flops_that_are_given() -> None:
     assert "MFU 0.0%" in small_replay(model_flops=0).rates
 
 
+def test_an_hfu_below_the_mfu_is_explained() -> None:
+    assert "HFU is below MFU" not in str(small_replay(model_flops=FLOPS * 1.001))
+    text = " ".join(str(small_replay(model_flops=FLOPS * 1.25)).split())
+    assert "HFU is below MFU: the compiled program executes 20.0% fewer matrix FLOPs" in text
+
+
 def test_folding_does_not_show() -> None:
     one, other = small_replay(), small_replay(fold=False)
     assert one.timeline.total_ps == other.timeline.total_ps

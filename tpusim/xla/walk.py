@@ -30,7 +30,7 @@ from tpusim.xla.laying import Laid
 from tpusim.xla.memory import Change
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.naming import bearer
-from tpusim.xla.passes import before_forward, phase_of, scope_of, source_of
+from tpusim.xla.passes import before_forward, name_and_line, phase_of, scope_of, source_of
 from tpusim.xla.trips import trips
 from tpusim.xla.uses import Role, Use, What
 from tpusim.xla.work import Costs, instruction_work, is_free
@@ -154,7 +154,8 @@ class _Body:
     def _loop(self, loop: Instruction) -> None:
         count = trips(self.walk.module, self.computation, loop)
         if count is None:
-            self.walk.note(f"the trips of loop {loop.name} cannot be read: it is counted once")
+            called_so = name_and_line(self.walk.module, loop)
+            self.walk.note(f"the trips of loop {called_so} cannot be read: it is counted once")
         self._settle(f"before {loop.name}")
         bodies = called(loop, "body") if count != 0 else ()
         for body in bodies:
@@ -213,7 +214,7 @@ class _Body:
 
     def _compute(self, instruction: Instruction) -> None:
         found = instruction_work(self.walk.module, self.computation, instruction)
-        named = self._named(instruction)
+        named = self._named(instruction, multiplies=found.flops > 0)
         if not found.understood:
             self.walk.unknown[named["name"]] = found.note
         elif found.note:
@@ -227,13 +228,14 @@ class _Body:
             )
         )  # fmt: skip
 
-    def _named(self, instruction: Instruction) -> dict[str, Any]:
+    def _named(self, instruction: Instruction, multiplies: bool = False) -> dict[str, Any]:
         """Name, pass, scope and line of an operation.
 
-        What bears a name of its own, or is made around what does, is of that one's pass.
+        What bears a name of its own, or is made around what does, is of that one's pass; so is a
+        product without a name, as the compiler does not move it like a copy.
         """
         module, bears = self.walk.module, self._bears(instruction)
-        own = bears is instruction or bears.name not in self.computation
+        own = bears is instruction or bears.name not in self.computation or multiplies
         phase = self._phase(instruction, bears) if own else None
         return {
             "name": self.walk.unique(instruction.name),
