@@ -82,7 +82,7 @@ class _Body:
 
     phase: of the last instruction whose name says it. around: the loop or call that runs it, whose
     name those bear that have none. started: the operation of each start, and of
-    each chain of instructions that are one collective.
+    each chain of instructions that are one collective. hoped: chains of which an end stands here.
     waiting: what is done before the core goes on. taken, freed: what instructions that are no
     operation take and free. early: what the forward pass is made from.
     """
@@ -93,6 +93,7 @@ class _Body:
     around: Instruction | None
     ops: list[Op] = field(default_factory=list)
     started: dict[str, str] = field(default_factory=dict)
+    hoped: set[str] = field(default_factory=set)
     waiting: dict[Dep, None] = field(default_factory=dict)
     taken: list[Alloc] = field(default_factory=list)
     freed: list[str] = field(default_factory=list)
@@ -150,6 +151,7 @@ class _Body:
             self._transfer(instruction, use)
         elif use.chain:
             self.started[instruction.name] = use.chain
+            self.hoped.add(use.chain)
 
     def _loop(self, loop: Instruction) -> None:
         count = trips(self.walk.module, self.computation, loop)
@@ -210,7 +212,8 @@ class _Body:
             operands = self.computation[at].operands
             at = operands[0] if operands else ""
         begun = self.started.get(at, "")
-        return self.started.get(begun, begun)
+        found = self.started.get(begun, begun)
+        return "" if found in self.hoped else found
 
     def _compute(self, instruction: Instruction) -> None:
         found = instruction_work(self.walk.module, self.computation, instruction)

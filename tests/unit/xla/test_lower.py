@@ -163,6 +163,25 @@ def test_an_end_without_a_beginning_in_sight_is_noted() -> None:
     assert "done ends what begins elsewhere: nothing waits for it" in found.notes
 
 
+ALONE = """HloModule step, is_scheduled=true, num_partitions=4
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0:T(128)} parameter(0)
+  %t = token[] after-all()
+  %r = (f32[8]{0:T(128)}, u32[], token[]) recv(%t), channel_id=1
+  %e = (f32[8]{0:T(128)}, token[]) recv-done(%r), channel_id=1
+  %got = f32[8]{0:T(128)} get-tuple-element(%e), index=0
+  ROOT %out = f32[8]{0:T(128)} add(%p, %got)
+}
+"""
+
+
+def test_what_is_received_and_never_sent_is_noted() -> None:
+    found = lowered(module_of(ALONE), POD, IN_ORDER)
+    assert "e ends what begins elsewhere: nothing waits for it" in found.notes
+    assert [op.deps for op in found.program.body] == [()]
+
+
 def test_the_compilers_cycles_are_taken_where_they_are_asked_for() -> None:
     body = program("branches", costs="compiler").program.body
     assert [op.work.cycles for op in body] == [10, 10, 1000]
