@@ -181,6 +181,15 @@ def test_what_cannot_be_compiled_is_one_sentence(options: dict, sentence: str) -
     assert "\n" not in str(raised.value)
 
 
+def test_a_mesh_of_another_chip_is_refused() -> None:
+    mesh = ts.xla.make_mesh("v6e:2x2", {"x": 4})
+    with pytest.raises(CompileError, match=r"other devices than v5e:2x2; .*'v5e:2x2', {'x': 4}"):
+        compiled(mesh=mesh)
+    larger = ts.xla.make_mesh("v5e:4x4", {"x": 16})
+    with pytest.raises(CompileError, match=r"make_mesh\('v5e:2x2', {'data': 4}\)"):
+        compiled(mesh=larger)
+
+
 def test_errors_of_the_function_pass_through() -> None:
     def wrong(x):
         raise KeyError("mine")
