@@ -29,6 +29,7 @@ FEWER = (
     "HFU is below MFU: the compiled program executes {left:.1%} fewer matrix FLOPs than the model "
     "has, as the compiler leaves out what no result needs"
 )
+NOT_COUNTED = "HFU does not count the matrix FLOPs of what is not understood"
 LEFT_OUT = 0.005
 """The share of the model's FLOPs that may be missing without a word: edges that are padding."""
 
@@ -142,7 +143,7 @@ class ReplayResult(Result):
         if self.mfu is None:
             yield "note", UNKNOWN_MODEL
         elif (left := self._left_out()) > LEFT_OUT:
-            yield "note", FEWER.format(left=left)
+            yield "note", NOT_COUNTED if self.unknown else FEWER.format(left=left)
         yield from (("note", remark) for remark in self.remarks)
 
     def tables(self) -> Iterator[object]:

@@ -39,6 +39,28 @@ def test_a_loop_counts_its_trips_and_a_gradient_twice_the_forward_pass() -> None
     assert counted(jax.grad(loss), W, X) == 3 * LAYERS * ONE
 
 
+@pytest.mark.parametrize(
+    ("start", "goes_on", "step", "trips"),
+    [
+        (0, lambda at: at < 128, 1, 128),
+        (100, lambda at: at >= 2, -3, 33),
+        (0, lambda at: at != 8, 2, 4),
+        (5, lambda at: at < 5, 1, 0),
+        (0, lambda at: (at < 128) & (at != 7), 1, 1),
+    ],
+)
+def test_a_while_counts_the_trips_that_its_counter_says(start, goes_on, step, trips) -> None:
+    def many(x, w):
+        def body(carry):
+            at, x = carry
+            return (at + step if step > 0 else at - -step), x @ w
+
+        return lax.while_loop(lambda carry: goes_on(carry[0]), body, (start, x))[1]
+
+    w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    assert counted(many, X, w) == trips * ONE
+
+
 def test_what_is_recomputed_counts_only_when_asked_for() -> None:
     again = jax.grad(lambda w, x: loss(w, x, jax.checkpoint(layer)))
     assert counted(again, W, X) == 3 * LAYERS * ONE

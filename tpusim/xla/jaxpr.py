@@ -10,12 +10,14 @@ from tpusim.xla.attention import attention, splash_mask, useful_flops
 from tpusim.xla.module import Instruction
 from tpusim.xla.passes import REMATTED
 from tpusim.xla.shapes import Shape
+from tpusim.xla.whiles import while_trips
 
 
 def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
     """FLOPs of all matmuls and convolutions, 2 a multiplication and addition, on all devices.
 
-    Loops count their trips, `while` loops of unknown length one; of branches the costlier counts.
+    Loops count their trips, `while` loops whose counter does not say them one; of branches the
+    costlier counts.
     Inside `shard_map` the shapes are one device's, times its devices. Splash attention counts as it
     does in a compiled program: its useful products, causal ones at half. Another Pallas kernel
     counts what its cost estimate says, else its body in each place of its grid, and attention that
@@ -49,6 +51,8 @@ def _flops(eqn: Any, recomputed: bool) -> float:
     inner = [_counted(found, recomputed) for found in _inner(params)]
     if name == "scan":
         return float(params["length"]) * sum(inner)
+    if name == "while":
+        return while_trips(eqn) * sum(inner)
     if name == "shard_map":
         return sum(inner) * prod(int(params["mesh"].shape[axis]) for axis in _manual(params))
     return max(inner, default=0.0) if name == "cond" else sum(inner)
