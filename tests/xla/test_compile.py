@@ -140,6 +140,14 @@ def test_what_is_jitted_keeps_its_own_shardings_and_donation() -> None:
     assert memory.aliased == LAYERS * WIDTH * WIDTH * 2 // 4
 
 
+def test_a_mesh_that_is_made_twice_is_one_mesh() -> None:
+    rows = jax.sharding.NamedSharding(ts.xla.make_mesh("v5e:2x2", {"x": 4}), P("x"))
+    x = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.bfloat16)
+    fn = jax.jit(lambda x: x * 2, in_shardings=rows)
+    found = ts.xla.compile(fn, x, slice="v5e:2x2", mesh={"x": 4})
+    assert found.memory.arguments == ROWS * WIDTH * 2 // 4
+
+
 def test_arguments_bring_their_shardings() -> None:
     mesh = ts.xla.make_mesh("v5e:2x2", {"x": 4})
     spec = jax.sharding.NamedSharding(mesh, P(None, "x"))

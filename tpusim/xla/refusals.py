@@ -80,7 +80,12 @@ def _misfit(text: str) -> str:
     if "Non-hashable static arguments" in text:
         return "an argument that static= names cannot be hashed; close over it instead"
     if "incompatible devices for jitted computation" in text:
-        return "a sharding is over other devices than the mesh; write a bare PartitionSpec"
+        return (
+            "a sharding is over other devices than the mesh; write a bare PartitionSpec, or give "
+            "its mesh as mesh="
+        )
+    if "should match the mesh passed to shard_map" in text:
+        return "a shard_map has another mesh; leave it out there, or give it as mesh="
     return f"{_first(text)}; see in_shardings" if any(part in text for part in _KNOWN) else ""
 
 

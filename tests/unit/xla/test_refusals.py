@@ -91,6 +91,10 @@ def test_what_is_not_of_the_compiler_passes_through() -> None:
             "different metadata at key path in_shardings[0]; see in_shardings",
         ),
         (
+            "The context mesh AbstractMesh('d': 4) should match the mesh passed to shard_map",
+            "step: a shard_map has another mesh; leave it out there, or give it as mesh=",
+        ),
+        (
             "Jitted function has donate_argnums=(3,), but only accepts 1 positional arguments.",
             "donate is 3, and the function takes 1 arguments, which are numbered from 0",
         ),
