@@ -27,7 +27,7 @@ COSTS: "Mapping[Costs, str]" = {
 
 FEWER = (
     "HFU is below MFU: the compiled program executes {left:.1%} fewer matrix FLOPs than the model "
-    "has, as the compiler leaves out what no result needs"
+    "has, as the compiler leaves out what no result needs, and computes once what is the same"
 )
 NOT_COUNTED = "HFU does not count the matrix FLOPs of what is not understood"
 LEFT_OUT = 0.005

@@ -17,13 +17,13 @@ def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
     """FLOPs of all matmuls and convolutions, 2 a multiplication and addition, on all devices.
 
     Loops count their trips, `while` loops whose counter does not say them one; of branches the
-    costlier counts.
-    Inside `shard_map` the shapes are one device's, times its devices. Splash attention counts as it
-    does in a compiled program: its useful products, causal ones at half. Another Pallas kernel
-    counts what its cost estimate says, else its body in each place of its grid, and attention that
-    is no kernel as the program does it. A product of complex numbers is four of real ones. What no
+    costlier counts. Inside `shard_map` the shapes are one device's, times its devices. What no
     result needs does not count, as a gradient that a kernel's own rule makes and nobody asks for.
-    recomputed: with what `jax.checkpoint` does again.
+    Splash attention counts as it does in a compiled program: its useful products, causal ones at
+    half. Another Pallas kernel counts what its cost estimate says, else its body in each place of
+    its grid, and attention that is no kernel as the program does it. A product of complex numbers
+    is three of real ones, as the compiler makes it. recomputed: with what `jax.checkpoint` does
+    again.
     """
     from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -125,9 +125,9 @@ def _convolution(eqn: Any) -> float:
 
 
 def _product(eqn: Any) -> float:
-    """FLOPs of a multiplication and addition: 2, and 8 of complex numbers."""
+    """FLOPs of a multiplication and addition: 2, and three times that of complex numbers."""
     both = all("complex" in str(variable.aval.dtype) for variable in eqn.invars[:2])
-    return 8.0 if both else 2.0
+    return 6.0 if both else 2.0
 
 
 def _taps(
