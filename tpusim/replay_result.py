@@ -25,6 +25,14 @@ COSTS: "Mapping[Costs, str]" = {
 }
 """What each choice of costs is made from."""
 
+FEWER = (
+    "HFU is below MFU: the compiled program executes {left:.1%} fewer matrix FLOPs than the model "
+    "has, as the compiler leaves out what no result needs, and computes once what is the same"
+)
+NOT_COUNTED = "HFU does not count the matrix FLOPs of what is not understood"
+LEFT_OUT = 0.005
+"""The share of the model's FLOPs that may be missing without a word: edges that are padding."""
+
 UNKNOWN_SHOWN = 3
 """Operations that are not understood and are named in a summary: those that take longest."""
 
@@ -134,6 +142,8 @@ class ReplayResult(Result):
         yield "unknown", self._unknown()
         if self.mfu is None:
             yield "note", UNKNOWN_MODEL
+        elif (left := self._left_out()) > LEFT_OUT:
+            yield "note", NOT_COUNTED if self.unknown else FEWER.format(left=left)
         yield from (("note", remark) for remark in self.remarks)
 
     def tables(self) -> Iterator[object]:
@@ -141,6 +151,10 @@ class ReplayResult(Result):
         from tpusim.lines import explain_lines
 
         yield explain_lines(self)
+
+    def _left_out(self) -> float:
+        """The share of the model's FLOPs that the program does not execute."""
+        return 1 - float(self.flops.total) / self.model_flops if self.model_flops else 0.0
 
     def _unknown(self) -> str:
         if not self.unknown:

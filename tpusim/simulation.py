@@ -72,6 +72,11 @@ def simulate(
             f"the model is {str(model)!r}, a name or a path; write ts.models.load(name), or "
             "ts.xla.load(path) for a compiled program"
         )
+    if callable(model):
+        raise PlanError(
+            "the model is a function; compile it first: "
+            "simulate(ts.xla.compile(fn, *args, slice=..., mesh=...))"
+        )
     if plan is None or pod is None:
         raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
     _check_network(network, plan, pod)

@@ -38,6 +38,17 @@ def test_mfu_is_of_the_flops_that_are_given() -> None:
     assert "MFU 0.0%" in small_replay(model_flops=0).rates
 
 
+def test_an_hfu_below_the_mfu_is_explained() -> None:
+    def said(flops: float, **given: object) -> str:
+        return " ".join(str(small_replay(model_flops=flops, **given)).split())
+
+    fewer = "HFU is below MFU: the compiled program executes 20.0% fewer matrix FLOPs"
+    assert fewer in said(FLOPS * 1.25, unknown={})
+    assert "HFU is below MFU" not in said(FLOPS * 1.001, unknown={})
+    assert "HFU is below MFU" not in said(FLOPS * 1.25)
+    assert "HFU does not count the matrix FLOPs of what is not understood" in said(FLOPS * 1.25)
+
+
 def test_folding_does_not_show() -> None:
     one, other = small_replay(), small_replay(fold=False)
     assert one.timeline.total_ps == other.timeline.total_ps

@@ -153,6 +153,14 @@ def test_what_is_jitted_keeps_its_own_shardings_and_donation() -> None:
     assert memory.aliased == LAYERS * WIDTH * WIDTH * 2 // 4
 
 
+def test_a_mesh_that_is_made_twice_is_one_mesh() -> None:
+    rows = jax.sharding.NamedSharding(ts.xla.make_mesh("v5e:2x2", {"x": 4}), P("x"))
+    x = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.bfloat16)
+    fn = jax.jit(lambda x: x * 2, in_shardings=rows)
+    found = ts.xla.compile(fn, x, slice="v5e:2x2", mesh={"x": 4})
+    assert found.memory.arguments == ROWS * WIDTH * 2 // 4
+
+
 def test_arguments_bring_their_shardings() -> None:
     mesh = ts.xla.make_mesh("v5e:2x2", {"x": 4})
     spec = jax.sharding.NamedSharding(mesh, P(None, "x"))
@@ -200,6 +208,15 @@ def test_what_cannot_be_compiled_is_one_sentence(options: dict, sentence: str) -
     with pytest.raises(CompileError, match=sentence) as raised:
         compiled(**options)
     assert "\n" not in str(raised.value)
+
+
+def test_a_mesh_of_another_chip_is_refused() -> None:
+    mesh = ts.xla.make_mesh("v6e:2x2", {"x": 4})
+    with pytest.raises(CompileError, match=r"other devices than v5e:2x2; .*'v5e:2x2', {'x': 4}"):
+        compiled(mesh=mesh)
+    larger = ts.xla.make_mesh("v5e:4x4", {"x": 16})
+    with pytest.raises(CompileError, match=r"make_mesh\('v5e:2x2', {'data': 4}\)"):
+        compiled(mesh=larger)
 
 
 def test_errors_of_the_function_pass_through() -> None:

@@ -39,6 +39,28 @@ def test_a_loop_counts_its_trips_and_a_gradient_twice_the_forward_pass() -> None
     assert counted(jax.grad(loss), W, X) == 3 * LAYERS * ONE
 
 
+@pytest.mark.parametrize(
+    ("start", "goes_on", "step", "trips"),
+    [
+        (0, lambda at: at < 128, 1, 128),
+        (100, lambda at: at >= 2, -3, 33),
+        (0, lambda at: at != 8, 2, 4),
+        (5, lambda at: at < 5, 1, 0),
+        (0, lambda at: (at < 128) & (at != 7), 1, 1),
+    ],
+)
+def test_a_while_counts_the_trips_that_its_counter_says(start, goes_on, step, trips) -> None:
+    def many(x, w):
+        def body(carry):
+            at, x = carry
+            return (at + step if step > 0 else at - -step), x @ w
+
+        return lax.while_loop(lambda carry: goes_on(carry[0]), body, (start, x))[1]
+
+    w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    assert counted(many, X, w) == trips * ONE
+
+
 def test_what_is_recomputed_counts_only_when_asked_for() -> None:
     again = jax.grad(lambda w, x: loss(w, x, jax.checkpoint(layer)))
     assert counted(again, W, X) == 3 * LAYERS * ONE
@@ -52,15 +74,23 @@ def test_of_branches_the_costlier_counts() -> None:
     assert counted(either, X, jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)) == 2 * ONE
 
 
-def test_custom_derivatives_count_once() -> None:
-    @jax.custom_vjp
-    def product(x, w):
-        return x @ w
+@jax.custom_vjp
+def by_rule(x, w):
+    return x @ w
 
-    product.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+
+by_rule.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+
+
+def test_custom_derivatives_count_once_and_only_what_is_needed_of_them() -> None:
     w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
-    assert counted(product, X, w) == ONE
-    assert counted(jax.grad(lambda w, x: product(x, w).sum()), w, X) == 3 * ONE
+    assert counted(by_rule, X, w) == ONE
+
+    def square(w, x):
+        return (by_rule(x, w) ** 2).sum()
+
+    assert counted(jax.grad(square, (0, 1)), w, X) == 3 * ONE
+    assert counted(jax.grad(square), w, X) == 2 * ONE, "the rule's gradient of x is for nobody"
 
 
 def test_inside_shard_map_the_shapes_are_one_device_s() -> None:
@@ -104,3 +134,8 @@ def test_splash_attention_counts_what_is_useful(causal: bool) -> None:
     seen = (seq + 1) / 2 if causal else seq
     found = counted(jax.grad(lambda *a: jax.vmap(kernel)(*a).sum(), argnums=(0, 1, 2)), x, x, x)
     assert found == pytest.approx(6 * 2 * batch * heads * seq * seen * width, rel=1e-3)
+
+
+def test_complex_numbers_are_multiplied_in_three_real_products() -> None:
+    x, w = (jax.ShapeDtypeStruct((n, WIDTH), jnp.complex64) for n in (ROWS, WIDTH))
+    assert counted(jnp.matmul, x, w) == 3 * ONE

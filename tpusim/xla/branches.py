@@ -5,6 +5,7 @@ from collections.abc import Callable
 from tpusim.xla.attributes import called
 from tpusim.xla.collectives import use_of
 from tpusim.xla.module import Computation, Instruction, Module
+from tpusim.xla.passes import name_and_line
 from tpusim.xla.trips import trips
 from tpusim.xla.uses import Role, What
 from tpusim.xla.work import instruction_work, is_free
@@ -28,7 +29,8 @@ def costliest(
     weights = {name: _weight(module, name) for name in branches}
     most = max(branches, key=lambda name: weights[name])
     tell(
-        f"conditional {conditional.name} runs {most}, the costliest of its {len(weights)} branches"
+        f"conditional {name_and_line(module, conditional)} runs {most}, the costliest of its "
+        f"{len(weights)} branches"
     )
     return (most,)
 

@@ -60,6 +60,11 @@ def compile(
     not fit its argument, the compiler does not know an option, or the program does not fit into
     HBM. Errors of `fn` itself pass through.
     """
+    for role, given in (("fn", fn), ("without_remat", without_remat or fn)):
+        if not callable(given):
+            raise CompileError(
+                f"{role} is {given!r}; give a function of arrays, as jax.jit takes it"
+            )
     found = versions()
     if model_flops is not None:
         check_flops(model_flops)
@@ -171,13 +176,18 @@ def _mesh(pod: Slice, mesh: Any) -> Any:
         )
     if not isinstance(mesh, Mesh):
         return make_mesh(pod, mesh)
-    there = {(device.id, place(device)) for device in devices_of(pod)}
-    if {(d.id, place(d) if hasattr(d, "coords") else None) for d in mesh.devices.flat} != there:
+    if set(map(_known, mesh.devices.flat)) != set(map(_known, devices_of(pod))):
+        axes = dict(mesh.shape) if mesh.size == pod.devices else {"data": pod.devices}
         raise CompileError(
             f"the mesh has other devices than {pod}; make it with ts.xla.make_mesh({str(pod)!r}, "
-            f"{dict(mesh.shape)})"
+            f"{axes})"
         )
     return mesh
+
+
+def _known(device: Any) -> tuple[Any, ...]:
+    """What tells a device of one slice from that of another, of another chip too."""
+    return device.id, device.device_kind, place(device) if hasattr(device, "coords") else None
 
 
 def _abstract(args: Sequence[Any], static: int | Sequence[int], grid: Any) -> list[Any]:

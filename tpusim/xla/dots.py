@@ -29,7 +29,8 @@ class Product:
     groups: of features, each of which is multiplied with its own weights; k and n are of one.
     positions, taps: of its dimensions that slide, 1 of a plain matmul; taps are those of a position
     that fall on an element, on average. passes: how often f32 operands are multiplied, 1 at default
-    precision, 3 or 6 above it (XLA, `PrecisionConfig`).
+    precision, 3 or 6 above it (XLA, `PrecisionConfig`). ragged: each of the batch has its own part
+    of k, evenly, and the rest of it is skipped.
     """
 
     batch: int
@@ -41,12 +42,18 @@ class Product:
     taps: float = 1
     dtype: str = "bf16"
     passes: int = 1
+    ragged: bool = False
+
+    @property
+    def each(self) -> float:
+        """Elements that each of the batch contracts."""
+        return self.k / self.batch if self.ragged else self.k
 
     @property
     def flops(self) -> float:
         """2 a multiplication and addition on elements that there are."""
         pairs = self.positions * self.taps
-        return 2.0 * self.batch * self.groups * self.m * self.k * self.n * pairs
+        return 2.0 * self.batch * self.groups * self.m * self.each * self.n * pairs
 
     def work(self, read: float, written: float, epilogue: float) -> Matmul | Convolution:
         """It, with its bytes and the vector operations that are fused to it.
@@ -55,9 +62,11 @@ class Product:
         """
         together = _together(self.groups, max(self.n, 1))
         batch = self.batch * self.passes * (self.groups // together)
-        k, n = self.k * together, self.n * together
+        k, n = self.each * together, self.n * together
         if self.positions == self.taps == 1:
-            return Matmul(batch, self.m, k, n, self.dtype, read, written, epilogue)
+            return Matmul(
+                batch, self.m, k, n, self.dtype, read, written, epilogue, "k" if self.ragged else ""
+            )
         return Convolution(
             batch * self.m, self.positions, self.taps, k, n, self.dtype, read, written, epilogue
         )
@@ -126,7 +135,7 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
             positions, taps = positions * outputs, taps * pairs / outputs
     return Product(
         **sizes, groups=groups * batches, positions=positions, taps=taps, dtype=_dtype(left, right),
-        passes=_passes(text, left, right),
+        passes=_passes(text, left, right), ragged=False,
     )  # fmt: skip
 
 

@@ -10,17 +10,29 @@ from tpusim.xla.attention import attention, splash_mask, useful_flops
 from tpusim.xla.module import Instruction
 from tpusim.xla.passes import REMATTED
 from tpusim.xla.shapes import Shape
+from tpusim.xla.whiles import while_trips
 
 
 def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
     """FLOPs of all matmuls and convolutions, 2 a multiplication and addition, on all devices.
 
-    Loops count their trips, `while` loops of unknown length one; of branches the costlier counts.
-    Inside `shard_map` the shapes are one device's, times its devices. Splash attention counts as it
-    does in a compiled program: its useful products, causal ones at half. Another Pallas kernel
-    counts what its cost estimate says, else its body in each place of its grid, and attention that
-    is no kernel as the program does it. recomputed: with what `jax.checkpoint` does again.
+    Loops count their trips, `while` loops whose counter does not say them one; of branches the
+    costlier counts. Inside `shard_map` the shapes are one device's, times its devices. What no
+    result needs does not count, as a gradient that a kernel's own rule makes and nobody asks for.
+    Splash attention counts as it does in a compiled program: its useful products, causal ones at
+    half. Another Pallas kernel counts what its cost estimate says, else its body in each place of
+    its grid, and attention that is no kernel as the program does it. A product of complex numbers
+    is three of real ones, as the compiler makes it. recomputed: with what `jax.checkpoint` does
+    again.
     """
+    from jax.interpreters.partial_eval import dce_jaxpr
+
+    plain = getattr(jaxpr, "jaxpr", jaxpr)
+    needed, _ = dce_jaxpr(plain, [True] * len(plain.outvars))
+    return _counted(needed, recomputed)
+
+
+def _counted(jaxpr: Any, recomputed: bool) -> float:
     return sum((_flops(eqn, recomputed) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns), 0.0)
 
 
@@ -36,9 +48,11 @@ def _flops(eqn: Any, recomputed: bool) -> float:
         return 2.0 * _elements(eqn.invars[0]) * int(eqn.outvars[0].aval.shape[-1])
     if name == "pallas_call":
         return _kernel(eqn, recomputed)
-    inner = [count_flops(found, recomputed) for found in _inner(params)]
+    inner = [_counted(found, recomputed) for found in _inner(params)]
     if name == "scan":
         return float(params["length"]) * sum(inner)
+    if name == "while":
+        return while_trips(eqn) * sum(inner)
     if name == "shard_map":
         return sum(inner) * prod(int(params["mesh"].shape[axis]) for axis in _manual(params))
     return max(inner, default=0.0) if name == "cond" else sum(inner)
@@ -65,7 +79,7 @@ def _kernel(eqn: Any, recomputed: bool) -> float:
         return float(estimate.flops)
     grid = getattr(params.get("grid_mapping"), "grid", ())
     places = prod(size for size in grid if isinstance(size, int))
-    return places * sum(count_flops(found, recomputed) for found in _inner(params))
+    return places * sum(_counted(found, recomputed) for found in _inner(params))
 
 
 def _splash(name: str, eqn: Any) -> float:
@@ -85,7 +99,8 @@ def _shape(variable: Any) -> Shape:
 def _dot(eqn: Any) -> float:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     left = eqn.invars[0].aval.shape
-    return 2.0 * _elements(eqn.outvars[0]) * prod(int(left[dim]) for dim in contracted)
+    one = _product(eqn) * _elements(eqn.outvars[0])
+    return one * prod(int(left[dim]) for dim in contracted)
 
 
 def _convolution(eqn: Any) -> float:
@@ -106,7 +121,13 @@ def _convolution(eqn: Any) -> float:
             spread=params["rhs_dilation"][at],
         )
     images, features = (int(out[dim]) for dim in shapes.out_spec[:2])
-    return 2.0 * met * images * features * int(kernel[shapes.rhs_spec[1]])
+    return _product(eqn) * met * images * features * int(kernel[shapes.rhs_spec[1]])
+
+
+def _product(eqn: Any) -> float:
+    """FLOPs of a multiplication and addition: 2, and three times that of complex numbers."""
+    both = all("complex" in str(variable.aval.dtype) for variable in eqn.invars[:2])
+    return 6.0 if both else 2.0
 
 
 def _taps(

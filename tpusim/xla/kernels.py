@@ -20,6 +20,7 @@ from tpusim.xla.attention import (
 )
 from tpusim.xla.attributes import backend_config, op_name, target
 from tpusim.xla.dots import dtype_name
+from tpusim.xla.masked import EVEN
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.shapes import BITS, Shape
 
@@ -118,7 +119,7 @@ def _grouped(
     if read <= 0:
         read = float(bytes_read(groups, m, k, n, ragged, BITS.get(left.dtype, 16) / 8))
     work = Matmul(groups, m, k, n, dtype_name(left.dtype), read, written, ragged=ragged)
-    return Kernel(work, float(2 * groups * m * k * n), "grouped matmul: groups taken as even")
+    return Kernel(work, float(2 * groups * m * k * n), EVEN)
 
 
 def _estimated(instruction: Instruction, read: float, written: float) -> Kernel:

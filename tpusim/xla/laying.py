@@ -105,7 +105,7 @@ def laid(
         torus = Torus.of(devices.of_slice(), pod)
     wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
     made = _often({parts: counts[key] for key, parts in wanted.items() if parts})
-    atoms = axes_of(whole.lengths, [*mesh_parts(mesh or {}, whole), *made])
+    atoms = _called(axes_of(whole.lengths, [*mesh_parts(mesh or {}, whole), *made]), mesh or {})
     listed: dict[str, Listed] = {}
     known = {}
     for key, groups in every.items():
@@ -177,6 +177,25 @@ def implied_mesh(module_groups: Iterable[Groups], count: int) -> tuple[int, ...]
     atoms = axes_of(line.lengths, _often(found))
     spans = [span for _, parts in atoms.named for span in parts]
     return tuple(span.size for span in sorted(spans, key=lambda span: -span.stride))
+
+
+def _called(atoms: Axes, mesh: Mapping[str, int]) -> Axes:
+    """The axes, of which the only one without a name bears that of the user's only axis left.
+
+    So it is where JAX goes through a small slice as one ring: all groups of the two together are as
+    if the axis were the part of the torus that is left; those along it alone are listed.
+    """
+    named = [name for name, _ in atoms.named]
+    left = [axis for axis, size in mesh.items() if size > 1 and axis not in named]
+    unnamed = [at for at, name in enumerate(named) if name not in mesh]
+    if len(left) != 1 or len(unnamed) != 1:
+        return atoms
+    name, parts = atoms.named[unnamed[0]]
+    if prod(part.size for part in parts) != mesh[left[0]] or name.startswith(DCN_PREFIX):
+        return atoms
+    renamed = list(atoms.named)
+    renamed[unnamed[0]] = (left[0], parts)
+    return replace(atoms, named=renamed)
 
 
 def _often(counts: Mapping[Parts, int]) -> list[tuple[None, Parts]]:

@@ -109,3 +109,9 @@ def source_of(module: Module, instruction: Instruction) -> str:
         return str(stack[0])
     found = source(instruction)
     return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
+
+
+def name_and_line(module: Module, instruction: Instruction) -> str:
+    """What a note calls an instruction: its name, and the user's line where that is known."""
+    line = source_of(module, instruction)
+    return f"{instruction.name} ({line})" if line else instruction.name

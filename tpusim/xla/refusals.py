@@ -23,12 +23,16 @@ _AXIS = re.compile(r"Resource axis: (\w+) of (P\(.*\)) is not found in mesh: \((
 _RANK = re.compile(
     r"spec=(P\([^=]*?\)), .*values of rank at least (\d+), but .* of rank (\d+)", re.DOTALL
 )
+_NUMBERS = re.compile(r"has (donate|static)_argnums=\((.*?),?\), but only accepts (\d+) positional")
+_NO_ARRAY = re.compile(r"problematic value is of type <class '(.*?)'> .* at path ([^\n]*)\.")
 _DETAILS = "Mismatch details (1 found):"
 _KNOWN = (
     "must be a tree prefix", "duplicate entries", "pytree structure error",
     "leaf specifications are expected to be",
 )  # fmt: skip
 """What JAX says of shardings that do not fit; all else that it raises is of the user's function."""
+_UNREAD = "Unhandled OpSharding type"
+"""What JAX says of a result that a callback makes, where nobody says how it is sharded."""
 
 
 @contextmanager
@@ -64,14 +68,31 @@ def _misfit(text: str) -> str:
             f"the sharding {found[1]} is for at least {found[2]} dimensions, and its array has "
             f"{found[3]}; leave the others out"
         )
+    if found := _NUMBERS.search(text):
+        return (
+            f"{found[1]} is {found[2]}, and the function takes {found[3]} arguments, which are "
+            "numbered from 0"
+        )
+    if found := _NO_ARRAY.search(text):
+        return (
+            f"the argument {found[2]} is a {found[1]}, and no array; write its number in static=, "
+            "or close over it"
+        )
+    if "Non-hashable static arguments" in text:
+        return "an argument that static= names cannot be hashed; close over it instead"
     if "incompatible devices for jitted computation" in text:
-        return "a sharding is over other devices than the mesh; write a bare PartitionSpec"
+        return (
+            "a sharding is over other devices than the mesh; write a bare PartitionSpec, or give "
+            "its mesh as mesh="
+        )
+    if "should match the mesh passed to shard_map" in text:
+        return "a shard_map has another mesh; leave it out there, or give it as mesh="
     return f"{_first(text)}; see in_shardings" if any(part in text for part in _KNOWN) else ""
 
 
 def _first(text: str) -> str:
     """An error's first sentence, on one line, without how trees are compared."""
-    first = re.split(r"\.\s|\n\n| so the diff ", text.removeprefix(_DETAILS))[0]
+    first = re.split(r"\.\s|\n\n|\s+so the diff ", text.removeprefix(_DETAILS))[0]
     return " ".join(first.replace("pjit ", "").split()).rstrip(".")
 
 
@@ -84,6 +105,11 @@ def refusal(name: str, pod: Slice) -> Iterator[None]:
         text = str(error)
         if "RESOURCE_EXHAUSTED" in text:
             raise CompileError(f"{name} does not fit {pod}: {_too_large(text)}") from error
+        if _UNREAD in text:
+            raise CompileError(
+                f"{name}: JAX cannot tell how a result is sharded that a callback makes; give "
+                "out_shardings"
+            ) from error
         if type(error).__name__ != "JaxRuntimeError":
             raise
         if found := _OPTION.search(text):

@@ -22,18 +22,24 @@ _PER_SLICE = 100_000
 def sent(instruction: Instruction) -> Use:
     """A send, with all that it moves, or the recv of the same name, which only ends with it.
 
-    Over DCN (`xla_megascale_runtime`), to the host, or to another device of the slice.
+    Over DCN (`xla_megascale_runtime`), to the host, or to another device of the slice. What the
+    host sends has a name of its own: the answer of a callback (`jax.debug.print`) is no end of what
+    was asked.
     """
     text = instruction.attributes
     found = _RENDEZVOUS.search(text)
     chain = found[1] if found else re.sub(r".*?channel_id=(\d+).*", r"channel \1", text)
-    if instruction.opcode == "recv" and (found or "is_host_transfer=true" not in text):
+    with_host = "is_host_transfer=true" in text and "megascale" not in text
+    if instruction.opcode == "recv" and not with_host:
         return Use(What.NOTHING, Role.START, chain=chain)
     sent = instruction.arrays[:1]
     nbytes, dtype = bytes_of(sent), dtype_of(sent)
     if "_xla_megascale_target" not in text:
-        what = What.TO_HOST if instruction.opcode == "send" else What.FROM_HOST
-        return Use(what, Role.START, bytes=nbytes, dtype=dtype, chain=chain)
+        if instruction.opcode == "send":
+            return Use(What.TO_HOST, Role.START, bytes=nbytes, dtype=dtype, chain=chain)
+        return Use(
+            What.FROM_HOST, Role.START, bytes=nbytes, dtype=dtype, chain=chain, note=ANSWERED
+        )
     slices = _slices(text)
     type_ = _TYPE.search(text)
     kind = _MEGASCALE.get(type_[1] if type_ else "")
@@ -79,6 +85,7 @@ def _largest(groups: Sequence[Sequence[int]]) -> Ids:
     return np.array([group for group in groups if len(group) == most], dtype=np.intp) - 1
 
 
+ANSWERED = "the host is asked (a callback, or jax.debug.print) and taken to answer at once"
 _MEGASCALE = {
     "ONE_TO_ONE": CollectiveKind.PERMUTE,
     "ALL_REDUCE": CollectiveKind.ALL_REDUCE,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,13 @@ def as_slice(pod: Slice | str) -> Slice:
     return parse_slice(pod)
 
 
-def devices_of(pod: Slice) -> list[Any]:
-    """JAX's devices of a slice, in libtpu's order. Raises CompileError for one that it has not."""
+@lru_cache(maxsize=64)
+def devices_of(pod: Slice) -> tuple[Any, ...]:
+    """JAX's devices of a slice, in libtpu's order: the same ones whenever they are asked for.
+
+    So a mesh that is made twice is one mesh, and shardings over it are of the program's devices.
+    Raises CompileError for a slice that libtpu has not.
+    """
     from jax.experimental import topologies
 
     generation, topology = pod.chip.generation, pod.topology
@@ -71,7 +77,7 @@ def devices_of(pod: Slice) -> list[Any]:
             f"the TPU compiler cannot describe {pod}: {str(error).splitlines()[0]}; {INSTALL} "
             "installs the version that is tested"
         ) from error
-    devices = list(made.devices)
+    devices = tuple(made.devices)
     if len(devices) != pod.devices:
         raise CompileError(f"libtpu says that {pod} has {len(devices)} devices, not {pod.devices}")
     return devices

@@ -52,10 +52,10 @@ def _counted(
     step = within.element(within.computation.root, index)
     if not isinstance(start, int) or not isinstance(step, tuple) or step[0] != index:
         return None
-    return _length(start + ahead, bound, step[1], direction)
+    return length(start + ahead, bound, step[1], direction)
 
 
-def _length(start: int, bound: int, step: int, direction: str) -> int | None:
+def length(start: int, bound: int, step: int, direction: str) -> int | None:
     """How many of start, start + step, ... satisfy the condition before the first that does not."""
     if direction in ("GT", "GE"):
         start, bound, step = -start, -bound, -step

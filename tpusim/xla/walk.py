@@ -30,7 +30,7 @@ from tpusim.xla.laying import Laid
 from tpusim.xla.memory import Change
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.naming import bearer
-from tpusim.xla.passes import before_forward, phase_of, scope_of, source_of
+from tpusim.xla.passes import before_forward, name_and_line, phase_of, scope_of, source_of
 from tpusim.xla.trips import trips
 from tpusim.xla.uses import Role, Use, What
 from tpusim.xla.work import Costs, instruction_work, is_free
@@ -82,7 +82,7 @@ class _Body:
 
     phase: of the last instruction whose name says it. around: the loop or call that runs it, whose
     name those bear that have none. started: the operation of each start, and of
-    each chain of instructions that are one collective.
+    each chain of instructions that are one collective. hoped: chains of which an end stands here.
     waiting: what is done before the core goes on. taken, freed: what instructions that are no
     operation take and free. early: what the forward pass is made from.
     """
@@ -93,6 +93,7 @@ class _Body:
     around: Instruction | None
     ops: list[Op] = field(default_factory=list)
     started: dict[str, str] = field(default_factory=dict)
+    hoped: set[str] = field(default_factory=set)
     waiting: dict[Dep, None] = field(default_factory=dict)
     taken: list[Alloc] = field(default_factory=list)
     freed: list[str] = field(default_factory=list)
@@ -150,11 +151,13 @@ class _Body:
             self._transfer(instruction, use)
         elif use.chain:
             self.started[instruction.name] = use.chain
+            self.hoped.add(use.chain)
 
     def _loop(self, loop: Instruction) -> None:
         count = trips(self.walk.module, self.computation, loop)
         if count is None:
-            self.walk.note(f"the trips of loop {loop.name} cannot be read: it is counted once")
+            called_so = name_and_line(self.walk.module, loop)
+            self.walk.note(f"the trips of loop {called_so} cannot be read: it is counted once")
         self._settle(f"before {loop.name}")
         bodies = called(loop, "body") if count != 0 else ()
         for body in bodies:
@@ -210,11 +213,12 @@ class _Body:
             operands = self.computation[at].operands
             at = operands[0] if operands else ""
         begun = self.started.get(at, "")
-        return self.started.get(begun, begun)
+        found = self.started.get(begun, begun)
+        return "" if found in self.hoped else found
 
     def _compute(self, instruction: Instruction) -> None:
         found = instruction_work(self.walk.module, self.computation, instruction)
-        named = self._named(instruction)
+        named = self._named(instruction, multiplies=found.flops > 0)
         if not found.understood:
             self.walk.unknown[named["name"]] = found.note
         elif found.note:
@@ -228,13 +232,14 @@ class _Body:
             )
         )  # fmt: skip
 
-    def _named(self, instruction: Instruction) -> dict[str, Any]:
+    def _named(self, instruction: Instruction, multiplies: bool = False) -> dict[str, Any]:
         """Name, pass, scope and line of an operation.
 
-        What bears a name of its own, or is made around what does, is of that one's pass.
+        What bears a name of its own, or is made around what does, is of that one's pass; so is a
+        product without a name, as the compiler does not move it like a copy.
         """
         module, bears = self.walk.module, self._bears(instruction)
-        own = bears is instruction or bears.name not in self.computation
+        own = bears is instruction or bears.name not in self.computation or multiplies
         phase = self._phase(instruction, bears) if own else None
         return {
             "name": self.walk.unique(instruction.name),

@@ -10,6 +10,7 @@ from tpusim.xla.attributes import estimated_cycles, target
 from tpusim.xla.dots import Product
 from tpusim.xla.inside import Tally, shares, written
 from tpusim.xla.kernels import TARGETS, kernel
+from tpusim.xla.masked import EVEN, masked
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.opcodes import FREE_TARGETS, PASSIVE
 from tpusim.xla.shapes import HBM, Shape
@@ -111,6 +112,7 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
     operands = [computation[name] for name in instruction.operands]
     tally = Tally()
     parts = shares(module, instruction, operands, tally)
+    groups = masked(instruction, tally)
     read = sum(
         part * _hbm(shape)
         for part, operand in zip(parts, operands, strict=False)
@@ -126,8 +128,9 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         stored = sum(
             part * shape.elements for part, shape in zip(made, instruction.arrays, strict=True)
         )
-        found = _plain(tally, read, write, stored)
-    return replace(found, cycles=_cycles(instruction))
+        found = _plain(tally, read, write, stored, EVEN if groups > 1 else "")
+    cycles = _cycles(instruction)
+    return replace(found, cycles=None if cycles is None else cycles // groups)
 
 
 def _kernel(
@@ -142,12 +145,12 @@ def _kernel(
     )  # fmt: skip
 
 
-def _plain(tally: Tally, read: float, write: float, stored: float) -> InstructionWork:
+def _plain(tally: Tally, read: float, write: float, stored: float, assumed: str) -> InstructionWork:
     work = _model(tally, read, write, stored)
     return InstructionWork(
         model=work, cycles=None, flops=sum(product.flops for product in tally.products),
         read_bytes=read, write_bytes=write,
-        understood=not tally.strange, note="; ".join(sorted(set(tally.strange))),
+        understood=not tally.strange, note="; ".join(sorted(set(tally.strange))) or assumed,
     )  # fmt: skip
 
 

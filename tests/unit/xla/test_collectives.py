@@ -319,6 +319,29 @@ d = token[] send-done(s), channel_id=2, is_host_transfer=true
 """
 
 
+ASKED = """
+main
+t = token[] after-all()
+a = f32[8]{0} parameter(0)
+s = (f32[8]{0}, u32[], token[]) send(a, t), channel_id=1, is_host_transfer=true,
+    frontend_attributes={_xla_host_transfer_handler_name="pjrt_rendezvous",
+    _xla_host_transfer_rendezvous="2"}
+d = token[] send-done(s), channel_id=1, is_host_transfer=true
+r = (f32[4]{0}, u32[], token[]) recv(d), channel_id=2, is_host_transfer=true,
+    frontend_attributes={_xla_host_transfer_handler_name="pjrt_rendezvous",
+    _xla_host_transfer_rendezvous="3"}
+* e = (f32[4]{0}, token[]) recv-done(r), channel_id=2, is_host_transfer=true
+"""
+
+
+def test_a_callback_sends_to_the_host_and_its_answer_comes_from_there() -> None:
+    found = uses(ASKED)
+    assert (found["s"].what, found["s"].bytes) == (What.TO_HOST, 32)
+    assert (found["r"].what, found["r"].role, found["r"].bytes) == (What.FROM_HOST, Role.START, 16)
+    assert (found["e"].role, found["e"].operand) == (Role.DONE, "r")
+    assert "answer at once" in found["r"].note
+
+
 @pytest.mark.parametrize(
     ("target", "said", "kind", "slices"),
     [

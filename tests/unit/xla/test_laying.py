@@ -96,6 +96,18 @@ def test_a_ring_order_keeps_the_axes_that_it_can() -> None:
     assert np.prod([size for _, size in found.axes]) == 8
 
 
+def test_of_a_ring_the_one_axis_left_bears_the_users_name() -> None:
+    """JAX lays every mesh on v5e 2x4 as one ring: data zigzags from pair to pair."""
+    pod, mesh = Slice("v5e", "2x4"), {"data": 4, "space": 2}
+    found = laid(
+        [whole := along(mesh, "data", "space"), each := along(mesh, "space")],
+        Devices.on_mesh(mesh, pod), pod, mesh,
+    )  # fmt: skip
+    assert dict(found.axes) == mesh
+    assert found.of(each) == ("space",)
+    assert set(found.of(whole)) == {"data", "space"}
+
+
 def test_a_mesh_of_other_devices_is_refused() -> None:
     devices = Devices.on_mesh(MESH, FLAGSHIP)
     with pytest.raises(PlanError, match="fsdp=4 x tensor=8 = 32, but the program is for 2048"):

@@ -27,6 +27,7 @@ from tpusim.xla.lower import Lowered, lowered
 from tpusim.xla.read import read_module
 
 POD = parse_slice("v5e:2x2")
+IN_ORDER = Devices.in_order(POD)
 
 
 @cache
@@ -141,11 +142,58 @@ def test_a_conditional_runs_its_costliest_branch_and_says_so() -> None:
     assert note == "conditional either runs large, the costliest of its 2 branches"
 
 
+def test_notes_say_which_line_of_the_user_they_are_about() -> None:
+    text = (DATA / "by_hand" / "branches.hlo").read_text("utf-8")
+    line = (
+        'false_computation=%large, metadata={op_name="f" source_file="/me/mine.py" source_line=7}'
+    )
+    found = lowered(module_of(text.replace("false_computation=%large", line)), POD, IN_ORDER)
+    assert any(note.startswith("conditional either (mine.py:7) runs large") for note in found.notes)
+
+
+UNNAMED = """HloModule step, is_scheduled=true, num_partitions=4
+
+ENTRY %main (p: bf16[256,256]) -> (bf16[256,256], bf16[256,256], bf16[256,256]) {
+  %p = bf16[256,256]{1,0:T(8,128)(2,1)} parameter(0)
+  %down = bf16[256,256]{1,0:T(8,128)(2,1)} negate(%p), metadata={op_name="jit(f)/transpose(jvp())/neg"}
+  %new = bf16[256,256]{1,0:T(8,128)(2,1)} add(%p, %down), metadata={op_name="jit(f)/add"}
+  %moved = bf16[256,256]{0,1:T(8,128)(2,1)} copy(%down)
+  %product = bf16[256,256]{1,0:T(8,128)(2,1)} convolution(%down, %p), dim_labels=bf_io->bf
+  ROOT %out = (bf16[256,256], bf16[256,256], bf16[256,256]) tuple(%new, %moved, %product)
+}
+"""  # noqa: E501
+
+
+def test_a_product_without_a_name_is_of_the_pass_of_what_it_multiplies() -> None:
+    found = {op.name: op for op in lowered(module_of(UNNAMED), POD, IN_ORDER).program.body}
+    assert found["moved"].phase is Phase.OPTIMIZER, "a copy: of the pass in which it is issued"
+    assert found["product"].phase is Phase.BACKWARD
+
+
 def test_an_end_without_a_beginning_in_sight_is_noted() -> None:
     text = (DATA / "by_hand" / "ring.hlo").read_text("utf-8")
     text = text.replace("collective-permute-done(%start)", "copy-done(%x)")
     found = lowered(module_of(text), POD, Devices.in_order(POD))
     assert "done ends what begins elsewhere: nothing waits for it" in found.notes
+
+
+ALONE = """HloModule step, is_scheduled=true, num_partitions=4
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0:T(128)} parameter(0)
+  %t = token[] after-all()
+  %r = (f32[8]{0:T(128)}, u32[], token[]) recv(%t), channel_id=1
+  %e = (f32[8]{0:T(128)}, token[]) recv-done(%r), channel_id=1
+  %got = f32[8]{0:T(128)} get-tuple-element(%e), index=0
+  ROOT %out = f32[8]{0:T(128)} add(%p, %got)
+}
+"""
+
+
+def test_what_is_received_and_never_sent_is_noted() -> None:
+    found = lowered(module_of(ALONE), POD, IN_ORDER)
+    assert "e ends what begins elsewhere: nothing waits for it" in found.notes
+    assert [op.deps for op in found.program.body] == [()]
 
 
 def test_the_compilers_cycles_are_taken_where_they_are_asked_for() -> None:

@@ -46,6 +46,18 @@ def test_what_does_not_fit_is_said_with_its_sizes(said: str, sentence: str) -> N
     assert "\n" not in str(raised.value)
 
 
+def test_a_callback_without_shardings_is_said_to_lack_them() -> None:
+    said = "that a callback makes; give out_shardings"
+    with pytest.raises(CompileError, match=said), refusals.refusal("step", POD):
+        raise AssertionError("Unhandled OpSharding type. Please open a bug report!")
+
+
+@pytest.mark.parametrize("wrong", [{"fn": 3}, {"fn": len, "without_remat": "step"}])
+def test_what_is_no_function_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(CompileError, match=f"{list(wrong)[-1]} is .*; give a function of arrays"):
+        ts.xla.compile(wrong.pop("fn"), 1.0, slice="v5e:2x2", **wrong)  # type: ignore[arg-type]
+
+
 def test_what_is_not_of_the_compiler_passes_through() -> None:
     with pytest.raises(ValueError, match="mine"), refusals.refusal("step", POD):
         raise ValueError("mine")
@@ -72,6 +84,29 @@ def test_what_is_not_of_the_compiler_passes_through() -> None:
         (
             "Received incompatible devices for jitted computation. Got ids [0, 1]",
             "step: a sharding is over other devices than the mesh; write a bare PartitionSpec",
+        ),
+        (
+            "pytree structure error: different metadata at key path\n    pjit in_shardings[0]\n"
+            "so the diff in the metadata at these pytree nodes is\n- ('y',)",
+            "different metadata at key path in_shardings[0]; see in_shardings",
+        ),
+        (
+            "The context mesh AbstractMesh('d': 4) should match the mesh passed to shard_map",
+            "step: a shard_map has another mesh; leave it out there, or give it as mesh=",
+        ),
+        (
+            "Jitted function has donate_argnums=(3,), but only accepts 1 positional arguments.",
+            "donate is 3, and the function takes 1 arguments, which are numbered from 0",
+        ),
+        (
+            "Error interpreting argument to <function f> as an abstract array. The problematic "
+            "value is of type <class 'str'> and was passed to the function at path model.name.\n"
+            "This typically means that a jit-wrapped function was called",
+            "the argument model.name is a str, and no array; write its number in static=",
+        ),
+        (
+            "Non-hashable static arguments are not supported. An error occurred\nTypeError: x",
+            "an argument that static= names cannot be hashed; close over it instead",
         ),
         (
             "pytree structure error: different types at key path\n    pjit out_shardings\n\nso",

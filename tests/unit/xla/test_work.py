@@ -245,6 +245,49 @@ def test_grouped_matmuls_are_known_by_their_shapes() -> None:
     assert turned.flops == found.flops
 
 
+RAGGED = """
+    pick
+    rows = bf16[16384,{n}]{{1,0}} parameter(0)
+    mask = pred[8,16384]{{1,0}} parameter(1)
+    each = bf16[8,16384,{n}]{{2,1,0}} broadcast(rows), dimensions={{1,2}}
+    zero = bf16[] constant(0)
+    none = bf16[8,16384,{n}]{{2,1,0}} broadcast(zero), dimensions={{}}
+    theirs = pred[8,16384,{n}]{{2,1,0}} broadcast(mask), dimensions={{0,1}}
+    * own = bf16[8,16384,{n}]{{2,1,0}} select(theirs, each, none)
+"""
+MASKED = (
+    RAGGED.format(n=1024)
+    + RAGGED.format(n=4096).replace("pick", "pick2")
+    + """
+    fused
+    kernel = bf16[16384,4096]{1,0} parameter(0)
+    rows = bf16[16384,1024]{1,0} parameter(1)
+    mask = pred[8,16384]{1,0} parameter(2)
+    left = bf16[8,16384,1024]{2,1,0} fusion(rows, mask), calls=pick
+    right = bf16[8,16384,4096]{2,1,0} fusion(kernel, mask), calls=pick2
+    * out = bf16[8,1024,4096]{2,1,0} convolution(left, right), window={size=8 stride=7 lhs_dilate=8}, dim_labels=0fb_0io->0bf
+
+    main
+    kernel = bf16[16384,4096]{1,0} parameter(0)
+    rows = bf16[16384,1024]{1,0} parameter(1)
+    mask = pred[8,16384]{1,0} parameter(2)
+    * made = bf16[8,1024,4096]{2,1,0} fusion(kernel, rows, mask), calls=fused, backend_config={"estimated_cycles":"6440224","mask_aggregator_config":{"iteration_skipper_mode":"ITERATION_SKIPPER_MODE_ITERATION_INDICES"}}
+"""  # noqa: E501
+)
+
+
+def test_of_rows_that_are_masked_for_all_groups_but_one_each_is_multiplied_once() -> None:
+    """The gradient of a ragged dot, as libtpu 0.0.42.1 writes it: eight groups, in turn."""
+    found = work(MASKED)
+    assert found.flops == 2 * 16384 * 1024 * 4096
+    assert (found.model.batch, found.model.k, found.model.ragged) == (8, 16384 / 8, "k")
+    assert found.cycles == 6440224 // 8
+    assert found.note == "grouped matmul: groups taken as even"
+    whole = work(MASKED.replace("ITERATION_SKIPPER_MODE_ITERATION_INDICES", "NONE"))
+    assert whole.flops == 8 * found.flops
+    assert whole.model.epilogue_flops == 8 * found.model.epilogue_flops
+
+
 def test_other_kernels_are_as_their_authors_estimate() -> None:
     estimate = (
         '{"custom_call_config":{"cost_estimate":{"flops":"2000000000000","bytes_accessed":"0"}}}'
