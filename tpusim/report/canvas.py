@@ -30,7 +30,9 @@ def new_figure(width: float, height: float) -> "Figure":
     """An empty figure, in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    from tpusim.report.layout import Column
+
+    return Figure(figsize=(width, height), layout=Column())
 
 
 def head(ax: "Axes", text: str, pad: float = 26, letters: float = LETTERS) -> None:
@@ -86,7 +88,8 @@ def fill(style: Style) -> dict[str, Any]:
 def boxes(ax: "Axes", sides: "ArrayLike", look: Mapping[str, Any]) -> None:
     """Boxes of one look, each by its left, right, lower and upper side, as one shape.
 
-    sides: [box, side], in data coordinates. Hatching is drawn anew for every shape, and single patches of a long step would take seconds.
+    sides: [box, side], in data coordinates. Hatching is drawn anew for every shape, and single
+    patches of a long step would take seconds.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path

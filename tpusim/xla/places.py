@@ -108,6 +108,9 @@ def _threes(files: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _foreign(frame: Frame) -> bool:
-    return bool(
-        frame.file.startswith("<") or _PACKAGE.match(frame.file) or _COMPILING.search(frame.file)
-    )
+    return _of_others(frame.file)
+
+
+@lru_cache(maxsize=4096)
+def _of_others(file: str) -> bool:
+    return bool(file.startswith("<") or _PACKAGE.match(file) or _COMPILING.search(file))
