@@ -88,3 +88,16 @@ def placed(pod: Slice = POD) -> Placement:
 def small_replay(**given: object) -> ReplayResult:
     known = {"origin": ORIGIN, "unknown": {UNKNOWN: "no such kernel"}}
     return replayed(PROGRAM, POD, placed(), **(known | given))
+
+
+def called_replay() -> ReplayResult:
+    """A line that calls a package: five products of its, one of the line itself; an update."""
+    runs = ("mlp.py:9 in MLP.__call__", "mlp.py:9 in MLP.__call__", "mlp.py:9 in MLP.__call__",
+            "attention.py:30 in attend", "attention.py:31", "")  # fmt: skip
+    body = tuple(
+        product(f"fusion.{at}", Phase.FORWARD, "train.py:66", library=run and f"net/{run}")
+        for at, run in enumerate(runs)
+    )
+    update = product("fusion.9", Phase.OPTIMIZER, "train.py:80")
+    program = Program(name="train_step", axes=tuple(MESH.items()), body=(*body, update))
+    return replayed(program, POD, placed(), origin=ORIGIN, unknown={})

@@ -4,8 +4,11 @@ The programs are those of experiments/jax_programs, compiled small, on several g
 two slices; each file of them states its FLOPs in closed form.
 """
 
+import gzip
 import json
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +65,29 @@ def test_the_breakdown_and_the_lines_sum_to_the_step(file: str) -> None:
     assert sum(result.breakdown_s.values()) == pytest.approx(result.step_time_s)
     by_line = sum(line.seconds for line in explain_lines(result).rows)
     assert by_line == pytest.approx(result.step_time_s)
+
+
+PACKAGED = ("moe_v6e_4x4.hlo.gz", "convolution_v5e_4x4.hlo.gz", "decode_v5e_2x4.hlo.gz")
+"""Of each kind of model a small one."""
+
+
+@pytest.mark.parametrize("file", PACKAGED)
+def test_code_that_moves_into_a_package_takes_its_time_along(file: str, tmp_path: Path) -> None:
+    """All but what calls the compiler: each line is then beneath one of that."""
+    text = gzip.decompress((DATA / file).read_bytes()).decode()
+    moved = re.sub(r'^(\d+ ")((?!compil)\w+\.py")$', r"\1/site-packages/net/\2", text, flags=re.M)
+    assert moved != text
+    (tmp_path / "moved.hlo").write_text(moved)
+    own, called = replayed(file), ts.simulate(ts.xla.load(tmp_path / "moved.hlo"))
+    assert called.breakdown_s == own.breakdown_s
+    rows = explain_lines(called).rows
+    for row in rows:
+        assert sum(each.seconds for each in row.library) in (0, pytest.approx(row.seconds))
+    assert not {row.place for row in rows if row.library} - {"compiling.py:75"}
+    beneath = {each.place: each.seconds for row in rows for each in row.library}
+    assert sum(beneath.values()) > 0.9 * called.step_time_s
+    before = {f"net/{row.place}": row.seconds for row in explain_lines(own).rows}
+    assert {place: before[place] for place in beneath if place} == pytest.approx(beneath)
 
 
 @each_file

@@ -1,10 +1,10 @@
 """Where the step goes by line of code: all of it, each part once, under the line that made it."""
 
 import pytest
-from replays import small_replay
+from replays import called_replay, small_replay
 
 import tpusim as ts
-from tpusim.lines import explain_lines
+from tpusim.lines import BENEATH, OPENED, Line, Lines, explain_lines
 from tpusim.phase import Phase
 from tpusim.result import BUBBLE
 
@@ -70,3 +70,56 @@ def test_the_table_fits_its_width() -> None:
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith("lines       all 4 lines of your code\n")
     assert "model.py:12" in text.splitlines()[2]
+
+
+def test_beneath_a_line_stand_the_lines_of_the_package_that_it_calls() -> None:
+    """Six equal products, three of which are of one line of the package, and one of none."""
+    calling, update = explain_lines(called_replay()).rows
+    assert (calling.place, update.place) == ("train.py:66", "train.py:80")
+    assert [(each.place, each.function) for each in calling.library] == [
+        ("net/mlp.py:9", "MLP.__call__"), ("net/attention.py:30", "attend"),
+        ("net/attention.py:31", ""), ("", ""),
+    ]  # fmt: skip
+    shares = [each.seconds / calling.seconds for each in calling.library]
+    assert shares == pytest.approx([3 / 6, 1 / 6, 1 / 6, 1 / 6])
+    assert update.library == ()
+
+
+def test_the_table_has_what_is_beneath_a_line() -> None:
+    text = [line.split() for line in str(explain_lines(called_replay())).splitlines()]
+    assert [words[0] for words in text[2:]] == [
+        "train.py:66", "net/mlp.py:9", "net/attention.py:30", "net/attention.py:31", "(itself)",
+        "train.py:80",
+    ]  # fmt: skip
+    assert [float(words[3].rstrip("%")) for words in text[3:7]] == pytest.approx(
+        [300 / 7, 100 / 7, 100 / 7, 100 / 7], abs=0.06
+    )
+    assert text[3][-1] == "MLP.__call__"
+
+
+def line(place: str, seconds: float, *library: Line) -> Line:
+    times = {"does_s": {"matmul": seconds}, "phases_s": {Phase.FORWARD: seconds}}
+    return Line(place=place, scope="", seconds=seconds, **times, library=library)
+
+
+def shown(lines: Lines) -> list[str]:
+    """Place and time of each row."""
+    return [text.partition(" s ")[0].strip() for text in str(lines).splitlines()[2:]]
+
+
+def test_what_is_left_of_a_long_line_stands_together() -> None:
+    parts = [line(f"net/a.py:{at}", 1.0) for at in range(BENEATH + 3)]
+    calling = line("train.py:1", float(len(parts)), *parts)
+    table = shown(Lines((calling,), calling.seconds, True))
+    assert len(table) == 1 + BENEATH + 1
+    assert table[-1].split() == ["(3", "others)", "3"]
+    assert sum(float(row.split()[-1]) for row in table[1:]) == pytest.approx(len(parts))
+    single = [line("net/a.py:1", 99.5), line("net/a.py:2", 0.5)]
+    assert "net/a.py:2" in shown(Lines((line("train.py:1", 100.0, *single),), 100.0, True))[-1]
+
+
+def test_only_lines_that_take_much_of_the_step_are_opened() -> None:
+    small = line("train.py:2", 0.9 * OPENED, line("net/a.py:1", 0.9 * OPENED))
+    large = line("train.py:1", 1 - 0.9 * OPENED, line("net/a.py:2", 1 - 0.9 * OPENED))
+    table = [row.split()[0] for row in shown(Lines((large, small), 1.0, True))]
+    assert table == ["train.py:1", "net/a.py:2", "train.py:2"]

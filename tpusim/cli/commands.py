@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tpusim.cli.collecting import uncollected
 from tpusim.errors import FileError
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ def chips(
 
 
 @app.command()
+@uncollected()
 def simulate(
     run: Annotated[
         list[str] | None,
@@ -106,6 +108,7 @@ def simulate(
 
 
 @app.command()
+@uncollected()
 def replay(
     path: Annotated[
         str,

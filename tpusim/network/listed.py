@@ -47,7 +47,8 @@ class Spread:
 @lru_cache(maxsize=256)
 def spread(kind: CollectiveKind, listed: Listed, topology: Topology) -> Spread:
     """What listed groups or pairs put on the slice that has most of it."""
-    slices = max((len(np.unique(group)) for group in listed.places[..., 0]), default=1)
+    ordered = np.sort(listed.places[..., 0], axis=1)
+    slices = 1 + int((ordered[:, 1:] != ordered[:, :-1]).sum(axis=1).max(initial=0))
     found = [_spread(kind, each, topology, slices) for each in _each_slice(listed)]
     return max(found, key=_most) if found else Spread(None, (0, 0), 1, slices)
 

@@ -77,7 +77,8 @@ class Flops:
 class Compute:
     """One fused operation on the core.
 
-    source: the line of the user's code that it comes from, where that is known; so everywhere.
+    source: the line of the user's code that it comes from, and library: the line of the package
+    which that line calls, with its function, where they are known; so everywhere.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Compute:
     work: Work
     scope: str = ""
     source: str = ""
+    library: str = ""
     flops: Flops = field(default_factory=Flops)
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
@@ -113,6 +115,7 @@ class Collective:
     algorithm: str = ""
     scope: str = ""
     source: str = ""
+    library: str = ""
     asked: bool = True
     hbm: tuple[float, float] = (1.0, 1.0)
     deps: tuple[Dep, ...] = ()
@@ -148,6 +151,7 @@ class Transfer:
     host_s: Number = 0.0
     scope: str = ""
     source: str = ""
+    library: str = ""
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()

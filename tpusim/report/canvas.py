@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from tpusim.report.palette import GRID, HEAT_SHADES, INK, MUTED, Style, styles
 from tpusim.result import Result
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 SMALL = 8
 EDGE = 0.4
@@ -30,14 +33,16 @@ def new_figure(width: float, height: float) -> "Figure":
     """An empty figure, in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    from tpusim.report.layout import Column
+
+    return Figure(figsize=(width, height), layout=Column())
 
 
 def head(ax: "Axes", text: str, pad: float = 26, letters: float = LETTERS) -> None:
     """The title, with room under it for a legend; one that is too long for the figure in lines."""
     room = int(ax.get_figure(root=True).get_figwidth() * letters)  # type: ignore[union-attr]
     lines = "\n".join(wrap(text, room))
-    ax.set_title(lines, loc="left", fontsize=11, color=INK, pad=pad, parse_math=False)
+    ax.set_title(lines, loc="left", y=1.0, fontsize=11, color=INK, pad=pad, parse_math=False)
 
 
 def beside(ax: "Axes", rows: Sequence[Sequence[str]], sides: str) -> None:
@@ -81,6 +86,22 @@ def quiet(ax: "Axes", *, rows: bool = False, grid: Literal["x", "y", "both"] = "
 def fill(style: Style) -> dict[str, Any]:
     """The arguments of a patch in that style."""
     return {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK, "linewidth": EDGE}
+
+
+def boxes(ax: "Axes", sides: "ArrayLike", look: Mapping[str, Any]) -> None:
+    """Boxes of one look, each by its left, right, lower and upper side, as one shape.
+
+    sides: [box, side], in data coordinates. Hatching is drawn anew for every shape, and single
+    patches of a long step would take seconds.
+    """
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    left, right, low, high = np.asarray(sides, dtype=float).T
+    corners = [(left, low), (left, high), (right, high), (right, low), (left, low)]
+    points = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1).reshape(-1, 2)
+    codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(left)
+    ax.add_artist(PathPatch(Path(points, codes), **look))
 
 
 def legend(ax: "Axes", entries: Mapping[str, Style], lift: float = 0) -> None:

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tpusim import __version__
-from tpusim.lines import explain_lines
+from tpusim.lines import Line, explain_lines
 from tpusim.plan_result import PlanResult
 from tpusim.program import Pass
 from tpusim.result import PICO, Result
@@ -54,18 +54,29 @@ def _lines(result: Result) -> dict[str, Any]:
     """Where a compiled program's step goes by line of code; a plan has scopes of its own."""
     if result.planned:
         return {}
-    rows = explain_lines(result).rows
     return {
         "lines": [
             {
-                "line": row.place,
-                "scope": row.scope,
-                "seconds": row.seconds,
-                "does_s": row.does_s,
-                "phases_s": {str(phase): seconds for phase, seconds in row.phases_s.items()},
+                "line": line.place,
+                **_line(line),
+                "library": [_library(each) for each in line.library],
             }
-            for row in rows
+            for line in explain_lines(result).rows
         ]
+    }
+
+
+def _library(row: Line) -> dict[str, Any]:
+    """A line of a package; empty for what the line that calls it does itself."""
+    return {"line": row.place, "function": row.function, **_line(row)}
+
+
+def _line(row: Line) -> dict[str, Any]:
+    return {
+        "scope": row.scope,
+        "seconds": row.seconds,
+        "does_s": row.does_s,
+        "phases_s": {str(phase): seconds for phase, seconds in row.phases_s.items()},
     }
 
 

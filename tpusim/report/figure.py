@@ -19,6 +19,8 @@ from tpusim.report.utilisation import plot_utilisation
 from tpusim.result import Result
 
 DPI = 160
+PACKING = 2
+"""How hard a PNG is packed: 6 is usual, a seventh smaller, and takes half as long again."""
 
 
 def figure_bytes(result: Result) -> dict[str, bytes]:
@@ -59,7 +61,9 @@ def _both(figure: Figure, head: str) -> Iterator[tuple[str, bytes]]:
     """
     figure.set_dpi(DPI)
     png, svg = BytesIO(), BytesIO()
-    FigureCanvasAgg(figure).print_png(png, metadata={"Title": head, "Software": None})  # type: ignore[no-untyped-call]
+    said = {"Title": head, "Software": None}
+    packed = {"compress_level": PACKING}
+    FigureCanvasAgg(figure).print_png(png, metadata=said, pil_kwargs=packed)  # type: ignore[no-untyped-call]
     yield "png", png.getvalue()
     figure.set_layout_engine("none")
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": head, "Date": None})  # type: ignore[no-untyped-call]

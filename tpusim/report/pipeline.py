@@ -14,6 +14,7 @@ from tpusim.program import Pass
 from tpusim.report.canvas import (
     DIGIT,
     SMALL,
+    boxes,
     fill,
     head,
     legend,
@@ -159,19 +160,13 @@ def _paler(style: Style, share: float) -> Style:
 
 
 def _bars(ax: "Axes", style: Style, bars: Sequence[Bar], step_ps: int, times: float) -> None:
-    """All bars of a style as one path: single patches of a long step would take seconds."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
+    """All bars of a style."""
     stage, start, end = np.array(bars, dtype=float).T
-    left, right, top, low = start * times, end * times, stage - BAR / 2, stage + BAR / 2
-    corners = [(left, low), (left, top), (right, top), (right, low), (left, low)]
-    points = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1).reshape(-1, 2)
-    codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(bars)
+    sides = np.stack([start * times, end * times, stage - BAR / 2, stage + BAR / 2], axis=1)
     widths = (end - start) / step_ps * PLOT
     edge = INK if style.hatch else "white"
     look = fill(style) | {"edgecolor": edge, "linewidth": 0.3 if np.median(widths) > THIN else 0}
-    ax.add_artist(PathPatch(Path(points, codes), **look))
+    boxes(ax, sides, look)
 
 
 def _numbers(ax: "Axes", data: Pipeline, kind: Pass, times: float) -> None:

@@ -20,7 +20,11 @@ TRANSFERS = (
     *("name", "phase", "stream", "kind", "axes", "mode", "algorithm", "dtype", "bytes", "asked"),
     *("count", "start_s", "duration_s", "total_s"),
 )
-LINES = ("line", "scope", "total_s", "share", *(f"{phase}_s" for phase in Phase), "does")
+LINES = (
+    *("line", "library_line", "function", "scope", "total_s", "share"),
+    *(f"{phase}_s" for phase in Phase),
+    "does",
+)
 STAGE = "stage"
 PICO_DIGITS = 12
 
@@ -64,16 +68,18 @@ def transfers(result: Result) -> str:
 def lines(result: Result) -> str:
     """The core's time by line of the user's code, or by scope, the most expensive first.
 
-    `total_s` sums to the step time. `does` is what the line's time is by label, the longest first.
+    A line that calls a package has a row for each of the package's lines beneath it. `total_s` sums
+    to the step time. `does` is what the row's time is by label, the longest first.
     """
     rows = (
         (
-            row.place, row.scope, f"{row.seconds:.{PICO_DIGITS}f}",
-            f"{row.seconds / result.step_time_s:.6f}",
+            line.place, *((row.place, row.function) if line.library else ("", "")), row.scope,
+            f"{row.seconds:.{PICO_DIGITS}f}", f"{row.seconds / result.step_time_s:.6f}",
             *(f"{row.phases_s.get(phase, 0.0):.{PICO_DIGITS}f}" for phase in Phase),
             "; ".join(f"{label} {s:.{PICO_DIGITS}f}" for label, s in row.does_s.items()),
         )
-        for row in explain_lines(result).rows
+        for line in explain_lines(result).rows
+        for row in line.library or (line,)
     )  # fmt: skip
     return _csv(LINES, rows)
 

@@ -8,6 +8,7 @@ from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.tasks import CORE, HBM
 from tpusim.lines import operation_of, operations
 from tpusim.report.canvas import (
+    boxes,
     device_of,
     fill,
     head,
@@ -41,6 +42,9 @@ LETTER = 0.62 * TEXT
 
 Names: TypeAlias = Mapping[str, str]
 """What the bars of operations say, by their names."""
+
+Box: TypeAlias = tuple[float, float, float, float]
+"""Left, right, lower and upper side."""
 
 WAIT = Style("white", "xxxxx")
 
@@ -144,19 +148,19 @@ def _core_row(
     ax: "Axes", window: Window, times: float, known: dict[str, Style], names: Names
 ) -> None:
     """The bars of the core, those of one style at once, and the names that have room."""
-    bars: dict[Style, list[tuple[float, float]]] = {}
+    bars: dict[Style, list[Box]] = {}
     for each in window.core:
         assert each.record is not None
         style = WAIT if _waits(each) else known[each.record.label]
         left, width = (each.start_ps - window.start_ps) * times, each.length_ps * times
-        bars.setdefault(style, []).append((left, width))
+        bars.setdefault(style, []).append((left, left + width, 0, CORE_HEIGHT))
         room = each.length_ps / (window.end_ps - window.start_ps) * PLOT
         text = names.get(operation_of(each.record)) or short(each.record.name)
         _name_bar(ax, text, left + width / 2, room, style)
     for style, spans in bars.items():
         edge = INK if style.hatch else "white"
         look = fill(style) | {"edgecolor": edge, "linewidth": 0.25}
-        ax.broken_barh(spans, (0, CORE_HEIGHT), **look)
+        boxes(ax, spans, look)
 
 
 def _name_bar(ax: "Axes", text: str, middle: float, room: float, style: Style) -> None:
@@ -191,22 +195,18 @@ def _link_row(
     ax: "Axes", window: Window, link: str, base: float, times: float, known: dict[str, Style]
 ) -> float:
     """Draw the share of a link in use, by label, above `base`; returns its mean."""
-    from matplotlib.collections import PolyCollection
-
     ends = (0, (window.end_ps - window.start_ps) * times)
     for height, line in ((0.0, "-"), (LINK_HEIGHT, ":")):
         ax.plot(ends, [base - height] * 2, color=MUTED, linewidth=0.6, ls=line)
-    boxes: dict[str, list[list[tuple[float, float]]]] = {}
+    parts: dict[str, list[Box]] = {}
     for start, end, shares in _constant(window, link):
         left, right, low = (start - window.start_ps) * times, (end - window.start_ps) * times, base
         for label in (label for label in known if shares.get(label)):
             high = low - LINK_HEIGHT * shares[label]
-            corners = [(left, low), (left, high), (right, high), (right, low)]
-            boxes.setdefault(label, []).append(corners)
+            parts.setdefault(label, []).append((left, right, low, high))
             low = high
-    for label, corners_of in boxes.items():
-        look = fill(known[label]) | {"linewidth": 0}
-        ax.add_collection(PolyCollection(corners_of, **look), autolim=False)
+    for label, of in parts.items():
+        boxes(ax, of, fill(known[label]) | {"linewidth": 0})
     return _mean(window, link)
 
 

@@ -182,6 +182,7 @@ def _about(program: Program) -> Iterator[tuple[str, Event]]:
 
 
 def _where(op: Compute | Collective | Transfer) -> Event:
-    """The line of the user's code, and the scope where the name does not say it."""
+    """The lines of the user's code and of a package; the scope where the name does not say it."""
+    lines = {"source": op.source, "library": op.library}
     scope = {"scope": op.scope} if op.scope and op.scope not in op.name else {}
-    return scope | ({"source": op.source} if op.source else {})
+    return scope | {key: line for key, line in lines.items() if line}

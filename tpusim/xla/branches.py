@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tpusim.xla.attributes import called
 from tpusim.xla.collectives import use_of
 from tpusim.xla.module import Computation, Instruction, Module
-from tpusim.xla.passes import name_and_line
+from tpusim.xla.places import name_and_line
 from tpusim.xla.trips import trips
 from tpusim.xla.uses import Role, What
 from tpusim.xla.work import instruction_work, is_free
@@ -29,7 +29,7 @@ def costliest(
     weights = {name: _weight(module, name) for name in branches}
     most = max(branches, key=lambda name: weights[name])
     tell(
-        f"conditional {name_and_line(module, conditional)} runs {most}, the costliest of its "
+        f"conditional {name_and_line(module.frames, conditional)} runs {most}, the costliest of its "
         f"{len(weights)} branches"
     )
     return (most,)

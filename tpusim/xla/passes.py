@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 
 from tpusim.phase import Phase
-from tpusim.xla.attributes import frame_number, op_name, source
-from tpusim.xla.module import Computation, Instruction, Module
+from tpusim.xla.attributes import op_name
+from tpusim.xla.module import Computation
 
 _CODE = ("jit(", "pjit(")
 """How the names of operations begin; those of arguments and of the compiler's own do not."""
@@ -75,8 +75,6 @@ def _late(computation: Computation) -> set[str]:
 
 
 _LATE = (Phase.BACKWARD, Phase.RECOMPUTE)
-_FOREIGN = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]tpusim[/\\]xla[/\\]compiling\.py$")
-"""Files that are not the user's: packages, and what calls the compiler."""
 
 
 def scope_of(name: str) -> str:
@@ -97,21 +95,3 @@ def _unwrapped(part: str) -> str:
         part = found[1]
         found = _WRAPPED.match(part)
     return part
-
-
-def source_of(module: Module, instruction: Instruction) -> str:
-    """`file.py:line` of the innermost place in the user's own code; nothing where none is known."""
-    stack = module.frames.get(frame_number(instruction), ())
-    for frame in stack:
-        if not _FOREIGN.search(frame.file) and not frame.file.startswith("<"):
-            return str(frame)
-    if stack:
-        return str(stack[0])
-    found = source(instruction)
-    return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
-
-
-def name_and_line(module: Module, instruction: Instruction) -> str:
-    """What a note calls an instruction: its name, and the user's line where that is known."""
-    line = source_of(module, instruction)
-    return f"{instruction.name} ({line})" if line else instruction.name

@@ -30,7 +30,8 @@ from tpusim.xla.laying import Laid
 from tpusim.xla.memory import Change
 from tpusim.xla.module import Computation, Instruction, Module
 from tpusim.xla.naming import bearer
-from tpusim.xla.passes import before_forward, name_and_line, phase_of, scope_of, source_of
+from tpusim.xla.passes import before_forward, phase_of, scope_of
+from tpusim.xla.places import Places, name_and_line
 from tpusim.xla.trips import trips
 from tpusim.xla.uses import Role, Use, What
 from tpusim.xla.work import Costs, instruction_work, is_free
@@ -49,7 +50,8 @@ class Walk:
     """What the computations of one module share while they are lowered.
 
     held: what instructions take of HBM and free. costs: whose they are. dtypes: what the chip
-    multiplies. notes, unknown: what was assumed, and why operations are not understood.
+    multiplies. notes, unknown: what was assumed, and why operations are not understood. places:
+    whose code it is.
     """
 
     module: Module
@@ -60,7 +62,11 @@ class Walk:
     dtypes: Collection[str] = DTYPES
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    places: Places = field(init=False)
     _names: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.places = Places(self.module.frames)
 
     def body(self, name: str, phase: Phase, around: Instruction | None = None) -> tuple[Op, ...]:
         """The operations of a computation, in its order; around: the loop or call that runs it."""
@@ -156,7 +162,7 @@ class _Body:
     def _loop(self, loop: Instruction) -> None:
         count = trips(self.walk.module, self.computation, loop)
         if count is None:
-            called_so = name_and_line(self.walk.module, loop)
+            called_so = name_and_line(self.walk.module.frames, loop)
             self.walk.note(f"the trips of loop {called_so} cannot be read: it is counted once")
         self._settle(f"before {loop.name}")
         bodies = called(loop, "body") if count != 0 else ()
@@ -233,19 +239,19 @@ class _Body:
         )  # fmt: skip
 
     def _named(self, instruction: Instruction, multiplies: bool = False) -> dict[str, Any]:
-        """Name, pass, scope and line of an operation.
+        """Name, pass, scope and lines of an operation.
 
         What bears a name of its own, or is made around what does, is of that one's pass; so is a
         product without a name, as the compiler does not move it like a copy.
         """
-        module, bears = self.walk.module, self._bears(instruction)
+        bears = self._bears(instruction)
         own = bears is instruction or bears.name not in self.computation or multiplies
         phase = self._phase(instruction, bears) if own else None
         return {
             "name": self.walk.unique(instruction.name),
             "phase": phase or self.phase,
             "scope": scope_of(op_name(bears)),
-            "source": source_of(module, bears),
+            **self.walk.places.origin(bears, self.around)._asdict(),
         }
 
     def _phase(self, instruction: Instruction, bears: Instruction) -> Phase | None:

@@ -5,7 +5,7 @@ import json
 from io import StringIO
 
 import pytest
-from replays import small_replay
+from replays import called_replay, small_replay
 
 import tpusim as ts
 from tpusim.report import document, perfect_compiler, plot_memory, trace
@@ -55,6 +55,28 @@ def test_lines_csv_sums_to_the_step() -> None:
     for row in rows:
         phases = ("forward_s", "recompute_s", "backward_s", "optimizer_s")
         assert sum(float(row[phase]) for phase in phases) == pytest.approx(float(row["total_s"]))
+
+
+def test_what_a_package_runs_is_in_the_files_with_the_line_that_calls_it() -> None:
+    result = called_replay()
+    rows = list(csv.DictReader(StringIO(lines(result))))
+    assert [(row["line"], row["library_line"], row["function"]) for row in rows] == [
+        ("train.py:66", "net/mlp.py:9", "MLP.__call__"),
+        ("train.py:66", "net/attention.py:30", "attend"),
+        ("train.py:66", "net/attention.py:31", ""),
+        ("train.py:66", "", ""),
+        ("train.py:80", "", ""),
+    ]
+    assert sum(float(row["total_s"]) for row in rows) == pytest.approx(result.step_time_s)
+    calling, update = document(result)["lines"]
+    assert [each["line"] for each in calling["library"]] == [
+        row["library_line"] for row in rows[:4]
+    ]
+    assert sum(each["seconds"] for each in calling["library"]) == pytest.approx(calling["seconds"])
+    assert update["library"] == []
+    events = trace(result)["traceEvents"]
+    found = {event["name"]: event["args"] for event in events if event["ph"] == "X"}
+    assert found["fusion.0"]["library"] == "net/mlp.py:9 in MLP.__call__"
 
 
 def test_slices_of_the_trace_have_line_and_scope() -> None:

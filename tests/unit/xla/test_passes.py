@@ -4,8 +4,7 @@ import pytest
 from hlo_lines import module
 
 from tpusim.phase import Phase
-from tpusim.xla.module import Computation, Frame, Instruction, Module
-from tpusim.xla.passes import before_forward, is_training, phase_of, scope_of, source_of
+from tpusim.xla.passes import before_forward, is_training, phase_of, scope_of
 
 LAYER = "while/body/closed_call"
 
@@ -70,29 +69,3 @@ def test_what_the_forward_pass_is_made_from_comes_before_it() -> None:
 )
 def test_a_scope_is_what_the_user_called_it(name: str, scope: str) -> None:
     assert scope_of(name) == scope
-
-
-def source(attributes: str, *frames: Frame) -> str:
-    instruction = Instruction("mul", "multiply", "f32[]", attributes=attributes)
-    main = Computation("main", (instruction,), "mul")
-    module = Module(
-        name="m", computations={"main": main}, entry="main", scheduled=True, devices=1,
-        frames={3: frames},
-    )  # fmt: skip
-    return source_of(module, instruction)
-
-
-def test_a_source_is_the_innermost_line_of_the_users_own_code() -> None:
-    library = Frame("/venv/lib/python3.11/site-packages/flax/linear.py", 80, "Linear")
-    mine, outer = Frame("/home/me/model.py", 42, "mlp"), Frame("/home/me/train.py", 7, "step")
-    metadata = 'metadata={op_name="jit(f)/mul" stack_frame_id=3}'
-    assert source(metadata, library, mine, outer) == "model.py:42"
-    ours = Frame("/home/me/tpusim/tpusim/xla/compiling.py", 75, "compile")
-    assert source(metadata, library, ours, mine, outer) == "model.py:42"
-    assert source(metadata, library) == "linear.py:80"
-    assert source(metadata) == ""
-    assert source("", mine) == ""
-
-
-def test_older_compilers_write_the_line_beside_the_name() -> None:
-    assert source('metadata={op_name="x" source_file="/a/b.py" source_line=12}') == "b.py:12"
