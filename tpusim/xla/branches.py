@@ -28,10 +28,8 @@ def costliest(
         return ()
     weights = {name: _weight(module, name) for name in branches}
     most = max(branches, key=lambda name: weights[name])
-    tell(
-        f"conditional {name_and_line(module.frames, conditional)} runs {most}, the costliest of its "
-        f"{len(weights)} branches"
-    )
+    which = name_and_line(module.frames, conditional)
+    tell(f"conditional {which} runs {most}, the costliest of its {len(weights)} branches")
     return (most,)
 
 

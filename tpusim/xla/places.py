@@ -52,8 +52,7 @@ class Places:
                 return CodeOrigin(str(frame), self._library(stack[:at]))
         if stack:
             return CodeOrigin(str(stack[0]))
-        found = source(instruction)
-        return CodeOrigin(f"{found[0].rpartition('/')[2]}:{found[1]}" if found else "")
+        return CodeOrigin(_without_stack(instruction))
 
     def _stack(self, instruction: Instruction) -> tuple[Frame, ...]:
         return self.frames.get(frame_number(instruction), ())
@@ -80,7 +79,14 @@ def name_and_line(frames: Frames, instruction: Instruction) -> str:
     """What a note calls an instruction: its name, and the user's line where that is known."""
     stack = frames.get(frame_number(instruction), ())
     own = next((frame for frame in stack if not _foreign(frame)), None)
-    return f"{instruction.name} ({own})" if own else instruction.name
+    line = str(own) if own else _without_stack(instruction)
+    return f"{instruction.name} ({line})" if line else instruction.name
+
+
+def _without_stack(instruction: Instruction) -> str:
+    """The line that its own metadata names, as older HLO has it."""
+    found = source(instruction)
+    return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
 
 
 def package(frame: Frame) -> str:
