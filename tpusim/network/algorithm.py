@@ -37,6 +37,9 @@ CHOICES = {
     CollectiveKind.PERMUTE: (Algorithm.NEIGHBOURS, Algorithm.HALO, Algorithm.ONWARD),
     CollectiveKind.BROADCAST: (Algorithm.RING,),
 }
+CUBE = 4
+"""Devices along each of three dimensions from which on a gather takes all of them at once."""
+
 FLAT = " flat"
 """After an algorithm: each of a chip's two devices moves all bytes itself, as if it were alone."""
 
@@ -47,8 +50,10 @@ def default_algorithm(kind: CollectiveKind, spans: Sequence[Span], topology: Top
     Observed in compiled programs, libtpu 0.0.42.1: gathers and reduce-scatters of a group that
     covers a plane of a larger torus run as one ring; all-reduces use every dimension of the group
     (16 of 4x4x4, 256 of 8x16x16), but one ring where it covers only part of one (4 x 16 of 16x16).
-    A whole slice of several dimensions is gathered on all of them, and reduce-scattered by an
-    all-reduce (16x16, 4x4x4).
+    A whole slice of several dimensions is reduce-scattered by an all-reduce (16x16, 4x4x4). It is
+    gathered on all of them where they are three of `CUBE` or more (4x4x4), else as one ring: the
+    gathers of weights in 30 programs for 2x4, 4x4 and 16x16 of v5e and v6e and for v5p 2x2x4, with
+    libtpu 0.0.11.1 as well (on 2x2, where some are not, both take as long).
     """
     if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE, CollectiveKind.BROADCAST):
         return CHOICES[kind][0]
@@ -59,7 +64,10 @@ def default_algorithm(kind: CollectiveKind, spans: Sequence[Span], topology: Top
         return Algorithm.ND
     if prod(sizes.values()) < topology.chips:
         return Algorithm.RING
-    return Algorithm.ND if kind is CollectiveKind.ALL_GATHER else Algorithm.ALL_REDUCE
+    if kind is not CollectiveKind.ALL_GATHER:
+        return Algorithm.ALL_REDUCE
+    cube = len(sizes) == len(topology.dims) == 3 and min(sizes.values()) >= CUBE
+    return Algorithm.ND if cube else Algorithm.RING
 
 
 def dimension_sizes(spans: Sequence[Span]) -> dict[int, int]:

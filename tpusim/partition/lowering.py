@@ -141,9 +141,18 @@ _TABLE = (
     ),
     _Line(
         Lowering(
+            _ASYNC, _SYNC, gather_algorithm="nd", reduce_algorithm="all-reduce",
+            shown_by="MaxText 32B and 16B on v5e 16x16: gathers beside matmuls, prefetch depth "
+            "one, gradients by synchronous all-reduce; plain 32B and 7B models there: gathers by "
+            "the network router, but where the sharded dimension is not the leading one",
+        ),
+        ("v5e",), "maxtext", whole=True, min_group=32,
+    ),
+    _Line(
+        Lowering(
             _ASYNC, _SYNC, reduce_algorithm="all-reduce",
-            shown_by="MaxText 32B and 16B on v5e 16x16, 7B on v6e 16x16, 32B on v5p 4x4x4: "
-            "gathers beside matmuls, prefetch depth one, gradients by synchronous all-reduce",
+            shown_by="MaxText 7B on v6e 16x16, 32B on v5p 4x4x4: the same; 175B with MaxText's "
+            "flags on v6e 16x16: gathers as one ring (libtpu 0.0.42.1 and 0.0.11.1)",
         ),
         style="maxtext", whole=True,
     ),
@@ -180,7 +189,7 @@ _TABLE = (
     ),
     _Line(
         Lowering(
-            _ASYNC, _SYNC, reduce_algorithm="all-reduce",
+            _ASYNC, _SYNC, gather_algorithm="nd", reduce_algorithm="all-reduce",
             shown_by="plain 32B-like model on v5e 16x16, and one of 16 ways on v5e 4x4 (one of two "
             "slices): as MaxText's",
         ),
@@ -198,7 +207,8 @@ _TABLE = (
     _Line(
         Lowering(
             _SYNC, _SYNC, reduce_algorithm="all-reduce",
-            shown_by="plain scanned language model on v6e 16x16: 8 of 8 gathers synchronous",
+            shown_by="plain scanned language models on v6e 16x16 (8B, 175B): all gathers "
+            "synchronous, as one ring",
         ),
         ("v6e",), "plain", whole=True,
     ),
