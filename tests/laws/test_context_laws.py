@@ -185,7 +185,13 @@ def test_a_free_ring_costs_its_passes_alone() -> None:
 
     Vector operations that cost nothing leave the kernels' launches and what each brings along.
     """
-    free = {"ici_bandwidth": 1e18, "hop_latency": 0.0, "collective_launch": 0.0, "op_launch": 0.0}
+    free = {
+        "ici_bandwidth": 1e18,
+        "hop_latency": 0.0,
+        "collective_launch": 0.0,
+        "op_launch": 0.0,
+        "vector_launch": 0.0,
+    }
     chip = load_chip("v5p").replace(**free)
     pod = Slice(chip, "4x4x4")
     long = {"seq_len": 65536, "global_batch": 16}

@@ -95,8 +95,8 @@ def test_a_step_takes_k_times_forward_and_backward_of_one(
     norms = (2 * MODEL.layers + 1) * MODEL.embed
     local = (params - norms) / fsdp + norms
     rate = device.hbm_bandwidth * device.costs.hbm_efficiency
-    add_s = 2 * local * 3 / rate + weights * device.costs.op_launch
-    fill_s = 2 * local / rate + device.costs.op_launch
+    add_s = 2 * local * 3 / rate + weights * device.costs.vector_launch
+    fill_s = 2 * local / rate + device.costs.vector_launch
     (cast,) = [t for t in one.timeline.tasks if t.name == "cast_weights"]
     phases = one.phases_s
     once = phases["optimizer"] + cast.duration_ps * 1e-12

@@ -84,7 +84,7 @@ def statistics_seconds(work: Attention, device: Device) -> Number:
     if not work.backward or np.any(work.share):
         return 0.0 * work.q_len
     left = work.batch * work.heads * work.q_len * STATISTIC_BYTES
-    return hbm_seconds(2 * left, left, device) + 2 * device.costs.op_launch
+    return hbm_seconds(2 * left, left, device) + 2 * device.costs.vector_launch
 
 
 def attention_seconds(work: Attention, device: Device) -> Number:

@@ -57,7 +57,8 @@ class Costs:
     hop_latency: seconds from a chip to its neighbour.
     collective_launch: seconds before the first byte of a collective moves.
     dcn_latency: seconds before the first byte of a transfer between slices arrives.
-    op_launch: seconds that every operation takes on top of its work.
+    op_launch: seconds that a product or a kernel takes on top of its work.
+    vector_launch: seconds that an element-wise group takes on top of its work.
     matmul_efficiency: the share of peak that large matmuls reach.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
     attention_efficiency_forward, attention_efficiency_backward: the share of peak that a fused
@@ -74,6 +75,7 @@ class Costs:
     collective_launch: float = field(metadata=SECONDS)
     dcn_latency: float = field(metadata=SECONDS)
     op_launch: float = field(metadata=SECONDS)
+    vector_launch: float = field(metadata=SECONDS)
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
     attention_efficiency_forward: float = field(metadata=SHARED)

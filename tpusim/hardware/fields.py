@@ -30,6 +30,7 @@ _MAY_BE_ZERO = {
     "collective_launch",
     "dcn_latency",
     "op_launch",
+    "vector_launch",
     "slice_jitter",
     "dispatch",
     "price",

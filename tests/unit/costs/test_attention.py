@@ -11,7 +11,7 @@ from tpusim.program import Attention
 
 FULL = Attention(2, 16, 8192, 8192, 128, "bf16", False, 0, False, 0, 0)
 CAUSAL = replace(FULL, causal=True)
-V5P = load_chip("v5p").replace(op_launch=0.0).device
+V5P = load_chip("v5p").replace(op_launch=0.0, vector_launch=0.0).device
 
 
 def test_causal_visits_half_and_the_diagonal_blocks() -> None:
@@ -37,7 +37,10 @@ def test_forward_flops_at_the_kernels_efficiency() -> None:
 
 def test_backward_is_five_products_to_forwards_two() -> None:
     device = load_chip("v5p").replace(
-        op_launch=0.0, attention_efficiency_forward=0.4, attention_efficiency_backward=0.4
+        op_launch=0.0,
+        vector_launch=0.0,
+        attention_efficiency_forward=0.4,
+        attention_efficiency_backward=0.4,
     )
     forward = attention_seconds(FULL, device.device)
     backward = attention_seconds(replace(FULL, backward=True), device.device)

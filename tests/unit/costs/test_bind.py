@@ -231,7 +231,7 @@ def test_an_axis_without_a_place_is_refused() -> None:
 
 def test_a_group_takes_the_slower_of_bytes_and_operations() -> None:
     device = POD.chip.device
-    launch = device.costs.op_launch
+    launch = device.costs.vector_launch
     bytes_bound = work_seconds(Vector(1e9, 1e9, 1), device) - launch
     flops_bound = work_seconds(Vector(1, 1, 1e12), device) - launch
     assert bytes_bound == pytest.approx(2e9 / (device.hbm_bandwidth * device.costs.hbm_efficiency))

@@ -23,11 +23,11 @@ FUSED, WHOLE, PLAIN = "", "all-reduce", ""
 PROGRAMS = [
     # chip, topology, mesh, style; how weights are gathered and gradients reduced over fsdp
     ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
-    ("v5e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, "nd"), (SYNC, WHOLE)),
     ("v6e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
     ("v5p", "4x4x4", {"fsdp": 64}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
     ("v5p", "8x8x16", {"fsdp": 64, "tensor": 16}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
-    ("v5e", "16x16", {"fsdp": 256}, "plain", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5e", "16x16", {"fsdp": 256}, "plain", (ASYNC, "nd"), (SYNC, WHOLE)),
     ("v6e", "4x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v4", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("v5p", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
