@@ -74,7 +74,7 @@ def test_what_is_not_understood_has_its_share_of_the_step() -> None:
     assert result.unknown == (Unknown(UNKNOWN, "no such kernel", record.total_ps),)
     assert result.unknown_share == record.total_ps / result.timeline.total_ps
     assert f"unknown     {result.unknown_share:.2%} of the step" in str(result)
-    assert "custom-call.9 5.53 µs (no such kernel)" in str(result)
+    assert "custom-call.9 4.23 µs (no such kernel)" in str(result)
     clear = small_replay(unknown={})
     assert clear.unknown_share == 0
     assert "unknown     nothing" in str(clear)

@@ -25,7 +25,7 @@ MEASURED = {
 }
 CHOICES = ("model", "compiler")
 BOUNDS = {
-    "AX-v5p-honeycrisp3B-1024": (-9, 3),
+    "AX-v5p-honeycrisp3B-1024": (-10, 3),
     "MAR-speed-1.2B-adamw": (1, 49),
     "MAR-speed-130M-adamw": (4, 72),
     "MAR-speed-400M-cautious": (-7, 54),
