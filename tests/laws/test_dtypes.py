@@ -13,7 +13,7 @@ from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, ran
 from tpusim.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan, decide
+from tpusim.partition import Plan, merges, weave
 from tpusim.program import Collective, Compute, Matmul, Program, dumps, loads
 from tpusim.search import Space, sweep
 from tpusim.simulation import simulate
@@ -95,7 +95,7 @@ def test_reductions_of_half_the_size_move_and_hold_half(
 
     A group writes over an operand of the same size, so a vector's gradient may take no room.
     """
-    monkeypatch.setattr(decide, "SMALL_GRADIENT", 0)
+    monkeypatch.setattr(merges, "SMALL_GRADIENT", 0)
     wide, narrow, weights = both(seed, "reduce_dtype")
     same_but(moved(wide, weights), moved(narrow, weights), "gradient")
     more, fewer = held(wide), held(narrow)
@@ -173,7 +173,7 @@ def test_an_addition_reads_both_and_writes_the_sum() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_logits_of_half_the_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made by one matmul, read by the loss, its gradient by two; f32 ones are converted there."""
-    monkeypatch.setattr(decide, "wants_ring", lambda *_: False)
+    monkeypatch.setattr(weave, "wants_ring", lambda *_: False)
     wide, narrow, weights = both(seed, "loss_dtype", lowering="xla")
     own = ("logits", "loss")
     assert works(wide, *own) == works(narrow, *own)
@@ -282,8 +282,8 @@ def test_more_precise_is_never_faster(
     seed: int, coarse: dict[str, str], precise: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no bound in bytes changes the lowering, and conversions of narrow elements are free."""
-    monkeypatch.setattr(decide, "SMALL_GRADIENT", 0)
-    monkeypatch.setattr(decide, "wants_ring", lambda *_: False)
+    monkeypatch.setattr(merges, "SMALL_GRADIENT", 0)
+    monkeypatch.setattr(weave, "wants_ring", lambda *_: False)
     model, plan, pod = drawn(100 + seed)
     free = Slice(pod.chip.replace(vpu_flops=1e18), str(pod.topology), pod.num_slices)
     first, second = (replace(plan, **changes) for changes in (coarse, precise))
