@@ -83,11 +83,11 @@ def laid(
     """The axes for all groups and permutes of a program, each as often as it occurs.
 
     Where no group has an id beyond those of one slice, the program is that of each slice.
-    Raises PlanError for a mesh of other devices.
-    sent: pairs of slices, of what is sent from some to others.
     mesh: the user's, whose places in order are the devices. Its axes keep their names where they
     are parts of the torus, with `dcn_` before what of them runs across slices. Without a mesh the
     groups that occur most make the axes, and the parts that these lie on name them.
+    sent: pairs of slices, of what is sent from some to others.
+    Raises PlanError for a mesh of other devices.
     """
     counts: Counter[_Key] = Counter()
     every: dict[_Key, Groups] = {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hlo_lines import module
 
+from tpusim.errors import FileError
 from tpusim.program import CollectiveKind as Kind
 from tpusim.xla.collectives import module_groups, use_of
 from tpusim.xla.emitters import algorithm_of
@@ -367,6 +368,14 @@ def test_sends_between_slices(
     assert (found["d"].what, found["d"].chain) == (What.NOTHING, "")
     assert (found["e"].role, found["e"].chain) == (Role.DONE, send.chain)
     assert found["t"].what is What.NOTHING
+
+
+@pytest.mark.parametrize(
+    "target", ['"{1,}x{0:3}"', f'"{{1,{10**30}}}x{{0:3}}"', f"{{{{100000->{10**30}}}}}"]
+)
+def test_numbers_of_no_slices_are_one_sentence(target: str) -> None:
+    with pytest.raises(FileError, match="are no slices that data is sent between"):
+        uses(SEND.replace("TARGET", target).replace("TYPE", "ALL_REDUCE"))
 
 
 @pytest.mark.parametrize(
