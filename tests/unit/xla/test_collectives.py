@@ -441,6 +441,7 @@ def test_a_done_of_what_is_not_in_sight_moves_nothing() -> None:
         ("AllReduceScatterFusion", "StrategyRing", "phases:1", Kind.REDUCE_SCATTER, "ring"),
         ("AllToAllEmitter", "", "", Kind.ALL_TO_ALL, ""),
         ("NetRouterEmitter", "", "", Kind.ALL_TO_ALL, ""),
+        ("CollectivePermuteEmitter", "", "", Kind.PERMUTE, ""),
     ],
 )
 def test_the_algorithms_that_the_compiler_names(
