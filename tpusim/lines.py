@@ -81,7 +81,8 @@ class Lines:
 
     def _opened(self, row: Line) -> Iterator[tuple[str, ...]]:
         """A line, and where it takes much of the step, the lines of packages beneath it."""
-        yield self._cells(row, row.scope if self.sourced else "")
+        named = self.sourced and row.scope != row.place
+        yield self._cells(row, row.scope if named else "")
         if row.seconds >= OPENED * self.step_s:
             for each in _worth(row):
                 yield self._cells(each, _bare(each.function) or each.scope, indent="  ")

@@ -134,13 +134,11 @@ def _memory(r: Result) -> str:
 
 def _links(r: Result) -> str:
     """The links that carry anything; both directions of a dimension as one where they agree."""
+    each = {link: f"{use:.1%}" for link, use in r.link_use.items() if use >= LEAST_SHOWN}
     shown: dict[str, str] = {}
-    for link, use in r.link_use.items():
-        both = link[-1] in "+-" and r.link_use.get(f"{link[:-1]}+") == r.link_use.get(
-            f"{link[:-1]}-"
-        )
-        if use >= LEAST_SHOWN:
-            shown[link[:-1] if both else link] = f"{use:.1%}"
+    for link, use in each.items():
+        both = link[-1] in "+-" and each.get(f"{link[:-1]}+") == each.get(f"{link[:-1]}-")
+        shown[link[:-1] if both else link] = use
     used = ", ".join(f"{link} {use}" for link, use in shown.items())
     return f"{used} (each collective's busiest links, over the step)" if used else "none used"
 

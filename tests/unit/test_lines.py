@@ -1,5 +1,7 @@
 """Where the step goes by line of code: all of it, each part once, under the line that made it."""
 
+from dataclasses import replace
+
 import pytest
 from replays import called_replay, small_replay
 
@@ -105,6 +107,14 @@ def line(place: str, seconds: float, *library: Line) -> Line:
 def shown(lines: Lines) -> list[str]:
     """Place and time of each row."""
     return [text.partition(" s ")[0].strip() for text in str(lines).splitlines()[2:]]
+
+
+def test_a_place_that_is_a_scope_is_said_once() -> None:
+    row = replace(line("weights['in']", 1.0), scope="weights['in']")
+    (text,) = str(Lines((row,), 1.0, True)).splitlines()[2:]
+    assert text.count("weights") == 1
+    (text,) = str(Lines((replace(row, place="train.py:1"),), 1.0, True)).splitlines()[2:]
+    assert text.endswith("; weights['in']")
 
 
 def test_what_is_left_of_a_long_line_stands_together() -> None:

@@ -53,6 +53,8 @@ def test_what_stands_in_the_wrong_place_is_said() -> None:
             ts.simulate(compiled, **given)  # type: ignore[call-overload]
     with pytest.raises(PlanError, match=r"the model is 'step.hlo', a name or a path"):
         ts.simulate("step.hlo")  # type: ignore[call-overload]
+    with pytest.raises(PlanError, match=r"the model is a function; compile it first"):
+        ts.simulate(lambda weights: weights)  # type: ignore[call-overload]
 
 
 def test_another_slice_or_mesh_than_the_programs_own_is_a_note() -> None:

@@ -51,7 +51,7 @@ class Lowerer:
 
     def __init__(
         self, sizes: Sizes, template: Template, decisions: Decisions, plan: Plan,
-        known: "Bodies | None" = None,
+        known: Bodies | None = None,
     ) -> None:  # fmt: skip
         self.known = known
         self.sizes = sizes

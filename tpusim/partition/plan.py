@@ -22,7 +22,7 @@ class Plan:
 
     Mesh and layouts.
     mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
-    rules: dimension -> axes, over the defaults of `rules.py`; `act_` before a dimension means
+    rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) a dimension; the rest propagates from there.
     placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`); chosen

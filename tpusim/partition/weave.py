@@ -126,10 +126,7 @@ def _weight_bytes(body: BodyNodes, calc: Calc) -> float:
         for tensor in (*calc.op.inputs, *calc.op.outputs)
         if (tensor.primal or tensor.name) in body.decisions.weights
     ]
-    return max(
-        (float(operand_bytes(t, split, sizes)) for t in weights),
-        default=0.0,
-    )
+    return max((float(operand_bytes(t, split, sizes)) for t in weights), default=0.0)
 
 
 def _can_be_ring(op: Op) -> bool:

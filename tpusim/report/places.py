@@ -60,7 +60,8 @@ def labels(
     """For each cluster its first point, its text and the text's centre relative to that point.
 
     The text stands below, right or left of the point, or lower: the first place where it touches
-    neither a point nor another text, nor passes `edge` to the right. Not above, where the roof is.
+    neither a point nor another text, nor passes `edge` to the right or the axis below. Not above,
+    where the roof is.
     """
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in where]
     found: list[tuple[int, str, tuple[float, float]]] = []
@@ -73,7 +74,7 @@ def labels(
         boxes = [(x + a - wide, y + b - 5, x + a + wide, y + b + 5) for a, b in shifts]
         free = (
             at for at, box in enumerate(boxes)
-            if box[2] <= edge and all(_apart(box, other) for other in taken)
+            if box[1] >= 0 and box[2] <= edge and all(_apart(box, other) for other in taken)
         )  # fmt: skip
         chosen = next(free, 0)
         taken.append(boxes[chosen])

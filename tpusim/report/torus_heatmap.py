@@ -123,13 +123,13 @@ def _new_axes(grid: _Grid, titles: float) -> "Axes":
 
 def _finding(use: TorusUse) -> str:
     """Which links are busiest, and how busy: `x±` are both directions of x."""
-    top = max(use.busiest.values())
+    most = f"{max(use.busiest.values()):.1%}"
     ways: dict[str, str] = {}
     for way, share in use.busiest.items():
-        if share == top:
+        if f"{share:.1%}" == most:
             ways[way[0]] = "±" if way[0] in ways else way[1].replace("-", "−")
     names = joined([name + sign for name, sign in ways.items()])
-    return f"the busiest links are {names}, {top:.1%} of the step"
+    return f"the busiest links are {names}, {most} of the step"
 
 
 def _image(ax: "Axes", panels: Sequence[Panel], grid: _Grid, top: float) -> None:

@@ -49,7 +49,9 @@ def labels(shares: Loads, room: Room) -> list[Label]:
     """The numbers of a panel, [row, column]: one for all neighbours that are alike.
 
     Rows, or columns, that are the same all along have one number each; else each cell has its own.
+    Alike is what is the same to a tenth of a percent, as no number tells it apart.
     """
+    shares = _as_read(shares)
     if (rows := _along(shares, 1)) is not None:
         return list(_of_rows(rows, _middle(shares, 0), room))
     if (columns := _along(shares, 0)) is not None:
@@ -59,6 +61,15 @@ def labels(shares: Loads, room: Room) -> list[Label]:
              for row, column in places if not isnan(shares[row, column])]  # fmt: skip
     fits = room.line(1, room.down) and all(room.lies(cell.text, 1) for cell in cells)
     return cells if fits and shares.size <= NUMBERED else []
+
+
+def _as_read(shares: Loads) -> Loads:
+    """Each share as the largest of those that are alike; nothing and next to nothing are not."""
+    tenths = np.where(shares == 0, -1.0, np.round(shares, 3))
+    read = shares.copy()
+    for tenth in np.unique(tenths[~np.isnan(tenths)]):
+        read[tenths == tenth] = shares[tenths == tenth].max()
+    return read
 
 
 def _along(shares: Loads, axis: int) -> Loads | None:

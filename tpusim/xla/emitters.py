@@ -32,5 +32,7 @@ def algorithm_of(kind: CollectiveKind, config: Mapping[str, Any]) -> tuple[str, 
     return "", f"emitter {emitter} is not known"
 
 
-_PAIRS = ("AllToAllEmitter", "NetRouterEmitter", "RaggedAllToAllEmitter")
-"""Emitters of all-to-alls."""
+_PAIRS = (
+    "AllToAllEmitter", "CollectivePermuteEmitter", "NetRouterEmitter", "RaggedAllToAllEmitter",
+)  # fmt: skip
+"""Emitters of all-to-alls and permutes."""

@@ -83,26 +83,19 @@ def laid(
     """The axes for all groups and permutes of a program, each as often as it occurs.
 
     Where no group has an id beyond those of one slice, the program is that of each slice.
-    Raises PlanError for a mesh of other devices.
-    sent: pairs of slices, of what is sent from some to others.
     mesh: the user's, whose places in order are the devices. Its axes keep their names where they
     are parts of the torus, with `dcn_` before what of them runs across slices. Without a mesh the
     groups that occur most make the axes, and the parts that these lie on name them.
+    sent: pairs of slices, of what is sent from some to others.
+    Raises PlanError for a mesh of other devices.
     """
     counts: Counter[_Key] = Counter()
     every: dict[_Key, Groups] = {}
     for groups in module_groups:
         counts[groups.key] += 1
         every.setdefault(groups.key, groups)
-    whole = torus = Torus.of(devices, pod)
-    last = max((int(groups.ids.max(initial=0)) for groups in every.values()), default=0)
-    if last >= len(devices):
-        raise PlanError(
-            f"a collective names device {last}, and the program has {len(devices)}, from 0 on; "
-            "give the HLO as the compiler printed it"
-        )
-    if last < len(devices) // pod.num_slices:
-        torus = Torus.of(devices.of_slice(), pod)
+    whole = Torus.of(devices, pod)
+    torus = Torus.of(devices.of_slice(), pod) if _alone(every.values(), devices, pod) else whole
     wanted = {key: torus.parts(groups.ids) for key, groups in every.items() if not groups.pairs}
     made = _often({parts: counts[key] for key, parts in wanted.items() if parts})
     atoms = _called(axes_of(whole.lengths, [*mesh_parts(mesh or {}, whole), *made]), mesh or {})
@@ -122,6 +115,20 @@ def laid(
     pairs = {each.key: _sent(each, across, torus, listed) for each in sent
              if each.ids.min() >= 0 and each.ids.max() < pod.num_slices}  # fmt: skip
     return Laid(sizes, Placement(spans, tuple(listed.items())), across, known, pairs)
+
+
+def _alone(every: Iterable[Groups], devices: Devices, pod: Slice) -> bool:
+    """Whether each of several slices has a program of its own, by the ids that there are.
+
+    Raises PlanError for those of no device.
+    """
+    last = max((int(groups.ids.max(initial=0)) for groups in every), default=0)
+    if last >= len(devices):
+        raise PlanError(
+            f"a collective names device {last}, and the program has {len(devices)}, from 0 on; "
+            "give the HLO as the compiler printed it"
+        )
+    return pod.num_slices > 1 and last < len(devices) // pod.num_slices
 
 
 def _sent(

@@ -16,6 +16,11 @@ _DUMP = ("xla_dump_to", "xla_dump_hlo_as_text")
 
 def check_options(options: Mapping[str, Option]) -> dict[str, Option]:
     """The options by name; which there are, the compiler says. Raises CompileError."""
+    if not isinstance(options, Mapping):
+        raise CompileError(
+            f"compiler_options is {options!r}; write values by the names of flags: "
+            "{'xla_tpu_scoped_vmem_limit_kib': 98304}"
+        )
     for name, value in options.items():
         if not isinstance(name, str) or name.startswith("-") or "=" in name:
             raise CompileError(

@@ -14,17 +14,48 @@ _NEEDS = re.compile(
 _USED = re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm")
 _OPTION = re.compile(r"No such compile option: '([^']*)'")
 _SCALE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_INDIVISIBLE = re.compile(
-    r"spec=(P\(.*?\)), .*array axis (\d+) is partitioned (\d+) times, but the dimension size is "
-    r"(\d+) \(full shape: (\([\d, ]*\))"
-)
-_UNEVEN = re.compile(r"should be divisible by (\d+), but it is equal to (\d+)")
 _AXIS = re.compile(r"Resource axis: (\w+) of (P\(.*\)) is not found in mesh: \((.*)\)")
-_RANK = re.compile(
-    r"spec=(P\([^=]*?\)), .*values of rank at least (\d+), but .* of rank (\d+)", re.DOTALL
+_MISFITS = (
+    (
+        r"spec=(P\(.*?\)), .*array axis (\d+) is partitioned (\d+) times, but the dimension size "
+        r"is (\d+) \(full shape: (\([\d, ]*\))",
+        "the sharding {0} cuts dimension {1} of an array {4} into {2} parts, and {3} is not a "
+        "multiple of {2}; pad it, or shard another dimension",
+    ),
+    (
+        r"should be divisible by (\d+), but it is equal to (\d+)",
+        "{first}; pad {1} to a multiple of {0}, or shard it otherwise",
+    ),
+    (
+        r"(?s)pjit (?:arguments|outputs).*spec=(P\([^=]*?\)), .*values of rank at least (\d+), but "
+        r".* of rank (\d+)",
+        "the sharding {0} is for at least {1} dimensions, and its array has {2}; leave the others "
+        "out",
+    ),
+    (
+        r"has (donate|static)_argnums=\((.*?),?\), but only accepts (\d+) positional",
+        "{0} is {1}, and the function takes {2} arguments, which are numbered from 0",
+    ),
+    (
+        r"problematic value is of type <class '(.*?)'> .* at path ([^\n]*)\.",
+        "the argument {1} is a {0}, and no array; write its number in static=, or close over it",
+    ),
+    (
+        "Non-hashable static arguments",
+        "an argument that static= names cannot be hashed; close over it instead",
+    ),
+    (
+        "incompatible devices for jitted computation",
+        "a sharding is over other devices than the mesh; write a bare PartitionSpec, or give its "
+        "mesh as mesh=",
+    ),
+    (
+        "should match the mesh passed to shard_map",
+        "a shard_map has another mesh; leave it out there, or give it as mesh=",
+    ),
 )
-_NUMBERS = re.compile(r"has (donate|static)_argnums=\((.*?),?\), but only accepts (\d+) positional")
-_NO_ARRAY = re.compile(r"problematic value is of type <class '(.*?)'> .* at path ([^\n]*)\.")
+"""What JAX says of arguments and shardings that do not fit, and the sentence for it."""
+
 _DETAILS = "Mismatch details (1 found):"
 _KNOWN = (
     "must be a tree prefix", "duplicate entries", "pytree structure error",
@@ -49,44 +80,15 @@ def misfit(name: str) -> Iterator[None]:
 
 def _misfit(text: str) -> str:
     """The sentence, or nothing if this is another error."""
-    if found := _INDIVISIBLE.search(text):
-        spec, axis, parts, size, shape = found.groups()
-        return (
-            f"the sharding {spec} cuts dimension {axis} of an array {shape} into {parts} parts, "
-            f"and {size} is not a multiple of {parts}; pad it, or shard another dimension"
-        )
-    if "divisible" in text and (found := _UNEVEN.search(text)):
-        return f"{_first(text)}; pad {found[2]} to a multiple of {found[1]}, or shard it otherwise"
     if found := _AXIS.search(text):
         axis, spec, axes = found.groups()
         return (
             f"the sharding {spec} names an axis {axis!r} that the mesh has not; "
             f"{nearest(axis, re.findall(r'[^, ]+', axes.replace(chr(39), '')))}"
         )
-    if re.search("pjit (arguments|outputs)", text) and (found := _RANK.search(text)):
-        return (
-            f"the sharding {found[1]} is for at least {found[2]} dimensions, and its array has "
-            f"{found[3]}; leave the others out"
-        )
-    if found := _NUMBERS.search(text):
-        return (
-            f"{found[1]} is {found[2]}, and the function takes {found[3]} arguments, which are "
-            "numbered from 0"
-        )
-    if found := _NO_ARRAY.search(text):
-        return (
-            f"the argument {found[2]} is a {found[1]}, and no array; write its number in static=, "
-            "or close over it"
-        )
-    if "Non-hashable static arguments" in text:
-        return "an argument that static= names cannot be hashed; close over it instead"
-    if "incompatible devices for jitted computation" in text:
-        return (
-            "a sharding is over other devices than the mesh; write a bare PartitionSpec, or give "
-            "its mesh as mesh="
-        )
-    if "should match the mesh passed to shard_map" in text:
-        return "a shard_map has another mesh; leave it out there, or give it as mesh="
+    for pattern, sentence in _MISFITS:
+        if found := re.search(pattern, text):
+            return sentence.format(*found.groups(), first=_first(text))
     return f"{_first(text)}; see in_shardings" if any(part in text for part in _KNOWN) else ""
 
 

@@ -208,6 +208,8 @@ def test_points_that_are_close_share_a_label_and_labels_stay_apart() -> None:
     assert placed["1, 2"][1] != placed["3"][1] or abs(50.0 - 62.0) > 20
     left = {text: shift[0] for _, text, shift in labels([(200.0, 50.0), (200.0, 41.0)], 203.0)}
     assert left["1"] < 0
+    ((_, _, shift),) = labels([(200.0, 10.0)], 300.0)  # it would lie on the axis below
+    assert shift[0] > 0 == shift[1]
 
 
 def test_crowded_labels_do_not_touch() -> None:

@@ -14,6 +14,7 @@ from tpusim.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Loop, Program
 from tpusim.report import axes_data, plot_axes, plot_torus, torus_data, utilisation_data
 from tpusim.report.torus import TorusUse
+from tpusim.report.torus_heatmap import _finding
 from tpusim.report.torus_panels import MOST_PLANES, torus_panels
 from tpusim.result import Result
 
@@ -158,6 +159,13 @@ def test_the_title_names_the_busiest_links(shape: str, title: str) -> None:
     ax = plot_torus(gathered("v5e", shape, {"gather": ["y"]}))
     assert title in ax.get_title("left")
     assert ax.get_title("left").endswith("% of the step")
+
+
+def test_the_title_names_links_that_are_as_busy_as_it_says() -> None:
+    shares = np.array([[[[0.1106, 0.1]], [[0.11055, 0.1]]], [[[0.11, 0.1]], [[0.1, 0.1]]]])
+    assert _finding(TorusUse(Topology((1, 2), (False, False)), shares)) == (
+        "the busiest links are x±, 11.1% of the step"
+    )
 
 
 def test_columns_that_are_the_same_all_along_have_a_number_and_uniform_panels_one() -> None:

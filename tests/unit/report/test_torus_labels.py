@@ -25,6 +25,16 @@ def test_a_panel_that_is_all_alike_has_one_number_with_its_sign() -> None:
     assert said(unlinked) == [(2, 1.5, "2.5%")]
 
 
+def test_what_no_number_tells_apart_is_alike() -> None:
+    nearly = 0.1106 + np.arange(16).reshape(4, 4) * 1e-5
+    assert said(nearly) == [(2, 2, "11.1%")]
+    nearly[:, 3] += 0.02
+    assert said(nearly) == [(2, 1.5, "11"), (2, 3.5, "13")]
+    some = np.zeros((4, 4))
+    some[0] = 1e-4
+    assert said(some) == [(0.5, 2, "0.0"), (2.5, 2, "0")]
+
+
 def test_neighbouring_rows_or_columns_that_are_alike_share_a_number() -> None:
     columns = np.tile([0.18, 0.18, 0.18, 0.004], (4, 1))
     assert said(columns) == [(2, 1.5, "18"), (2, 3.5, "0.4")]

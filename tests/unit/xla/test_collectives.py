@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hlo_lines import module
 
+from tpusim.errors import FileError
 from tpusim.program import CollectiveKind as Kind
 from tpusim.xla.collectives import module_groups, use_of
 from tpusim.xla.emitters import algorithm_of
@@ -370,6 +371,14 @@ def test_sends_between_slices(
 
 
 @pytest.mark.parametrize(
+    "target", ['"{1,}x{0:3}"', f'"{{1,{10**30}}}x{{0:3}}"', f"{{{{100000->{10**30}}}}}"]
+)
+def test_numbers_of_no_slices_are_one_sentence(target: str) -> None:
+    with pytest.raises(FileError, match="are no slices that data is sent between"):
+        uses(SEND.replace("TARGET", target).replace("TYPE", "ALL_REDUCE"))
+
+
+@pytest.mark.parametrize(
     ("line", "what", "nbytes"),
     [
         ("(f32[1024,1024]{1,0:S(1)}, f32[1024,1024]{1,0}, u32[]) copy-start(a)", "dma", 4),
@@ -432,6 +441,7 @@ def test_a_done_of_what_is_not_in_sight_moves_nothing() -> None:
         ("AllReduceScatterFusion", "StrategyRing", "phases:1", Kind.REDUCE_SCATTER, "ring"),
         ("AllToAllEmitter", "", "", Kind.ALL_TO_ALL, ""),
         ("NetRouterEmitter", "", "", Kind.ALL_TO_ALL, ""),
+        ("CollectivePermuteEmitter", "", "", Kind.PERMUTE, ""),
     ],
 )
 def test_the_algorithms_that_the_compiler_names(

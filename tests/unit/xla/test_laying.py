@@ -92,7 +92,9 @@ def test_a_ring_order_keeps_the_axes_that_it_can() -> None:
     assert found.of(along(mesh, "model")) == ("model",)
     assert found.placement.written["model"] == ["x", "y[:2]"]
     (name,) = found.of(along(mesh, "data"))
-    assert found.placement.listed_as((name,)) is not None
+    listed = found.placement.listed_as((name,))
+    assert listed is not None
+    assert (name, listed.along) == ("data of 2", ("data",))
     assert np.prod([size for _, size in found.axes]) == 8
 
 

@@ -1,5 +1,7 @@
 """Flags of the compiler: which are taken, and how they are kept."""
 
+from typing import Any
+
 import pytest
 
 from tpusim.errors import CompileError
@@ -18,6 +20,8 @@ def test_flags_are_those_of_the_environment_and_then_the_program_s(monkeypatch) 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ("--xla_a=1", "compiler_options is '--xla_a=1'; write values by the names of flags"),
+        (["--xla_a=1"], r"compiler_options is \['--xla_a=1'\]; write values"),
         ({"--xla_a": 1}, "has '--xla_a'; write the name of a flag alone, without dashes"),
         ({"xla_a=1": 1}, "has 'xla_a=1'; write the name of a flag alone"),
         ({3: 1}, "has 3; write the name of a flag alone"),
@@ -25,6 +29,6 @@ def test_flags_are_those_of_the_environment_and_then_the_program_s(monkeypatch) 
         ({"xla_a": None}, r"compiler_options\['xla_a'\] is None; write a string, a number"),
     ],
 )
-def test_what_is_no_option_is_one_sentence(options: dict, sentence: str) -> None:
+def test_what_is_no_option_is_one_sentence(options: Any, sentence: str) -> None:
     with pytest.raises(CompileError, match=sentence):
         check_options(options)
