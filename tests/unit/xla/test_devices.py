@@ -8,6 +8,7 @@ import pytest
 from tpusim.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.xla.devices import Devices, check_count
+from tpusim.xla.topology import devices_of
 
 
 def rows(pod: Slice) -> list[list[int]]:
@@ -110,16 +111,11 @@ MESHES = [
 def test_jax_lays_meshes_and_lists_devices_so(
     chip: str, shape: str, sizes: tuple[int, ...]
 ) -> None:
-    from jax.experimental import mesh_utils, topologies
+    from jax.experimental import mesh_utils
 
-    names = {"v4": "v4", "7x": "tpu7x"}
-    megacore = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}
-    listed = topologies.get_topology_desc(
-        platform="tpu", topology_name=f"{names.get(chip, chip)}:{shape}",
-        **(megacore if chip == "v4" else {}),
-    ).devices  # fmt: skip
-    laid = mesh_utils.create_device_mesh(sizes, listed, allow_split_physical_axes=True)
     pod = Slice(chip, shape)
+    listed = devices_of(pod)
+    laid = mesh_utils.create_device_mesh(sizes, listed, allow_split_physical_axes=True)
     mesh = {f"axis_{at}": size for at, size in enumerate(sizes)}
     for devices, ours in ((listed, Devices.in_order(pod)), (laid.flat, Devices.on_mesh(mesh, pod))):
         theirs = Devices.given([[0, *each.coords, each.core_on_chip] for each in devices], pod)
