@@ -147,7 +147,11 @@ def _origin(compiled: "Compiled") -> Origin:
     else:
         memory = "the compiler's report" if report.exact else "the compiler's summary"
     return Origin(
-        name=compiled.name, versions=compiled.versions, seconds=compiled.seconds, memory=memory
+        name=compiled.name,
+        versions=compiled.versions,
+        flags=compiled.flags,
+        seconds=compiled.seconds,
+        memory=memory,
     )
 
 

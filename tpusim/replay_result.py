@@ -41,19 +41,21 @@ UNKNOWN_SHOWN = 3
 class Origin:
     """Where a compiled program comes from; what is not known is empty or None.
 
-    name: of its function or its file. versions: of jax, jaxlib and libtpu. seconds: what compiling
-    took. memory: who says what it needs of HBM.
+    name: of its function or its file. versions: of jax, jaxlib and libtpu. flags: the compiler's
+    that were set. seconds: what compiling took. memory: who says what it needs of HBM.
     """
 
     name: str
     versions: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
     seconds: float | None = None
     memory: str = "the schedule"
 
     def __str__(self) -> str:
         made = ", ".join(f"{name} {version}" for name, version in self.versions)
         took = f" in {format_seconds(self.seconds)}" if self.seconds is not None else ""
-        return f"{self.name}, compiled by {made or 'a version that is not known'}{took}"
+        told = f" with {' '.join(self.flags)}" if self.flags else ""
+        return f"{self.name}, compiled by {made or 'a version that is not known'}{took}{told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ class ReplayResult(Result):
             "replay": {
                 "program": self.origin.name,
                 "compiled_with": dict(self.origin.versions),
+                "compiler_flags": list(self.origin.flags),
                 "compile_s": self.origin.seconds,
                 "mesh": dict(self.program.axes),
                 "costs": self.costs,

@@ -84,6 +84,6 @@ def test_an_all_reduce_shares_with_every_permute() -> None:
 def test_links_carry_what_leaves_and_what_arrives() -> None:
     carried = {use.link: use.volume_nb for use in run([sent(ON, ((3, 0),))]).links}
     dcn = {link: volume for link, volume in carried.items() if link.startswith(DCN)}
-    assert list(dcn) == ["dcn:0-2+", "dcn:3+", "dcn:0-", "dcn:1-3-"]
+    assert list(dcn) == ["dcn:0..2+", "dcn:3+", "dcn:0-", "dcn:1..3-"]
     assert all(one == other for one, other in pairwise(dcn.values()))
     assert next(iter(dcn.values())) == pytest.approx(BYTES * 1e9)

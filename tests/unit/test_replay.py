@@ -103,6 +103,11 @@ def test_the_summary_says_what_ran_and_whose_seconds() -> None:
     lines = str(small_replay(remarks=("the second branch of cond.3 is the costlier",))).splitlines()
     assert lines[0] == "train_step on v5e:4x4 (16 chips)"
     assert lines[1] == ("program     train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s")
+    flagged = replace(small_replay().origin, flags=("--xla_a=1",))
+    assert (
+        str(flagged)
+        == "train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s with --xla_a=1"
+    )
     assert lines[2] == "placement   fsdp=4 on x · tensor=4 on y"
     assert lines[3].startswith("costs       model: ")
     assert "note        the second branch of cond.3 is the costlier" in lines

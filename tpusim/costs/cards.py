@@ -62,11 +62,11 @@ def _used(way: str, alike: Alike, ends: frozenset[int] | None) -> tuple[str, ...
 
 
 def _written(slices: frozenset[int]) -> str:
-    """Numbers of slices, such as `0-2,5`."""
+    """Numbers of slices, such as `0..2,5`: a dash at the end is a direction."""
     runs: list[list[int]] = []
     for each in sorted(slices):
         if runs and runs[-1][-1] == each - 1:
             runs[-1].append(each)
         else:
             runs.append([each])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)

@@ -75,7 +75,7 @@ def resource_name(link: str) -> str:
 def _across(link: str) -> str:
     """A link of DCN, after the name: of which slices, where not of all, and which way."""
     way = {"+": " out", "-": " in"}.get(link[-1:], "")
-    slices = (link[:-1] if way else link).replace("-", "–").replace(":", " ")
+    slices = (link[:-1] if way else link).replace("..", "–").replace(":", " ")
     return f"DCN{slices}{way}"
 
 

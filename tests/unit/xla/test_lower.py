@@ -95,7 +95,7 @@ def test_a_rotation_over_slices_in_two_shares_no_network_card() -> None:
              for task in loop.body if isinstance(task, Task)}  # fmt: skip
     back, on = (tasks[name].keys() - {"hbm"} for name in ("send.16", "send.15"))
     assert back == {"dcn:3+", "dcn:0-"}
-    assert on == {"dcn:0+", "dcn:1-2+", "dcn:1-2-", "dcn:3-"}
+    assert on == {"dcn:0+", "dcn:1..2+", "dcn:1..2-", "dcn:3-"}
     assert tasks["send.17"].keys() - {"hbm"} == back | on
 
 
