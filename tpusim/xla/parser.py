@@ -3,19 +3,30 @@
 jaxlib checks its input in C++, and some malformed HLO aborts the whole process: so it runs apart.
 All that is private in jaxlib is in this file. It imports nothing of tpusim; `tpusim.xla.child` runs
 it as a file, and `framed` and `unframed` are its protocol: eight bytes of length, big-endian, and
-so many bytes. A request is HLO text, or a serialised HloModuleProto behind a zero byte. An answer
-is JSON: name and text of the module, or what went wrong under `error` or `missing`. The text is the
+so many bytes. A request is HLO text, or a serialised HloModuleProto behind a zero byte, or behind a
+byte of one the body of a Pallas kernel in base64. An answer is JSON: name and text of the module,
+or the work of the kernel (`worked`), or what went wrong under `error` or `missing`. The text is the
 one that jaxlib prints: checked, and always written in one way, for `tpusim.xla.text`. Instruction
 by instruction, through jaxlib's objects, 50 MB took nine seconds in place of seven.
 """
 
+import base64
 import json
+import operator
 import os
+import re
 import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any, BinaryIO
 
 MEMORY = 2 * 2**30
 """Bytes of address space that the process may take beyond what jaxlib takes when imported."""
+
+KERNEL = b"\1"
+"""What a request begins with that is the body of a kernel."""
 
 
 def framed(data: bytes) -> bytes:
@@ -42,7 +53,219 @@ def parsed(hlo: Any, data: bytes) -> dict[str, str]:
     return {"name": module.name, "text": module.to_string(printed)}
 
 
-def _answer(data: bytes) -> dict[str, str]:
+@dataclass
+class _Work:
+    """What a kernel does.
+
+    products: how often each is done, by its batch, m, k and n, the dtypes of both operands and
+    whether these are multiplied exactly. operations: elements by the operation on them. once:
+    whether a loop counts once as its trips are not constant.
+    """
+
+    products: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    once: bool = False
+
+    def add(self, other: "_Work", times: int = 1) -> None:
+        """Also what the other does, so many times."""
+        for product, count in other.products.items():
+            self.products[product] += times * count
+        for name, elements in other.operations.items():
+            self.operations[name] += times * elements
+        self.once |= other.once
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Multiplications, and elements of all operations."""
+        done = (count * prod(product[:4]) for product, count in self.products.items())
+        return sum(done), sum(self.operations.values())
+
+
+MOST = 2**80
+"""More multiplications, or elements, than any kernel has."""
+
+UNREAD = ("func.call", "cf.br", "cf.cond_br", "cf.switch", "tpu.matmul_")
+"""What operations begin with that do work elsewhere, jump, or multiply piece by piece."""
+
+
+def worked(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
+    """The work of a kernel's body: products, each with its count, operations, and `once`.
+
+    ir, dialect: jaxlib's rooms of MLIR and of the TPU's own operations. A body is written in their
+    stable form, which is registered nowhere: so operations are known by name. Loops and the grid
+    multiply, of branches the costliest counts. Raises ValueError for what is not understood.
+    """
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    dialect.register_dialect(context)
+    module = ir.Module.parse(base64.b64decode(body, validate=True), context)
+    functions = [each.operation for each in module.body.operations if _name(each) == "func.func"]
+    kernel = next((each for each in functions if GRID in each.attributes), functions[0])
+    if "<tc>" not in _said(kernel, "tpu.core_type", "<tc>"):
+        raise ValueError("it is no kernel of the TensorCore")
+    grid = _array(kernel, GRID)
+    found = _Work(once=any(size < 0 for size in grid))
+    found.add(_inside(kernel), prod(size for size in grid if size >= 0))
+    if max(found.size) > MOST:
+        raise ValueError("it does more than any kernel")
+    products = [[count, *product] for product, count in found.products.items()]
+    return {"products": products, "operations": found.operations, "once": found.once}
+
+
+GRID = "iteration_bounds"
+
+
+def _name(operation: Any) -> str:
+    return str(operation.operation.name).removeprefix("stable_mosaic.")
+
+
+def _said(operation: Any, key: str, missing: str = "") -> str:
+    found = operation.attributes
+    return str(found[key]) if key in found else missing
+
+
+def _array(operation: Any, key: str) -> list[int]:
+    """Of `array<i64: 8, 2>`: 8 and 2; nothing where it is not given."""
+    numbers = _said(operation, key).partition(":")[2]
+    return [int(number) for number in re.findall(r"-?\d+", numbers)]
+
+
+def _sends(transfer: Any) -> bool:
+    """Whether a transfer goes to another chip: only such a one has a semaphore at its source."""
+    return sum(_array(transfer, "operandSegmentSizes")[1:2]) > 0
+
+
+def _inside(operation: Any) -> _Work:
+    """What all regions of an operation do, once."""
+    found = _Work()
+    for region in operation.regions:
+        found.add(_region(region))
+    return found
+
+
+def _region(region: Any) -> _Work:
+    found = _Work()
+    for block in region.blocks:
+        for each in block.operations:
+            _count(each.operation, found)
+    return found
+
+
+def _count(operation: Any, work: _Work) -> None:
+    """Adds what an operation does."""
+    name = _name(operation)
+    if name in ("scf.if", "scf.index_switch"):
+        work.add(max(map(_region, operation.regions), key=lambda branch: branch.size))
+    elif name in ("scf.for", "scf.while"):
+        trips = _trips(operation) if name == "scf.for" else None
+        work.add(_inside(operation), int(not _rest(operation)) if trips is None else trips)
+        work.once |= trips is None
+    elif name in ("tpu.matmul", "vector.contract"):
+        work.products[_product(operation)] += 1
+    elif name.startswith(UNREAD) or (name == "tpu.enqueue_dma" and _sends(operation)):
+        raise ValueError(f"{name} is not understood")
+    elif len(operation.regions):
+        work.add(_inside(operation))
+    else:
+        work.operations[name] += max(map(prod, map(_dims, _vectors(operation))), default=0)
+
+
+def _trips(loop: Any) -> int | None:
+    """Trips of a loop whose bounds are constant."""
+    start, stop, step = (_number(bound) for bound in list(loop.operands)[:3])
+    if start is None or stop is None or not step or step < 0:
+        return None
+    return max(0, -((start - stop) // step))
+
+
+def _rest(loop: Any) -> bool:
+    """Whether it does what an unrolled loop before it leaves: it begins where that one ends."""
+    uses = [(_name(use.owner), use.operand_number) for use in loop.operands[0].uses]
+    return _name(loop) == "scf.for" and ("scf.for", 1) in uses
+
+
+DEEPEST = 8
+"""Operations from a loop's bound back to constants; each may have two operands."""
+
+
+def _number(value: Any, depth: int = 0) -> int | None:
+    """The value of a number that is made of constants."""
+    made = value.owner
+    if depth > DEEPEST or not hasattr(made, "operands"):
+        return None
+    name = _name(made)
+    if name == "arith.constant":
+        return int(made.attributes["value"].value)
+    found = [_number(operand, depth + 1) for operand in made.operands]
+    if name not in ARITHMETIC or None in found:
+        return None
+    return ARITHMETIC[name](*found)
+
+
+ARITHMETIC: dict[str, Callable[..., int]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.divsi": operator.floordiv,
+    **dict.fromkeys(("arith.index_cast", "arith.extsi", "arith.trunci"), operator.pos),
+}
+
+
+def _vectors(operation: Any) -> list[Any]:
+    values = [*operation.operands, *operation.results]
+    return [value.type for value in values if str(value.type).startswith("vector<")]
+
+
+def _dims(vector: Any) -> list[int]:
+    """Of `vector<8x128xf32>`: 8 and 128."""
+    return [int(size) for size in re.findall(r"(\d+)x", str(vector))]
+
+
+def _product(operation: Any) -> tuple[Any, ...]:
+    """Batch, m, k and n of a product, the dtypes of its operands, and whether it is exact."""
+    left, right = (value.type for value in list(operation.operands)[:2])
+    sizes, others = _dims(left), _dims(right)
+    contracted, batched = _roles(operation)
+    batch, k = (prod(sizes[dim] for dim in dims) for dims in (batched, contracted))
+    m, n = (prod(dims) // max(batch * k, 1) for dims in (sizes, others))
+    dtypes = (str(each.element_type) for each in (left, right))
+    return batch, m, k, n, *dtypes, "fp32" in _said(operation, "precision")
+
+
+def _roles(operation: Any) -> tuple[list[int], list[int]]:
+    """The dimensions of the left operand that are contracted, and those of the batch."""
+    maps = re.findall(r"-> \(([^)]*)\)", _said(operation, "indexing_maps"))
+    if maps:
+        left, right, out = (each.split(", ") for each in maps)
+        return (
+            [at for at, dim in enumerate(left) if dim not in out],
+            [at for at, dim in enumerate(left) if dim in out and dim in right],
+        )
+    dims = re.findall(r"\[([\d, ]*)\]", _said(operation, "dimension_numbers"))
+    if not dims:
+        return [0 if "true" in _said(operation, "transpose_lhs") else 1], []
+    contracted, batched = ([int(dim) for dim in re.findall(r"\d+", dims[at])] for at in (0, 5))
+    return contracted, batched
+
+
+def _answer(data: bytes) -> dict[str, Any]:
+    return _read_kernel(data[1:]) if data.startswith(KERNEL) else _read_module(data)
+
+
+def _read_kernel(body: bytes) -> dict[str, Any]:
+    try:
+        from jaxlib.mlir import ir
+        from jaxlib.mlir._mlir_libs import _tpu_ext
+    except ImportError as error:
+        return {"missing": str(error)}
+    _bound()
+    try:
+        return worked(ir, _tpu_ext, body)
+    except Exception as error:
+        return {"error": str(error) or type(error).__name__}
+
+
+def _read_module(data: bytes) -> dict[str, str]:
     try:
         from jaxlib import xla_client
 
