@@ -1,6 +1,6 @@
 """The bodies of Pallas kernels, as far as they can be read: what their operations are, and cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
 from tpusim.xla.attributes import kernel_config, target
@@ -9,6 +9,7 @@ from tpusim.xla.dots import PASSES, Product, multiplied
 from tpusim.xla.inside import Tally
 from tpusim.xla.module import Body, Computation, Instruction, Products
 from tpusim.xla.opcodes import KERNELS, weight
+from tpusim.xla.shapes import Shape
 
 SECONDS = 20.0
 """How long the bodies of a module may take, all together: one takes milliseconds."""
@@ -35,9 +36,28 @@ def bodies(computations: Iterable[Computation], parser: Parser) -> dict[str, Bod
         left = until - monotonic()
         answer = parser.worked(text, left) if left > 0 else None
         if answer is not None:
-            products = tuple(Products(*each) for each in answer["products"])
-            found[text] = Body(products, answer["operations"], answer["once"])
+            products = tuple(Products(*each) for each in answer.pop("products"))
+            found[text] = Body(products, moved=tuple(answer.pop("moved")), **answer)
     return found
+
+
+def moved_bytes(
+    body: Body, operands: Sequence[Shape], results: Sequence[Shape]
+) -> tuple[float, float]:  # fmt: skip
+    """Bytes that cross HBM: what is read of operands and written of results.
+
+    What comes in blocks crosses a block at a time, as often as it is taken; all else once, as
+    numbers that are there before the grid begins (they are the first operands) or what the kernel
+    fetches itself.
+    """
+    shapes = [*operands, *results]
+    before = len(shapes) - len(body.moved)
+    moved = [None] * before + [*body.moved] if before >= 0 else [None] * len(shapes)
+    crossing = [
+        shape.hbm_bytes * (1.0 if elements is None else elements / max(shape.elements, 1))
+        for shape, elements in zip(shapes, moved, strict=True)
+    ]
+    return sum(crossing[: len(operands)]), sum(crossing[len(operands) :])
 
 
 def tally_of(body: Body) -> Tally:

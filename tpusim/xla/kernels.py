@@ -19,7 +19,7 @@ from tpusim.xla.attention import (
     useful_flops,
 )
 from tpusim.xla.attributes import kernel_config, op_name, target
-from tpusim.xla.bodies import body_of, tally_of
+from tpusim.xla.bodies import body_of, moved_bytes, tally_of
 from tpusim.xla.dots import dtype_name
 from tpusim.xla.masked import EVEN
 from tpusim.xla.module import Computation, Instruction, Module
@@ -61,9 +61,7 @@ def kernel(
         return Kernel(work, useful_flops(instruction, work), mask.note)
     found = _grouped(instruction, floats(operands), written) if _GROUPED.search(name) else None
     return (
-        found
-        or _by_body(module, instruction, read, written)
-        or _estimated(instruction, read, written)
+        found or _by_body(module, instruction, operands) or _estimated(instruction, read, written)
     )
 
 
@@ -127,12 +125,13 @@ def _grouped(
 
 
 def _by_body(
-    module: Module, instruction: Instruction, read: float, written: float
+    module: Module, instruction: Instruction, operands: Sequence[Shape]
 ) -> Kernel | None:  # fmt: skip
-    """By what its body does; operands and results cross HBM once, however often it takes blocks."""
+    """By what its body does."""
     body = module.bodies.get(body_of(instruction))
     if body is None:
         return None
+    read, written = moved_bytes(body, operands, instruction.arrays)
     tally = tally_of(body)
     note = BY_BODY + (", with loops counted once whose trips are not constant" if body.once else "")
     return Kernel(tally.work(read, written, 0), tally.flops, note)

@@ -105,12 +105,14 @@ class Body:
     """What the body of a Pallas kernel does, in all places of its grid.
 
     operations: elements by the operation on them. once: whether a loop counts once, as its trips
-    are not constant.
+    are not constant. moved: elements of the blocks that it takes of each operand that comes in
+    blocks, and of each result; None where it does not come in such.
     """
 
     products: tuple[Products, ...]
     operations: Mapping[str, int]
     once: bool = False
+    moved: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,11 +89,12 @@ UNREAD = ("func.call", "cf.br", "cf.cond_br", "cf.switch", "tpu.matmul_")
 
 
 def worked(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
-    """The work of a kernel's body: products, each with its count, operations, and `once`.
+    """The work of a kernel's body: products, each with its count, operations, `once`, and `moved`.
 
     ir, dialect: jaxlib's rooms of MLIR and of the TPU's own operations. A body is written in their
     stable form, which is registered nowhere: so operations are known by name. Loops and the grid
-    multiply, of branches the costliest counts. Raises ValueError for what is not understood.
+    multiply, of branches the costliest counts. moved: elements of each operand and result that its
+    blocks are, each time that one is taken. Raises ValueError for what is not understood.
     """
     context = ir.Context()
     context.allow_unregistered_dialects = True
@@ -103,13 +104,18 @@ def worked(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
     kernel = next((each for each in functions if GRID in each.attributes), functions[0])
     if "<tc>" not in _said(kernel, "tpu.core_type", "<tc>"):
         raise ValueError("it is no kernel of the TensorCore")
-    grid = _array(kernel, GRID)
+    grid = _numbers(_said(kernel, GRID))
     found = _Work(once=any(size < 0 for size in grid))
     found.add(_inside(kernel), prod(size for size in grid if size >= 0))
-    if max(found.size) > MOST:
-        raise ValueError("it does more than any kernel")
     products = [[count, *product] for product, count in found.products.items()]
-    return {"products": products, "operations": found.operations, "once": found.once}
+    named = {_said(each, "sym_name").strip('"'): each for each in functions}
+    windows = kernel.attributes.get("window_params", ())
+    moved = [_moved(window, named, grid) for window in windows]
+    if max(*found.size, *(each or 0 for each in moved), 0) > MOST:
+        raise ValueError("it does more than any kernel")
+    return {
+        "products": products, "operations": found.operations, "once": found.once, "moved": moved,
+    }  # fmt: skip
 
 
 GRID = "iteration_bounds"
@@ -124,15 +130,45 @@ def _said(operation: Any, key: str, missing: str = "") -> str:
     return str(found[key]) if key in found else missing
 
 
-def _array(operation: Any, key: str) -> list[int]:
-    """Of `array<i64: 8, 2>`: 8 and 2; nothing where it is not given."""
-    numbers = _said(operation, key).partition(":")[2]
-    return [int(number) for number in re.findall(r"-?\d+", numbers)]
+def _numbers(array: str) -> list[int]:
+    """Of `array<i64: 8, 2>`: 8 and 2."""
+    return [int(number) for number in re.findall(r"-?\d+", array.partition(":")[2])]
+
+
+def _moved(window: Any, functions: dict[str, Any], grid: list[int]) -> int | None:
+    """Elements of all blocks that a window takes, one after the other; None where it has none.
+
+    A block is taken anew where its place is not that of the iteration before: so as often as the
+    innermost dimension of the grid turns that the place is made from.
+    """
+    if "window_bounds" not in window or "transform_indices" not in window:
+        return None
+    place = functions[str(window["transform_indices"]).removeprefix("@")]
+    turning = [at for at in _made_from(place) if at < len(grid) and grid[at] > 1]
+    block = prod(_numbers(str(window["window_bounds"])))
+    return block * prod(max(size, 1) for size in grid[: max(turning, default=-1) + 1])
+
+
+def _made_from(function: Any) -> set[int]:
+    """The numbers of the arguments that a function of one block makes its results from."""
+    operations = list(function.regions[0].blocks[0].operations)
+    asked, found = list(operations[-1].operands), set()
+    seen: set[Any] = set()
+    while asked:
+        value = asked.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if hasattr(value.owner, "operands"):
+            asked += value.owner.operands
+        else:
+            found.add(int(value.arg_number))
+    return found
 
 
 def _sends(transfer: Any) -> bool:
     """Whether a transfer goes to another chip: only such a one has a semaphore at its source."""
-    return sum(_array(transfer, "operandSegmentSizes")[1:2]) > 0
+    return sum(_numbers(_said(transfer, "operandSegmentSizes"))[1:2]) > 0
 
 
 def _inside(operation: Any) -> _Work:

@@ -113,13 +113,13 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
     parts = shares(module, instruction, operands, tally)
     groups = masked(instruction, tally)
     read = sum(
-        part * _hbm(shape)
+        part * shape.hbm_bytes
         for part, operand in zip(parts, operands, strict=False)
         for shape in operand.arrays
     )
     made = written(module, computation, instruction.name)
     write = sum(
-        part * _hbm(shape) for part, shape in zip(made, instruction.arrays, strict=True)
+        part * shape.hbm_bytes for part, shape in zip(made, instruction.arrays, strict=True)
     )  # fmt: skip
     if instruction.opcode == "custom-call" and target(instruction) in KERNELS:
         found = _kernel(module, instruction, operands, write)
@@ -136,10 +136,10 @@ def _kernel(
     module: Module, instruction: Instruction, operands: list[Instruction], write: float
 ) -> InstructionWork:
     shapes = [shape for operand in operands for shape in operand.arrays]
-    made = kernel(module, instruction, shapes, sum(map(_hbm, shapes)), write)
+    made = kernel(module, instruction, shapes, sum(shape.hbm_bytes for shape in shapes), write)
     return InstructionWork(
         model=made.work, cycles=None, flops=made.flops,
-        read_bytes=float(made.work.read_bytes), write_bytes=write,
+        read_bytes=float(made.work.read_bytes), write_bytes=float(made.work.write_bytes),
         understood=made.understood, note=made.note,
     )  # fmt: skip
 
@@ -155,10 +155,6 @@ def _plain(tally: Tally, read: float, write: float, stored: float, assumed: str)
 def _cycles(instruction: Instruction) -> int | None:
     found = estimated_cycles(instruction)
     return found if found is not None and found < LONGEST else None
-
-
-def _hbm(shape: Shape) -> float:
-    return shape.padded_bytes if shape.space == HBM else 0.0
 
 
 def _arrays(instruction: Instruction) -> tuple[Shape, ...]:

@@ -81,6 +81,50 @@ def test_products_are_those_of_the_blocks(
     assert ("counted once" in found.note) is (file == "dynamic_v5e")
 
 
+def test_blocks_cross_hbm_each_time_that_they_are_taken(parser: Parser) -> None:
+    """In the order of the grid, M by N by K: X once for each of two columns, Y for eight rows."""
+    found = work_of(text_of("tiled_v5e"), parser)
+    assert found.read_bytes == 2 * (2 * M * K + 8 * K * N)
+    assert found.write_bytes == 2 * M * N
+    found = work_of(text_of("looped_v6e"), parser)
+    assert (found.read_bytes, found.write_bytes) == (2 * (M * K + K * N), 4 * M * N)
+
+
+PLACE = """
+"stable_mosaic.func.func"() ({
+^bb0(%i: i32, %j: i32, %table: memref<4xi32>):
+  %c = "stable_mosaic.arith.constant"() {value = 0 : i32} : () -> i32
+  %at = "stable_mosaic.arith.index_cast"(%i) : (i32) -> index
+  %given = "stable_mosaic.memref.load"(%table, %at) : (memref<4xi32>, index) -> i32
+  "stable_mosaic.func.return"(WHERE) : (i32, i32) -> ()
+}) {sym_name = "place"} : () -> ()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "grid", "blocks"),
+    [
+        ("%c, %c", (4, 3), 1),
+        ("%i, %c", (4, 3), 4),
+        ("%c, %j", (4, 3), 12),
+        ("%j, %i", (4, 3), 12),
+        ("%i, %j", (4, 1), 4),
+        ("%given, %c", (4, 3), 4),
+    ],
+)
+def test_a_block_is_taken_as_often_as_its_place_turns(
+    where: str, grid: tuple[int, int], blocks: int, parser: Parser
+) -> None:
+    window = "{transform_indices = @place, window_bounds = array<i64: 8, 128>}"
+    bounds = f", iteration_bounds = array<i64: {grid[0]}, {grid[1]}>"
+    body = by_hand(ADD, f"{bounds}, window_params = [{window}, {{}}]")
+    found = parser.worked(
+        base64.b64encode(body + PLACE.replace("WHERE", where).encode()).decode(), 9
+    )
+    assert found is not None
+    assert found["moved"] == [blocks * 8 * 128, None]
+
+
 def test_a_kernel_without_products_is_vector_work(parser: Parser) -> None:
     """A maximum, a difference, an exponential of 6, a sum and a quotient of 2 an element."""
     found = work_of(text_of("softmax_v5e"), parser)
@@ -260,7 +304,7 @@ def test_broken_bodies_never_crash_or_hang(parser: Parser) -> None:
         answer = parser.worked(body, 5.0)
         longest = max(longest, monotonic() - began)
         found[answer is not None] += 1
-        assert answer is None or set(answer) == {"products", "operations", "once"}
+        assert answer is None or set(answer) == {"products", "operations", "once", "moved"}
     assert min(found[True], found[False]) > BROKEN / 50
     assert longest < 4.0, "none needs the time limit"
 
