@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import prod
 from typing import Any, BinaryIO
 
@@ -63,7 +64,7 @@ class _Work:
     """
 
     products: Counter[tuple[Any, ...]] = field(default_factory=Counter)
-    operations: Counter[str] = field(default_factory=Counter)
+    operations: dict[str, Fraction] = field(default_factory=dict)
     once: bool = False
 
     def add(self, other: "_Work", times: int = 1) -> None:
@@ -71,18 +72,24 @@ class _Work:
         for product, count in other.products.items():
             self.products[product] += times * count
         for name, elements in other.operations.items():
-            self.operations[name] += times * elements
+            self.operations[name] = self.operations.get(name, Fraction()) + times * elements
         self.once |= other.once
 
+    def seldom(self, places: int) -> None:
+        """Counts its operations in one of so many places; products count in all."""
+        self.operations = {name: each / places for name, each in self.operations.items()}
+
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, float]:
         """Multiplications, and elements of all operations."""
         done = (count * prod(product[:4]) for product, count in self.products.items())
-        return sum(done), sum(self.operations.values())
+        return sum(done), float(sum(self.operations.values()))
 
 
 MOST = 2**80
 """More multiplications, or elements, than any kernel has."""
+
+PRODUCTS = ("tpu.matmul", "vector.contract")
 
 UNREAD = ("func.call", "cf.br", "cf.cond_br", "cf.switch", "tpu.matmul_")
 """What operations begin with that do work elsewhere, jump, or multiply piece by piece."""
@@ -106,7 +113,7 @@ def worked(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
         raise ValueError("it is no kernel of the TensorCore")
     grid = _numbers(_said(kernel, GRID))
     found = _Work(once=any(size < 0 for size in grid))
-    found.add(_inside(kernel), prod(size for size in grid if size >= 0))
+    found.add(_inside(kernel, grid), prod(size for size in grid if size >= 0))
     products = [[count, *product] for product, count in found.products.items()]
     named = {_said(each, "sym_name").strip('"'): each for each in functions}
     windows = kernel.attributes.get("window_params", ())
@@ -114,7 +121,8 @@ def worked(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
     if max(*found.size, *(each or 0 for each in moved), 0) > MOST:
         raise ValueError("it does more than any kernel")
     return {
-        "products": products, "operations": found.operations, "once": found.once, "moved": moved,
+        "products": products, "once": found.once, "moved": moved,
+        "operations": {name: round(each) for name, each in found.operations.items()},
     }  # fmt: skip
 
 
@@ -171,39 +179,78 @@ def _sends(transfer: Any) -> bool:
     return sum(_numbers(_said(transfer, "operandSegmentSizes"))[1:2]) > 0
 
 
-def _inside(operation: Any) -> _Work:
+def _inside(operation: Any, grid: list[int]) -> _Work:
     """What all regions of an operation do, once."""
     found = _Work()
     for region in operation.regions:
-        found.add(_region(region))
+        found.add(_region(region, grid))
     return found
 
 
-def _region(region: Any) -> _Work:
+def _region(region: Any, grid: list[int]) -> _Work:
     found = _Work()
     for block in region.blocks:
         for each in block.operations:
-            _count(each.operation, found)
+            _count(each.operation, found, grid)
     return found
 
 
-def _count(operation: Any, work: _Work) -> None:
+def _count(operation: Any, work: _Work, grid: list[int]) -> None:
     """Adds what an operation does."""
     name = _name(operation)
     if name in ("scf.if", "scf.index_switch"):
-        work.add(max(map(_region, operation.regions), key=lambda branch: branch.size))
+        branches = [_region(region, grid) for region in operation.regions]
+        if name == "scf.if":
+            branches[0].seldom(_places(operation.operands[0], grid))
+        work.add(max(branches, key=lambda branch: branch.size))
     elif name in ("scf.for", "scf.while"):
         trips = _trips(operation) if name == "scf.for" else None
-        work.add(_inside(operation), int(not _rest(operation)) if trips is None else trips)
+        once = 0 if name == "scf.for" and _rest(operation) else 1
+        work.add(_inside(operation, grid), once if trips is None else trips)
         work.once |= trips is None
-    elif name in ("tpu.matmul", "vector.contract"):
+    elif name in PRODUCTS:
         work.products[_product(operation)] += 1
+    elif name in SUMS and any(map(_is_product, operation.operands)):
+        return
     elif name.startswith(UNREAD) or (name == "tpu.enqueue_dma" and _sends(operation)):
         raise ValueError(f"{name} is not understood")
     elif len(operation.regions):
-        work.add(_inside(operation))
+        work.add(_inside(operation, grid))
     else:
-        work.operations[name] += max(map(prod, map(_dims, _vectors(operation))), default=0)
+        elements = max(map(prod, map(_dims, _vectors(operation))), default=0)
+        work.operations[name] = work.operations.get(name, Fraction()) + elements
+
+
+SUMS = ("arith.addf", "arith.addi")
+"""What a product is added to its sum by. It counts with the product, as the same sum does in a
+product of the compiler's own, over the parts of what is contracted."""
+
+
+def _is_product(value: Any) -> bool:
+    return hasattr(value.owner, "operands") and _name(value.owner) in PRODUCTS
+
+
+def _places(condition: Any, grid: list[int], depth: int = 0) -> int:
+    """Of how many iterations one fulfils a condition, such as that it is the first or the last."""
+    made = condition.owner
+    name = _name(made) if hasattr(made, "operands") and depth <= DEEPEST else ""
+    if name == "arith.extui":
+        return _places(made.operands[0], grid, depth + 1)
+    if name == "arith.andi":
+        return prod(_places(each, grid, depth + 1) for each in made.operands)
+    if name != "arith.cmpi" or _number(made.operands[1]) is None:
+        return 1
+    left, predicate = made.operands[0], int(made.attributes["predicate"])
+    if predicate == NOT_EQUAL and _number(made.operands[1]) == 0:
+        return _places(left, grid, depth + 1)
+    in_grid = not hasattr(left.owner, "operands") and _name(left.owner.owner) == "func.func"
+    if predicate != EQUAL or not in_grid:
+        return 1
+    return max(1, *grid[int(left.arg_number) :][:1])
+
+
+EQUAL, NOT_EQUAL = 0, 1
+"""Comparisons of whole numbers, as MLIR numbers them."""
 
 
 def _trips(loop: Any) -> int | None:
@@ -217,7 +264,7 @@ def _trips(loop: Any) -> int | None:
 def _rest(loop: Any) -> bool:
     """Whether it does what an unrolled loop before it leaves: it begins where that one ends."""
     uses = [(_name(use.owner), use.operand_number) for use in loop.operands[0].uses]
-    return _name(loop) == "scf.for" and ("scf.for", 1) in uses
+    return _number(loop.operands[0]) is None and ("scf.for", 1) in uses
 
 
 DEEPEST = 8

@@ -125,6 +125,53 @@ def test_a_block_is_taken_as_often_as_its_place_turns(
     assert found["moved"] == [blocks * 8 * 128, None]
 
 
+SIZED = "(vector<256x512xf32>, vector<256x512xf32>) -> vector<256x512xf32>"
+
+
+def condition(left: str, predicate: int, right: str, name: str = "c") -> str:
+    number = f"{{predicate = {predicate} : i64}} : (i32, i32) -> i1"
+    return f'%{name} = "stable_mosaic.arith.cmpi"({left}, {right}) {number}\n'
+
+
+FIRST = condition("%i", 0, "%c0")
+AGAIN = FIRST + '%w = "stable_mosaic.arith.extui"(%c) : (i1) -> i32\n'
+BOTH = condition("%i", 0, "%c0", "a") + condition("%j", 0, "%c1", "b")
+BOTH += '%c = "stable_mosaic.arith.andi"(%a, %b) : (i1, i1) -> i1\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "adds"),
+    [
+        ("", "%yes", 12),
+        (FIRST, "%c", 3),
+        (AGAIN + condition("%w", 1, "%c0", "d"), "%d", 3),
+        (BOTH, "%c", 1),
+        (condition("%i", 0, "%j"), "%c", 12),
+        (condition("%i", 2, "%c1"), "%c", 12),
+        (condition("%i", 1, "%c0"), "%c", 12),
+    ],
+)
+def test_what_is_done_at_one_place_of_the_grid_counts_there(
+    before: str, name: str, adds: int, parser: Parser
+) -> None:
+    """Vector operations; products count in all places, as they do in JAX's own trace."""
+    inside = before + branches(f"{ADD} {MATMUL}", "").replace("%yes", name)
+    found = work_of(with_body(text_of("tiled_v5e"), by_hand(inside, GRID)), parser)
+    assert isinstance(found.model, Matmul)
+    assert found.model.epilogue_flops == adds * 256 * 512
+    assert found.flops == 12 * ONE
+
+
+def test_a_product_and_the_sum_that_it_is_added_to_are_one(parser: Parser) -> None:
+    inside = f'%p = {MATMUL}\n%s = "stable_mosaic.arith.addf"(%o, %p) : {SIZED}\n'
+    more = '%t = "stable_mosaic.arith.addf"(%s, %o) : ' + SIZED
+    once, twice = (
+        work_of(with_body(text_of("tiled_v5e"), by_hand(each)), parser)
+        for each in (inside, inside + more)
+    )
+    assert (once.model.epilogue_flops, twice.model.epilogue_flops) == (0, 256 * 512)
+
+
 def test_a_kernel_without_products_is_vector_work(parser: Parser) -> None:
     """A maximum, a difference, an exponential of 6, a sum and a quotient of 2 an element."""
     found = work_of(text_of("softmax_v5e"), parser)
@@ -164,7 +211,7 @@ def by_hand(inside: str, attributes: str = "") -> bytes:
     numbers = "".join(f"{constant(f'c{n}', 'i32', str(n))} i32\n" for n in (0, 1, 3, 10))
     return f"""
     "stable_mosaic.func.func"() ({{
-    ^bb0(%i: i32, %yes: i1, %l: vector<256x128xbf16>, %r: vector<128x512xbf16>,
+    ^bb0(%i: i32, %j: i32, %yes: i1, %l: vector<256x128xbf16>, %r: vector<128x512xbf16>,
          %o: vector<256x512xf32>):
       {numbers}
       {inside}
