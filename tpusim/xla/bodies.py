@@ -11,8 +11,8 @@ from tpusim.xla.module import Body, Computation, Instruction, Products
 from tpusim.xla.opcodes import KERNELS, weight
 from tpusim.xla.shapes import Shape
 
-SECONDS = 20.0
-"""How long the bodies of a module may take, all together: one takes milliseconds."""
+SECONDS, EACH = 20.0, 5.0
+"""How long the bodies of a module may take, all together and one: it takes milliseconds."""
 
 
 def body_of(instruction: Instruction) -> str:
@@ -34,7 +34,7 @@ def bodies(computations: Iterable[Computation], parser: Parser) -> dict[str, Bod
     until = monotonic() + SECONDS
     for text in sorted(texts - {""}):
         left = until - monotonic()
-        answer = parser.worked(text, left) if left > 0 else None
+        answer = parser.worked(text, min(left, EACH)) if left > 0 else None
         if answer is not None:
             products = tuple(Products(*each) for each in answer.pop("products"))
             found[text] = Body(products, moved=tuple(answer.pop("moved")), **answer)
