@@ -153,7 +153,7 @@ def _moved(window: Any, functions: dict[str, Any], grid: list[int]) -> int | Non
         return None
     place = functions[str(window["transform_indices"]).removeprefix("@")]
     turning = [at for at in _made_from(place) if at < len(grid) and grid[at] > 1]
-    block = prod(_numbers(str(window["window_bounds"])))
+    block = prod(max(size, 0) for size in _numbers(str(window["window_bounds"])))
     return block * prod(max(size, 1) for size in grid[: max(turning, default=-1) + 1])
 
 
