@@ -72,6 +72,12 @@ def backend_config(instruction: Instruction) -> Mapping[str, Any]:
     return _object(instruction.attributes[at + 15 :]) if at >= 0 else {}
 
 
+def kernel_config(instruction: Instruction) -> Mapping[str, Any]:
+    """What a kernel says of itself: its body, and maybe its author's estimate."""
+    found = backend_config(instruction).get("custom_call_config", {})
+    return found if isinstance(found, dict) else {}
+
+
 @lru_cache(maxsize=4096)
 def _object(text: str) -> Mapping[str, Any]:
     try:

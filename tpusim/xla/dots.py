@@ -19,7 +19,7 @@ PRODUCTS = ("convolution", "dot")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _PRECISION = re.compile(r"operand_precision=\{(\w+),(\w+)\}")
-_PASSES = {"default": 1, "high": 3, "highest": 6}
+PASSES = {"default": 1, "high": 3, "highest": 6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,12 @@ def _dot(instruction: Instruction, left: Shape, right: Shape, out: Shape) -> Pro
         return Product(batch=0, m=0, k=0, n=0)
     m, n = (shape.elements // (batch * k) for shape in (left, right))
     return Product(
-        batch=batch, m=m, k=k, n=n, dtype=_dtype(left, right), passes=_passes(text, left, right)
+        batch=batch,
+        m=m,
+        k=k,
+        n=n,
+        dtype=multiplied(left.dtype, right.dtype),
+        passes=_passes(text, left, right),
     )
 
 
@@ -134,7 +139,8 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
         elif outputs:
             positions, taps = positions * outputs, taps * pairs / outputs
     return Product(
-        **sizes, groups=groups * batches, positions=positions, taps=taps, dtype=_dtype(left, right),
+        **sizes, groups=groups * batches, positions=positions, taps=taps,
+        dtype=multiplied(left.dtype, right.dtype),
         passes=_passes(text, left, right), ragged=False,
     )  # fmt: skip
 
@@ -221,10 +227,9 @@ def _windows(text: str, count: int) -> list[_Window]:
     ]  # fmt: skip
 
 
-def _dtype(left: Shape, right: Shape) -> str:
+def multiplied(*dtypes: str) -> str:
     """What the array multiplies, by the wider operand: f32 runs in passes of bf16."""
-    names = [dtype_name(shape.dtype) for shape in (left, right)]
-    return max(names, key=_WIDTHS.index)
+    return max(map(dtype_name, dtypes), key=_WIDTHS.index)
 
 
 _WIDTHS = ("int4", "fp8", "int8", "bf16", "f32")
@@ -246,4 +251,4 @@ def _passes(text: str, left: Shape, right: Shape) -> int:
     found = _PRECISION.search(text)
     if found is None or not {left.dtype, right.dtype} & {"f32", "f64"}:
         return 1
-    return max(_PASSES.get(name, 1) for name in found.groups())
+    return max(PASSES.get(name, 1) for name in found.groups())

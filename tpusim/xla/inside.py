@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2, prod
 from typing import TypeAlias
 
+from tpusim.program import Several, Vector, Work
 from tpusim.xla.attributes import called, target
 from tpusim.xla.dots import Product, product
 from tpusim.xla.module import Computation, Instruction, Module
@@ -30,6 +31,28 @@ class Tally:
     vector: float = 0.0
     products: list[Product] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
+
+    @property
+    def flops(self) -> float:
+        """Those of its products."""
+        return sum(product.flops for product in self.products)
+
+    def work(self, read: float, write: float, stored: float) -> Work:
+        """One product with all else as its epilogue, or several that share it by their FLOPs.
+
+        A group takes at least one operation for each element that it stores, wherever that lies.
+        """
+        if not self.products:
+            return Vector(read, write, max(self.vector, stored))
+        shares = [self._share(product) for product in self.products]
+        works = tuple(
+            product.work(share * read, share * write, share * self.vector)
+            for product, share in zip(self.products, shares, strict=True)
+        )
+        return works[0] if len(works) == 1 else Several(works)
+
+    def _share(self, product: Product) -> float:
+        return product.flops / self.flops if self.flops else 1 / len(self.products)
 
 
 def shares(

@@ -18,14 +18,13 @@ from tpusim.xla.attention import (
     splash_mask,
     useful_flops,
 )
-from tpusim.xla.attributes import backend_config, op_name, target
+from tpusim.xla.attributes import kernel_config, op_name, target
+from tpusim.xla.bodies import body_of, moved_bytes, tally_of
 from tpusim.xla.dots import dtype_name
 from tpusim.xla.masked import EVEN
 from tpusim.xla.module import Computation, Instruction, Module
+from tpusim.xla.opcodes import KERNELS
 from tpusim.xla.shapes import BITS, Shape
-
-TARGETS = frozenset({"tpu_custom_call", "mosaic", "mosaic_tpu"})
-"""Targets of custom calls that are Pallas kernels."""
 
 MATRIX_SIDE = 128
 """A kernel whose FLOPs would not fill a product of this size is taken for vector work."""
@@ -46,8 +45,9 @@ def kernel(
 ) -> Kernel:
     """What a Pallas kernel does: attention, grouped matmuls, or what its author estimates.
 
-    A kernel of an unknown name is as long as its estimate of FLOPs and bytes; without one, as its
-    operands and results take to pass, and then it is not understood.
+    A kernel of an unknown name is as long as its estimate of FLOPs and bytes; without one, as what
+    its body does; and where that cannot be read, as its operands and results take to pass, and then
+    it is not understood.
     """
     name = f"{instruction.name} {op_name(instruction)}".lower()
     if "paged" in name and "attention" in name:
@@ -60,7 +60,9 @@ def kernel(
         work = attention(instruction, operands, mask, read, written)
         return Kernel(work, useful_flops(instruction, work), mask.note)
     found = _grouped(instruction, floats(operands), written) if _GROUPED.search(name) else None
-    return found or _estimated(instruction, read, written)
+    return (
+        found or _by_body(module, instruction, operands) or _estimated(instruction, read, written)
+    )
 
 
 _GROUPED = re.compile(r"\bt?gmm|ragged[-_]dot(?!-metadata)")
@@ -87,7 +89,7 @@ def _forward_mask(module: Module) -> Mask:
         flash_mask(*_estimate(instruction), _shapes(computation, instruction))
         for computation in module.computations.values()
         for instruction in computation.instructions
-        if instruction.opcode == "custom-call" and target(instruction) in TARGETS
+        if instruction.opcode == "custom-call" and target(instruction) in KERNELS
     }
     masks = [mask for mask in found if mask is not None]
     return masks[0] if len(masks) == 1 else GUESSED
@@ -122,6 +124,22 @@ def _grouped(
     return Kernel(work, float(2 * groups * m * k * n), EVEN)
 
 
+def _by_body(
+    module: Module, instruction: Instruction, operands: Sequence[Shape]
+) -> Kernel | None:  # fmt: skip
+    """By what its body does; but a kernel for the metadata of groups is known by its name."""
+    body = module.bodies.get(body_of(instruction))
+    if body is None or "metadata" in instruction.name:
+        return None
+    read, written = moved_bytes(body, operands, instruction.arrays)
+    tally = tally_of(body)
+    note = BY_BODY + (", with loops counted once whose trips are not constant" if body.once else "")
+    return Kernel(tally.work(read, written, 0), tally.flops, note)
+
+
+BY_BODY = "kernel by what its body does"
+
+
 def _estimated(instruction: Instruction, read: float, written: float) -> Kernel:
     """By the estimate that the kernel's author gave; FLOPs count as those of the matrix units."""
     flops, transcendentals = _estimate(instruction)
@@ -145,8 +163,7 @@ def _estimate(instruction: Instruction) -> tuple[float, float]:
 
 
 def _given(instruction: Instruction) -> Mapping[str, Any]:
-    config = backend_config(instruction).get("custom_call_config", {})
-    found = config.get("cost_estimate", {}) if isinstance(config, dict) else {}
+    found = kernel_config(instruction).get("cost_estimate", {})
     return found if isinstance(found, dict) else {}
 
 

@@ -7,7 +7,7 @@ order of issue. What an instruction says beyond its operands stays text until so
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tpusim.xla.shapes import Shape, Shapes, arrays, parse_shape
 
@@ -84,6 +84,37 @@ Place: TypeAlias = tuple[int, ...]
 """Where an array stands in a tuple of tuples; () for what is no tuple."""
 
 
+class Products(NamedTuple):
+    """Products that a kernel's body does: so many times `batch` of [m, k] by [k, n].
+
+    left, right: dtypes of the operands, as MLIR writes them. exact: f32 is multiplied as such.
+    """
+
+    times: int
+    batch: int
+    m: int
+    k: int
+    n: int
+    left: str
+    right: str
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What the body of a Pallas kernel does, in all places of its grid.
+
+    operations: elements by the operation on them. once: whether a loop counts once, as its trips
+    are not constant. moved: elements of the blocks that it takes of each operand that comes in
+    blocks, and of each result; None where it does not come in such.
+    """
+
+    products: tuple[Products, ...]
+    operations: Mapping[str, int]
+    once: bool = False
+    moved: tuple[int | None, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
     """An HLO module of one device of `devices` that run it.
@@ -91,7 +122,8 @@ class Module:
     scheduled: whether the order of instructions is the order of issue. devices: partitions times
     replicas, each of which runs all partitions.
     replicas. aliases: of an output, by its place in the result, the number of the parameter whose
-    memory it takes, and the place in that. notes: sentences on what the reader should know.
+    memory it takes, and the place in that. notes: sentences on what the reader should know. bodies:
+    of kernels, by their text in base64; without those that cannot be read.
     """
 
     name: str
@@ -103,6 +135,7 @@ class Module:
     replicas: int = 1
     aliases: Mapping[Place, tuple[int, Place]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    bodies: Mapping[str, Body] = field(default_factory=dict)
 
     @property
     def main(self) -> Computation:

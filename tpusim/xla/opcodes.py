@@ -39,6 +39,9 @@ FREE_TARGETS = frozenset({
 })  # fmt: skip
 """Custom calls of the TPU compiler that are marks, and no work."""
 
+KERNELS = frozenset({"tpu_custom_call", "mosaic", "mosaic_tpu"})
+"""Targets of custom calls that are Pallas kernels."""
+
 TARGET_WEIGHTS = {"TopK": 8.0, "PartialReduce": 2.0}
 """Custom calls that the vector unit runs, with operations an element of their first operand."""
 

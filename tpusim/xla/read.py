@@ -1,8 +1,10 @@
 """HLO as modules: what `tpusim.xla.parser` found, checked and put into classes."""
 
 import re
+from dataclasses import replace
 
 from tpusim.errors import FileError, blame
+from tpusim.xla.bodies import bodies
 from tpusim.xla.check import UNSCHEDULED, check_calls, check_platform, check_shapes, in_order
 from tpusim.xla.child import Parser
 from tpusim.xla.files import request, unzipped
@@ -25,12 +27,17 @@ def read_module(
         asked = request(split_header(unzipped(data))[1])
         if parser is None:
             with Parser() as own:
-                module = module_from(**own.parse(asked))
+                module = _read(asked, own)
         else:
-            module = module_from(**parser.parse(asked))
+            module = _read(asked, parser)
         if not any_compiler:
             check_platform(module)
         return module
+
+
+def _read(asked: bytes, parser: Parser) -> Module:
+    module = module_from(**parser.parse(asked))
+    return replace(module, bodies=bodies(module.computations.values(), parser))
 
 
 def module_from(name: str, text: str) -> Module:

@@ -54,6 +54,11 @@ class Shape:
             sizes[at] = -(-sizes[at] // size) * size
         return prod(sizes) * BITS.get(self.dtype, 32) / 8
 
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes that it takes in HBM; none where it lies on the chip or the host."""
+        return self.padded_bytes if self.space == HBM else 0.0
+
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 

@@ -7,12 +7,11 @@ from typing import Literal
 from tpusim.hardware.chip import DTYPES
 from tpusim.program import Estimate, Several, Vector, Work, kind_of
 from tpusim.xla.attributes import estimated_cycles, target
-from tpusim.xla.dots import Product
 from tpusim.xla.inside import Tally, shares, written
-from tpusim.xla.kernels import TARGETS, kernel
+from tpusim.xla.kernels import kernel
 from tpusim.xla.masked import EVEN, masked
 from tpusim.xla.module import Computation, Instruction, Module
-from tpusim.xla.opcodes import FREE_TARGETS, PASSIVE
+from tpusim.xla.opcodes import FREE_TARGETS, KERNELS, PASSIVE
 from tpusim.xla.shapes import HBM, Shape
 
 Costs = Literal["compiler", "model"]
@@ -114,15 +113,15 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
     parts = shares(module, instruction, operands, tally)
     groups = masked(instruction, tally)
     read = sum(
-        part * _hbm(shape)
+        part * shape.hbm_bytes
         for part, operand in zip(parts, operands, strict=False)
         for shape in operand.arrays
     )
     made = written(module, computation, instruction.name)
     write = sum(
-        part * _hbm(shape) for part, shape in zip(made, instruction.arrays, strict=True)
+        part * shape.hbm_bytes for part, shape in zip(made, instruction.arrays, strict=True)
     )  # fmt: skip
-    if instruction.opcode == "custom-call" and target(instruction) in TARGETS:
+    if instruction.opcode == "custom-call" and target(instruction) in KERNELS:
         found = _kernel(module, instruction, operands, write)
     else:
         stored = sum(
@@ -137,49 +136,25 @@ def _kernel(
     module: Module, instruction: Instruction, operands: list[Instruction], write: float
 ) -> InstructionWork:
     shapes = [shape for operand in operands for shape in operand.arrays]
-    made = kernel(module, instruction, shapes, sum(map(_hbm, shapes)), write)
+    made = kernel(module, instruction, shapes, sum(shape.hbm_bytes for shape in shapes), write)
     return InstructionWork(
         model=made.work, cycles=None, flops=made.flops,
-        read_bytes=float(made.work.read_bytes), write_bytes=write,
+        read_bytes=float(made.work.read_bytes), write_bytes=float(made.work.write_bytes),
         understood=made.understood, note=made.note,
     )  # fmt: skip
 
 
 def _plain(tally: Tally, read: float, write: float, stored: float, assumed: str) -> InstructionWork:
-    work = _model(tally, read, write, stored)
     return InstructionWork(
-        model=work, cycles=None, flops=sum(product.flops for product in tally.products),
+        model=tally.work(read, write, stored), cycles=None, flops=tally.flops,
         read_bytes=read, write_bytes=write,
         understood=not tally.strange, note="; ".join(sorted(set(tally.strange))) or assumed,
     )  # fmt: skip
 
 
-def _model(tally: Tally, read: float, write: float, stored: float) -> Work:
-    """One product with all else as its epilogue, or several that share it by their FLOPs.
-
-    A group takes at least one operation for each element that it stores, wherever that lies.
-    """
-    if not tally.products:
-        return Vector(read, write, max(tally.vector, stored))
-    total = sum(product.flops for product in tally.products)
-    works = tuple(
-        product.work(share * read, share * write, share * tally.vector)
-        for product, share in ((p, _share(p, total, len(tally.products))) for p in tally.products)
-    )
-    return works[0] if len(works) == 1 else Several(works)
-
-
-def _share(product: Product, total: float, count: int) -> float:
-    return product.flops / total if total else 1 / count
-
-
 def _cycles(instruction: Instruction) -> int | None:
     found = estimated_cycles(instruction)
     return found if found is not None and found < LONGEST else None
-
-
-def _hbm(shape: Shape) -> float:
-    return shape.padded_bytes if shape.space == HBM else 0.0
 
 
 def _arrays(instruction: Instruction) -> tuple[Shape, ...]:
