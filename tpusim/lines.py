@@ -69,15 +69,20 @@ class Lines:
     sourced: bool
 
     def __str__(self) -> str:
-        what = "lines of your code" if self.sourced else "scopes"
         shown = self.rows[:SHOWN]
         rest = sum(row.seconds for row in self.rows[SHOWN:])
-        most = f"the {len(shown)} most expensive of {len(self.rows):,}"
-        head = f"lines       {most if rest else f'all {len(shown)}'} {what}"
-        tail = f"; the others take {rest / self.step_s:.1%} together" if rest else ""
+        tail = f"; the others take {rest / self.step_s:.1%} together" if self.rows[SHOWN:] else ""
         heads = ("line" if self.sourced else "scope", "time", "share", "what it does")
         cells = [heads, *(cells for row in shown for cells in self._opened(row))]
-        return "\n".join([f"{head}{tail}", *aligned(cells, left=1)])
+        head = f"lines       {self._counted()}{tail}"
+        return "\n".join([head, *aligned(cells, left=1)])
+
+    def _counted(self) -> str:
+        """Which lines the table shows."""
+        what = ("line{} of your code" if self.sourced else "scope{}").format
+        if len(self.rows) > SHOWN:
+            return f"the {SHOWN} most expensive of {len(self.rows):,} {what('s')}"
+        return f"all {len(self.rows)} {what('s')}" if len(self.rows) > 1 else f"the one {what('')}"
 
     def _opened(self, row: Line) -> Iterator[tuple[str, ...]]:
         """A line, and where it takes much of the step, the lines of packages beneath it."""

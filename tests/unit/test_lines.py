@@ -74,6 +74,13 @@ def test_the_table_fits_its_width() -> None:
     assert "model.py:12" in text.splitlines()[2]
 
 
+def test_one_line_is_not_called_all_lines() -> None:
+    table = explain_lines(small_replay())
+    alone = replace(table, rows=table.rows[:1])
+    assert str(alone).startswith("lines       the one line of your code\n")
+    assert str(replace(alone, sourced=False)).startswith("lines       the one scope\n")
+
+
 def test_beneath_a_line_stand_the_lines_of_the_package_that_it_calls() -> None:
     """Six equal products, three of which are of one line of the package, and one of none."""
     calling, update = explain_lines(called_replay()).rows
