@@ -12,7 +12,6 @@ from tpusim.costs.route import (
     touched,
     weight,
 )
-from tpusim.costs.tasks import HBM
 from tpusim.errors import PlanError
 from tpusim.hardware import Topology
 from tpusim.hardware.listed import Listed
@@ -52,15 +51,14 @@ def _route(
     share = max([part * load for load in loads.values()], default=across)
     weights = {link: weight(part * load / share) for link, load in loads.items()}
     weights |= {link: weight(across * many / share) for link, many in crossing.items() if many}
-    hbm = touched(kind, found.devices)
+    links, hbm = tuple(weights.items()), touched(kind, found.devices)
     hops = passes(kind) if any(found.die) else 0
-    uses = (*weights.items(), (HBM, weight(sum(hbm) / share)))
     if (inside := found.pattern) is None:
-        return Route(share, uses, hops, added=added(kind, found.devices), text="across the die",
+        return Route(share, links, hops, added=added(kind, found.devices), text="across the die",
                      touched=hbm)  # fmt: skip
     how = Algorithm.PAIRS if kind is CollectiveKind.ALL_TO_ALL else Algorithm.RING
     return Route(
-        share, uses, inside.hops + hops,
+        share, links, inside.hops + hops,
         paths=tuple((part * nbytes, further + hops) for nbytes, further in inside.paths),
         power=inside.power, added=added(kind, found.devices), text=inside.text,
         carried=Carried(kind, how, (), topology, part, inside.hops, listed), touched=hbm,

@@ -85,7 +85,7 @@ class Carried:
 class Route:
     """A collective over a group, by byte of its tensor on one device.
 
-    share: bytes on each link of weight `WHOLE`. uses: link class and weight. hops: links crossed
+    share: bytes on each link of weight `WHOLE`. links: link class and weight. hops: links crossed
     one after another. paths: bytes and hops of other ways through it on ICI, which may take longer,
     and the `power` that joins them (see `network.Pattern`). added: bytes that are added up, `after`
     the transfers or beside them. launched: false for a group of one, which does nothing. text: the
@@ -94,7 +94,7 @@ class Route:
     """
 
     share: float
-    uses: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, int], ...]
     hops: int
     paths: tuple[tuple[float, int], ...] = ()
     power: float = inf
@@ -106,6 +106,12 @@ class Route:
     touched: tuple[float, float] = (0.0, 0.0)
     summed: float = sum(ADDED_BYTES)
 
+    @property
+    def uses(self) -> tuple[tuple[str, int], ...]:
+        """What it draws on, with weights: its links, and HBM for the bytes touched there."""
+        drawn = sum(self.touched)
+        return (*self.links, (HBM, weight(drawn / self.share))) if drawn else self.links
+
     def lying(self, hbm: tuple[float, float]) -> "Route":
         """The route where only these shares of operand and result are in HBM.
 
@@ -113,13 +119,11 @@ class Route:
         """
         if not self.launched or hbm == (1.0, 1.0):
             return self
-        drawn = sum(map(mul, hbm, self.touched))
-        links = tuple(use for use in self.uses if use[0] != HBM)
-        uses = (*links, (HBM, weight(drawn / self.share))) if drawn else links
-        return replace(self, uses=uses, summed=sum(map(mul, hbm, ADDED_BYTES)))
+        operand, result = map(mul, hbm, self.touched)
+        return replace(self, touched=(operand, result), summed=sum(map(mul, hbm, ADDED_BYTES)))
 
 
-NOTHING = Route(share=0.0, uses=(), hops=0, launched=False, text="nothing")
+NOTHING = Route(share=0.0, links=(), hops=0, launched=False, text="nothing")
 
 
 def route(
@@ -155,10 +159,9 @@ def _over_die(kind: CollectiveKind, text: str) -> Route:
     """
     whole = kind in (CollectiveKind.PERMUTE, CollectiveKind.BROADCAST)
     share = 1.0 if whole else die_bytes(kind)
-    hbm = touched(kind, 2)
-    uses = (*((link, WHOLE) for link in DIE_LINKS), (HBM, weight(sum(hbm) / share)))
-    return Route(share, uses, passes(kind), added=added(kind, 2), text=f"{text}across the die",
-                 touched=hbm)  # fmt: skip
+    links = tuple((link, WHOLE) for link in DIE_LINKS)
+    return Route(share, links, passes(kind), added=added(kind, 2), text=f"{text}across the die",
+                 touched=touched(kind, 2))  # fmt: skip
 
 
 def _over_torus(
@@ -178,12 +181,12 @@ def _over_torus(
         hops = passes(kind)
         text += "each device for itself, " if apart else "and across the die, "
     after = how is Algorithm.ND and kind in REDUCTIONS
-    hbm = touched(kind, devices, after)
     return Route(
-        share, (*weights.items(), (HBM, weight(sum(hbm) / share))), found.hops + hops,
+        share, tuple(weights.items()), found.hops + hops,
         paths=tuple((part * nbytes, further + hops) for nbytes, further in found.paths),
         power=found.power, added=added(kind, devices), after=after, text=text + found.text,
-        carried=Carried(kind, how, torus, topology, part, found.hops), touched=hbm,
+        carried=Carried(kind, how, torus, topology, part, found.hops),
+        touched=touched(kind, devices, after),
     )  # fmt: skip
 
 
@@ -199,9 +202,8 @@ def shift_route(spans: Sequence[Span], topology: Topology, backward: bool, close
     links, hops = shift(torus, topology, backward, closed) if torus else ((), 0)
     share = max((load for _, load in links), default=1.0)
     weights |= {link: weight(load / share) for link, load in links}
-    hbm = touched(CollectiveKind.PERMUTE, 2)
-    uses = (*weights.items(), (HBM, weight(sum(hbm) / share)))
-    return Route(share, uses, max(hops, 1), text="to the next", touched=hbm)
+    return Route(share, tuple(weights.items()), max(hops, 1), text="to the next",
+                 touched=touched(CollectiveKind.PERMUTE, 2))  # fmt: skip
 
 
 def dcn_route(
@@ -214,9 +216,9 @@ def dcn_route(
     """
     if slices == 1:
         return NOTHING
-    share, hbm = received(kind, slices), touched(kind, slices)
-    uses = (*((link, WHOLE) for link in links), (HBM, weight(sum(hbm) / share)))
-    return Route(share, uses, hops=0, text=f"send and receive, {slices} slices", touched=hbm)
+    drawn = tuple((link, WHOLE) for link in links)
+    return Route(received(kind, slices), drawn, hops=0, text=f"send and receive, {slices} slices",
+                 touched=touched(kind, slices))  # fmt: skip
 
 
 def passes(kind: CollectiveKind) -> int:

@@ -47,9 +47,9 @@ class Places:
         stack = self._stack(instruction)
         if around is not None and stack and all(map(_foreign, stack)):
             stack = (*stack, *self._stack(around))
-        for at, frame in enumerate(stack):
-            if not _foreign(frame):
-                return CodeOrigin(str(frame), self._library(stack[:at]))
+        at = _own(stack)
+        if at is not None:
+            return CodeOrigin(str(stack[at]), self._library(stack[:at]))
         if stack:
             return CodeOrigin(str(stack[0]))
         return CodeOrigin(_without_stack(instruction))
@@ -78,9 +78,14 @@ class Places:
 def name_and_line(frames: Frames, instruction: Instruction) -> str:
     """What a note calls an instruction: its name, and the user's line where that is known."""
     stack = frames.get(frame_number(instruction), ())
-    own = next((frame for frame in stack if not _foreign(frame)), None)
-    line = str(own) if own else _without_stack(instruction)
+    at = _own(stack)
+    line = _without_stack(instruction) if at is None else str(stack[at])
     return f"{instruction.name} ({line})" if line else instruction.name
+
+
+def _own(stack: Sequence[Frame]) -> int | None:
+    """The place in a stack of the innermost frame in the user's own code."""
+    return next((at for at, frame in enumerate(stack) if not _foreign(frame)), None)
 
 
 def _without_stack(instruction: Instruction) -> str:
