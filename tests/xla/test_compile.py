@@ -133,6 +133,22 @@ def test_options_of_the_compiler_make_another_program() -> None:
     assert times[1] < 0.85 * times[0]
 
 
+def test_options_of_a_jitted_function_are_the_program_s() -> None:
+    wide = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16)
+    option = {"xla_tpu_scoped_vmem_limit_kib": "98304"}
+    plain, jitted, given = (
+        ts.xla.compile(fn, wide, wide, slice="v6e:1x1", **more)
+        for fn, more in (
+            (jax.jit(jnp.matmul), {}),
+            (jax.jit(jnp.matmul, compiler_options=option), {}),
+            (jnp.matmul, {"compiler_options": option}),
+        )
+    )
+    assert (plain.from_cache, jitted.from_cache) == (False, False)
+    assert plain.flags == ()
+    assert jitted.flags == given.flags == ("--xla_tpu_scoped_vmem_limit_kib=98304",)
+
+
 def test_a_broken_entry_is_compiled_again(tmp_path: Path) -> None:
     first = compiled()
     (entry,) = tmp_path.glob("*.hlo.gz")

@@ -15,7 +15,7 @@ from tpusim.hardware import Slice
 from tpusim.xla import cache as kept
 from tpusim.xla.compiled import Compiled, check_flops
 from tpusim.xla.jaxpr import count_flops
-from tpusim.xla.options import ENVIRONMENT, Option, check_options, flags_of
+from tpusim.xla.options import ENVIRONMENT, Option, check_options, flags_of, own_options
 from tpusim.xla.progress import progress
 from tpusim.xla.refusals import misfit, refusal
 from tpusim.xla.report import memory_report
@@ -53,7 +53,8 @@ def compile(
         function without `jax.checkpoint`, of which they are counted. With neither they are counted
         of `fn`, without what its `jax.checkpoint`s recompute.
     compiler_options: flags of XLA and libtpu for this program alone, as `jax.jit` takes them:
-        `{"xla_tpu_scoped_vmem_limit_kib": 98304}`. Those of `LIBTPU_INIT_ARGS` hold too.
+        `{"xla_tpu_scoped_vmem_limit_kib": 98304}`. Those of `LIBTPU_INIT_ARGS` hold too, and those
+        that a jitted `fn` has.
     cache: whether a program that was compiled before is read from disk (`tpusim.xla.cache`).
 
     Raises CompileError: jax or libtpu is missing, the mesh does not fill the slice, a sharding does
@@ -87,7 +88,7 @@ def compile(
         traced = jitted.trace(*abstract)
         lowered = traced.lower()
         plain = jax.jit(without_remat, **constant).trace(*abstract) if without_remat else None
-    made = _made(lowered, name, pod, grid, found, chosen, cache)
+    made = _made(lowered, name, pod, grid, found, {**own_options(traced), **chosen}, cache)
     if model_flops is None:
         model_flops = count_flops((plain or traced).jaxpr)
     return replace(made, name=name, slice=pod, model_flops=model_flops)

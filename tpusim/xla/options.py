@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tpusim.errors import CompileError
 
@@ -37,6 +37,14 @@ def check_options(options: Mapping[str, Option]) -> dict[str, Option]:
                 f"compiler_options[{name!r}] is {value!r}; write a string, a number or a bool"
             )
     return dict(sorted(options.items()))
+
+
+def own_options(traced: Any) -> dict[str, Option]:
+    """The options that a function was jitted with, of `jax.jit(fn, compiler_options=...)`.
+
+    The program before compilation does not show them; JAX keeps them with what it traced.
+    """
+    return dict(getattr(traced, "_params", {}).get("compiler_options_kvs", ()))
 
 
 def flags_of(options: Mapping[str, Option]) -> tuple[str, ...]:
