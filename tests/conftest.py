@@ -1,9 +1,40 @@
-"""Settings for all tests: hypothesis draws the same examples in every run of CI."""
+"""Settings for all tests: what runs by default, and the same examples in every run.
+
+`pytest` runs a sample of seeds, examples and cases, `pytest -m thorough` all of them (extent.py
+says which), and `pytest -m xla` what needs the TPU compiler. Any other expression is pytest's own,
+and a test that is named runs with all of its cases.
+"""
 
 import os
+from typing import Any
 
+import pytest
+from extent import ALL_EXAMPLES
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True, deadline=None)
+SELECTED = {"": "not thorough and not xla", "thorough": "thorough or not xla"}
+
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
+settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)
 settings.register_profile("dev", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    expression = config.option.markexpr
+    if not any("::" in arg for arg in config.args):
+        expression = SELECTED.get(expression, expression)
+    profile = "thorough" if expression.startswith("thorough") else "default"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+    config.option.markexpr = expression
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what a report holds besides its figures: drawing them takes two seconds."""
+
+    def write(canvas: Any, file: Any, **given: Any) -> None:
+        file.write(b"figure")
+
+    backends = "matplotlib.backends"
+    monkeypatch.setattr(f"{backends}.backend_agg.FigureCanvasAgg.print_png", write)
+    monkeypatch.setattr(f"{backends}.backend_svg.FigureCanvasSVG.print_svg", write)

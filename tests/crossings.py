@@ -8,8 +8,7 @@ import numpy as np
 
 from tpusim.costs import CostedProgram, Task, cost_program
 from tpusim.engine import run
-from tpusim.hardware import Placement, Slice, Span
-from tpusim.hardware.listed import Listed
+from tpusim.hardware import ListedGroups, Placement, Slice, Span
 from tpusim.program import Collective, CollectiveKind, Mode, Phase, Program
 
 BYTES = 64 * 2.0**20
@@ -24,11 +23,11 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 """The slices that send and those that receive."""
 
 
-def listed(pairs: Pairs) -> Listed:
+def listed(pairs: Pairs) -> ListedGroups:
     """Each device of a slice sends to its twins."""
     places = np.zeros((len(pairs), 2, 4), dtype=np.intp)
     places[..., 0] = pairs
-    return Listed.of(places, pairs=True, along=["dcn_stage"])
+    return ListedGroups.of(places, pairs=True, along=["dcn_stage"])
 
 
 def sent(*permutes: Pairs, reduced: int = 0, elsewhere: Sequence[Pairs] = ()) -> CostedProgram:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tpusim.xla.module import Module
+from tpusim.compiler.hlo.module import HloModule
 
 DATA = Path(__file__).parent / "data" / "hlo"
 REAL = DATA / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
 F32 = "f32[256,256]{1,0:T(8,128)}"
 
 
-def module_of(text: str) -> Module:
+def module_of(text: str) -> HloModule:
     """The module of some text; skips the test where jaxlib is missing."""
     pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
-    from tpusim.xla.read import read_module
+    from tpusim.compiler.hlo.read import read_module
 
     return read_module(text.encode(), any_compiler=True)
 
@@ -30,7 +30,7 @@ def main_text(main: str, before: str = "", head: str = ", is_scheduled=true") ->
     )
 
 
-def main_of(main: str, before: str = "", head: str = ", is_scheduled=true") -> Module:
+def main_of(main: str, before: str = "", head: str = ", is_scheduled=true") -> HloModule:
     """That text, read."""
     return module_of(main_text(main, before, head))
 

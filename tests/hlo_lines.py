@@ -2,12 +2,12 @@
 
 import re
 
-from tpusim.xla.module import Computation, Instruction, Module
+from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 
 _LINE = re.compile(r"(\*?)\s*(\S+) = (\(.*?\)|\S+) ([\w\-]+)\((.*?)\)(.*)")
 
 
-def module(text: str) -> Module:
+def module(text: str) -> HloModule:
     """The module of blocks such as
 
         main
@@ -17,7 +17,7 @@ def module(text: str) -> Module:
     The star marks the root, and the last block is the entry.
     """
     made = [_computation(block.strip().splitlines()) for block in text.strip().split("\n\n")]
-    return Module(
+    return HloModule(
         name="test", computations={c.name: c for c in made}, entry=made[-1].name,
         scheduled=True, devices=1,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from tpusim.costs.tasks import CostedProgram, Task, TaskSegment, Way
+from tpusim.costs import CostedProgram, MessageTask, Task, TaskSegment
 from tpusim.engine import Timeline, run
 from tpusim.program import (
     Alloc,
@@ -12,29 +12,33 @@ from tpusim.program import (
     Compute,
     Dep,
     Flops,
-    Matmul,
-    Pass,
+    MatmulWork,
+    PassKind,
     Phase,
     Program,
     Schedule,
     Segment,
     Send,
     Slot,
-    Timed,
-    Vector,
-    timed,
+    TimedSlot,
+    VectorWork,
+    slot_times,
 )
 
 PS = 1e-12
 Lasts = Callable[[int, Slot], int]
-PHASES = {Pass.FORWARD: Phase.FORWARD, Pass.BACKWARD: Phase.BACKWARD, Pass.WEIGHTS: Phase.BACKWARD}
+PHASES = {
+    PassKind.FORWARD: Phase.FORWARD,
+    PassKind.BACKWARD: Phase.BACKWARD,
+    PassKind.WEIGHTS: Phase.BACKWARD,
+}
 LINKS = (("ici:x+", 1e12), ("hbm", 1e12))
 HELD = 1000
 
 
 def kinds(forward: int, backward: int, weights: int = 0) -> Lasts:
     """Times by kind of slot, alike on all stages."""
-    times = {Pass.FORWARD: forward, Pass.BACKWARD: backward, Pass.WEIGHTS: weights}
+    times = {PassKind.FORWARD: forward, PassKind.BACKWARD: backward, PassKind.WEIGHTS: weights}
     return lambda stage, slot: times[slot.kind]
 
 
@@ -73,12 +77,12 @@ def lanes_of(schedule: Schedule, lasts: Lasts, travels: Lasts) -> tuple[CostedPr
 
 
 def lane_of(schedule: Schedule, stage: int, lasts: Lasts, travels: Lasts) -> CostedProgram:
-    last = Pass.WEIGHTS if schedule.splits else Pass.BACKWARD
+    last = PassKind.WEIGHTS if schedule.splits else PassKind.BACKWARD
     slots = {segment_of(slot): slot for slot in schedule.slots[stage]}
     segments = []
     for name, slot in slots.items():
         held = f"held.{slot.chunk}"
-        taken = (Alloc(held, HELD, "activations"),) if slot.kind is Pass.FORWARD else ()
+        taken = (Alloc(held, HELD, "activations"),) if slot.kind is PassKind.FORWARD else ()
         freed = (held,) if slot.kind is last else ()
         task = Task(
             name=name, phase=PHASES[slot.kind], label="matmul", work_s=lasts(stage, slot) * PS,
@@ -87,12 +91,14 @@ def lane_of(schedule: Schedule, stage: int, lasts: Lasts, travels: Lasts) -> Cos
         segments.append(TaskSegment(name=name, body=(task,)))
     calls = tuple(calls_of(schedule, stage))
     ways = [
-        Way(segment=name, to=to, bytes=8.0, task=_message(name, to, travels(stage, slots[name])))
+        MessageTask(
+            segment=name, to=to, bytes=8.0, task=_message(name, to, travels(stage, slots[name]))
+        )
         for name, to in dict.fromkeys((c.segment, send.to) for c in calls for send in c.sends)
     ]
     return CostedProgram(
         name=f"stage {stage}", body=calls, links=LINKS, segments=tuple(segments),
-        ways=tuple(ways),
+        messages=tuple(ways),
     )  # fmt: skip
 
 
@@ -117,7 +123,7 @@ def calls_in(timeline: Timeline) -> set[tuple[int, str, int, int]]:
     }
 
 
-def slots_in(slots: tuple[Timed, ...]) -> set[tuple[int, str, int, int]]:
+def slots_in(slots: tuple[TimedSlot, ...]) -> set[tuple[int, str, int, int]]:
     """The same of the closed form."""
     return {(each.stage, segment_of(each.slot), each.start, each.end) for each in slots}
 
@@ -126,7 +132,7 @@ def bubbles(schedule: Schedule, lasts: Lasts) -> list[int]:
     """How long each stage stands still between the start of its first slot and its last end."""
     found = []
     for stage in range(schedule.stages):
-        slots = [each for each in timed(schedule, lasts) if each.stage == stage]
+        slots = [each for each in slot_times(schedule, lasts) if each.stage == stage]
         work = sum(each.end - each.start for each in slots)
         found.append(slots[-1].end - slots[0].start - work)
     return found
@@ -134,7 +140,7 @@ def bubbles(schedule: Schedule, lasts: Lasts) -> list[int]:
 
 def idle_share(schedule: Schedule, lasts: Lasts) -> Fraction:
     """The share of the step in which a stage does not work; stages must be alike."""
-    slots = timed(schedule, lasts)
+    slots = slot_times(schedule, lasts)
     total = max(each.end for each in slots)
     return 1 - Fraction(sum(each.end - each.start for each in slots), total * schedule.stages)
 
@@ -147,7 +153,10 @@ def programs_of(schedule: Schedule, axis: str = "stage", nbytes: float = 2.0**20
         for name, slot in {segment_of(slot): slot for slot in schedule.slots[0]}.items()
     )
     update = Compute(
-        name="update", phase=Phase.OPTIMIZER, work=Vector(1e6, 1e6, 1e6), deps=(Dep("B.0 product"),)
+        name="update",
+        phase=Phase.OPTIMIZER,
+        work=VectorWork(1e6, 1e6, 1e6),
+        deps=(Dep("B.0 product"),),
     )
     return [
         Program(
@@ -165,5 +174,23 @@ def _over(calls: Iterable[Call], axis: str, nbytes: float) -> Iterator[Call]:
 
 
 def _product(name: str, phase: Phase) -> Compute:
-    work = Matmul(1, 1024, 4096, 4096, "bf16", 2e6, 2e6)
+    work = MatmulWork(1, 1024, 4096, 4096, "bf16", 2e6, 2e6)
     return Compute(name=f"{name} product", phase=phase, work=work, flops=Flops(model=10))
+
+
+def peak_alive(schedule: Schedule) -> tuple[int, ...]:
+    """Return, for each stage, the most (microbatch, chunk)s between their first and last slot.
+
+    The stage holds so many times the activations of one microbatch through one chunk.
+    """
+    return tuple(_peak(slots) for slots in schedule.slots)
+
+
+def _peak(slots: tuple[Slot, ...]) -> int:
+    last = {(slot.microbatch, slot.chunk): at for at, slot in enumerate(slots)}
+    alive = top = 0
+    for at, slot in enumerate(slots):
+        alive += slot.kind is PassKind.FORWARD
+        top = max(top, alive)
+        alive -= last[slot.microbatch, slot.chunk] == at
+    return top

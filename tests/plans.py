@@ -6,11 +6,14 @@ from typing import Any
 
 from tpusim.graph import Graph
 from tpusim.hardware import Slice, placements
+from tpusim.lowering import lower
 from tpusim.models import Transformer
-from tpusim.partition import Plan, Sizes, Template, lower, structure
-from tpusim.partition.template import Calc, Comm, body_nodes
+from tpusim.partition import PartitionedGraph, Sizes, partition_graph
+from tpusim.partition.partitioned_graph import CollectiveNode, ComputeNode, body_nodes
+from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
-from tpusim.simulation import planned_graph, simulate
+from tpusim.simulation import simulate
 
 ENCODER_480B = Transformer(
     name="bert-480b", kind="encoder", layers=64, embed=16384, mlp=131072, heads=256, kv_heads=1,
@@ -43,8 +46,8 @@ def graph_of(model: Transformer, plan: Plan) -> Graph:
     return planned_graph(model, plan)
 
 
-def template_of(model: Transformer, plan: Plan) -> Template:
-    return structure(graph_of(model, plan), plan)
+def partitioned_of(model: Transformer, plan: Plan) -> PartitionedGraph:
+    return partition_graph(graph_of(model, plan), plan)
 
 
 def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
@@ -53,24 +56,28 @@ def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
 
 def any_program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
     """The program on the first placement there is, for laws that hold on any."""
-    graph, template = graph_of(model, plan), template_of(model, plan)
-    return lower(template, graph, plan, pod, placements(pod, plan.mesh)[0])
+    graph, partitioned = graph_of(model, plan), partitioned_of(model, plan)
+    return lower(partitioned, graph, plan, pod, placements(pod, plan.mesh)[0])
 
 
 def sizes_of(model: Transformer, plan: Plan) -> Sizes:
-    return Sizes(graph_of(model, plan).sizes, plan.active_axes, plan.dtype, plan.param_dtype)
+    return Sizes(
+        graph_of(model, plan).sizes, plan.active_axes, plan.dtypes.compute, plan.dtypes.param
+    )
 
 
-def comms(template: Template) -> list[tuple[Comm, int]]:
+def comms(partitioned: PartitionedGraph) -> list[tuple[CollectiveNode, int]]:
     """The logical collectives of a step, with how often each runs."""
-    return [(node, n) for node, n in body_nodes(template.nodes) if isinstance(node, Comm)]
+    return [
+        (node, n) for node, n in body_nodes(partitioned.nodes) if isinstance(node, CollectiveNode)
+    ]
 
 
-def calcs(template: Template) -> list[tuple[Calc, int]]:
-    return [(node, n) for node, n in body_nodes(template.nodes) if isinstance(node, Calc)]
+def calcs(partitioned: PartitionedGraph) -> list[tuple[ComputeNode, int]]:
+    return [(node, n) for node, n in body_nodes(partitioned.nodes) if isinstance(node, ComputeNode)]
 
 
-def payload(comm: Comm, sizes: Sizes) -> float:
+def payload(comm: CollectiveNode, sizes: Sizes) -> float:
     """Bytes of the full tensor on one device."""
     return sizes.elements(comm.payload) * sizes.itemsize(comm.dtype)
 

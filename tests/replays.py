@@ -1,7 +1,7 @@
 """A small program as a compiler might have made it, for tests of what becomes of such."""
 
+from tpusim.base.phase import Phase
 from tpusim.hardware import Placement, Slice, placement_from
-from tpusim.phase import Phase
 from tpusim.program import (
     Alloc,
     Collective,
@@ -10,22 +10,22 @@ from tpusim.program import (
     Dep,
     Flops,
     Loop,
-    Matmul,
+    MatmulWork,
     Mode,
     Op,
     Program,
     Transfer,
     TransferKind,
-    Vector,
-    Wait,
+    VectorWork,
+    WaitOp,
 )
-from tpusim.replay import replayed
-from tpusim.replay_result import Origin, ReplayResult
+from tpusim.results.replay_result import ProgramOrigin, ReplayResult
+from tpusim.simulation.program_run import replay_program
 
 MIB = 2**20
 POD = Slice("v5e", "4x4")
 MESH = {"fsdp": 4, "tensor": 4}
-ORIGIN = Origin(
+ORIGIN = ProgramOrigin(
     name="train_step", versions=(("jax", "0.10.2"), ("libtpu", "0.0.42.1")), seconds=12.5
 )
 UNKNOWN = "custom-call.9"
@@ -37,7 +37,7 @@ def product(name: str, phase: Phase, source: str, **more: object) -> Compute:
     kind = "recompute" if phase is Phase.RECOMPUTE else "model"
     return Compute(
         name=name, phase=phase, scope=f"mlp/{source.partition(':')[2]}/dot_general", source=source,
-        work=Matmul(1, 2048, 4096, 4096, "bf16", read_bytes=48 * MIB, write_bytes=16 * MIB),
+        work=MatmulWork(1, 2048, 4096, 4096, "bf16", read_bytes=48 * MIB, write_bytes=16 * MIB),
         flops=Flops(**{kind: flops}), **more,
     )  # fmt: skip
 
@@ -58,9 +58,9 @@ def layer(phase: Phase, number: int) -> tuple[Op, ...]:
         product(f"fusion.{number}", phase, "model.py:12", allocs=(Alloc(at, 16 * MIB, "heap"),)),
         Transfer(name=f"copy-start.{number}", phase=phase, kind=TransferKind.DMA, bytes=8 * MIB,
                  source="model.py:13"),
-        Wait(name=f"all-gather-done.{number}", phase=phase,
+        WaitOp(name=f"all-gather-done.{number}", phase=phase,
              deps=(Dep(f"all-gather-start.{number}"),)),
-        Wait(name=f"copy-done.{number}", phase=phase, deps=(Dep(f"copy-start.{number}"),)),
+        WaitOp(name=f"copy-done.{number}", phase=phase, deps=(Dep(f"copy-start.{number}"),)),
         product(f"convolution.{number}", phase, "model.py:13", frees=(at,)),
     )  # fmt: skip
 
@@ -68,10 +68,10 @@ def layer(phase: Phase, number: int) -> tuple[Op, ...]:
 BODY = (
     Loop(name="while.1", trips=6, body=layer(Phase.FORWARD, 1)),
     Compute(name=UNKNOWN, phase=Phase.FORWARD, scope="strange",
-            work=Vector(read_bytes=MIB, write_bytes=MIB, flops=0)),
+            work=VectorWork(read_bytes=MIB, write_bytes=MIB, flops=0)),
     Loop(name="while.2", trips=6, body=(*layer(Phase.RECOMPUTE, 2), *layer(Phase.BACKWARD, 3))),
     Compute(name="fusion.7", phase=Phase.OPTIMIZER, scope="adam/add", source="optimizer.py:7",
-            work=Vector(read_bytes=64 * MIB, write_bytes=64 * MIB, flops=16 * MIB)),
+            work=VectorWork(read_bytes=64 * MIB, write_bytes=64 * MIB, flops=16 * MIB)),
 )  # fmt: skip
 """Forward; recomputation and backward; an update."""
 
@@ -87,7 +87,7 @@ def placed(pod: Slice = POD) -> Placement:
 
 def small_replay(**given: object) -> ReplayResult:
     known = {"origin": ORIGIN, "unknown": {UNKNOWN: "no such kernel"}}
-    return replayed(PROGRAM, POD, placed(), **(known | given))
+    return replay_program(PROGRAM, POD, placed(), **(known | given))
 
 
 def called_replay() -> ReplayResult:
@@ -100,4 +100,4 @@ def called_replay() -> ReplayResult:
     )
     update = product("fusion.9", Phase.OPTIMIZER, "train.py:80")
     program = Program(name="train_step", axes=tuple(MESH.items()), body=(*body, update))
-    return replayed(program, POD, placed(), origin=ORIGIN, unknown={})
+    return replay_program(program, POD, placed(), origin=ORIGIN, unknown={})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
-from tpusim.network import CHOICES, Algorithm, Message
+from tpusim.network import Algorithm, Message, algorithms_for
 from tpusim.program import CollectiveKind as Kind
 
 Loads = NDArray[np.float64]
@@ -18,7 +18,7 @@ class Case(NamedTuple):
     """A collective, how it is carried out, and where."""
 
     kind: Kind
-    how: Algorithm
+    how: str
     spans: tuple[Span, ...]
     topology: Topology
 
@@ -32,9 +32,14 @@ def whole(topology: Topology) -> tuple[Span, ...]:
     return tuple(Span(dim, size) for dim, size in enumerate(topology.dims))
 
 
-def carried_out(kind: Kind) -> list[Algorithm]:
+def carried_out(kind: Kind) -> list[str]:
     """The algorithms of a kind, but the one that stands for another kind."""
-    return [how for how in CHOICES[kind] if how is not Algorithm.ALL_REDUCE]
+    return [how for how in names_for(kind) if how != Algorithm.ALL_REDUCE]
+
+
+def names_for(kind: Kind) -> list[str]:
+    """The names of all algorithms of a kind."""
+    return [each.name for each in algorithms_for(kind)]
 
 
 PAIRS = [(kind, how) for kind in Kind for how in carried_out(kind)]

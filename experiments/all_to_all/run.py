@@ -1,9 +1,9 @@
-"""How does an all-to-all scale with the torus, and what does a twist do to it?
+"""Scaling of an all-to-all with the size of the torus, and the gain of a twist.
 
     python experiments/all_to_all/run.py --out all_to_all
 
-Times of one collective alone. `--hops` also sends every message of all-to-alls on up to 512 chips
-over every link, to check the times of the flow model.
+All times are of one collective alone. `--hops` also sends every message of all-to-alls on up to 512
+chips over every link, as a check on the flow model.
 """
 
 import argparse
@@ -17,11 +17,10 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import tpusim as ts
+from tpusim.base.phase import Phase
 from tpusim.costs import collective_seconds, cost_program, route
 from tpusim.engine import run
 from tpusim.hardware import DIE, Span, Topology, placements
-from tpusim.hardware.topology import wraparound
-from tpusim.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Program
 
 if TYPE_CHECKING:
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
 MB = 1e6
 SIZES = (8 * MB, 32 * MB)
-"""Bytes that each partition, a core of v3, exchanges (arXiv:2006.16668, figure 9)."""
+"""Bytes that each partition, a v3 core, exchanges (arXiv:2006.16668, figure 9)."""
 
 SCALED = ((2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 32))
-"""16 to 2048 partitions, two a chip."""
+"""16 to 2048 partitions, two per chip."""
 
 TWISTABLE = ("4x4x8", "4x8x8", "8x8x16", "8x16x16")
 PUBLISHED = {"4x4x8": (1.70, 1.63), "4x8x8": (1.40, 1.31)}
@@ -41,7 +40,7 @@ PUBLISHED = {"4x4x8": (1.70, 1.63), "4x8x8": (1.40, 1.31)}
 (arXiv:2304.01433)."""
 
 GSHARD = 9.0
-"""How much longer the all-to-all took with 2048 partitions than with 16 (arXiv:2006.16668)."""
+"""Time of the all-to-all with 2048 partitions over that with 16 (arXiv:2006.16668)."""
 
 KINDS = {
     "all_to_all": CollectiveKind.ALL_TO_ALL,
@@ -49,20 +48,20 @@ KINDS = {
     "all_reduce": CollectiveKind.ALL_REDUCE,
 }
 BYTES = 64 * MB
-"""What each chip exchanges, gathers or sums on twisted and regular tori."""
+"""Bytes that each chip exchanges, gathers or reduces on twisted and regular tori."""
 
 HOPPED = ("4x4x4", "4x4x8", "4x4x8_twisted", "8x8x8")
 
 
 def whole(topology: Topology) -> tuple[Span, ...]:
-    """All chips of a torus."""
+    """Return the spans of all chips of a torus."""
     return tuple(Span(dim, length) for dim, length in enumerate(topology.dims))
 
 
 def scaling() -> "DataFrame":
-    """Seconds of an all-to-all among v3 cores: on a torus at every size, and with v3's own wraps.
+    """Return seconds of an all-to-all among v3 cores, on full tori and with v3's own wraparound.
 
-    Below 16x32 chips no dimension of v3 closes to a ring, at 32x32 both do.
+    Below 16x32 chips no dimension of v3 closes to a ring; at 32x32 both do.
     """
     from pandas import DataFrame
 
@@ -70,7 +69,7 @@ def scaling() -> "DataFrame":
     rows = []
     for dims in SCALED:
         row = {"chips": "x".join(map(str, dims)), "partitions": chip.devices * prod(dims)}
-        wraps = {"torus": (True,) * len(dims), "v3": wraparound("v3", dims)}
+        wraps = {"torus": (True,) * len(dims), "v3": chip.slice_rules.wraparound(dims)}
         for name, wrap in wraps.items():
             topology = Topology(dims, wrap)
             cores = (*whole(topology), Span(DIE, chip.devices))
@@ -85,10 +84,10 @@ def scaling() -> "DataFrame":
 
 
 def twists(shapes: tuple[str, ...] = TWISTABLE) -> "DataFrame":
-    """Regular and twisted tori of v4: bisection, seconds of collectives, and what a twist gains.
+    """Compare regular and twisted v4 tori: bisection, seconds of collectives, gain of the twist.
 
-    gain: in bytes a second on the busiest link of an all-to-all, without launch and latency; the
-    others are ratios of times.
+    gain: bandwidth of the busiest link of an all-to-all, without launch and latency; the others are
+        ratios of times.
     """
     from pandas import DataFrame
 
@@ -113,7 +112,7 @@ def twists(shapes: tuple[str, ...] = TWISTABLE) -> "DataFrame":
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Seconds of an all-to-all as a flow and hop by hop, and what the latter took to simulate."""
+    """Seconds of an all-to-all as a flow and hop by hop, and the cost of simulating the latter."""
 
     shape: str
     flow_s: float
@@ -123,7 +122,7 @@ class Check:
 
 
 def hop_by_hop(shape: str, nbytes: float = SIZES[0]) -> Check:
-    """An all-to-all of all chips of a v4 slice, both ways."""
+    """Simulate an all-to-all among all chips of a v4 slice as a flow and hop by hop."""
     pod = ts.Slice("v4", shape)
     mesh = {"all": pod.devices}
     op = Collective(
@@ -140,12 +139,12 @@ def hop_by_hop(shape: str, nbytes: float = SIZES[0]) -> Check:
 
 
 def growth(scaled: "DataFrame", column: str) -> float:
-    """How much longer the largest takes than the smallest."""
+    """Return the time of the largest exchange over that of the smallest."""
     return float(scaled[column].iloc[-1] / scaled[column].iloc[0])
 
 
 def plot_scaling(ax: "Axes", scaled: "DataFrame") -> None:
-    """Time over partitions, on a torus and with v3's wraps, beside sqrt(D)."""
+    """Plot the time over partitions, on a torus and with v3's wraparound, and GShard's growth."""
     styles = {"torus": ("o-", "torus at every size"), "v3": ("s--", "wraps of v3's slices")}
     for name, (style, words) in styles.items():
         for nbytes, colour in zip(SIZES, ("#328cc1", "#0b3c5d"), strict=True):
@@ -167,7 +166,7 @@ def plot_scaling(ax: "Axes", scaled: "DataFrame") -> None:
 
 
 def plot_twists(ax: "Axes", twisted: "DataFrame") -> None:
-    """What a twist gains, beside what is documented and what was measured."""
+    """Plot the simulated, documented and measured gains of a twist."""
     bars = {
         "gain": ("all shortest ways", "#0b3c5d", ""),
         "documented": ("documented", "#a3d0ea", "//"),
@@ -190,7 +189,7 @@ def plot_twists(ax: "Axes", twisted: "DataFrame") -> None:
 
 
 def draw(scaled: "DataFrame", twisted: "DataFrame", folder: Path) -> None:
-    """The figures, and the tables behind them."""
+    """Write the figures and their tables."""
     folder.mkdir(parents=True, exist_ok=True)
     scaled.to_csv(folder / "scaling.csv", index=False)
     twisted.to_csv(folder / "twists.csv", index=False)
@@ -206,7 +205,7 @@ def draw(scaled: "DataFrame", twisted: "DataFrame", folder: Path) -> None:
 
 
 def main() -> None:
-    """Run it, write it, and print the tables."""
+    """Write figures and tables, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out_all_to_all"))
     parser.add_argument("--hops", action="store_true", help="check hop by hop, up to 512 chips")

@@ -1,9 +1,9 @@
-"""Compile the training step of run files for TPU slices, without TPUs, and keep what HBM holds.
+"""Compile the training step of run files for TPU slices, without TPUs, and record HBM use.
 
     JAX_PLATFORMS=cpu python compile.py plans/*.toml --out compiled_memory.json --dumps DIR
 
-Needs jax[tpu] alone (README.md beside this file says which), and no tpusim. Plans that are in the
-output and are not named stay as they are.
+Needs jax[tpu] only (version in README.md), not tpusim. Plans in the output that are not named are
+kept.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _USABLE = re.compile(r"available HBM \(([\d.]+)G\)")
 
 
 def in_child(*arguments, flags=""):
-    """What the compiler answers, asked in a process of its own: nothing, or its refusal."""
+    """Return the compiler's answer from a separate process: nothing, or its refusal."""
     done = subprocess.run(
         [sys.executable, __file__, *arguments], capture_output=True, text=True,
         env={**os.environ, "XLA_FLAGS": flags},
@@ -35,12 +35,12 @@ def in_child(*arguments, flags=""):
 
 
 def usable():
-    """GiB of HBM of one device of each chip, as the compiler names them when it refuses."""
+    """Return the GiB of HBM of one device of each chip, as the compiler's refusals state them."""
     return {chip: float(_USABLE.search(in_child("--chip", chip))[1]) for chip in CHIPS}
 
 
 def compiled(plan, dumps):
-    """The verdict and the sizes of one plan."""
+    """Return the verdict and the sizes of one plan."""
     folder = dumps / plan.stem
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.txt"):
@@ -53,14 +53,14 @@ def compiled(plan, dumps):
 
 
 def write(path, found):
-    """Write all plans, a line for each buffer."""
+    """Write all plans, one line per buffer."""
     text = json.dumps(found, indent=1)
     text = re.sub(r"\[\s+(\d+),\s+(\"[^\n]*\"),\s+(\"[^\n]*\")\s+\]", r"[\1, \2, \3]", text)
     path.write_text(text + "\n", "utf-8")
 
 
 def main():
-    """Compile what is named. `--one` and `--chip` are for child processes: they print a message."""
+    """Compile the plans. `--one` and `--chip` are for child processes: they print a message."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("plans", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, default=Path("compiled_memory.json"))
@@ -82,7 +82,7 @@ def main():
 
 
 def answer(plan, chip):
-    """The compiler's message about a plan, or about a chip."""
+    """Return the compiler's message about a plan, or about a chip."""
     from step import compile_step, compile_too_much
 
     if chip:

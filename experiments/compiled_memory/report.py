@@ -1,4 +1,4 @@
-"""What the compiler's dump says of HBM: the total, the heap, and what is live at its fullest."""
+"""HBM use in the compiler's dump: the total, the heap, and the buffers live at its peak."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,10 @@ _RANGE = re.compile(r"^    (\S+?)(\{[\d,]*\}):(\d+)-(\d+)$")
 
 
 def read_dump(folder, largest=12):
-    """Bytes of HBM: `total` = `arguments` + `outputs` that share no argument + `heap`.
+    """Read bytes of HBM: `total` = `arguments` + `outputs` that share no argument + `heap`.
 
-    host: what is offloaded to the host, of one device.
-    live: the most that is alive in the heap at one time; the rest of the heap is fragmentation.
+    host: bytes of one device that are offloaded to the host.
+    live: the most bytes alive in the heap at one time; the rest of the heap is fragmentation.
     peak: the largest buffers alive then.
     """
     text = {kind: _text(folder, kind) for kind in
@@ -50,7 +50,7 @@ def _text(folder, kind):
 
 
 def _fullest(values, ranges):
-    """The first time of the schedule when the most bytes are alive, and how many."""
+    """Return the first time of the schedule at which most bytes are alive, and their number."""
     times = sorted({ranges[name][0] for name, *_ in values if name in ranges})
     sums = [(sum(s[1] for s in _alive(values, ranges, t)), -t) for t in times]
     most, when = max(sums)
@@ -58,7 +58,7 @@ def _fullest(values, ranges):
 
 
 def _alive(values, ranges, when):
-    """The values alive at a time, largest first; of those that share a place, the largest."""
+    """Return the values alive at a time, largest first; of those at one offset the largest only."""
     alive = [v for v in values if v[0] in ranges and ranges[v[0]][0] <= when <= ranges[v[0]][1]]
     alive.sort(key=lambda v: (-v[1], v[2], v[0]))
     slots, taken = [], []
@@ -71,7 +71,7 @@ def _alive(values, ranges, when):
 
 
 def _op_names(text):
-    """Value -> operation; what a loop carries is named for what its body makes of it."""
+    """Return value -> operation; a loop's carry is named after the operation that produces it."""
     found = re.finditer(r'^\s*(?:ROOT )?%?(\S+) = .*?op_name="([^"]*)"', text, re.MULTILINE)
     names = {m[1]: m[2] for m in found}
     for loop, body in re.findall(r"%(\S+) = [^\n]* while\([^\n]*body=%([^\s,]+)", text):
@@ -90,7 +90,7 @@ def _at(text, when, names):
 
 
 def short(name):
-    """An operation's name without what all have in common: `fwd`, `bwd` and, in it, `again`."""
+    """Return an operation's name without common parts: `fwd`, `bwd` and, in it, `again`."""
     name = re.sub(r"^jit\([^/]*\)/|closed_call/|checkpoint/|while/body/", "", name)
     name = re.sub(r"jit\(dynamic_(update_)?index_in_dim\)/", "", name)
     name = re.sub(r"transpose\(jvp\(([^()]*)\)\)", r"bwd \1", name)

@@ -28,7 +28,7 @@ AXES = {
         "kv_heads": ("tensor",), "mlp": ("tensor",),
     },
 }  # fmt: skip
-"""Those of tpusim/partition/default_rules.py. A dimension smaller than its axes is whole."""
+"""The rules of tpusim/plan/default_rules.py. A dimension smaller than its axes is not sharded."""
 
 
 class Step:
@@ -48,7 +48,7 @@ class Step:
         self.sizes = {**m, "batch": batch, "seq": self.plan["seq_len"]}
 
     def spec(self, kind, *dims):
-        """The sharding of a tensor of these dimensions; each axis is taken once."""
+        """Return the sharding of a tensor of these dimensions; each axis is used once."""
         rules = dict(AXES[kind])
         for key, axes in self.plan["rules"].items():
             if key.startswith("act_") == (kind == "activations"):
@@ -63,12 +63,12 @@ class Step:
         return NamedSharding(self.mesh, PartitionSpec(*parts))
 
     def act(self, x, name, *dims):
-        """An activation: named for the remat policy, and sharded by the rules."""
+        """Name an activation for the remat policy, and shard it by the rules."""
         x = lax.with_sharding_constraint(x, self.spec("activations", *dims))
         return checkpoint_name(x, name)
 
     def weights(self):
-        """Name -> shape, dtype and sharding of each weight; those of the layers are stacked."""
+        """Return name -> shape, dtype and sharding of each weight; layers are stacked."""
         attend = ("wo", ("heads", "head_dim", "embed"))
         wide = {"wi_0": ("embed", "mlp"), "wi_1": ("embed", "mlp")}
         layer = {
@@ -84,14 +84,14 @@ class Step:
         return {name: self.abstract("weights", dims) for name, dims in (outer | stacked).items()}
 
     def abstract(self, kind, dims, dtype=None):
-        """A tensor of these dimensions, without values."""
+        """Return a tensor of these dimensions, without values."""
         sizes = {**self.sizes, "norm": self.model["embed"]}
         dtype = dtype or DTYPES[self.plan["param_dtype"]]
         shape = tuple(sizes[dim] for dim in dims)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.spec(kind, *dims))
 
     def state(self):
-        """What a step is given: weights and the optimizer's moments."""
+        """Return the state of a step: weights and the optimizer's moments."""
         weights = self.weights()
         as_moment = partial(_like, dtype=DTYPES[self.plan["moment_dtype"]])
         if self.plan["optimizer"] == "adam":
@@ -104,14 +104,14 @@ class Step:
         return weights, moments
 
     def ids(self):
-        """The tokens of a step, by microbatch."""
+        """Return the tokens of a step, by microbatch."""
         one = self.abstract("activations", ("batch", "seq"), jnp.int32)
         sharding = NamedSharding(self.mesh, PartitionSpec(None, *one.sharding.spec))
         shape = (self.plan["microbatches"], *one.shape)
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
 
     def layer(self, x, w):
-        """One layer. `w` has its weights."""
+        """Compute one layer; `w` holds its weights."""
         m, residual = self.model, ("batch", "seq", "embed")
         w = {name: a.astype(BF16) for name, a in w.items()}
         kv = "kv_heads" if m["kv_heads"] < m["heads"] else "heads"
@@ -142,7 +142,7 @@ class Step:
         return lax.with_sharding_constraint(x + y, self.spec("activations", *residual)), None
 
     def dot(self, q, k, v):
-        """Attention as XLA runs it: the scores are in HBM, and causal ones are whole."""
+        """Compute attention as XLA does: scores in HBM, causal ones in full."""
         wide = DTYPES[self.model["softmax_dtype"].replace("compute", "bf16")]
         shared = q.shape[2] // k.shape[2]
         k, v = (jnp.repeat(t, shared, axis=2) if shared > 1 else t for t in (k, v))
@@ -154,7 +154,7 @@ class Step:
         return jnp.einsum("bhqt,bthk->bqhk", probs, v)
 
     def flash(self, q, k, v):
-        """Attention in JAX's splash kernel, on what each device has."""
+        """Compute attention in JAX's splash kernel, on the shard of each device."""
         specs = [self.spec("activations", "batch", "seq", "heads", "head_dim").spec,
                  self.spec("activations", "batch", "seq", "kv_heads", "head_dim").spec]  # fmt: skip
         mask = masks.CausalMask if self.model["kind"] == "decoder" else masks.FullMask
@@ -179,7 +179,7 @@ class Step:
         )(q, k, v)  # fmt: skip
 
     def policy(self):
-        """The plan's rematerialisation as JAX calls it."""
+        """Return the plan's rematerialisation as a JAX policy."""
         policies, plan = jax.checkpoint_policies, self.plan
         if plan["offload"]:
             return policies.save_and_offload_only_these_names(
@@ -194,7 +194,7 @@ class Step:
         return policies.save_from_both_policies(kept, names) if plan["save"] else kept
 
     def loss(self, weights, ids):
-        """Mean cross entropy, in f32; gradients are stacked in the dtype that the scan is given."""
+        """Return the mean cross entropy in f32; gradients have the dtype of the scan's input."""
         narrow = BF16 if self.plan["grad_dtype"] == "bf16" else F32
         stacked = {k.removeprefix("layers/"): w.astype(narrow)
                    for k, w in weights.items() if k.startswith("layers/")}  # fmt: skip
@@ -211,7 +211,7 @@ class Step:
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - at_id)
 
     def gradients(self, weights, ids):
-        """Of one microbatch, or summed over all, in the dtype of the plan."""
+        """Return gradients of one microbatch, or their sum over all, in the dtype of the plan."""
         dtype = DTYPES[self.plan["grad_dtype"]]
 
         def grad(ids):
@@ -227,7 +227,7 @@ class Step:
         return lax.scan(add, lax.with_sharding_constraint(zeros, shardings), ids)[0]
 
     def __call__(self, state, ids):
-        """The state after one step."""
+        """Return the state after one step."""
         weights, moments = state
         grads = self.gradients(weights, ids)
         update = adam if self.plan["optimizer"] == "adam" else adafactor
@@ -235,7 +235,7 @@ class Step:
 
 
 def _like(one, dtype, drop=()):
-    """A tensor without some of the dimensions of another."""
+    """Return a tensor without some of the dimensions of another."""
     keep = [i for i in range(len(one.shape)) if i not in drop]
     spec = (*one.sharding.spec, *[None] * len(one.shape))
     sharding = NamedSharding(one.sharding.mesh, PartitionSpec(*(spec[i] for i in keep)))
@@ -243,7 +243,7 @@ def _like(one, dtype, drop=()):
 
 
 def _means(name, weight):
-    """The dimensions that each of Adafactor's means is over: its last one, and all others."""
+    """Return the dimensions that Adafactor's two means reduce: the last one, and all others."""
     if "norm" in name:
         return ((),)
     last, first = len(weight.shape) - 1, 1 if name.startswith("layers/") else 0
@@ -251,13 +251,13 @@ def _means(name, weight):
 
 
 def norm(x, scale):
-    """Root mean square norm, in f32 inside."""
+    """Return the root mean square norm, computed in f32."""
     wide = x.astype(F32)
     return (wide * lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6)).astype(BF16) * scale
 
 
 def rotary(x):
-    """Rotary embedding over the two halves of each head."""
+    """Return the rotary embedding over the two halves of each head."""
     half = x.shape[-1] // 2
     angle = jnp.arange(x.shape[1])[:, None] * 1e4 ** (-jnp.arange(half) / half)
     sin, cos = jnp.sin(angle)[:, None], jnp.cos(angle)[:, None]
@@ -266,7 +266,7 @@ def rotary(x):
 
 
 def adam(weights, moments, grads):
-    """Adam of Kingma and Ba (arXiv:1412.6980, algorithm 1), without its correction."""
+    """Update by Adam of Kingma and Ba (arXiv:1412.6980, algorithm 1), without bias correction."""
     first, second, made = {}, {}, {}
     for key, weight in weights.items():
         g = grads[key].astype(F32)
@@ -278,7 +278,7 @@ def adam(weights, moments, grads):
 
 
 def adafactor(weights, moments, grads):
-    """Adafactor of Shazeer and Stern (arXiv:1804.04235, algorithm 4), with its clipping."""
+    """Update by Adafactor, Shazeer and Stern (arXiv:1804.04235, algorithm 4), with its clipping."""
     made, kept = {}, {}
     for key, weight in weights.items():
         g = grads[key].astype(F32)
@@ -302,11 +302,11 @@ TOPOLOGY = {
     "v4": ("v4", {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}),
     "7x": ("tpu7x", {}),
 }
-"""What libtpu calls a chip, and what makes a megacore chip of v4 one device."""
+"""The names of chips in libtpu, and the options that make a v4 megacore chip one device."""
 
 
 def devices_of(chip, topology):
-    """The devices of a slice that is not there."""
+    """Return the devices of a slice, without its hardware."""
     name, others = TOPOLOGY.get(chip, (chip, {}))
     return topologies.get_topology_desc(
         platform="tpu", topology_name=f"{name}:{topology}", **others
@@ -314,7 +314,7 @@ def devices_of(chip, topology):
 
 
 def refusal(jitted, *arguments):
-    """The compiler's message if it has too little HBM for a function, else nothing."""
+    """Return the compiler's message if a function needs too much HBM, else an empty string."""
     try:
         jitted.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -325,7 +325,7 @@ def refusal(jitted, *arguments):
 
 
 def compile_step(run):
-    """Compile the step of a run file's tables; the message if it is refused, else nothing."""
+    """Compile the step of a run file's tables; return the message of a refusal, or nothing."""
     devices = devices_of(run["slice"]["chip"], run["slice"]["topology"])
     axes = run["plan"]["mesh"]
     grid = mesh_utils.create_device_mesh(
@@ -338,7 +338,7 @@ def compile_step(run):
 
 
 def compile_too_much(chip):
-    """The compiler's message on an array that no chip has room for."""
+    """Return the compiler's message about an array that fits no chip."""
     device = devices_of(chip, "2x2x1" if chip in ("v4", "v5p", "7x") else "2x2")[0]
     array = jax.ShapeDtypeStruct((64, 2**30), F32, sharding=SingleDeviceSharding(device))
     return refusal(jax.jit(jnp.cumsum), array)

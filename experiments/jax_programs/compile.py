@@ -1,6 +1,6 @@
 """Compile the programs beside this file for TPU slices, without a TPU.
 
-python compile.py decoder                                    the whole one, for its own slice
+python compile.py decoder                                    the full size, for its own slice
 python compile.py decoder --slice v5e:4x4 --mesh fsdp=4,tensor=4 --small --out decoder.hlo.gz
 python compile.py all --small --out ../../tests/data/hlo     all small ones, and their manifest
 python compile.py encoder --set layers=2 --set batch=1024
@@ -20,12 +20,12 @@ NAMES = ("encoder", "decoder", "moe", "pipeline", "convolution", "decode")
 
 
 def runs_of(module, small):
-    """Slice, mesh and changed sizes of each run that a program's file lists."""
+    """Return slice, mesh and changed sizes of each run that a program's file lists."""
     return [(*run, {})[:3] for run in module.RUNS["small" if small else "full"]]
 
 
 def sizes_of(module, small, own, changes):
-    """The sizes of a program, with those that a run changes, and `--set`."""
+    """Return the sizes of a program, with the changes of a run and of `--set`."""
     sizes = {**(module.SMALL if small else module.FULL), **own}
     for key, value in (change.split("=") for change in changes):
         if key not in sizes:
@@ -35,7 +35,7 @@ def sizes_of(module, small, own, changes):
 
 
 def compiled(name, slice_, mesh, sizes):
-    """The program of a name for a slice, and what its file says of it."""
+    """Compile a program for a slice; return it with the description in its file."""
     module = importlib.import_module(name)
     program = module.program(mesh, **sizes)
     found = ts.xla.compile(
@@ -47,7 +47,7 @@ def compiled(name, slice_, mesh, sizes):
 
 
 def line(name, slice_, mesh, sizes, found, program):
-    """A program's line of the manifest."""
+    """Return a program's line of the manifest."""
     return {
         "program": name, "slice": slice_, "mesh": mesh, "sizes": sizes,
         "model_flops": program.model_flops, "step_flops": program.step_flops,
@@ -57,12 +57,12 @@ def line(name, slice_, mesh, sizes, found, program):
 
 
 def file_name(name, slice_):
-    """`decoder_v5e_4x4_x2.hlo.gz`."""
+    """Return a name such as `decoder_v5e_4x4_x2.hlo.gz`."""
     return f"{name}_{re.sub(r'[^a-z0-9]+', '_', slice_.replace(' x ', '_x'))}.hlo.gz"
 
 
 def short_paths(data):
-    """HLO that names the user's files without their folders, as they are another's elsewhere."""
+    """Return HLO that names the user's files without their folders, which differ elsewhere."""
     return re.sub(rb'^(\d+ ")/[^"\n]*/([^"/\n]+\.py")$', rb"\1\2", data, flags=re.MULTILINE)
 
 
@@ -86,12 +86,12 @@ def make_all(names, small, changes, out):
 
 
 def main():
-    """Compile what is named."""
+    """Compile the programs named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program", choices=(*NAMES, "all"))
     parser.add_argument("--slice", help="such as v5e:4x4; its own if not given")
     parser.add_argument("--mesh", help="such as fsdp=4,tensor=4")
-    parser.add_argument("--small", action="store_true", help="few layers, narrow")
+    parser.add_argument("--small", action="store_true", help="few, narrow layers")
     parser.add_argument("--set", action="append", default=[], metavar="SIZE=VALUE")
     parser.add_argument("--out", type=Path, help="a file, or for `all` a folder")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """A residual convolution net on large images: batch over `data`, height over `space`.
 
-Each 3 x 3 convolution needs the rows beside its own from its neighbours: halos, by permutes. Where
-the stride is 2 only one side is needed.
+Each 3 x 3 convolution needs adjacent rows from its neighbours: halos, exchanged by permutes. With
+a stride of 2 only one side is needed.
 """
 
 import jax
@@ -22,14 +22,14 @@ RUNS = {
 
 
 def convolve(x, w, stride=1):
-    """A 3 x 3 convolution of [batch, height, width, features]."""
+    """Convolve [batch, height, width, features] with 3 x 3 taps."""
     return lax.conv_general_dilated(
         x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
 def program(mesh, *, levels, blocks, features, size, batch):
-    """One training step; the features double and the image halves from level to level."""
+    """Return one training step; features double and the image halves from level to level."""
     rows = axes_of(mesh, "dcn_data", "data")
 
     def act(x):
@@ -56,7 +56,7 @@ def program(mesh, *, levels, blocks, features, size, batch):
             forward += one
             input_gradient += 0 if name == "conv0_0" else one
     x = jax.ShapeDtypeStruct((batch, size, size, features), BF16)
-    flops = 2 * forward + input_gradient  # nobody wants the gradient of the image
+    flops = 2 * forward + input_gradient  # the gradient of the image is not needed
     return trained(
         loss, weights, (x,), (P(rows, "space"),),
         model_flops=flops,
@@ -66,6 +66,6 @@ def program(mesh, *, levels, blocks, features, size, batch):
 
 
 def met(size, stride):
-    """How many taps of a 3-wide "SAME" convolution meet an element, in one dimension."""
+    """Return how many taps of a 3-wide "SAME" convolution meet an element, in one dimension."""
     outputs = size // stride
     return 3 * outputs - (2 if stride == 1 else 1)

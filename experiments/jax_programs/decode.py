@@ -1,7 +1,7 @@
-"""One step of decoding with a cache of keys and values: one new token a sequence.
+"""One step of decoding with a cache of keys and values: one new token per sequence.
 
-Batch over `data`, heads and mlp over `tensor`; the cache is donated. Weights are bf16 and whole in
-each group of `tensor`: nothing is gathered, only the sums over `tensor` are made.
+Batch over `data`, heads and mlp over `tensor`; the cache is donated. Weights are bf16 and complete
+in each group of `tensor`: nothing is gathered, and only sums over `tensor` are reduced.
 """
 
 import jax
@@ -25,7 +25,7 @@ RUNS = {
 
 
 def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch, context):
-    """One token for every sequence."""
+    """Return the step of one token for every sequence."""
     rows = axes_of(mesh, "dcn_data", "data")
     group = heads // kv_heads
 
@@ -70,8 +70,8 @@ def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch
         "final_norm": ((embed,), P()),
         "head": ((embed, vocab), P(None, "tensor")),
     }
-    room = ((layers, batch, context, kv_heads, head_dim), P(None, rows, None, "tensor"))
-    cache = {"keys": room, "values": room}
+    slots = ((layers, batch, context, kv_heads, head_dim), P(None, rows, None, "tensor"))
+    cache = {"keys": slots, "values": slots}
 
     one = 2 * batch * (embed * head_dim * (2 * heads + 2 * kv_heads) + 3 * embed * mlp)
     attention = 2 * 2 * batch * context * heads * head_dim

@@ -1,7 +1,7 @@
 """A Llama-like decoder: weights and batch over `fsdp`, heads and mlp over `tensor`.
 
-`splash`: attention in JAX's splash kernel, written in Pallas, else as XLA runs it. Every layer is
-recomputed in the backward pass. With `dcn_data` the batch is over slices too.
+With `splash`, attention is JAX's splash kernel, written in Pallas, else XLA's. Every layer is
+recomputed in the backward pass. With `dcn_data` the batch is sharded over slices too.
 """
 
 import jax
@@ -31,7 +31,7 @@ RUNS = {
 
 
 def splash_attention(q, k, v, specs):
-    """Causal attention in the kernel, on the heads that each device has."""
+    """Compute causal attention in the kernel, on the heads of each device."""
     block = min(512, q.shape[1])
     sizes = kernels.BlockSizes(**dict.fromkeys(
         ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv",
@@ -52,7 +52,7 @@ def splash_attention(q, k, v, specs):
 
 
 def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch, seq, splash):
-    """One training step."""
+    """Return one training step."""
     rows = axes_of(mesh, "dcn_data", "fsdp")
 
     def layer(x, w):
@@ -99,7 +99,7 @@ def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch
 
     tokens = batch * seq
     last = 2 * tokens * embed * mlp
-    seen = seq / 2 if splash else seq  # the kernel skips what is masked, XLA multiplies it
+    seen = seq / 2 if splash else seq  # the kernel skips masked blocks, XLA computes them
     attention = 2 * 2 * tokens * seen * heads * head_dim
     one = 2 * tokens * embed * head_dim * (2 * heads + 2 * kv_heads) + attention + 3 * last
     model = 3 * (layers * one + 2 * tokens * embed * vocab)
@@ -107,6 +107,6 @@ def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch
     return trained(
         loss, weights, (ids,), (P(rows),),
         model_flops=model,
-        step_flops=model + layers * (one - last),  # nobody reads the last projection again
+        step_flops=model + layers * (one - last),  # the last projection is not recomputed
         expected=("all-gather", "all-reduce", *across),
     )  # fmt: skip

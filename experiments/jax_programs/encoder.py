@@ -26,7 +26,7 @@ RUNS = {
 
 
 def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch, seq):
-    """One training step."""
+    """Return one training step."""
     rows = axes_of(mesh, "dcn_data", "fsdp")
 
     def act(x):
@@ -78,6 +78,6 @@ def program(mesh, *, layers, embed, mlp, heads, kv_heads, head_dim, vocab, batch
     return trained(
         loss, weights, (ids,), (P(rows),),
         model_flops=model,
-        step_flops=model + layers * (one - last),  # nobody reads the last projection again
+        step_flops=model + layers * (one - last),  # the last projection is not recomputed
         expected=("all-gather", "all-reduce", "collective-permute"),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Layers of experts with GShard's dispatch: a one-hot mask, and an einsum to each expert's slots.
 
-The best two experts a token, each with places for `capacity` times its fair share of a sequence;
-tokens beyond are dropped (arXiv:2006.16668). Experts are over `expert`, their rows over `fsdp`, and
-the batch over both: dispatch and combine are all-to-alls over `expert`.
+Each token goes to its best two experts, each with slots for `capacity` times its fair share of a
+sequence; tokens beyond are dropped (arXiv:2006.16668). Experts are sharded over `expert`, their
+rows over `fsdp`, and the batch over both: dispatch and combine are all-to-alls over `expert`.
 """
 
 import jax
@@ -27,7 +27,7 @@ TOP = 2
 
 
 def route(scores, slots):
-    """Combine weights [batch, seq, expert, slot] of router scores; zero where a token is not."""
+    """Return combine weights [batch, seq, expert, slot] of router scores; zero for other tokens."""
     gates = jax.nn.softmax(scores.astype(F32))
     best, at = lax.top_k(gates, TOP)
     chosen = jax.nn.one_hot(at, gates.shape[-1], dtype=jnp.int32).sum(-2)
@@ -38,7 +38,7 @@ def route(scores, slots):
 
 
 def program(mesh, *, layers, embed, mlp, experts, batch, seq, capacity):
-    """One training step."""
+    """Return one training step."""
     slots = int(capacity * TOP * seq / experts)
     rows = axes_of(mesh, "dcn_data", "fsdp", "expert")
     inside = axes_of(mesh, "dcn_data", "fsdp")
@@ -72,6 +72,6 @@ def program(mesh, *, layers, embed, mlp, experts, batch, seq, capacity):
     return trained(
         loss, weights, (x,), (P(rows),),
         model_flops=model,
-        step_flops=model + layers * (router + masks + ffn),  # nobody reads combine again
+        step_flops=model + layers * (router + masks + ffn),  # combine is not recomputed
         expected=("all-to-all", "all-gather", "all-reduce"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the programs beside this file share: a program's description, norms, attention, Adam."""
+"""Shared parts of the programs in this folder: their description, norms, attention, Adam."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ BF16, F32 = jnp.bfloat16, jnp.float32
 class Program:
     """A step, the shapes of its arguments, and how they are sharded.
 
-    model_flops: of its matmuls or convolutions in closed form, without recomputation, on all
-    devices. step_flops: with all that the devices do again. expected: the collectives that its
-    shardings ask for, in HLO's words.
+    model_flops: FLOPs of its matmuls or convolutions in closed form, without recomputation, on all
+    devices. step_flops: with recomputation. expected: the collectives that its shardings imply, as
+    named in HLO.
     """
 
     step: Callable[..., Any]
@@ -32,33 +32,33 @@ class Program:
 
 
 def shapes(weights, dtype=F32):
-    """Name -> (shape, spec), as arrays without values."""
+    """Return the shapes of name -> (shape, spec), as arrays without values."""
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, _) in weights.items()}
 
 
 def specs(weights):
-    """Name -> (shape, spec), as specs."""
+    """Return the specs of name -> (shape, spec)."""
     return {name: spec for name, (_, spec) in weights.items()}
 
 
 def shard(x, *axes):
-    """An activation, sharded over these axes of the mesh, one entry a dimension."""
+    """Shard an activation over these mesh axes, one entry per dimension."""
     return lax.with_sharding_constraint(x, P(*axes))
 
 
 def axes_of(mesh, *names):
-    """Those of these axes that the mesh has, as an entry of a PartitionSpec."""
+    """Return the axes that the mesh has, as an entry of a PartitionSpec."""
     return tuple(name for name in names if name in mesh) or None
 
 
 def norm(x, scale):
-    """Root mean square norm, in f32 inside."""
+    """Return the root mean square norm, computed in f32."""
     wide = x.astype(F32)
     return (wide * lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6)).astype(BF16) * scale
 
 
 def rotary(x):
-    """Rotary embedding over the two halves of each head of [batch, seq, heads, head_dim]."""
+    """Apply rotary embedding to the two halves of each head of [batch, seq, heads, head_dim]."""
     half = x.shape[-1] // 2
     angle = jnp.arange(x.shape[1])[:, None] * 1e4 ** (-jnp.arange(half) / half)
     sin, cos = jnp.sin(angle)[:, None], jnp.cos(angle)[:, None]
@@ -67,7 +67,7 @@ def rotary(x):
 
 
 def attend(q, k, v, causal):
-    """Attention as XLA runs it: scores in HBM, causal ones whole. [batch, seq, heads, head_dim]."""
+    """Compute attention as XLA does, with full causal scores. [batch, seq, heads, head_dim]."""
     k, v = (jnp.repeat(t, q.shape[2] // k.shape[2], axis=2) for t in (k, v))
     scores = jnp.einsum("bqhk,bthk->bhqt", q, k).astype(F32) * q.shape[-1] ** -0.5
     if causal:
@@ -76,16 +76,16 @@ def attend(q, k, v, causal):
 
 
 def cross_entropy(logits, ids):
-    """Mean cross entropy, in f32."""
+    """Return the mean cross entropy, in f32."""
     logits = logits.astype(F32)
     at_id = jnp.sum(logits * jax.nn.one_hot(ids, logits.shape[-1]), axis=-1)
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - at_id)
 
 
 def adam(loss):
-    """A step that descends a loss with Adam (arXiv:1412.6980), without its correction.
+    """Return a step that minimises a loss with Adam (arXiv:1412.6980), without bias correction.
 
-    Weights and moments are f32; the loss is given the weights in bf16, so gradients are bf16.
+    Weights and moments are f32; the loss receives the weights in bf16, so gradients are bf16.
     """
 
     def step(state, *batch):
@@ -103,7 +103,7 @@ def adam(loss):
 
 
 def trained(loss, weights, batch, batch_specs, **facts):
-    """The program that trains these weights with Adam; its state is donated and keeps its place."""
+    """Return the program that trains these weights with Adam; its state is donated."""
     state, places = shapes(weights), specs(weights)
     return Program(
         step=adam(loss),

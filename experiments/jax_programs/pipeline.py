@@ -1,9 +1,9 @@
 """A pipeline in one SPMD program: stages over `stage`, and microbatches that roll over them.
 
-A scan of microbatches + stages - 1 trips; in each, all stages run at once and hand their result to
-the next by `jnp.roll`, a permute (arXiv:2105.04663, section 3.3). In trips without a microbatch of
-its own a stage computes too, and what it computes is thrown away. With `dcn_stage` instead of
-`stage` the permutes run across slices.
+A scan of microbatches + stages - 1 iterations; in each, all stages run at once and pass their
+result to the next by `jnp.roll`, a permute (arXiv:2105.04663, section 3.3). In iterations without a
+microbatch of its own a stage computes too, and its result is discarded. With `dcn_stage` instead of
+`stage` the permutes cross slices.
 """
 
 import jax
@@ -30,7 +30,7 @@ RUNS = {
 
 
 def program(mesh, *, stages, layers, embed, mlp, microbatches, rows, seq):
-    """One training step; layers: of each stage."""
+    """Return one training step; layers: those of each stage."""
     along = axes_of(mesh, "dcn_stage", "stage")
 
     def layer(x, w):

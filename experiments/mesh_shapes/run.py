@@ -1,9 +1,9 @@
-"""Which mesh is best for the 480-billion-parameter encoder on 2048 v4 chips?
+"""The best mesh for the 480-billion-parameter encoder on 2048 v4 chips.
 
     python experiments/mesh_shapes/run.py --out mesh_shapes
 
-Tries every factorisation of data, fsdp and tensor, every placement, with and without activations
-sharded over tensor too. `--quick` asks the same of two layers on 16 chips.
+Tries every factorisation into data, fsdp and tensor in every placement, with activations sharded
+over tensor or not. `--quick` does the same for two layers on 16 chips.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SHARDING = {"none": "1-D", "act_embed=tensor": "2-D"}
 
 
 def table(quick: bool, workers: int | None) -> "DataFrame":
-    """One row a plan; `sharding` says whether activations are sharded over tensor too."""
+    """Return one row per plan; `sharding` is 2-D if activations are sharded over tensor."""
     model = ts.models.load("bert-480b")
     pod = ts.Slice("v4", "2x2x4" if quick else "8x16x16")
     base = ts.Plan(
@@ -44,7 +44,7 @@ def table(quick: bool, workers: int | None) -> "DataFrame":
 
 
 def draw(plans: "DataFrame", folder: Path) -> None:
-    """The two figures, and the table behind them."""
+    """Write the two figures and their table."""
     folder.mkdir(parents=True, exist_ok=True)
     plans.to_csv(folder / "plans.csv", index=False)
     figures = {
@@ -59,7 +59,7 @@ def draw(plans: "DataFrame", folder: Path) -> None:
 
 
 def main() -> None:
-    """Run it, write it, and print the ten fastest."""
+    """Write figures and table, and print the ten fastest plans."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out_mesh_shapes"))
     parser.add_argument("--workers", type=int)

@@ -1,9 +1,9 @@
-"""Does a pipeline of 8 stages train as fast as one of 4? Pathways' 3B decoder on 64 v3 chips.
+"""Pipelines of 4 and of 8 stages: Pathways' 3B decoder on 64 v3 chips.
 
     python experiments/pathways_pipeline/run.py
 
-What the paper leaves open is varied: the length of sequences, and how a stage's cores share its
-work.
+The script varies what the paper leaves open: the sequence length, and how the cores of a stage
+split its work.
 """
 
 from itertools import product
@@ -11,15 +11,15 @@ from itertools import product
 import tpusim as ts
 
 TOKENS_PER_S = {(4, 16): 133.7e3, (8, 32): 132.7e3}
-"""Measured, by stages and microbatches (arXiv:2203.12533, table 2)."""
+"""Measured tokens per second by stages and microbatches (arXiv:2203.12533, table 2)."""
 
 CORES, BATCH = 128, 2048
 LAYERS = {4: (15, 16, 16, 15), 8: (7, 8, 8, 8, 8, 8, 8, 7)}
-"""The embedding and the softmax take the place of a layer each, as the 62 of 64 suggest."""
+"""The embedding and the softmax replace one layer each, as 62 layers of 64 suggest."""
 
 SEQ_LENS = (512, 1024)
 TENSOR = (1, 2, 4, 8)
-"""Cores of a stage that share each layer; the others share its batch and its weights (fsdp)."""
+"""Cores of a stage that split each layer; the others split its batch and weights (fsdp)."""
 
 MODEL = ts.models.Transformer(
     name="pathways-3b", layers=62, embed=2048, mlp=8192, heads=16, vocab=32000, gated=False,
@@ -29,7 +29,7 @@ POD = ts.Slice("v3", "8x8")
 
 
 def plan(stages: int, microbatches: int, seq_len: int, tensor: int) -> ts.Plan:
-    """Stages of equal cores, `tensor` of which share each layer; the others share the batch."""
+    """Return a plan of equal stages, `tensor` cores of which split each layer."""
     cores = CORES // stages // tensor
     piped = {"schedule": "gpipe", "stage_layers": LAYERS[stages]} if stages > 1 else {}
     return ts.Plan(
@@ -39,7 +39,7 @@ def plan(stages: int, microbatches: int, seq_len: int, tensor: int) -> ts.Plan:
 
 
 def main() -> None:
-    """Print a row for each sequence length and sharing of layers."""
+    """Print a row for each sequence length and number of cores per layer."""
     print("| tokens | tensor | 4 stages [k tokens/s] | 8 stages | ratio | bubbles | fits |")
     print("| ---: | ---: | ---: | ---: | ---: | --- | --- |")
     for seq_len, tensor in product(SEQ_LENS, TENSOR):

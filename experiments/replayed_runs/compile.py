@@ -3,8 +3,8 @@
     python compile.py MAR-speed-1.2B-adamw --out programs
 
 The id is that of a row of tests/validation/training_runs.csv. The training step is that of
-experiments/compiled_memory/step.py with the plan that `tpusim validate` makes of the row. It needs
-`tpusim[xla]`, and of a core and 3 GB of memory one to five minutes a program.
+experiments/compiled_memory/step.py with the plan that `tpusim validate` derives from the row. It
+needs `tpusim[xla]` and, per program, one to five minutes of a core and 3 GB of memory.
 """
 
 import argparse
@@ -20,32 +20,31 @@ import jax  # noqa: E402
 from step import Step  # noqa: E402
 
 import tpusim as ts  # noqa: E402
-from tpusim.validation.measured import measured_runs  # noqa: E402
-from tpusim.validation.read import read_rows  # noqa: E402
-from tpusim.validation.words import setup  # noqa: E402
+from tpusim.validation.measured_runs import measured_runs, read_rows  # noqa: E402
+from tpusim.validation.run_setup import set_up  # noqa: E402
 
 TABLE = ROOT / "tests/validation/training_runs.csv"
 BATCH = ("dcn_data", "dcn_fsdp", "data", "fsdp")
 LANES = 128
 OPTIONS = {"TR-v6e-Llama3.1-8B-8": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}}
-"""Without these a run's program is another: this one had no collective matmuls."""
+"""Options without which the program of a run would differ: this one had no collective matmuls."""
 
 
 class Tied(Step):
-    """A step whose logits take the table of embeddings."""
+    """A step whose logits use the embedding table."""
 
     def weights(self):
-        """Without a head."""
+        """Return the weights without a head."""
         return {name: w for name, w in super().weights().items() if name != "head"}
 
     def loss(self, weights, ids):
-        """The head is the table."""
+        """Use the embedding table as the head."""
         return super().loss({**weights, "head": weights["embedding"].T}, ids)
 
 
 def program(run):
-    """The compiled step of a measured run."""
-    given = setup(run)
+    """Compile the step of a measured run."""
+    given = set_up(run)
     mesh = ts.xla.make_mesh(given.pod, given.plan.mesh)
     model = given.model
     if model.vocab % mesh.shape.get("tensor", 1):
@@ -65,14 +64,14 @@ def program(run):
 
 
 def without_folders(data):
-    """HLO that names the files of this project and of jax from where they begin."""
+    """Return HLO that names files of this project and of jax relative to their roots."""
     for folder in (ROOT, Path(jax.__file__).parents[1]):
         data = data.replace(f'"{folder}/'.encode(), b'"')
     return data
 
 
 def main():
-    """Compile the run that is named."""
+    """Compile the run named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("id")
     parser.add_argument("--out", type=Path, default=HERE / "programs")

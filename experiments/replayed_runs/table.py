@@ -1,9 +1,9 @@
-"""Replay the programs that compile.py made, and lay them beside what was measured.
+"""Replay the programs that compile.py made, and compare them with measurements.
 
     python table.py programs/*.hlo.gz
 
-prints the table of README.md: of each row the measured step, the plan's prediction and the replay's
-by both choices of costs, and the median of their errors.
+prints the table of README.md: for each row the measured step, the prediction of the plan and of the
+replay with both choices of costs, and the median errors.
 """
 
 import sys
@@ -11,27 +11,26 @@ from pathlib import Path
 from statistics import median
 
 import tpusim as ts
-from tpusim.validation.measured import measured_runs
-from tpusim.validation.outcome import outcome
-from tpusim.validation.read import read_rows
+from tpusim.validation.measured_runs import measured_runs, read_rows
+from tpusim.validation.outcome import simulate_run
 
 TABLE = Path(__file__).resolve().parents[2] / "tests/validation/training_runs.csv"
 CHOICES = ("model", "compiler")
 
 
 def rows(paths):
-    """Name, measured seconds, and predicted ones by the plan, the model and the compiler."""
+    """Yield name, measured seconds, predictions by plan, model and compiler, and the replays."""
     runs = {run.id: run for run in measured_runs(*read_rows(TABLE))[0]}
     for path in paths:
         program = ts.xla.load(path)
         run = runs[program.name]
         replays = [ts.simulate(program, costs=costs) for costs in CHOICES]
-        steps = [outcome(run).predicted_s, *(one.step_time_s for one in replays)]
+        steps = [simulate_run(run).predicted_s, *(one.step_time_s for one in replays)]
         yield run.id, run.step_s, steps, replays
 
 
 def main():
-    """Print the table, in Markdown, and below it where each replayed step goes."""
+    """Print the table, in Markdown, and below it the breakdown of each replayed step."""
     print("| run | measured | plan | replay, model | replay, compiler |\n| --- |" + " ---: |" * 4)
     errors, breakdowns = [], []
     for name, measured, steps, replays in rows(sys.argv[1:]):

@@ -1,10 +1,10 @@
-"""What do slice shape and sharding do to a language model on 512 v4 chips?
+"""The effects of slice shape and sharding on a language model on 512 v4 chips.
 
     python experiments/topology_512/run.py --out topology_512
 
-For each size of model and each legal shape of 512 chips, every mesh of fsdp and tensor, every
-placement, with and without activations sharded over tensor too. `--quick` takes one size, `--data`
-tries meshes with a replicating axis too.
+For each model size and each legal shape of 512 chips, it tries every mesh of fsdp and tensor in
+every placement, with activations sharded over tensor or not. `--quick` tries one size, `--data`
+meshes with a replicating axis too.
 """
 
 import argparse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHIPS, SEQ_LEN, BATCH = 512, 2048, 512
 EMBEDS = (6144, 8192, 10240, 12288, 14336, 16384)
 TYPICAL = 12288
-"""The width of GPT-3: the size that `--quick` runs, and whose plans are shown."""
+"""The width of GPT-3: the size that `--quick` runs and whose plans are plotted."""
 
 SHARDING = {"none": "1-D", "act_embed=tensor": "2-D"}
 OLD, NEW = "4x8x16", "8x8x8"
@@ -34,7 +34,7 @@ REVISED = {"fsdp": 64, "tensor": 8, "sharding": "2-D"}
 """The first plan ran on OLD, the revised one on NEW."""
 
 PUBLISHED = {"first": 17.9, "revised": 41.3}
-"""Sequences a second (arXiv:2304.01433, section on the choice of topology)."""
+"""Sequences per second (arXiv:2304.01433, section on the choice of topology)."""
 
 CURVES = {
     "first_to_best": (f"first plan on {OLD} against the best on {NEW}", "#0b3c5d", "o-"),
@@ -42,13 +42,14 @@ CURVES = {
     "shape": (f"best plan on {OLD} against the best on {NEW}", "#e07b53", "^-"),
     "shape_first": (f"first sharding on {OLD} against the same on {NEW}", "#8a6d1f", "v:"),
 }
-"""Columns of `ratios`: what they compare, and how they are drawn."""
+"""Columns of `ratios`: label, colour and line style."""
 
 
 def decoder(embed: int) -> ts.models.Transformer:
-    """A decoder of GPT-3's proportions: 12 layers x embed^2 weights or so.
+    """Return a decoder of GPT-3's proportions, with about 12 x layers x embed^2 weights.
 
-    Heads of 128 are rounded up to a multiple of 32, so that none is padded on up to 32 devices.
+    The number of heads, of 128 each, is rounded up to a multiple of 32, so none is padded on up to
+    32 devices.
     """
     return ts.models.Transformer(
         name=f"decoder-{embed}", layers=embed // 128, embed=embed, mlp=4 * embed,
@@ -58,7 +59,7 @@ def decoder(embed: int) -> ts.models.Transformer:
 
 
 def shapes() -> list[str]:
-    """The legal shapes of the slice, as they are written."""
+    """Return the names of the legal shapes of the slice."""
     return ["x".join(map(str, dims)) for dims in legal_shapes("v4", CHIPS)]
 
 
@@ -66,7 +67,7 @@ def table(
     embeds: tuple[int, ...], axes: tuple[str, ...] = ("fsdp", "tensor"),
     batch: int = BATCH, workers: int | None = 1,
 ) -> "DataFrame":  # fmt: skip
-    """One row for each size, shape, plan and placement; `parameters` are those of the model."""
+    """Return one row per size, shape, plan and placement; `parameters` are those of the model."""
     from pandas import concat
 
     base = ts.Plan(mesh={"fsdp": CHIPS}, seq_len=SEQ_LEN, global_batch=batch)
@@ -89,14 +90,14 @@ def table(
 
 
 def fastest(plans: "DataFrame", **wanted: object) -> "Series":
-    """The fastest plan that fits, of those with the wanted values."""
+    """Return the fastest plan that fits, of those with the wanted values."""
     for key, value in {"fits": True, **wanted}.items():
         plans = plans[plans[key] == value]
     return plans.loc[plans["step_time_s"].idxmin()]
 
 
 def ratios(plans: "DataFrame") -> "DataFrame":
-    """One row a size: how many times as fast the second of each pair of plans is (see CURVES)."""
+    """Return one row per size: speedup of the second of each pair of plans (see CURVES)."""
     from pandas import DataFrame
 
     rows = []
@@ -121,7 +122,7 @@ def ratios(plans: "DataFrame") -> "DataFrame":
 
 
 def comparable(plans: "DataFrame") -> "DataFrame":
-    """The plans of those sizes whose first and revised plan fit on every shape."""
+    """Return the plans of the sizes whose first and revised plan fit on every shape."""
     wanted = {(shape, *plan.values()) for shape in shapes() for plan in (FIRST, REVISED)}
     keys = ["shape", *FIRST]
 
@@ -132,7 +133,7 @@ def comparable(plans: "DataFrame") -> "DataFrame":
 
 
 def best_plans(plans: "DataFrame") -> "DataFrame":
-    """The best plan of each size and shape."""
+    """Return the best plan of each size and shape."""
     from pandas import DataFrame
 
     columns = ["parameters", "shape", "fsdp", "tensor", "sharding", "placement", "step_time_s",
@@ -145,17 +146,17 @@ def best_plans(plans: "DataFrame") -> "DataFrame":
 
 
 def compared(plans: "DataFrame") -> "DataFrame":
-    """The plans of one size that tell shape and sharding apart, each on its best placement."""
+    """Return the plans of one size that separate shape from sharding, in their best placement."""
     from pandas import DataFrame
 
-    asked = [{"shape": shape, **plan} for plan in (FIRST, REVISED) for shape in shapes()]
-    asked += [{"shape": shape} for shape in shapes()]
-    shown = DataFrame([fastest(plans, **wanted) for wanted in asked])
+    wanted_plans = [{"shape": shape, **plan} for plan in (FIRST, REVISED) for shape in shapes()]
+    wanted_plans += [{"shape": shape} for shape in shapes()]
+    shown = DataFrame([fastest(plans, **wanted) for wanted in wanted_plans])
     return shown[~shown.index.duplicated()].drop(columns=["parameters"])
 
 
 def plot_ratios(found: "DataFrame") -> "Axes":
-    """Each ratio over the sizes of models, and the published one."""
+    """Plot each ratio over model sizes, and the published one."""
     ax = Figure(figsize=(8.4, 4.8), layout="constrained").add_subplot()
     billions = found["parameters"] / 1e9
     for column, (label, colour, style) in CURVES.items():
@@ -178,7 +179,7 @@ def plot_ratios(found: "DataFrame") -> "Axes":
 
 
 def draw(plans: "DataFrame", folder: Path) -> None:
-    """The figures, and the tables behind them."""
+    """Write the figures and their tables."""
     folder.mkdir(parents=True, exist_ok=True)
     typical = plans[plans["parameters"] == decoder(TYPICAL).parameter_count]
     plans.to_csv(folder / "plans.csv", index=False)
@@ -199,13 +200,13 @@ def draw(plans: "DataFrame", folder: Path) -> None:
 
 
 def main() -> None:
-    """Run it, write it, and print the tables."""
+    """Write figures and tables, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out_topology_512"))
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=BATCH, help="sequences a step")
-    parser.add_argument("--quick", action="store_true", help="one size of model")
-    parser.add_argument("--data", action="store_true", help="an axis data in the meshes too")
+    parser.add_argument("--batch", type=int, default=BATCH, help="sequences per step")
+    parser.add_argument("--quick", action="store_true", help="one model size")
+    parser.add_argument("--data", action="store_true", help="meshes with an axis data too")
     given = parser.parse_args()
     axes = ("data", "fsdp", "tensor") if given.data else ("fsdp", "tensor")
     embeds = (TYPICAL,) if given.quick else EMBEDS

@@ -1,7 +1,7 @@
-"""A training step of a model from the package index, compiled for a TPU slice that is not there.
+"""A training step of a model from the package index, compiled for a TPU slice without a TPU.
 
-The model is penzai's Llama-like transformer, as its package ships it. What is written here is what
-its user writes too: a config, a loss, the optimizer, and which axis of the mesh shards what.
+The model is penzai's Llama-like transformer, as its package ships it. This file holds what any user
+adds: a config, a loss, the optimizer, and the mesh axis that shards each of the model's axes.
 
     python train_step.py                               Gemma 2B's shape on v5e:4x4
     python train_step.py --slice v6e:4x4 --small --out step.hlo.gz
@@ -29,11 +29,11 @@ SMALL = {**GEMMA_2B, "num_decoder_blocks": 2, "mlp_hidden_dim": 4096, "vocab_siz
 SHARDED = {
     "embedding": "fsdp", "neurons": "tensor", "query_heads": "tensor", "vocabulary": "tensor",
 }  # fmt: skip
-"""Which axis of the mesh each of the model's own named axes is sharded over; others are whole."""
+"""The mesh axis that shards each of the model's named axes; the others are not sharded."""
 
 
 def model_of(sizes):
-    """The model without its weights, and the weights without their values."""
+    """Return the model without its weights, and the weights without their values."""
     config = LlamalikeTransformerConfig(
         **sizes, mlp_variant="geglu_approx", tie_embedder_and_logits=True, use_layer_stack=True,
         parameter_dtype=jnp.bfloat16, activation_dtype=jnp.bfloat16,
@@ -50,7 +50,7 @@ def model_of(sizes):
 
 
 def spec_of(array):
-    """The sharding of a weight, by the names of its axes; each axis of the mesh is taken once."""
+    """Return the sharding of a weight by the names of its axes; each mesh axis is used once."""
     taken = []
     for name in array.named_axes:
         axis = SHARDED.get(name)
@@ -59,7 +59,7 @@ def spec_of(array):
 
 
 def train_step(model):
-    """Plain SGD on the mean cross entropy of the next token."""
+    """Return a step of plain SGD on the mean cross entropy of the next token."""
 
     def loss(weights, tokens):
         ids = pz.nx.wrap(tokens).tag("batch", "seq")
@@ -75,7 +75,7 @@ def train_step(model):
 
 
 def main():
-    """Compile the step, print what the compiler says, and keep the program."""
+    """Compile the step, print the compiler's report, and save the program."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--slice", default="v5e:4x4", help="such as v6e:8x8")
     parser.add_argument("--fsdp", type=int, default=4)

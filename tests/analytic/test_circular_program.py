@@ -14,7 +14,7 @@ from plans import MIB, flat, loop
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.program import (
     Barrier,
     Collective,
@@ -24,9 +24,9 @@ from tpusim.program import (
     Mode,
     Op,
     Transfer,
-    Vector,
+    VectorWork,
 )
-from tpusim.result import Result
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 MICROBATCH, MICROBATCHES, STAGES = 16.0, 8, 4
@@ -153,7 +153,7 @@ def test_chunks_are_picked_before_they_are_gathered() -> None:
     for name in (FORWARD, BACKWARD):
         (copy,) = [op for op in trip(run(2), name) if op.name.startswith("slice_weights")]
         assert isinstance(copy, Compute)
-        assert copy.work == Vector(copy.work.read_bytes, copy.work.read_bytes, 0)
+        assert copy.work == VectorWork(copy.work.read_bytes, copy.work.read_bytes, 0)
         assert copy.work.read_bytes == pytest.approx(SHARD * MIB, rel=1e-3)
         assert not any(op.name.startswith("slice_weights") for op in trip(run(1), name))
 

@@ -3,7 +3,7 @@
 import pytest
 from toruses import torus, whole
 
-from tpusim.costs import WHOLE, collective_seconds, dcn_route, route, route_seconds
+from tpusim.costs import BUSIEST_WEIGHT, collective_seconds, dcn_route, route, route_seconds
 from tpusim.costs.collective import adding_seconds
 from tpusim.hardware import DIE, Chip, Span, Topology, load_chip
 from tpusim.program import CollectiveKind as Kind
@@ -192,7 +192,7 @@ def test_a_chip_of_two_devices_carries_each_byte_once_unless_both_move_all(
     topology, spans = torus(4, 4, 4), [Span(0, 4), Span(DIE, 2)]
     once, flat = (route(kind, spans, topology, asked) for asked in (how, f"{how} flat"))
     passes = 2 if kind is Kind.ALL_REDUCE else 1
-    assert dict(once.uses)["ici:x+"] == dict(flat.uses)["ici:x+"] == WHOLE
+    assert dict(once.uses)["ici:x+"] == dict(flat.uses)["ici:x+"] == BUSIEST_WEIGHT
     assert 2 * once.share == pytest.approx(passes * 3 / 4 / 2)
     assert 2 * flat.share == pytest.approx(2 * passes * 3 / 4 / 2)
     assert flat.share == route(kind, spans[:1], topology, how).share

@@ -11,8 +11,8 @@ from plans import MIB, flat, loop
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.program import Collective, CollectiveKind, Compute, Mode, Program, Transfer, Vector
+from tpusim.plan import Plan
+from tpusim.program import Collective, CollectiveKind, Compute, Mode, Program, Transfer, VectorWork
 from tpusim.simulation import simulate
 
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
@@ -74,7 +74,7 @@ def test_each_exchange_of_heads_is_copied_once(name: str) -> None:
             copy = ops[at + 1]
             assert isinstance(copy, Compute)
             assert copy.name == f"turn/{op.name.removeprefix('all-to-all/')}"
-            assert isinstance(copy.work, Vector)
+            assert isinstance(copy.work, VectorWork)
             assert (copy.work.read_bytes, copy.work.write_bytes) == (op.bytes, op.bytes)
     ideal = layer("all-to-all", name, "ideal")
     assert not any(op.name.startswith("turn/") for op in ideal)

@@ -9,14 +9,20 @@ import pytest
 
 from tpusim.costs import attention_seconds, convolution_seconds, matmul_seconds
 from tpusim.hardware import Device, load_chip
-from tpusim.program import Attention, Convolution, Matmul
-from tpusim.program.grouped import as_worked, bytes_read, rows_worked
+from tpusim.program import (
+    AttentionWork,
+    ConvolutionWork,
+    MatmulWork,
+    equivalent_matmul,
+    grouped_bytes_read,
+    kernel_rows,
+)
 
 ESTIMATES = Path(__file__).with_name("compiler_matmuls.csv")
 
 
-def bf16(m: int, k: int, n: int) -> Matmul:
-    return Matmul(1, m, k, n, "bf16", 2 * (m * k + k * n), 2 * m * n)
+def bf16(m: int, k: int, n: int) -> MatmulWork:
+    return MatmulWork(1, m, k, n, "bf16", 2 * (m * k + k * n), 2 * m * n)
 
 
 def seconds(chip: str, m: int, k: int, n: int) -> float:
@@ -94,7 +100,7 @@ def test_near_the_compilers_gain_of_narrow_operands(
     chip: str, dtype: str, n: int, estimate: float, bound: float
 ) -> None:
     """Time in the narrow dtype over that in bf16, m = k = n; libtpu 0.0.42.1."""
-    narrow = Matmul(1, n, n, n, dtype, 2 * n * n, 2 * n * n)
+    narrow = MatmulWork(1, n, n, n, dtype, 2 * n * n, 2 * n * n)
     ratio = matmul_seconds(narrow, load_chip(chip).device) / seconds(chip, n, n, n)
     assert ratio == pytest.approx(estimate, rel=bound)
 
@@ -105,7 +111,7 @@ def test_the_tile_follows_the_dtype(dtype: str, side: int, rows: int) -> None:
     device = plain("7x")
 
     def time(m: int, k: int) -> float:
-        return float(matmul_seconds(Matmul(1, m, k, 4096, dtype, 0, 0), device))
+        return float(matmul_seconds(MatmulWork(1, m, k, 4096, dtype, 0, 0), device))
 
     assert time(rows, 1) == time(1, side) == time(rows, side)
     assert time(rows + 1, side) == pytest.approx(2 * time(rows, side))
@@ -176,14 +182,14 @@ def test_overlap_of_one_adds_array_and_memory() -> None:
 def test_convolution_of_one_tap_is_the_matmul() -> None:
     device = load_chip("v5e").device
     work = bf16(4 * 56 * 56, 256, 64)
-    image = Convolution(4, 56 * 56, 1, 256, 64, "bf16", work.read_bytes, work.write_bytes)
+    image = ConvolutionWork(4, 56 * 56, 1, 256, 64, "bf16", work.read_bytes, work.write_bytes)
     assert convolution_seconds(image, device) == matmul_seconds(work, device)
 
 
 def test_first_convolution_of_a_network_wastes_the_array() -> None:
     """7x7 taps of 3 channels are 147 deep: two passes of 128, 57 % of them used."""
     device = plain("v5e")
-    image = Convolution(1, 112 * 112, 49, 3, 128, "bf16", 0, 0)
+    image = ConvolutionWork(1, 112 * 112, 49, 3, 128, "bf16", 0, 0)
     useful = 2 * 112 * 112 * 147 * 128 / device.flops["bf16"]
     assert useful / convolution_seconds(image, device) == pytest.approx(147 / 256)
 
@@ -191,7 +197,7 @@ def test_first_convolution_of_a_network_wastes_the_array() -> None:
 def test_near_measured_splash_attention() -> None:
     """v5p, causal, one sequence of 8192, 8 heads of 128, blocks of 512: 0.778 ms (marin #6330)."""
     tensor = 2 * 8 * 8192 * 128
-    kernel = Attention(1, 8, 8192, 8192, 128, "bf16", True, 0, False, 3 * tensor, tensor)
+    kernel = AttentionWork(1, 8, 8192, 8192, 128, "bf16", True, 0, False, 3 * tensor, tensor)
     predicted = attention_seconds(kernel, load_chip("v5p").device)
     assert predicted == pytest.approx(0.778e-3, rel=0.08)
 
@@ -208,20 +214,20 @@ def test_near_measured_splash_attention() -> None:
     ],
 )
 def test_a_grouped_kernel_works_on_whole_tiles(groups: int, rows: int, worked: int) -> None:
-    assert rows_worked(groups, rows) == worked
+    assert kernel_rows(groups, rows) == worked
 
 
-def grouped(batch: int, m: int, k: int, n: int, ragged: str) -> Matmul:
-    read = bytes_read(batch, m, k, n, ragged, 2.0)
-    return Matmul(batch, m, k, n, "bf16", read, 2 * batch * m * n, ragged=ragged)
+def grouped(batch: int, m: int, k: int, n: int, ragged: str) -> MatmulWork:
+    read = grouped_bytes_read(batch, m, k, n, ragged, 2.0)
+    return MatmulWork(batch, m, k, n, "bf16", read, 2 * batch * m * n, ragged=ragged)
 
 
 def test_small_experts_slow_a_grouped_kernel_and_leave_a_batch_alone() -> None:
     """The array's time grows by the tiles visited; forward and for weight gradients alike."""
     device = load_chip("v5p").device
-    one = Matmul(256, 1024, 7168, 2048, "bf16", 0, 0)
+    one = MatmulWork(256, 1024, 7168, 2048, "bf16", 0, 0)
     forward = replace(one, ragged="m")
-    weights = Matmul(256, 7168, 1024, 2048, "bf16", 0, 0, ragged="k")
+    weights = MatmulWork(256, 7168, 1024, 2048, "bf16", 0, 0, ragged="k")
     ratio = (512 + 255) * 512 / (256 * 1024)
     alone, both = (float(matmul_seconds(work, device)) for work in (one, forward))
     launch = device.costs.op_launch
@@ -231,19 +237,19 @@ def test_small_experts_slow_a_grouped_kernel_and_leave_a_batch_alone() -> None:
 
 def test_a_width_that_tiles_do_not_divide_is_rounded_up() -> None:
     """1536 is computed as 2048, whether it is the columns or what is summed."""
-    assert as_worked(grouped(1, 4096, 4096, 1536, "m")) == (1, 4096, 4096, 2048)
-    assert as_worked(grouped(1, 4096, 1536, 4096, "m")) == (1, 4096, 2048, 4096)
-    assert as_worked(grouped(1, 1536, 4096, 4096, "k")) == (1, 2048, 4096, 4096)
-    assert as_worked(grouped(1, 4096, 4096, 768, "m")) == (1, 4096, 4096, 768)
+    assert equivalent_matmul(grouped(1, 4096, 4096, 1536, "m")) == (1, 4096, 4096, 2048)
+    assert equivalent_matmul(grouped(1, 4096, 1536, 4096, "m")) == (1, 4096, 2048, 4096)
+    assert equivalent_matmul(grouped(1, 1536, 4096, 4096, "k")) == (1, 2048, 4096, 4096)
+    assert equivalent_matmul(grouped(1, 4096, 4096, 768, "m")) == (1, 4096, 4096, 768)
 
 
 def test_a_grouped_kernel_reads_operands_once_a_tile() -> None:
     """The kernel's own estimate, and its limit: one tile of each reads each operand once."""
     rows, k, n = 8 * 1024, 2048, 4096
     visits = 8 * 1024 // 512 + 7
-    assert bytes_read(8, 1024, k, n, "m", 2.0) == 2 * (rows * k * 4 + visits * k * n)
-    assert bytes_read(8, k, 1024, n, "k", 2.0) == 2 * (rows * k * 4 + rows * n * 2)
-    assert bytes_read(1, 512, 1024, 1024, "m", 2.0) == 2 * (512 * 1024 + 1024 * 1024)
+    assert grouped_bytes_read(8, 1024, k, n, "m", 2.0) == 2 * (rows * k * 4 + visits * k * n)
+    assert grouped_bytes_read(8, k, 1024, n, "k", 2.0) == 2 * (rows * k * 4 + rows * n * 2)
+    assert grouped_bytes_read(1, 512, 1024, 1024, "m", 2.0) == 2 * (512 * 1024 + 1024 * 1024)
 
 
 def test_a_grouped_kernel_of_one_group_and_whole_tiles_takes_the_array_as_long() -> None:

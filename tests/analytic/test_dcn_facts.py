@@ -11,7 +11,7 @@ import pytest
 from tpusim.costs import capacities, dcn_route
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.program import CollectiveKind
 from tpusim.simulation import simulate
 

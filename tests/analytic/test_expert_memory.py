@@ -22,13 +22,15 @@ from plans import MIB
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
-from tpusim.graph import Einsum, Graph, Pointwise, Remat, Role, Scan, Tensor, training_step
+from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice, placements
+from tpusim.lowering import lower
 from tpusim.models.block import ACTIVATION_FLOPS
-from tpusim.models.experts import SLOTS, Routed, Routing, combine, dispatch, router
+from tpusim.models.experts import SLOTS, ExpertRouting, RoutedTokens, combine, dispatch, router
 from tpusim.models.parts import RESIDUAL, TOKEN, norm, weight
-from tpusim.partition import Plan, lower, structure
-from tpusim.result import memory_held
+from tpusim.partition import partition_graph
+from tpusim.plan import Plan
+from tpusim.results.result import memory_held
 
 COMPILED = {
     "weights": 3 * 448 + 2 * 16,
@@ -68,15 +70,15 @@ PROGRAMS: tuple[Program, ...] = (
 buffers."""
 
 
-def experts(routing: Routing, sizes: dict[str, int], batch: int) -> Graph:
-    given = Tensor("x", RESIDUAL, Role.INPUT)
+def experts(routing: ExpertRouting, sizes: dict[str, int], batch: int) -> Graph:
+    given = Tensor("x", RESIDUAL, TensorRole.INPUT)
     x, out, last = (Tensor(n, RESIDUAL) for n in ("layer/layer_in", "layer/layer_out", "y"))
     normed, attended, mid, read, fed = (
         Tensor(f"layer/{n}", RESIDUAL) for n in ("attn_norm", "out", "mid", "mlp_norm", "mlp_out")
     )
     narrow = Tensor("layer/q", (*TOKEN, "width"))
     choices = sizes["choice"]
-    routed = Routed(routing=routing, choices=choices, share=Fraction(1), shared=False)
+    routed = RoutedTokens(routing=routing, choices=choices, share=Fraction(1), shared=False)
     routed_by, (there, back) = router("layer", routed, read)
     sent, slots = dispatch("layer", routed, read, there)
     wide = tuple(Tensor(f"layer/mlp_in_{i}", (*SLOTS, "expert_mlp")) for i in range(2))
@@ -119,10 +121,10 @@ def held(place: int) -> dict[str, float]:
         mesh=mesh, seq_len=4096, global_batch=batch, optimizer="sgd", grad_dtype="f32",
         **({"capacity_factor": 1.25} | changes),
     )  # fmt: skip
-    forward = experts(Routing(capacity_factor=plan.capacity_factor), sizes, batch)
+    forward = experts(ExpertRouting(capacity_factor=plan.experts.capacity_factor), sizes, batch)
     graph = training_step(forward, Remat("full"))
     placement = placements(pod, plan.mesh)[0]
-    program = lower(structure(graph, plan), graph, plan, pod, placement)
+    program = lower(partition_graph(graph, plan), graph, plan, pod, placement)
     timeline = run([cost_program(program, pod, placement)])
     found = memory_held(program, timeline)
     tensors = {one.tensor: one.bytes for one in timeline.memory[0].held}

@@ -8,10 +8,10 @@ the mask go the same way, and tokens reach the experts in a ring over all of the
 import pytest
 from plans import MIB, loop
 
+from tpusim.base.phase import Phase
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.phase import Phase
+from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Mode
 from tpusim.simulation import simulate
 

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from plans import ENCODER_480B, GIB, PLAN_480B, v4_2048
 
-from tpusim.result import Result
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 
@@ -49,7 +49,7 @@ def test_exposed_communication_is_weight_gathers_and_gradients_mostly(result: Re
 
 
 def test_a_perfect_compiler_would_hide_most_of_it(result: Result) -> None:
-    ideal = simulate(ENCODER_480B, replace(PLAN_480B, lowering="ideal"), v4_2048())
+    ideal = simulate(ENCODER_480B, PLAN_480B.replace(lowering="ideal"), v4_2048())
     assert ideal.step_time_s <= 0.92 * result.step_time_s
     assert ideal.flops == result.flops
 
@@ -76,7 +76,7 @@ def test_the_memory_is_that_of_the_compiled_program(item: str) -> None:
 
 @cache
 def adams_memory() -> dict[str, float]:
-    model, plan = replace(ENCODER_480B, vocab=32768), replace(PLAN_480B, optimizer="adam")
+    model, plan = replace(ENCODER_480B, vocab=32768), PLAN_480B.replace(optimizer="adam")
     result = simulate(model, plan, v4_2048())
     held = result.memory_bytes
     arguments = held["weights"] + held["optimizer state"]

@@ -14,12 +14,13 @@ to wait for, most where bytes and hops take equally long:
 from collections.abc import Iterator, Sequence
 
 import pytest
+from extent import sample
 from toruses import Case, torus, whole
 
 from tpusim.costs import CostedProgram, Task, cost_program
 from tpusim.engine import run
 from tpusim.hardware import DIE, Placement, Slice, Span, Topology
-from tpusim.network import Algorithm, Moves, messages, pattern
+from tpusim.network import Algorithm, CollectiveMoves, messages, pattern
 from tpusim.program import Collective, Phase, Program
 from tpusim.program import CollectiveKind as Kind
 
@@ -42,7 +43,7 @@ def by_flow(case: Case, nbytes: float) -> float:
 
 def hop_by_hop(case: Case, nbytes: float) -> float:
     """Seconds of all messages on all links, in the engine."""
-    moves = Moves(messages(*case), nbytes, 0.0, HOP)
+    moves = CollectiveMoves(messages(*case), nbytes, 0.0, HOP)
     task = Task(name="c", phase=Phase.FORWARD, label="any", moves=lambda: moves)
     topology = case.topology
     links = tuple((f"ici:{dim}{way}", RATE) for dim in topology.names for way in "+-")
@@ -84,7 +85,7 @@ def name(case: Case) -> str:
     return f"{case.kind}-{case.how}-{spans}-of-{shape}-{wrap}"
 
 
-@pytest.mark.parametrize("case", list(chained()), ids=name)
+@pytest.mark.parametrize("case", sample(chained(), every=4), ids=name)
 def test_chained_collectives_agree_exactly(case: Case) -> None:
     """The bound is 2 %; nothing is left but the rounding of messages to picoseconds."""
     assert errors(case, SIZES) == pytest.approx([0] * len(SIZES), abs=2e-6)
@@ -105,7 +106,7 @@ CROSSING = {((4, 4), False): 0.065, ((8, 8), True): 0.06, ((3, 5), True): 0.12}
 """Where bytes and hops take equally long, one exponent does not fit all tori: these are worst."""
 
 
-@pytest.mark.parametrize("case", list(exchanges()), ids=name)
+@pytest.mark.parametrize("case", sample(exchanges(), every=3), ids=name)
 def test_all_to_alls_agree_within_five_percent(case: Case) -> None:
     """From 4 KiB to 1 GiB; at the crossing too, but for two tori that are named."""
     small = case.topology.chips < 64
@@ -121,7 +122,7 @@ def interleaved() -> Iterator[Case]:
             yield from (Case(*each, spans, long) for each in CHAINS)
 
 
-@pytest.mark.parametrize("case", list(interleaved()), ids=name)
+@pytest.mark.parametrize("case", sample(interleaved(), every=4), ids=name)
 def test_groups_that_interleave_agree_where_bytes_count(case: Case) -> None:
     """Only the all-reduce of interleaved lines stays 4.5 % apart.
 
@@ -133,7 +134,7 @@ def test_groups_that_interleave_agree_where_bytes_count(case: Case) -> None:
     assert errors(case, sizes) == pytest.approx([0] * len(sizes), abs=0.05 if lines else 0.02)
 
 
-@pytest.mark.parametrize("case", list(interleaved()), ids=name)
+@pytest.mark.parametrize("case", sample(interleaved(), every=4), ids=name)
 def test_groups_that_interleave_differ_by_up_to_31_percent_where_hops_count_as_much(
     case: Case,
 ) -> None:
@@ -168,7 +169,9 @@ PLACES = [
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-@pytest.mark.parametrize(("pod", "spans"), PLACES, ids=lambda each: "-".join(map(str, each)))
+@pytest.mark.parametrize(
+    ("pod", "spans"), sample(PLACES, every=2), ids=lambda each: "-".join(map(str, each))
+)
 def test_the_compilers_collectives_agree_on_real_slices(
     kind: Kind, pod: tuple[str, str], spans: tuple[Span, ...]
 ) -> None:

@@ -12,22 +12,24 @@ from plans import MIB
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
-from tpusim.graph import Einsum, Graph, Pointwise, Remat, Role, Scan, Tensor, training_step
+from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice, placements
+from tpusim.lowering import lower
 from tpusim.models.block import ACTIVATION_FLOPS
-from tpusim.partition import Plan, lower, structure
-from tpusim.result import memory_held
+from tpusim.partition import partition_graph
+from tpusim.plan import Plan
+from tpusim.results.result import memory_held
 
 ROWS = ("batch", "seq")
 DIMS = (("batch", 32768), ("seq", 1), ("embed", 1024), ("mlp", 4096))
 
 
 def stacked_mlps() -> Graph:
-    given = Tensor("x", (*ROWS, "embed"), Role.INPUT)
+    given = Tensor("x", (*ROWS, "embed"), TensorRole.INPUT)
     x, out, last = (Tensor(name, (*ROWS, "embed")) for name in ("layer/layer_in", "layer/out", "y"))
     wide, hidden = (Tensor(f"layer/{name}", (*ROWS, "mlp")) for name in ("mlp_in", "mlp_hidden"))
-    wi = Tensor("layer/wi", ("embed", "mlp"), Role.PARAM)
-    wo = Tensor("layer/wo", ("mlp", "embed"), Role.PARAM)
+    wi = Tensor("layer/wi", ("embed", "mlp"), TensorRole.PARAM)
+    wo = Tensor("layer/wo", ("mlp", "embed"), TensorRole.PARAM)
     loss = Tensor("loss", ROWS, dtype="f32")
     body = (
         Einsum("layer/wi", x, wi, wide),
@@ -51,7 +53,7 @@ def held() -> dict[str, float]:
     )
     graph = training_step(stacked_mlps(), Remat("full"))
     (placement,) = placements(pod, plan.mesh)
-    program = lower(structure(graph, plan), graph, plan, pod, placement)
+    program = lower(partition_graph(graph, plan), graph, plan, pod, placement)
     held = memory_held(program, run([cost_program(program, pod, placement)]))
     return {category: nbytes / MIB for category, nbytes in held.items()}
 

@@ -5,31 +5,31 @@ from collections.abc import Iterator
 import pytest
 from hlo import DATA
 
+from tpusim.compiler.hlo.attributes import callees
+from tpusim.compiler.hlo.module import Computation, HloModule
+from tpusim.compiler.lower.trip_counts import trip_count
+from tpusim.compiler.work.instruction_work import InstructionWork, instruction_work, is_free
 from tpusim.costs import work_seconds
 from tpusim.hardware import load_chip
-from tpusim.xla.attributes import called
-from tpusim.xla.module import Computation, Module
-from tpusim.xla.trips import trips
-from tpusim.xla.work import InstructionWork, instruction_work, is_free
 
 DEVICES = 4
 
 
-def read(name: str) -> Module:
+def read(name: str) -> HloModule:
     pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
-    from tpusim.xla.read import read_module
+    from tpusim.compiler.hlo.read import read_module
 
     return read_module((DATA / "plain" / f"{name}_v5e_2x2.hlo.gz").read_bytes())
 
 
 def works(
-    module: Module, computation: Computation, times: int = 1
+    module: HloModule, computation: Computation, times: int = 1
 ) -> Iterator[tuple[InstructionWork, int]]:
     """The work of each instruction, loops entered, and how often it runs."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
-            (body,) = called(instruction, "body")
-            count = trips(module, computation, instruction)
+            (body,) = callees(instruction, "body")
+            count = trip_count(module, computation, instruction)
             assert count is not None
             yield from works(module, module.computations[body], times * count)
         elif instruction.opcode in ("fusion", "convolution", "dot") and not is_free(instruction):

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from plans import plan_of, small
 
+from tpusim.base.units import format_bytes
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.result import Result
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
-from tpusim.units import format_bytes
 
 BATCH, SEQ, LAYERS, BF16, F32 = 64, 128, 6, 2, 4
 STAGES, MICROBATCHES = 4, 8

@@ -11,7 +11,7 @@ from plans import any_program_of, flat, plan_of, small
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.program import Compute, Program, Vector
+from tpusim.program import Compute, Program, VectorWork
 
 SEQ, BATCH = 128, 32
 TOKENS, SEQUENCES = SEQ * BATCH // 16, BATCH // 16
@@ -103,7 +103,7 @@ def test_the_forward_pass_writes_it_once_and_the_backward_pass_reads_it_once() -
     product of the gradient with a weight reads the sixth, `mlp_hidden`, which is copied.
     """
     found, one = program(), 2 * TOKENS * small().mlp
-    assert work(found, "layer/silu") == Vector(2 * one, 4 * one, pytest.approx(17 * one / 2))
+    assert work(found, "layer/silu") == VectorWork(2 * one, 4 * one, pytest.approx(17 * one / 2))
     back = work(found, "bwd/layer/wo_mlp/dx")
     m = small()
     operands = 2 * TOKENS * m.embed + 2 * m.embed * m.mlp

@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
-from tpusim.hardware import Placement, Slice
-from tpusim.hardware.listed import Listed
+from tpusim.hardware import ListedGroups, Placement, Slice
 from tpusim.program import Collective, Mode, Phase, Program
 from tpusim.program import CollectiveKind as Kind
 
@@ -16,12 +15,12 @@ POD = Slice("v5e", "16x16")
 CHIPS = np.indices((16, 16)).reshape(2, -1).T
 
 
-def listed(chips: NDArray[np.intp], pairs: bool = False) -> Listed:
+def listed(chips: NDArray[np.intp], pairs: bool = False) -> ListedGroups:
     padding = np.zeros((*chips.shape[:2], 1), dtype=np.intp)
-    return Listed.of(np.concatenate([padding, chips, padding], axis=2), pairs, ("any",))
+    return ListedGroups.of(np.concatenate([padding, chips, padding], axis=2), pairs, ("any",))
 
 
-def seconds(kind: Kind, what: Listed, network: str) -> float:
+def seconds(kind: Kind, what: ListedGroups, network: str) -> float:
     op = Collective(name="c", phase=Phase.FORWARD, kind=kind, axes=("it",), bytes=64 * MIB,
                     dtype="bf16", mode=Mode.SYNC)  # fmt: skip
     program = Program(name="one", axes=(("any", 256),), body=(op,))
@@ -29,7 +28,7 @@ def seconds(kind: Kind, what: Listed, network: str) -> float:
     return run([cost_program(program, POD, placement)], network=network).total_ps * 1e-12
 
 
-def turned(order: NDArray[np.intp]) -> Listed:
+def turned(order: NDArray[np.intp]) -> ListedGroups:
     return listed(np.stack([CHIPS, CHIPS[order]], axis=1), pairs=True)
 
 

@@ -13,7 +13,7 @@ from plans import GIB
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.simulation import simulate
 
 COMPILED = {

@@ -5,10 +5,9 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import HELD, bubbles, idle_share, kinds, simulated
+from pipelines import HELD, bubbles, idle_share, kinds, peak_alive, simulated
 
-from tpusim.partition.schedules import make
-from tpusim.program import peak_alive
+from tpusim.plan.pipeline_schedules import make_schedule
 
 stages, times = st.integers(1, 7), st.integers(1, 30)
 
@@ -17,7 +16,7 @@ stages, times = st.integers(1, 7), st.integers(1, 30)
 @given(p=stages, m=st.integers(1, 20), forward=times, backward=times)
 def test_the_bubble_of_equal_stages(name: str, p: int, m: int, forward: int, backward: int) -> None:
     """(p-1)/(m+p-1) of the step (Huang et al., arXiv:1811.06965; arXiv:2104.04473, 2.2.1)."""
-    idle = idle_share(make(name, p, m), kinds(forward, backward))
+    idle = idle_share(make_schedule(name, p, m), kinds(forward, backward))
     assert idle == Fraction(p - 1, m + p - 1)
 
 
@@ -27,14 +26,16 @@ def test_interleaving_divides_the_bubble_by_the_chunks(
 ) -> None:
     """(p-1)/(v m) of the work (arXiv:2104.04473, section 2.2.2)."""
     m = rounds * p
-    idle = idle_share(make("interleaved", p, m, v), kinds(forward, backward))
+    idle = idle_share(make_schedule("interleaved", p, m, v), kinds(forward, backward))
     assert idle / (1 - idle) == Fraction(p - 1, v * m)
 
 
 def test_one_chunk_interleaved_is_no_slower_than_1f1b() -> None:
     for p, m in ((4, 8), (3, 9), (8, 8)):
         lasts = kinds(1, 2)
-        assert idle_share(make("interleaved", p, m), lasts) == idle_share(make("1f1b", p, m), lasts)
+        assert idle_share(make_schedule("interleaved", p, m), lasts) == idle_share(
+            make_schedule("1f1b", p, m), lasts
+        )
 
 
 @given(p=stages, more=st.integers(0, 12), f=times, b=times, w=times)
@@ -49,30 +50,32 @@ def test_zero_bubble_schedules_leave_what_their_paper_says(
     """
     w = min(f, b, w)
     lasts = kinds(f, b, w)
-    assert max(bubbles(make("zb-h1", p, p + more), lasts)) == (p - 1) * (f + b - w)
-    assert max(bubbles(make("zb-h2", p, 2 * p - 1 + more), lasts)) == (p - 1) * (f + b - 2 * w)
+    assert max(bubbles(make_schedule("zb-h1", p, p + more), lasts)) == (p - 1) * (f + b - w)
+    assert max(bubbles(make_schedule("zb-h2", p, 2 * p - 1 + more), lasts)) == (p - 1) * (
+        f + b - 2 * w
+    )
 
 
 def test_zero_bubble_schedules_with_equal_passes() -> None:
     equal = kinds(5, 5, 5)
-    assert bubbles(make("zb-h2", 4, 8), equal) == [0, 0, 0, 0]
-    assert max(bubbles(make("zb-h1", 4, 8), equal)) == 3 * 5
-    assert max(bubbles(make("1f1b", 4, 8), kinds(5, 10))) == 3 * 15
+    assert bubbles(make_schedule("zb-h2", 4, 8), equal) == [0, 0, 0, 0]
+    assert max(bubbles(make_schedule("zb-h1", 4, 8), equal)) == 3 * 5
+    assert max(bubbles(make_schedule("1f1b", 4, 8), kinds(5, 10))) == 3 * 15
 
 
 @given(p=stages, m=st.integers(1, 20))
 def test_so_many_microbatches_are_alive(p: int, m: int) -> None:
     """From their forward pass to their last one (arXiv:2104.04473; arXiv:2401.10241, table 2)."""
-    assert peak_alive(make("gpipe", p, m)) == (m,) * p
-    assert peak_alive(make("1f1b", p, m)) == tuple(min(m, p - s) for s in range(p))
-    assert peak_alive(make("zb-h1", p, p - 1 + m)) == (p,) * p
-    assert peak_alive(make("zb-h2", p, 2 * p - 2 + m)) == (2 * p - 1,) * p
+    assert peak_alive(make_schedule("gpipe", p, m)) == (m,) * p
+    assert peak_alive(make_schedule("1f1b", p, m)) == tuple(min(m, p - s) for s in range(p))
+    assert peak_alive(make_schedule("zb-h1", p, p - 1 + m)) == (p,) * p
+    assert peak_alive(make_schedule("zb-h2", p, 2 * p - 2 + m)) == (2 * p - 1,) * p
 
 
 @given(p=st.integers(2, 6), rounds=st.integers(2, 4), v=st.integers(2, 4))
 def test_chunks_alive_when_interleaved(p: int, rounds: int, v: int) -> None:
     """2 (p-s-1) + (v-1) p run ahead, and one more is at work."""
-    peaks = peak_alive(make("interleaved", p, rounds * p, v))
+    peaks = peak_alive(make_schedule("interleaved", p, rounds * p, v))
     ahead = (2 * (p - s - 1) + (v - 1) * p + 1 for s in range(p))
     assert peaks == tuple(min(rounds * p * v, chunks) for chunks in ahead)
 
@@ -82,7 +85,7 @@ def test_chunks_alive_when_interleaved(p: int, rounds: int, v: int) -> None:
     [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1)],
 )
 def test_the_engine_holds_the_activations_of_those_alive(name: str, chunks: int) -> None:
-    schedule = make(name, 4, 8, chunks)
+    schedule = make_schedule(name, 4, 8, chunks)
     timeline = simulated(schedule, kinds(3, 3, 3))
     peaks = tuple(memory.peak_bytes // HELD for memory in timeline.memory)
     assert peaks == peak_alive(schedule)

@@ -59,7 +59,7 @@ MODELS = [
         {"rotary": False, "layers": 1},
     )
 ]
-IDS = [f"{m.attention}-{n}" for n, m in enumerate(MODELS)]
+IDS = [f"{m.attention.kernel}-{n}" for n, m in enumerate(MODELS)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=IDS)
@@ -99,7 +99,7 @@ def test_what_is_computed_again_under_each_list(
     """
     one = forward(model)
     counted = {"qkv": one.qkv, "wo": 0 if model.parallel else one.wo, "mlp_in": one.mlp_in}
-    fused = model.attention == "flash"
+    fused = model.attention.kernel == "flash"
     counted |= {"attention": one.attention, "kernel": one.attention if fused else 0}
     counted |= {"scores": 0 if fused else one.attention // 2}
     assert flops(model, remat, save)[1] == model.layers * sum(counted[part] for part in parts)

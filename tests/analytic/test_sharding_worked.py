@@ -15,18 +15,19 @@ from plans import (
     PLAN_480B,
     calcs,
     comms,
+    partitioned_of,
     payload,
     plan_of,
     sizes_of,
     small,
-    template_of,
 )
 
+from tpusim.base.phase import Phase
+from tpusim.lowering.optimizer import resident
 from tpusim.models import Transformer
-from tpusim.partition import Plan, Template
-from tpusim.partition.optimizer import resident
-from tpusim.partition.template import Comm, Purpose
-from tpusim.phase import Phase
+from tpusim.partition import PartitionedGraph
+from tpusim.partition.partitioned_graph import CollectiveNode, Purpose
+from tpusim.plan import Plan
 from tpusim.program import CollectiveKind
 
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
@@ -36,12 +37,12 @@ LAYERS, B, S, D, F, HEADS, HEAD_DIM, VOCAB = 3, 32, 16, 64, 256, 8, 32, 512
 TOKENS = B * S
 
 
-def layer(template: Template, *kinds: CollectiveKind) -> list[Comm]:
+def layer(partitioned: PartitionedGraph, *kinds: CollectiveKind) -> list[CollectiveNode]:
     """The collectives inside of the two loops over layers, of these kinds."""
-    return [c for c, n in comms(template) if n == LAYERS and c.kind in (kinds or CollectiveKind)]
+    return [c for c, n in comms(partitioned) if n == LAYERS and c.kind in (kinds or CollectiveKind)]
 
 
-def named(found: list[Comm]) -> Counter[tuple[CollectiveKind, str, Phase]]:
+def named(found: list[CollectiveNode]) -> Counter[tuple[CollectiveKind, str, Phase]]:
     return Counter((c.kind, c.tensor, c.phase) for c in found)
 
 
@@ -51,10 +52,10 @@ def ungated(**changes: object) -> Transformer:
 
 def mlp_bytes(model: Transformer, plan: Plan) -> dict[bool, float]:
     """Bytes of the MLP's collectives in one layer, forward and backward; all-reduces twice."""
-    template, sizes = template_of(model, plan), sizes_of(model, plan)
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
     moved = {True: 0.0, False: 0.0}
     parts = ("wi", "wo_mlp", "mlp_out", "mlp_norm", "layer_out")
-    for comm in layer(template):
+    for comm in layer(partitioned):
         part = comm.tensor.removeprefix("d(").removesuffix(")").removeprefix("layer/")
         if part in parts and comm.purpose is not Purpose.STATISTICS:
             times = 2 if comm.kind is REDUCE else 1
@@ -64,12 +65,12 @@ def mlp_bytes(model: Transformer, plan: Plan) -> dict[bool, float]:
 
 def test_data_parallelism_reduces_each_gradient_once_and_does_nothing_else() -> None:
     model, plan = small(), plan_of({"data": 8})
-    template, sizes = template_of(model, plan), sizes_of(model, plan)
-    found = comms(template)
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    found = comms(partitioned)
     assert {(c.kind, c.axes, c.purpose) for c, _ in found} == {
         (REDUCE, ("data",), Purpose.GRADIENT)
     }
-    assert len(found) == len(template.weights)
+    assert len(found) == len(partitioned.weights)
     assert sum(n * payload(c, sizes) for c, n in found) == 2 * model.parameter_count
 
 
@@ -81,22 +82,22 @@ def test_data_parallel_bytes_are_those_of_the_book() -> None:
 
 def test_fsdp_gathers_each_weight_forward_and_backward_and_scatters_its_gradient() -> None:
     model, plan = small(), plan_of({"fsdp": 8})
-    template, sizes = template_of(model, plan), sizes_of(model, plan)
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
     matrices = {f"layer/{w}" for w in ("wq", "wk", "wv", "wo", "wi_0", "wi_1", "wo_mlp")}
-    forward = [c for c in layer(template, GATHER) if c.phase is Phase.FORWARD]
-    again = [c for c in layer(template, GATHER) if c.phase is not Phase.FORWARD]
+    forward = [c for c in layer(partitioned, GATHER) if c.phase is Phase.FORWARD]
+    again = [c for c in layer(partitioned, GATHER) if c.phase is not Phase.FORWARD]
     assert Counter(c.tensor for c in forward) == Counter(matrices)
     assert Counter(c.tensor for c in again) == Counter(matrices)
-    scattered = Counter(c.tensor for c in layer(template, SCATTER))
+    scattered = Counter(c.tensor for c in layer(partitioned, SCATTER))
     assert scattered == Counter(f"d({name})" for name in matrices)
-    assert {c.tensor for c in layer(template, REDUCE)} == {
+    assert {c.tensor for c in layer(partitioned, REDUCE)} == {
         "d(layer/attn_norm_scale)", "d(layer/mlp_norm_scale)",
     }  # fmt: skip
-    outside = {(c.kind, c.tensor) for c, n in comms(template) if n == 1 and c.kind is not REDUCE}
+    outside = {(c.kind, c.tensor) for c, n in comms(partitioned) if n == 1 and c.kind is not REDUCE}
     assert outside == {
         (GATHER, "embedding"), (GATHER, "head"), (SCATTER, "d(head)"), (SCATTER, "d(embedding)"),
     }  # fmt: skip
-    assert all(c.axes == ("fsdp",) and c.asked for c, _ in comms(template))
+    assert all(c.axes == ("fsdp",) and c.asked for c, _ in comms(partitioned))
     whole = sum(payload(c, sizes) for c in forward)
     assert whole == 2 * (4 * D * HEADS * HEAD_DIM + 3 * D * F)
 
@@ -113,8 +114,8 @@ def test_megatron_sums_activations_once_a_block_and_direction(parallel: bool, co
 
     A parallel block adds attention and MLP up before their common all-reduce.
     """
-    template = template_of(ungated(parallel=parallel), plan_of({"tensor": 8}, remat="none"))
-    found = layer(template)
+    partitioned = partitioned_of(ungated(parallel=parallel), plan_of({"tensor": 8}, remat="none"))
+    found = layer(partitioned)
     assert {(c.kind, c.axes) for c in found} == {(REDUCE, ("tensor",))}
     assert Counter(c.phase for c in found) == {Phase.FORWARD: count, Phase.BACKWARD: count}
     sizes = sizes_of(ungated(), plan_of({"tensor": 8}))
@@ -124,8 +125,8 @@ def test_megatron_sums_activations_once_a_block_and_direction(parallel: bool, co
 def test_tensor_parallel_bytes_are_those_of_the_book() -> None:
     """Activations sharded on D: gather and scatter; backward gathers the saved input again."""
     plan = plan_of({"tensor": 8}, remat="none", rules={"act_embed": "tensor"})
-    template = template_of(ungated(), plan)
-    forward = [c for c in layer(template, GATHER, SCATTER) if c.phase is Phase.FORWARD]
+    partitioned = partitioned_of(ungated(), plan)
+    forward = [c for c in layer(partitioned, GATHER, SCATTER) if c.phase is Phase.FORWARD]
     assert [(c.kind, c.tensor) for c in forward] == [
         (GATHER, "layer/attn_norm"), (SCATTER, "layer/out"),
         (GATHER, "layer/mlp_norm"), (SCATTER, "layer/mlp_out"),
@@ -151,13 +152,13 @@ def test_sequence_parallelism_by_annotation_gathers_and_scatters_sequences() -> 
     annotated = {f"layer/{name}": heads for name in ("q", "k", "v", "context")}
     annotated |= {"layer/layer_in": rows, "layer/mlp_hidden": (None, None, "tensor")}
     plan = plan_of({"tensor": 8}, remat="none", annotate=annotated)
-    template = template_of(ungated(), plan)
-    forward = [c for c in layer(template) if c.phase is Phase.FORWARD]
+    partitioned = partitioned_of(ungated(), plan)
+    forward = [c for c in layer(partitioned) if c.phase is Phase.FORWARD]
     assert [(c.kind, c.tensor, c.dim) for c in forward] == [
         (GATHER, "layer/attn_norm", "seq"), (SCATTER, "layer/out", "seq"),
         (GATHER, "layer/mlp_norm", "seq"), (SCATTER, "layer/mlp_out", "seq"),
     ]  # fmt: skip
-    assert all(c.asked for c, _ in comms(template))
+    assert all(c.asked for c, _ in comms(partitioned))
 
 
 PASSES = (Phase.FORWARD, Phase.BACKWARD)
@@ -166,7 +167,7 @@ PASSES = (Phase.FORWARD, Phase.BACKWARD)
 def test_a_sequence_rule_gathers_keys_and_values_only() -> None:
     """Context parallelism: queries stay where they are, each device sees all keys and values."""
     plan = plan_of({"data": 2, "tensor": 4}, remat="none", rules={"act_seq": "tensor"})
-    found = [c for c in layer(template_of(ungated(), plan)) if c.purpose is Purpose.ACTIVATION]
+    found = [c for c in layer(partitioned_of(ungated(), plan)) if c.purpose is Purpose.ACTIVATION]
     gathers = {(GATHER, f"layer/{t}_kernel", phase): 1 for t in "kv" for phase in PASSES}
     scatters = {(SCATTER, f"d(layer/{t}_kernel)", Phase.BACKWARD): 1 for t in "kv"}
     assert named(found) == gathers | scatters
@@ -177,27 +178,27 @@ def test_tied_embeddings_are_reduced_once() -> None:
     """The gradients of lookup and head are added before they are communicated."""
     plan = plan_of({"fsdp": 8})
     for tied, count in ((True, 1), (False, 2)):
-        template = template_of(small(tied_embeddings=tied), plan)
-        tables = [c for c, n in comms(template) if n == 1 and c.kind is SCATTER]
+        partitioned = partitioned_of(small(tied_embeddings=tied), plan)
+        tables = [c for c, n in comms(partitioned) if n == 1 and c.kind is SCATTER]
         assert len(tables) == count
-        gathers = [c for c, n in comms(template) if n == 1 and c.kind is GATHER]
+        gathers = [c for c, n in comms(partitioned) if n == 1 and c.kind is GATHER]
         assert len(gathers) == count
 
 
 def test_a_lookup_adds_up_what_the_shards_of_the_table_hold() -> None:
-    template = template_of(ungated(), plan_of({"tensor": 8}))
-    (found,) = (c for c, _ in comms(template) if c.tensor == "embedded")
+    partitioned = partitioned_of(ungated(), plan_of({"tensor": 8}))
+    (found,) = (c for c, _ in comms(partitioned) if c.tensor == "embedded")
     assert (found.kind, found.axes) == (REDUCE, ("tensor",))
 
 
 def test_one_annotation_lays_the_flagship_out_as_its_rule_does() -> None:
     """GSPMD, arXiv:2105.04663, section 5.1: a few annotations, the rest propagates."""
-    ruled = template_of(ENCODER_480B, PLAN_480B)
+    ruled = partitioned_of(ENCODER_480B, PLAN_480B)
     annotate = {"layer/layer_in": ("fsdp", None, "tensor")}
-    annotated = template_of(ENCODER_480B, replace(PLAN_480B, rules={}, annotate=annotate))
+    annotated = partitioned_of(ENCODER_480B, replace(PLAN_480B, rules={}, annotate=annotate))
     assert annotated.layouts == ruled.layouts
     assert annotated.nodes == ruled.nodes
-    plain = template_of(ENCODER_480B, replace(PLAN_480B, rules={}))
+    plain = partitioned_of(ENCODER_480B, replace(PLAN_480B, rules={}))
     assert plain.layouts != ruled.layouts
 
 
@@ -206,21 +207,21 @@ def test_annotations_that_quarrel_cost_exchanges_that_nobody_asked_for() -> None
     annotate = {
         "layer/mlp_hidden": (None, "tensor", None), "layer/layer_in": (None, None, "tensor"),
     }  # fmt: skip
-    template = template_of(ungated(), plan_of({"tensor": 8}, remat="none", annotate=annotate))
-    unasked = {(c.kind, c.tensor) for c, _ in comms(template) if not c.asked}
+    partitioned = partitioned_of(ungated(), plan_of({"tensor": 8}, remat="none", annotate=annotate))
+    unasked = {(c.kind, c.tensor) for c, _ in comms(partitioned) if not c.asked}
     assert (EXCHANGE, "layer/mlp_out") in unasked
     assert (EXCHANGE, "layer/mlp_in") in unasked
     assert EXCHANGE not in {
-        c.kind for c, _ in comms(template_of(ungated(), plan_of({"tensor": 8})))
+        c.kind for c, _ in comms(partitioned_of(ungated(), plan_of({"tensor": 8})))
     }
 
 
 def test_heads_fewer_than_the_axis_are_replicated_and_listed() -> None:
-    template = template_of(small(kv_heads=2), plan_of({"fsdp": 2, "tensor": 4}))
-    assert template.dropped == (("kv_heads", 2, "tensor", 4),)
-    (weight,) = (w for w in template.weights if w.name == "layer/wk")
+    partitioned = partitioned_of(small(kv_heads=2), plan_of({"fsdp": 2, "tensor": 4}))
+    assert partitioned.dropped == (("kv_heads", 2, "tensor", 4),)
+    (weight,) = (w for w in partitioned.weights if w.name == "layer/wk")
     assert weight.local.layout == (("fsdp",), (), ())
-    enough = template_of(small(kv_heads=4), plan_of({"fsdp": 2, "tensor": 4}))
+    enough = partitioned_of(small(kv_heads=4), plan_of({"fsdp": 2, "tensor": 4}))
     assert enough.dropped == ()
     (weight,) = (w for w in enough.weights if w.name == "layer/wk")
     assert weight.local.layout == (("fsdp",), ("tensor",), ())
@@ -229,10 +230,10 @@ def test_heads_fewer_than_the_axis_are_replicated_and_listed() -> None:
 def test_a_vocabulary_of_30522_over_8_is_3816_a_device() -> None:
     plan = plan_of({"fsdp": 2, "tensor": 8})
     model = small(vocab=30522)
-    template, sizes = template_of(model, plan), sizes_of(model, plan)
-    logits = template.buffers["logits"]
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    logits = partitioned.buffers["logits"]
     assert sizes.elements(logits.local) == B // 2 * S * 3816
-    (head,) = (w for w in template.weights if w.name == "head")
+    (head,) = (w for w in partitioned.weights if w.name == "head")
     assert sizes.elements(head.local) == D // 2 * 3816
 
 
@@ -250,8 +251,8 @@ def test_llama_2_13b_has_the_parameters_and_bytes_of_the_books_problems() -> Non
     assert matrices == pytest.approx(13.0e9, rel=0.005)
     assert LLAMA_2_13B.parameter_count == matrices + 81 * 5120
     plan = plan_of({"fsdp": 16}, param_dtype="bf16", global_batch=16)
-    template, sizes = template_of(LLAMA_2_13B, plan), sizes_of(LLAMA_2_13B, plan)
-    held = sum(alloc.bytes for alloc in resident(template.weights, plan, sizes))
+    partitioned, sizes = partitioned_of(LLAMA_2_13B, plan), sizes_of(LLAMA_2_13B, plan)
+    held = sum(alloc.bytes for alloc in resident(partitioned.weights, plan, sizes))
     scales = 10 * 81 * 5120
     assert held == 10 * matrices / 16 + scales
     assert 16 * held == pytest.approx(130e9, rel=0.01)
@@ -259,8 +260,8 @@ def test_llama_2_13b_has_the_parameters_and_bytes_of_the_books_problems() -> Non
 
 def test_a_product_over_two_sharded_dimensions_is_scattered_over_one_and_summed_over_none() -> None:
     """2-D: each weight gradient is divided over both axes and summed over the batch's only."""
-    template = template_of(ENCODER_480B, PLAN_480B)
-    split = {c.name: dict(c.split) for c, _ in calcs(template)}["bwd/layer/wi_0/dw"]
+    partitioned = partitioned_of(ENCODER_480B, PLAN_480B)
+    split = {c.name: dict(c.split) for c, _ in calcs(partitioned)}["bwd/layer/wi_0/dw"]
     assert split == {"batch": ("fsdp",), "mlp": ("tensor",)}
-    (found,) = (c for c, _ in comms(template) if c.tensor == "d(layer/wi_0)")
+    (found,) = (c for c, _ in comms(partitioned) if c.tensor == "d(layer/wi_0)")
     assert (found.kind, found.axes, found.dim) == (SCATTER, ("fsdp",), "embed")

@@ -9,7 +9,7 @@ from plans import flat, loop, program_of
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Program
 from tpusim.simulation import simulate
 

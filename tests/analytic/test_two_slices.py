@@ -5,17 +5,16 @@ gradient is reduced within the slice, each chip sends its 16th to its twin, and 
 backward pass hides that.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 from plans import any_program_of, flat, loop, plan_of
 
+from tpusim.base.phase import Phase
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.phase import Phase
 from tpusim.program import Barrier, Collective, CollectiveKind, Compute, Dep, Mode, Program
-from tpusim.result import Result
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
@@ -153,7 +152,7 @@ def test_a_gather_takes_its_shards_from_the_other_slice_one_gather_ahead() -> No
 
 def test_how_weights_are_gathered_in_the_slice_does_not_depend_on_another_slice() -> None:
     """On v5p 4x4x4 nothing is gathered again, though groups on a part of the torus do that."""
-    mesh, pod, long = {"fsdp": 64}, Slice("v5p", "4x4x4"), replace(LM, attention="dot")
+    mesh, pod, long = {"fsdp": 64}, Slice("v5p", "4x4x4"), LM.replace(attention="dot")
     one = any_program_of(long, plan_of(mesh, global_batch=64), pod)
     both = any_program_of(
         long, plan_of(mesh | {"dcn_data": 2}, global_batch=128), Slice("v5p", "4x4x4", 2)

@@ -9,10 +9,10 @@ from tpusim.hardware import load_chip
 
 pytest.importorskip("jaxlib")
 
-from tpusim.xla.compiled import load
-from tpusim.xla.module import Computation, Instruction, Module
-from tpusim.xla.read import read_module
-from tpusim.xla.work import instruction_work
+from tpusim.compiler.compiled import load
+from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
+from tpusim.compiler.hlo.read import read_module
+from tpusim.compiler.work.instruction_work import instruction_work
 
 HLO = Path(__file__).parents[1] / "data" / "hlo"
 SMALL = 4096
@@ -31,7 +31,7 @@ def smallest_estimates(chip: str) -> list[int]:
     ]
 
 
-def small(module: Module, where: Computation, fusion: Instruction) -> int | None:
+def small(module: HloModule, where: Computation, fusion: Instruction) -> int | None:
     operands = (where[name].arrays for name in fusion.operands if name in where)
     arrays = [*fusion.arrays, *(array for made in operands for array in made)]
     work = instruction_work(module, where, fusion)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.report.breakdown import title
-from tpusim.result import Result
-from tpusim.units import format_seconds
+from tpusim.base.units import format_seconds
+from tpusim.report.figures.breakdown import breakdown_title
+from tpusim.results.result import Result
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 
@@ -41,4 +41,4 @@ def test_the_figure_is_the_one_of_today(name: str) -> None:
     assert figures
     for figure in figures:
         drawn = (FOLDER / name / figure).read_text("utf-8")
-        assert f"<title>{title(result(name))}</title>" in drawn
+        assert f"<title>{breakdown_title(result(name))}</title>" in drawn

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
-from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
+from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TaskOp
 from tpusim.program import Alloc, Dep, Phase
 
 LINKS = (("hbm", 1e12), ("x", 5e10), ("y", 7e10))

@@ -9,13 +9,14 @@ from dataclasses import replace
 from math import gcd, prod
 
 import pytest
+from extent import seeds
 
-from tpusim.errors import TpusimError
+from tpusim.base.errors import TpusimError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.report.slices import memory_levels
-from tpusim.result import Result, breakdown_ps
+from tpusim.plan import Plan
+from tpusim.report.track_slices import memory_levels
+from tpusim.results.result import Result, breakdown_ps
 from tpusim.simulation import simulate
 
 PODS = (
@@ -83,7 +84,7 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
 
 def obeys(result: Result) -> None:
     timeline, rates = result.timeline, result.pod.chip.flops
-    fastest = max(rates[dtype] for dtype in ("bf16", *result.plan.matmul_dtypes.values()))
+    fastest = max(rates[dtype] for dtype in ("bf16", *result.plan.dtypes.matmuls.values()))
     assert 0 < result.mfu <= result.hfu <= fastest / rates["bf16"]
     assert sum(breakdown_ps(timeline).values()) == timeline.total_ps
     assert sum(result.memory_bytes.values()) == result.hbm_peak_bytes
@@ -92,7 +93,7 @@ def obeys(result: Result) -> None:
     assert 0 <= min(levels) == levels[0] == levels[-1]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_a_random_plan_obeys_the_laws(seed: int) -> None:
     rng = random.Random(seed)
     chip, shape, slices = rng.choice(PODS)
@@ -101,18 +102,18 @@ def test_a_random_plan_obeys_the_laws(seed: int) -> None:
     obeys_folded_and_not(model, plan, pod)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
     rng = random.Random(seed)
     pod = Slice(*rng.choice(PODS))
     given, plan = random_model(rng), random_plan(rng, pod)
     latent = {"kv_rank": rng.choice([1, 500]), "q_rank": rng.choice([0, 7, 1536]),
               "rope_dim": rng.choice([1, 15]), "v_head_dim": rng.choice([0, 24])}  # fmt: skip
-    model = replace(given, kv_heads=given.heads, rotary=True, **latent)
+    model = given.replace(kv_heads=given.heads, rotary=True, **latent)
     obeys_folded_and_not(model, plan, pod)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
     """With weights that are whole in each slice (`dcn_data`), or shared out (`dcn_fsdp`)."""
     rng = random.Random(seed)
@@ -122,11 +123,11 @@ def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
     across = rng.choice([2**at for at in range(4) if pod.num_slices % 2**at == 0])
     mesh |= {"dcn_data": pod.num_slices // across, "dcn_fsdp": across}
     obeys_folded_and_not(
-        model, replace(plan, mesh=mesh, collectives=rng.choice(["xla", "best"])), pod
+        model, plan.replace(mesh=mesh, collectives=rng.choice(["xla", "best"])), pod
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_random_quantised_plan_obeys_the_laws(seed: int) -> None:
     rng = random.Random(seed)
     pod = Slice(*rng.choice([one for one in (*PODS, *SEVERAL) if one[0] != "v3"]))
@@ -134,10 +135,10 @@ def test_a_random_quantised_plan_obeys_the_laws(seed: int) -> None:
     narrow = [dtype for dtype in ("int8", "fp8") if dtype in pod.chip.flops]
     forward, dx, dw = (rng.choice(["", "bf16", *narrow, *narrow]) for _ in range(3))
     dtypes = {"matmul_dtype": forward, "matmul_dtype_dx": dx, "matmul_dtype_dw": dw}
-    obeys_folded_and_not(model, replace(plan, dtype=rng.choice(["bf16", "f32"]), **dtypes), pod)
+    obeys_folded_and_not(model, plan.replace(dtype=rng.choice(["bf16", "f32"]), **dtypes), pod)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
     rng = random.Random(seed)
     pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
@@ -146,14 +147,14 @@ def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
     obeys_folded_and_not(model, plan, pod)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
     rng = random.Random(seed)
     pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
     model, plan = random_model(rng), random_plan(rng, pod)
     experts = rng.choice([1, 2, 4, 8])
-    model = replace(
-        model, experts=experts, experts_per_token=rng.randint(1, experts), layers=4,
+    model = model.replace(
+        experts=experts, experts_per_token=rng.randint(1, experts), layers=4,
         expert_mlp=rng.choice([0, 512]), shared_mlp=rng.choice([0, 256]),
         dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]),
     )  # fmt: skip
@@ -161,15 +162,15 @@ def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
     axis = rng.choice(sorted(own))
     expert = gcd(own[axis], experts)
     capacity = rng.choice([0.0, 0.0, 1.25])
-    plan = replace(
-        plan, mesh={**plan.mesh, axis: own[axis] // expert, "expert": expert}, save=(),
+    plan = plan.replace(
+        mesh={**plan.mesh, axis: own[axis] // expert, "expert": expert}, save=(),
         capacity_factor=capacity, expert_exchange=rng.choice(["all-to-all", "gather", "ring"]),
         expert_skew=0.0 if capacity else rng.random(), seed=seed,
     )  # fmt: skip
     obeys_folded_and_not(model, plan, pod)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
     """Whatever way keys cross, over one axis or two, with norms sharded by tokens or not."""
     rng = random.Random(seed)
@@ -178,11 +179,11 @@ def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
     mesh = {axis: min(size, 4) for axis, size in sizes.items() if axis != "fsdp"}
     mesh["fsdp"] = pod.devices // prod(mesh.values())
     window = rng.choice([0, 0, 1, 300, 1500])
-    model = replace(random_model(rng), attention="flash", heads=64, kv_heads=rng.choice([1, 4, 64]),
+    model = random_model(rng).replace(attention="flash", heads=64, kv_heads=rng.choice([1, 4, 64]),
                     head_dim=16, window=window, global_every=rng.choice([0, 2]))  # fmt: skip
     ways = dict(zip(("context", "second"), rng.choice(WAYS), strict=True))
-    plan = replace(
-        random_plan(rng, pod), mesh=mesh, seq_len=2048, context_exchange=ways,
+    plan = random_plan(rng, pod).replace(
+        mesh=mesh, seq_len=2048, context_exchange=ways,
         context_balanced=rng.random() < 0.5, microbatches=1,
         rules=rng.choice([{}, {"act_residual_seq": "tensor"}]),
     )  # fmt: skip

@@ -1,7 +1,6 @@
 """Laws of sequences sharded over context axes, whatever way keys and values cross them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ from plans import any_program_of, flat, plan_of, small
 
 from tpusim.hardware import Placement, Slice, load_chip, placement_from
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.program import Attention, Collective, CollectiveKind, Compute
-from tpusim.program.keys import seen_keys
+from tpusim.plan import Plan
+from tpusim.program import AttentionWork, Collective, CollectiveKind, Compute, seen_keys
 from tpusim.simulation import simulate
 
 POD = Slice("v5p", "4x4x4")
@@ -132,7 +130,7 @@ def attended(plan: Plan, of: Transformer | None = None) -> float:
     return sum(
         times * float(op.work.q_len * seen_keys(op.work) * op.work.batch * op.work.heads)
         for op, times in flat(any_program_of(of or model(), plan, POD).body)
-        if isinstance(op, Compute) and isinstance(op.work, Attention) and not op.work.backward
+        if isinstance(op, Compute) and isinstance(op.work, AttentionWork) and not op.work.backward
     )
 
 
@@ -144,7 +142,7 @@ def test_a_ring_works_on_as_many_scores_as_one_kernel(
 ) -> None:
     of = model(window=window, kind=kind)
     chosen = plan(8, context_balanced=balanced)
-    alike = replace(chosen, context_exchange="ring")
+    alike = chosen.replace(context_exchange="ring")
     assert attended(alike, of) == pytest.approx(attended(chosen, of))
 
 

@@ -6,24 +6,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from extent import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from toruses import places
+from toruses import names_for, places
 
 from tpusim.costs import (
-    WHOLE,
-    Route,
+    BUSIEST_WEIGHT,
+    CollectiveRoute,
     capacities,
     collective_seconds,
     dcn_route,
+    delay_seconds,
     route,
     route_seconds,
     work_seconds,
 )
-from tpusim.costs.collective import delay_seconds
 from tpusim.hardware import DIE, Span, Topology, load_chip
-from tpusim.network import CHOICES, Algorithm, on_torus
-from tpusim.program import Attention, CollectiveKind, Convolution, Matmul, Vector, Work
+from tpusim.network import Algorithm, on_torus
+from tpusim.program import (
+    AttentionWork,
+    CollectiveKind,
+    ConvolutionWork,
+    MatmulWork,
+    VectorWork,
+    Work,
+)
 
 CHIPS = ["v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"]
 KINDS = list(CollectiveKind)
@@ -34,14 +42,14 @@ small = st.integers(1, 64)
 amounts = st.integers(0, 10**11)
 
 matmuls = st.builds(
-    Matmul, small, dims, dims, dims, st.just("bf16"), amounts, amounts, amounts,
+    MatmulWork, small, dims, dims, dims, st.just("bf16"), amounts, amounts, amounts,
     st.sampled_from(["", "m", "k"]),
 )  # fmt: skip
 convolutions = st.builds(
-    Convolution, small, dims, small, dims, dims, st.just("bf16"), amounts, amounts, amounts
+    ConvolutionWork, small, dims, small, dims, dims, st.just("bf16"), amounts, amounts, amounts
 )
 attentions = st.builds(
-    Attention,
+    AttentionWork,
     small,
     small,
     dims,
@@ -55,7 +63,7 @@ attentions = st.builds(
     amounts,
     value_dim=st.sampled_from([64, 128, 192]),
 )
-vectors = st.builds(Vector, amounts, amounts, amounts)
+vectors = st.builds(VectorWork, amounts, amounts, amounts)
 works: st.SearchStrategy[Work] = st.one_of(matmuls, convolutions, attentions, vectors)
 
 
@@ -81,7 +89,7 @@ def test_more_work_never_takes_less_time(work: Work, chip: Any, data: st.DataObj
 
 
 @given(attentions, chips)
-def test_a_wider_window_never_takes_less_time(work: Attention, chip: Any) -> None:
+def test_a_wider_window_never_takes_less_time(work: AttentionWork, chip: Any) -> None:
     assume(work.window)
     wider = (replace(work, window=window) for window in (work.window, 2 * work.window, 0))
     times = [work_seconds(each, chip.device) for each in wider]
@@ -101,22 +109,22 @@ def test_a_faster_chip_never_takes_longer(work: Work, chip: Any, factor: float) 
 
 
 @given(st.lists(matmuls, min_size=1, max_size=4), chips)
-def test_arrays_equal_numbers_for_matmuls(many: list[Matmul], chip: Any) -> None:
+def test_arrays_equal_numbers_for_matmuls(many: list[MatmulWork], chip: Any) -> None:
     check_arrays([replace(work, ragged=many[0].ragged) for work in many], chip)
 
 
 @given(st.lists(convolutions, min_size=1, max_size=4), chips)
-def test_arrays_equal_numbers_for_convolutions(many: list[Convolution], chip: Any) -> None:
+def test_arrays_equal_numbers_for_convolutions(many: list[ConvolutionWork], chip: Any) -> None:
     check_arrays(many, chip)
 
 
 @given(st.lists(vectors, min_size=1, max_size=4), chips)
-def test_arrays_equal_numbers_for_vectors(many: list[Vector], chip: Any) -> None:
+def test_arrays_equal_numbers_for_vectors(many: list[VectorWork], chip: Any) -> None:
     check_arrays(many, chip)
 
 
 @given(st.lists(attentions, min_size=1, max_size=4), chips)
-def test_arrays_equal_numbers_for_attention(many: list[Attention], chip: Any) -> None:
+def test_arrays_equal_numbers_for_attention(many: list[AttentionWork], chip: Any) -> None:
     first = many[0]
     alike = {name: getattr(first, name) for name in ("causal", "window", "backward")}
     check_arrays([replace(work, **alike) for work in many], chip)
@@ -151,7 +159,7 @@ def test_collectives_are_finite_monotone_and_know_their_links(
     kind: CollectiveKind, where: Place, data: st.DataObject
 ) -> None:
     chip = load_chip("7x")
-    how = data.draw(st.sampled_from(["", *CHOICES[kind]]))
+    how = data.draw(st.sampled_from(["", *names_for(kind)]))
     path = route(kind, *where, how)
     assert {link for link, _ in path.uses} <= set(capacities(chip))
     assert all(weight >= 1 for _, weight in path.uses)
@@ -192,10 +200,10 @@ shares = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 def test_less_in_hbm_never_slows_a_collective_and_leaves_its_other_links_alone(
     kind: CollectiveKind, where: Place, operand: float, result: float, data: st.DataObject
 ) -> None:
-    chip, how = load_chip("7x"), data.draw(st.sampled_from(["", *CHOICES[kind]]))
+    chip, how = load_chip("7x"), data.draw(st.sampled_from(["", *names_for(kind)]))
     path = route(kind, *where, how)
-    some, one, other = map(path.lying, [(operand, result), (operand, 0.0), (0.0, result)])
-    assert path.lying((1.0, 1.0)) == path
+    some, one, other = map(path.with_hbm_shares, [(operand, result), (operand, 0.0), (0.0, result)])
+    assert path.with_hbm_shares((1.0, 1.0)) == path
     assert route_seconds(some, 1e9, chip) <= route_seconds(path, 1e9, chip)
     assert beside_hbm(some) == beside_hbm(one) == beside_hbm(path)
     both, *each = (dict(found.uses).get("hbm", 0) for found in (some, one, other))
@@ -216,7 +224,7 @@ def test_twice_the_bandwidth_halves_the_bytes_term(
     kind: CollectiveKind, where: Place, nbytes: int, data: st.DataObject
 ) -> None:
     """Of a collective that only links hold back: what is left of its delay halves exactly."""
-    how = data.draw(st.sampled_from(CHOICES[kind]))
+    how = data.draw(st.sampled_from(names_for(kind)))
     slow = load_chip("7x").replace(hbm_bandwidth=1e30, vpu_flops=1e30, hop_latency=0.0)
     rates = ("ici_bandwidth", "die_to_die_bandwidth")
     fast = slow.replace(**{name: 2 * getattr(slow, name) for name in rates})
@@ -233,7 +241,7 @@ def test_an_axis_of_size_one_changes_nothing(
 ) -> None:
     """Neither a span of one place in the group, nor a dimension of one chip in the torus."""
     chip, (spans, topology) = load_chip("7x"), where
-    how = data.draw(st.sampled_from(["", *CHOICES[kind]]))
+    how = data.draw(st.sampled_from(["", *names_for(kind)]))
     time = collective_seconds(kind, nbytes, spans, chip, topology, how)
     one = Span(data.draw(st.integers(0, len(topology.dims) - 1)), 1)
     assert collective_seconds(kind, nbytes, (one, *spans, one), chip, topology, how) == time
@@ -247,19 +255,21 @@ def test_an_axis_of_size_one_changes_nothing(
 def test_carrying_each_device_apart_never_takes_fewer_bytes(
     kind: CollectiveKind, where: Place, data: st.DataObject
 ) -> None:
-    how = data.draw(st.sampled_from(CHOICES[kind]))
+    how = data.draw(st.sampled_from(names_for(kind)))
     together, apart = (ici_bytes(route(kind, *where, how + flat)) for flat in FLAT_TOO)
     both = any(span.dim == DIE for span in where[0]) and kind is not CollectiveKind.ALL_TO_ALL
     assert apart == pytest.approx((2 if both else 1) * together)
 
 
-def beside_hbm(path: Route) -> set[tuple[str, int]]:
+def beside_hbm(path: CollectiveRoute) -> set[tuple[str, int]]:
     return {use for use in path.uses if use[0] != "hbm"}
 
 
-def ici_bytes(path: Route) -> float:
+def ici_bytes(path: CollectiveRoute) -> float:
     """Bytes on the busiest link of each class, added up."""
-    return float(sum(path.share * weight / WHOLE for link, weight in path.uses if "ici" in link))
+    return float(
+        sum(path.share * weight / BUSIEST_WEIGHT for link, weight in path.uses if "ici" in link)
+    )
 
 
 @given(st.lists(st.sampled_from([4, 8, 12]), min_size=1, max_size=3))
@@ -289,7 +299,7 @@ def test_links_into_a_chip_carry_what_it_receives(where: Place, how: Algorithm) 
     assert ici_bytes(path) >= (chips - 1) / chips / dies * (1 - 1e-12)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(kinds, groups())
 def test_a_die_group_needs_a_die(kind: CollectiveKind, where: Place) -> None:
     crosses = any(span.dim == DIE for span in where[0])

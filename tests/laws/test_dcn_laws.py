@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 from crossings import DELAY, MOVING, ROUNDED, Pairs, seconds, sent
-from hypothesis import given, settings
+from extent import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpusim.engine import run
@@ -30,7 +31,7 @@ def busiest(found: list[Pairs]) -> int:
     return max(ends.values())
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(several, st.integers(0, 1))
 def test_slices_that_are_one_link_take_as_long_as_each_with_links_of_its_own(
     found: list[Pairs], reduced: int
@@ -41,7 +42,7 @@ def test_slices_that_are_one_link_take_as_long_as_each_with_links_of_its_own(
     assert len(merged.links) <= len(apart.links)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(several)
 def test_permutes_at_once_take_at_least_what_one_card_has_and_at_most_all_their_bytes(
     found: list[Pairs],
@@ -53,14 +54,14 @@ def test_permutes_at_once_take_at_least_what_one_card_has_and_at_most_all_their_
         assert time == pytest.approx(least, rel=ROUNDED)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(several, st.permutations(range(SLICES)))
 def test_it_is_of_no_matter_which_slice_is_which(found: list[Pairs], turned: list[int]) -> None:
     renamed = [sorted((turned[at], turned[to]) for at, to in pairs) for pairs in found]
     assert seconds(*renamed) == seconds(*found)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(several)
 def test_turning_all_permutes_round_changes_nothing(found: list[Pairs]) -> None:
     """What left a slice arrives there, and cards are as fast both ways."""

@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plans import any_program_of, flat, plan_of, sizes_of, small, template_of
+from extent import seeds
+from plans import any_program_of, flat, partitioned_of, plan_of, sizes_of, small
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice
+from tpusim.lowering.passes import fuse_collectives, merge_gradients
 from tpusim.models import Transformer
-from tpusim.partition import Plan, merges, weave
-from tpusim.program import Collective, Compute, Matmul, Program, dumps, loads
+from tpusim.plan import Plan
+from tpusim.program import Collective, Compute, MatmulWork, Program, dumps, loads
 from tpusim.search import Space, sweep
 from tpusim.simulation import simulate
 
@@ -28,7 +30,7 @@ def drawn(seed: int, **changes: Any) -> tuple[Transformer, Plan, Slice]:
     rng = random.Random(seed)
     pod = Slice(*rng.choice(NEAR))
     model, plan = random_model(rng), random_plan(rng, pod)
-    return model, replace(plan, param_dtype="f32", **changes), pod
+    return model, plan.replace(param_dtype="f32", **changes), pod
 
 
 def moved(program: Program, weights: set[str]) -> Counter[str]:
@@ -65,9 +67,9 @@ def both(seed: int, key: str, **changes: Any) -> tuple[Program, Program, set[str
     """The programs with f32 and with bf16 under a key, and the names of the weights."""
     model, plan, pod = drawn(seed, **changes)
     wide, narrow = (
-        any_program_of(model, replace(plan, **{key: dtype}), pod) for dtype in ("f32", "bf16")
+        any_program_of(model, plan.replace(**{key: dtype}), pod) for dtype in ("f32", "bf16")
     )
-    return wide, narrow, {weight.name for weight in template_of(model, plan).weights}
+    return wide, narrow, {weight.name for weight in partitioned_of(model, plan).weights}
 
 
 def same_but(wide: Counter[str], narrow: Counter[str], *named: str) -> None:
@@ -75,7 +77,7 @@ def same_but(wide: Counter[str], narrow: Counter[str], *named: str) -> None:
     assert wide == {key: nbytes * (2 if key in named else 1) for key, nbytes in narrow.items()}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_gathers_of_half_the_size_move_and_hold_half(seed: int) -> None:
     """Only casts are other work: of shards before bf16 gathers, of copies after f32 ones."""
     wide, narrow, weights = both(seed, "gather_dtype")
@@ -87,7 +89,7 @@ def test_gathers_of_half_the_size_move_and_hold_half(seed: int) -> None:
     assert works(wide, "cast") == works(narrow, "cast")
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_reductions_of_half_the_size_move_and_hold_half(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +97,7 @@ def test_reductions_of_half_the_size_move_and_hold_half(
 
     A group writes over an operand of the same size, so a vector's gradient may take no room.
     """
-    monkeypatch.setattr(merges, "SMALL_GRADIENT", 0)
+    monkeypatch.setattr(merge_gradients, "SMALL_GRADIENT", 0)
     wide, narrow, weights = both(seed, "reduce_dtype")
     same_but(moved(wide, weights), moved(narrow, weights), "gradient")
     more, fewer = held(wide), held(narrow)
@@ -108,7 +110,7 @@ def test_reductions_of_half_the_size_move_and_hold_half(
 
 def test_a_weight_gradient_is_written_as_it_is_reduced() -> None:
     """By eight matmuls and the scatter to the table; they read what they read. No ring on v5e."""
-    plans = [replace(FSDP, reduce_dtype=dtype, style="maxtext") for dtype in ("f32", "bf16")]
+    plans = [FSDP.replace(reduce_dtype=dtype, style="maxtext") for dtype in ("f32", "bf16")]
     wide, narrow = (works(any_program_of(small(), plan, Slice("v5e", "4x4"))) for plan in plans)
     found: dict[str, Any] = {name: work for name, work in narrow.items() if name.endswith("/dw")}
     assert len(found) == 9
@@ -140,7 +142,7 @@ def test_second_moments_of_half_the_size(
 
 def test_an_empty_second_moment_follows_the_first() -> None:
     narrow, mixed, wide = (
-        held(any_program_of(small(), replace(FSDP, **changes), POD))["optimizer state"]
+        held(any_program_of(small(), FSDP.replace(**changes), POD))["optimizer state"]
         for changes in (
             {"moment_dtype": "bf16"}, {"moment_dtype": "bf16", "second_moment_dtype": "f32"}, {},
         )
@@ -148,7 +150,7 @@ def test_an_empty_second_moment_follows_the_first() -> None:
     assert (narrow, mixed) == (wide / 2, 3 * wide / 4)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_accumulators_of_half_the_size(seed: int) -> None:
     """What is added to them, what they are given and what the optimizer reads of them is other."""
     wide, narrow, weights = both(seed, "accumulator_dtype")
@@ -161,7 +163,7 @@ def test_accumulators_of_half_the_size(seed: int) -> None:
 
 def test_an_addition_reads_both_and_writes_the_sum() -> None:
     plan = plan_of({"fsdp": 16}, microbatches=2, grad_dtype="bf16", accumulator_dtype="f32")
-    (weight,) = (w for w in template_of(small(), plan).weights if w.name == "layer/wq")
+    (weight,) = (w for w in partitioned_of(small(), plan).weights if w.name == "layer/wq")
     elements = 3 * sizes_of(small(), plan).elements(weight.local)
     found: Any = works(any_program_of(small(), plan, POD))
     addition, update = found["accumulate/layer/wq"], found["update/layer/wq"]
@@ -170,17 +172,17 @@ def test_an_addition_reads_both_and_writes_the_sum() -> None:
     assert update.read_bytes == (4 + 8 + 4) * elements
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_logits_of_half_the_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made by one matmul, read by the loss, its gradient by two; f32 ones are converted there."""
-    monkeypatch.setattr(weave, "wants_ring", lambda *_: False)
+    monkeypatch.setattr(fuse_collectives, "fusion_pays", lambda *_: False)
     wide, narrow, weights = both(seed, "loss_dtype", lowering="xla")
     own = ("logits", "loss")
     assert works(wide, *own) == works(narrow, *own)
     for name, work in works(narrow).items():
         other = works(wide)[name]
-        if name.startswith("logits") and isinstance(work, Matmul):
-            assert isinstance(other, Matmul)
+        if name.startswith("logits") and isinstance(work, MatmulWork):
+            assert isinstance(other, MatmulWork)
             assert (other.dtype, other.m, other.n) == (work.dtype, work.m, work.n)
             logits = {"logits": work.m * work.n}.get(name, work.m * work.k)
             assert other.read_bytes + other.write_bytes >= work.read_bytes + work.write_bytes
@@ -193,14 +195,14 @@ def test_logits_of_half_the_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert more == fewer
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_int8_gathers_are_half_of_bf16_ones(seed: int) -> None:
     """Of the layers' weights; what the vocabulary multiplies comes as before."""
     model, plan, pod = drawn(seed, **INT8)
     if "int8" not in pod.chip.flops:
         return
-    weights = {weight.name for weight in template_of(model, plan).weights}
-    narrow, wide = (any_program_of(model, replace(plan, gather_dtype=dtype), pod)
+    weights = {weight.name for weight in partitioned_of(model, plan).weights}
+    narrow, wide = (any_program_of(model, plan.replace(gather_dtype=dtype), pod)
                     for dtype in ("int8", "bf16"))  # fmt: skip
     quantised = {name for name in weights if name.startswith("layer/w")}
     same_but(moved(wide, weights), moved(narrow, weights), *quantised)
@@ -234,10 +236,11 @@ def test_gathers_that_are_not_made_have_no_dtype(mesh: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"matmul_dtype": "bf16", "dtype": "f32"}])
 def test_what_is_written_out_changes_nothing(changes: dict[str, Any]) -> None:
-    plan = replace(FSDP, **changes)
-    written = replace(
-        plan, gather_dtype=plan.dtype, reduce_dtype=plan.dtype, accumulator_dtype=plan.grad_dtype,
-        second_moment_dtype=plan.moment_dtype, loss_dtype=plan.dtype,
+    plan = FSDP.replace(**changes)
+    written = plan.replace(
+        gather_dtype=plan.dtypes.compute, reduce_dtype=plan.dtypes.compute,
+        accumulator_dtype=plan.dtypes.grad,
+        second_moment_dtype=plan.dtypes.moment, loss_dtype=plan.dtypes.compute,
     )  # fmt: skip
     assert any_program_of(small(), plan, POD) == any_program_of(small(), written, POD)
 
@@ -260,7 +263,7 @@ def test_where_weights_are_large_narrower_gathers_are_faster(style: str) -> None
     """A pass costs launch time wherever it stands; in a tiny model it hides a gather's as well."""
     wide = small(embed=4096, mlp=16384, heads=32, head_dim=128)
     plan = plan_of({"fsdp": 16}, seq_len=1024, style=style, **INT8)
-    times = [simulate(wide, replace(plan, gather_dtype=dtype), POD).step_time_s
+    times = [simulate(wide, plan.replace(gather_dtype=dtype), POD).step_time_s
              for dtype in ("int8", "bf16", "f32")]  # fmt: skip
     assert times == sorted(set(times))
 
@@ -277,33 +280,33 @@ PRECISE: list[tuple[dict[str, str], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("coarse", "precise"), PRECISE, ids=lambda c: next(iter(c)))
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_more_precise_is_never_faster(
     seed: int, coarse: dict[str, str], precise: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no bound in bytes changes the lowering, and conversions of narrow elements are free."""
-    monkeypatch.setattr(merges, "SMALL_GRADIENT", 0)
-    monkeypatch.setattr(weave, "wants_ring", lambda *_: False)
+    monkeypatch.setattr(merge_gradients, "SMALL_GRADIENT", 0)
+    monkeypatch.setattr(fuse_collectives, "fusion_pays", lambda *_: False)
     model, plan, pod = drawn(100 + seed)
     free = Slice(pod.chip.replace(vpu_flops=1e18), str(pod.topology), pod.num_slices)
-    first, second = (replace(plan, **changes) for changes in (coarse, precise))
+    first, second = (plan.replace(**changes) for changes in (coarse, precise))
     fast = simulate(model, first, free)
     slow = simulate(model, second, free, placement=fast.placement)
     assert slow.step_time_s >= fast.step_time_s
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_mixed_precision_obeys_the_laws_of_all_plans(seed: int) -> None:
     rng = random.Random(1000 + seed)
     model, plan, pod = drawn(seed)
-    plan = replace(plan, param_dtype=rng.choice(["f32", "bf16"]))
+    plan = plan.replace(param_dtype=rng.choice(["f32", "bf16"]))
     quantised = "int8" in pod.chip.flops and rng.random() < 0.4
-    gathers = ["", "bf16", plan.param_dtype, *(["int8"] if quantised else [])]
+    gathers = ["", "bf16", plan.dtypes.param, *(["int8"] if quantised else [])]
     both = ("", "bf16", "f32")
     obeys_folded_and_not(
         model,
-        replace(
-            plan, matmul_dtype="int8" if quantised else "", gather_dtype=rng.choice(gathers),
+        plan.replace(
+            matmul_dtype="int8" if quantised else "", gather_dtype=rng.choice(gathers),
             reduce_dtype=rng.choice(both), accumulator_dtype=rng.choice(both),
             second_moment_dtype=rng.choice(both), loss_dtype=rng.choice(both),
             offload_optimizer=rng.random() < 0.2,
@@ -345,7 +348,7 @@ def test_mixed_precision_obeys_the_laws_of_all_plans(seed: int) -> None:
 )  # fmt: skip
 def test_a_dtype_that_cannot_be_gets_one_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanError) as raised:
-        simulate(small(), replace(FSDP, **changes), POD)
+        simulate(small(), FSDP.replace(**changes), POD)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -389,7 +392,7 @@ def test_a_chip_without_int8_gathers_none() -> None:
 def test_a_plan_names_the_dtypes_that_are_not_the_default(
     changes: dict[str, Any], text: str
 ) -> None:
-    assert text in str(replace(FSDP, **changes))
+    assert text in str(FSDP.replace(**changes))
 
 
 @pytest.mark.parametrize("style", ["plain", "maxtext"])

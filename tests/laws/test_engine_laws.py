@@ -4,14 +4,15 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from extent import seeds
 from random_programs import Generator, printed
 
-from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
+from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TaskOp
 from tpusim.engine import run
 from tpusim.engine.clock import nanobytes, picoseconds
 from tpusim.program import Dep, Phase
 
-SEEDS = range(40)
+SEEDS = seeds(40)
 
 
 def changed(body: tuple[TaskOp, ...], **factors: float) -> tuple[TaskOp, ...]:
@@ -85,7 +86,7 @@ class Oracle:
         return max([0, *(end for at, end in self.ends[dep.op].items() if at[:shared] <= bound)])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_without_flows_it_is_what_the_definitions_say(seed: int) -> None:
     program = Generator(seed, nesting=0.3).program()
     program = replace(program, body=changed(program.body, bytes=0))

@@ -1,26 +1,26 @@
 """What holds of experts on any plan: tokens and FLOPs are conserved, one expert is an MLP."""
 
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from extent import examples
+from hypothesis import given
 from hypothesis import strategies as st
-from plans import any_program_of, comms, flat, graph_of, plan_of, sizes_of, small, template_of
+from plans import any_program_of, comms, flat, graph_of, partitioned_of, plan_of, sizes_of, small
 
+from tpusim.base.phase import Phase
 from tpusim.graph import POLICIES
 from tpusim.hardware import Slice, placements
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.partition.template import Purpose
-from tpusim.phase import Phase
-from tpusim.program import Collective, CollectiveKind, Compute, Matmul, Program
+from tpusim.partition.partitioned_graph import Purpose
+from tpusim.plan import Plan
+from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Program
+from tpusim.results.totals import total_flops
 from tpusim.simulation import simulate
-from tpusim.totals import total_flops
 
 PODS = {1: "1x1x1", 4: "2x2x1", 8: "2x2x2", 16: "2x2x4"}
 EXCHANGES = ("all-to-all", "gather", "ring")
@@ -68,7 +68,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(models, plans)
 def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
     made = program(model, plan)
@@ -76,7 +76,7 @@ def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
     local = sum(
         n * 2 * prod(map(Fraction, (op.work.batch, op.work.m, op.work.k, op.work.n)))
         for op, n in flat(made.body)
-        if isinstance(op, Compute) and isinstance(op.work, Matmul)
+        if isinstance(op, Compute) and isinstance(op.work, MatmulWork)
     )
     kernels = sum(
         n * op.flops.model + n * op.flops.recompute
@@ -97,10 +97,10 @@ def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
 def test_tokens_are_conserved(mesh: dict[str, int], exchange: str, way: dict[str, Any]) -> None:
     """At capacity 1 the slots of all devices are the choices of all tokens, wherever they lie."""
     plan = plan_of(mesh, expert_exchange=exchange, **way)
-    template, sizes = template_of(moe(), plan), sizes_of(moe(), plan)
+    partitioned, sizes = partitioned_of(moe(), plan), sizes_of(moe(), plan)
     tokens, choices = plan.global_batch * plan.seq_len, 2
     for name in ("layer/expert_mlp_in_0", "bwd/d(layer/expert_mlp_hidden)"):
-        local = template.buffers[name].local
+        local = partitioned.buffers[name].local
         shards = prod(plan.mesh[axis] for axes in local.layout for axis in axes)
         assert shards == plan.devices, name
         assert sizes.elements(local) * shards == tokens * choices * 128, name
@@ -111,7 +111,7 @@ def test_tokens_are_conserved(mesh: dict[str, int], exchange: str, way: dict[str
 def test_one_expert_has_the_flops_of_an_mlp(remat: str, exchange: str) -> None:
     plan = plan_of({"fsdp": 8}, remat=remat)
     dense = total_flops(program(small(), plan).body)
-    plan = replace(plan, expert_exchange=exchange)
+    plan = plan.replace(expert_exchange=exchange)
     routed = total_flops(program(small(experts=1, experts_per_token=1), plan).body)
     router = 2 * 16 * 32 * 64 * 3
     assert routed.model == dense.model + 3 * router
@@ -137,8 +137,8 @@ def test_one_expert_takes_the_time_of_an_mlp_and_of_routing() -> None:
     plan = Plan(mesh={"fsdp": 1}, seq_len=1024, global_batch=8, remat="none")
     pod = Slice("v5e", "1x1")
     dense = core_ps(model, plan, pod)
-    one = replace(model, experts=1, experts_per_token=1)
-    routed = core_ps(one, replace(plan, capacity_factor=1.0), pod)
+    one = model.replace(experts=1, experts_per_token=1)
+    routed = core_ps(one, plan.replace(capacity_factor=1.0), pod)
     routing = ("router", "top_k", "gates", "mask", "dispatch", "combine", "layer/out")
     for name in {*dense, *routed}:
         if not any(part in name for part in routing):
@@ -176,7 +176,7 @@ def test_exchanges_move_the_bytes_of_the_closed_form(expert: int, way: dict[str,
         assert sent == tokens * 2 * 64 * 2 * (expert - 1) / expert
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from([2, 4, 8]),
     st.integers(0, 1000),
@@ -190,7 +190,7 @@ def test_more_skew_is_never_faster(
     model, pod = moe(embed=256, expert_mlp=512, layers=2), pod_for(plan)
     placement = placements(pod, plan.mesh)[0]
     results = [
-        simulate(model, replace(plan, expert_skew=skew), pod, placement=placement)
+        simulate(model, plan.replace(expert_skew=skew), pod, placement=placement)
         for skew in skews
     ]  # fmt: skip
     for less, more in pairwise(results):
@@ -201,13 +201,13 @@ def test_more_skew_is_never_faster(
 
 def test_skew_is_nothing_where_each_device_has_all_experts() -> None:
     plan = plan_of({"fsdp": 8})
-    assert program(moe(), plan) == program(moe(), replace(plan, expert_skew=1.0))
+    assert program(moe(), plan) == program(moe(), plan.replace(expert_skew=1.0))
 
 
 def test_gradients_of_experts_are_reduced_over_the_batch_alone() -> None:
     """Their weights are gathered over it alone too; all others also over the experts' axis."""
     plan = plan_of({"fsdp": 2, "expert": 4})
-    found = [comm for comm, _ in comms(template_of(moe(), plan))]
+    found = [comm for comm, _ in comms(partitioned_of(moe(), plan))]
     for comm in found:
         if comm.purpose in (Purpose.WEIGHT, Purpose.GRADIENT) and "expert_w" in comm.tensor:
             assert comm.axes == ("fsdp",), comm.name

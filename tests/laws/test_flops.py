@@ -9,17 +9,18 @@ from fractions import Fraction
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from extent import examples
+from hypothesis import given
 from hypothesis import strategies as st
-from plans import any_program_of, calcs, flat, graph_of, plan_of, sizes_of, small, template_of
+from plans import any_program_of, calcs, flat, graph_of, partitioned_of, plan_of, sizes_of, small
 
 from tpusim.graph import POLICIES
 from tpusim.hardware import Slice
+from tpusim.lowering.op_work import work_of
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.partition.work import work_of
-from tpusim.program import Attention, Compute, Flops, Matmul, Program, Work
-from tpusim.totals import total_flops
+from tpusim.plan import Plan
+from tpusim.program import AttentionWork, Compute, Flops, MatmulWork, Program, Work
+from tpusim.results.totals import total_flops
 
 PODS = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 
@@ -27,9 +28,9 @@ PODS = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 def local_flops(work: Work) -> Fraction:
     """Matrix FLOPs of one device, from shapes alone."""
     match work:
-        case Matmul():
+        case MatmulWork():
             return 2 * prod(Fraction(n) for n in (work.batch, work.m, work.k, work.n))
-        case Attention():
+        case AttentionWork():
             shape = (work.batch, work.heads, work.q_len, work.kv_len)
             widths = Fraction(work.head_dim) + Fraction(work.value_width)
             whole = 2 * (2 if work.backward else 1) * widths * prod(map(Fraction, shape))
@@ -93,7 +94,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(models, plans)
 def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
     program = any_program_of(model, plan, pod_for(dict(plan.mesh)))
@@ -103,7 +104,7 @@ def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
     assert all(getattr(counted, f.name) >= 0 for f in fields(Flops))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(meshes(), st.sampled_from(POLICIES), st.booleans(), st.booleans())
 def test_a_plan_that_divides_wastes_nothing(
     mesh: dict[str, int], remat: str, gated: bool, parallel: bool
@@ -175,12 +176,12 @@ def test_model_flops_are_six_a_weight_and_token_and_twelve_a_score() -> None:
 def test_the_work_of_every_matmul_is_its_share_of_the_einsum() -> None:
     """A device's share, by hand, of the one product that is sharded three ways."""
     model, plan = small(), plan_of({"data": 2, "fsdp": 4, "tensor": 8})
-    template, sizes = template_of(model, plan), sizes_of(model, plan)
-    work = {c.name: work_of(c, sizes, template.buffers) for c, _ in calcs(template)}
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    work = {c.name: work_of(c, sizes, partitioned.buffers) for c, _ in calcs(partitioned)}
     shape = work["layer/wi_0"]
-    assert isinstance(shape, Matmul)
+    assert isinstance(shape, MatmulWork)
     assert (shape.batch, shape.m, shape.k, shape.n) == (1, 32 // 8 * 16, 64, 256 // 8)
     weight = work["bwd/layer/wi_0/dw"]
-    assert isinstance(weight, Matmul)
+    assert isinstance(weight, MatmulWork)
     assert sorted((weight.m, weight.n)) == [256 // 8, 64]
     assert weight.k == 32 // 8 * 16

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from random_programs import Generator
 
-from tpusim.costs.tasks import CORE
+from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline, run
 from tpusim.program import Phase
 

@@ -8,21 +8,21 @@ from math import prod
 from random import Random
 
 import pytest
+from extent import seeds
 from random_programs import printed
 from simpy import Environment
 
-from tpusim.costs.tasks import CostedProgram, Task
-from tpusim.engine import run
-from tpusim.engine.compile import compile_lane
-from tpusim.engine.drive import drive
-from tpusim.engine.hops import Crossing, HopNetwork
+from tpusim.costs import CostedProgram, Task
+from tpusim.engine import compile_lane, run
+from tpusim.engine.event_loop import run_processes
+from tpusim.engine.flows import FlowNetwork
+from tpusim.engine.hop_messages import add_messages, link_rates
+from tpusim.engine.hops import HopNetwork, LinkCrossing
 from tpusim.engine.lane import Lane
-from tpusim.engine.messages import add_messages, link_rates
-from tpusim.engine.network import Network
-from tpusim.network.messages import Message, Moves
+from tpusim.network import CollectiveMoves, Message
 from tpusim.program import Dep, Phase
 
-SEEDS = range(60)
+SEEDS = seeds(60)
 
 
 def random_messages(pick: Random, links: int) -> tuple[Message, ...]:
@@ -35,7 +35,7 @@ def random_messages(pick: Random, links: int) -> tuple[Message, ...]:
     return tuple(made)
 
 
-def given(moves: Moves) -> Callable[[], Moves]:
+def given(moves: CollectiveMoves) -> Callable[[], CollectiveMoves]:
     return lambda: moves
 
 
@@ -51,7 +51,7 @@ def random_program(seed: int, *, hop_s: float | None = None, launch: int = 9) ->
     body = []
     for at in range(3):
         messages = random_messages(pick, links)
-        moves = Moves(messages, 1_024_000, pick.randint(0, launch) * 1e-6, hop_s)
+        moves = CollectiveMoves(messages, 1_024_000, pick.randint(0, launch) * 1e-6, hop_s)
         deps = tuple(Dep(f"t{other}") for other in range(at) if pick.random() < 0.3)
         task = Task(name=f"t{at}", phase=Phase.FORWARD, label="any", stream=f"s{at}", deps=deps)
         body.append(replace(task, moves=given(moves)))
@@ -60,19 +60,19 @@ def random_program(seed: int, *, hop_s: float | None = None, launch: int = 9) ->
     return CostedProgram(name="random", body=tuple(body), links=rates, torus=torus)
 
 
-def moves_of(program: CostedProgram) -> dict[str, Moves]:
+def moves_of(program: CostedProgram) -> dict[str, CollectiveMoves]:
     return {op.name: op.moves() for op in program.body if isinstance(op, Task) and op.moves}
 
 
-def crossings(program: CostedProgram) -> tuple[list[Crossing], int]:
+def crossings(program: CostedProgram) -> tuple[list[LinkCrossing], int]:
     """All crossings of links, in the order in which they were worked out, and the end."""
     code = compile_lane(program)
     add_messages(code, program)
     env = Environment(0)
-    flows = Network(env, [rate for _, rate in code.links])
-    log: list[Crossing] = []
+    flows = FlowNetwork(env, [rate for _, rate in code.links])
+    log: list[LinkCrossing] = []
     lane = Lane(env, flows, code, False, HopNetwork(env, flows, link_rates(program), log))
-    drive(env, [lane])
+    run_processes(env, [lane])
     return log, lane.end_ps
 
 
@@ -135,7 +135,7 @@ class Oracle:
             self.ends[name] = max(time for time in times if time is not None)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_it_is_what_the_definitions_say(seed: int) -> None:
     program = random_program(seed)
     assert run([program], network="hops").total_ps == Oracle(program).end
@@ -163,7 +163,7 @@ def test_links_are_crossed_in_order_a_hop_apart(seed: int) -> None:
     """Also the queue is first come first served: a link is taken in the order of the log."""
     program = random_program(seed)
     moves = moves_of(program)
-    paths: dict[tuple[str, int], list[Crossing]] = {}
+    paths: dict[tuple[str, int], list[LinkCrossing]] = {}
     taken = Counter[int]()
     for each in crossings(program)[0]:
         paths.setdefault((each.task, each.message), []).append(each)
@@ -201,7 +201,7 @@ def test_collectives_that_share_no_link_do_not_touch_one_another(seed: int) -> N
     assert sorted(record.end_ps for record in together.tasks) == sorted(alone)
 
 
-def in_plane(moves: Moves, plane: int, planes: int) -> Moves:
+def in_plane(moves: CollectiveMoves, plane: int, planes: int) -> CollectiveMoves:
     """The same messages on a torus with one more dimension, the last and fastest."""
     return replace(
         moves,

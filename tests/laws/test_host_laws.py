@@ -4,12 +4,13 @@ import random
 from dataclasses import replace
 
 import pytest
+from extent import seeds
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.simulation import simulate
 
 HOURS = 1e4
@@ -27,7 +28,7 @@ def on(where: tuple[str, str, int], dispatch_s: float) -> Slice:
     return Slice(load_chip(chip).replace(dispatch=dispatch_s), shape, slices)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_step_is_the_longer_of_device_and_host(seed: int) -> None:
     """To the picosecond: so a host that does more never makes it faster, and a fast one nothing."""
     rng, model, plan, where = drawn(seed)
@@ -42,7 +43,7 @@ def test_a_step_is_the_longer_of_device_and_host(seed: int) -> None:
         assert found.flops == alone.flops
 
 
-@pytest.mark.parametrize("seed", range(40, 60))
+@pytest.mark.parametrize("seed", seeds(40, 60))
 def test_a_host_that_is_slow_obeys_the_laws_of_all_plans(seed: int) -> None:
     """Folded is unfolded, memory is given back, the breakdown sums to the step."""
     rng, model, plan, where = drawn(seed)
@@ -50,7 +51,7 @@ def test_a_host_that_is_slow_obeys_the_laws_of_all_plans(seed: int) -> None:
     obeys_folded_and_not(model, replace(plan, input_s=input_s), Slice(*where))
 
 
-@pytest.mark.parametrize("seed", range(60, 75))
+@pytest.mark.parametrize("seed", seeds(60, 75))
 def test_the_host_changes_no_placement(seed: int) -> None:
     """It makes all steps equal, but one of them leaves the device most time."""
     _, model, plan, where = drawn(seed)

@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from toruses import loads_of, places, topologies, torus
 
-from tpusim.costs.listed import listed_route
-from tpusim.costs.route import Route, route
-from tpusim.hardware import DIE, Span, Topology
-from tpusim.hardware.listed import Listed
-from tpusim.network import listed_loads, listed_messages
-from tpusim.network.chains import one_chain
-from tpusim.network.groups import groups, on_torus
+from tpusim.costs import CollectiveRoute, listed_route, route
+from tpusim.hardware import DIE, ListedGroups, Span, Topology
+from tpusim.network import groups, listed_loads, listed_messages, on_torus, one_chain
 from tpusim.network.paths import link_loads, run_loads, shortest_moves
 from tpusim.program import CollectiveKind as Kind
 
@@ -24,13 +20,13 @@ RINGS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST)
 Case = tuple[tuple[Span, ...], Topology]
 
 
-def listed(chips: Chips, pairs: bool = False, devices: int = 1) -> Listed:
+def listed(chips: Chips, pairs: bool = False, devices: int = 1) -> ListedGroups:
     """The devices of groups of chips: each device a group of its own kind, or one of both."""
     many, size, dims = chips.shape
     made = np.zeros((devices, many, size, dims + 2), dtype=np.intp)
     made[..., 1:-1] = chips
     made[..., -1] = np.arange(devices)[:, None, None]
-    return Listed.of(made.reshape(devices * many, size, dims + 2), pairs)
+    return ListedGroups.of(made.reshape(devices * many, size, dims + 2), pairs)
 
 
 def onward(spans: tuple[Span, ...], topology: Topology) -> Chips:
@@ -40,10 +36,12 @@ def onward(spans: tuple[Span, ...], topology: Topology) -> Chips:
     return pairs.reshape(-1, 2, chips.shape[-1])
 
 
-def same(one: Route, other: Route) -> bool:
-    return (one.uses, one.hops, one.added) == (other.uses, other.hops, other.added) and (
-        one.share == pytest.approx(other.share)
-    )
+def same(one: CollectiveRoute, other: CollectiveRoute) -> bool:
+    return (one.uses, one.hops, one.added_bytes) == (
+        other.uses,
+        other.hops,
+        other.added_bytes,
+    ) and (one.share == pytest.approx(other.share))
 
 
 @given(places(), st.sampled_from(RINGS))
@@ -169,8 +167,8 @@ def test_both_devices_of_a_chip_share_its_links_and_the_die(kind: Kind) -> None:
     chips = groups(span, topology)
     apart, _, _ = listed_route(kind, listed(chips, devices=2), topology, 2, "")
     assert same(apart, route(kind, span, topology, "ring"))
-    sides = listed(chips, devices=2).places.reshape(2, *chips.shape[:2], 5)
-    joined = Listed.of(np.concatenate(list(sides), axis=1))
+    sides = listed(chips, devices=2).positions.reshape(2, *chips.shape[:2], 5)
+    joined = ListedGroups.of(np.concatenate(list(sides), axis=1))
     both, size, _ = listed_route(kind, joined, topology, 2, "")
     assert same(both, route(kind, (*span, Span(DIE, 2)), topology, "ring"))
     assert size == 8
@@ -180,7 +178,7 @@ def test_a_permute_across_the_die_takes_no_link_of_the_torus() -> None:
     pairs = np.zeros((64, 2, 5), dtype=np.intp)
     pairs[..., 1:-1] = np.indices((4, 4, 4)).reshape(3, -1).T[:, None]
     pairs[:, 1, -1] = 1
-    found, _, _ = listed_route(Kind.PERMUTE, Listed.of(pairs, True), torus(4, 4, 4), 2, "")
+    found, _, _ = listed_route(Kind.PERMUTE, ListedGroups.of(pairs, True), torus(4, 4, 4), 2, "")
     assert dict(found.uses).keys() == {"die+", "hbm"}
     assert found.share == 1
 
@@ -189,7 +187,7 @@ def test_groups_over_slices_reach_each_slice_and_across() -> None:
     """Two groups that each have two chips of either slice."""
     places = np.array([[[s, x + 2 * g, 0] for s in (0, 1) for x in (0, 1)] for g in (0, 1)])
     found, size, slices = listed_route(
-        Kind.ALL_REDUCE, Listed.of(places), Topology((4,), (False,)), 1, ""
+        Kind.ALL_REDUCE, ListedGroups.of(places), Topology((4,), (False,)), 1, ""
     )
     assert (size, slices) == (2, 2)
     assert dict(found.uses)["ici:x+"] == 64

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from plans import any_program_of, flat, plan_of, small
 
+from tpusim.base.errors import PlanError
+from tpusim.base.phase import Phase
 from tpusim.costs import matmul_seconds
-from tpusim.errors import PlanError
 from tpusim.hardware import Slice, load_chip
-from tpusim.partition import Plan
-from tpusim.phase import Phase
-from tpusim.program import Compute, Matmul, Program, dumps, loads
+from tpusim.plan import Plan
+from tpusim.program import Compute, MatmulWork, Program, dumps, loads
 from tpusim.simulation import simulate
 
 WIDE = {"embed": 8192, "mlp": 32768, "heads": 64, "head_dim": 128, "layers": 4}
@@ -26,9 +26,9 @@ def computes(program: Program) -> list[Compute]:
     return [op for op, _ in flat(program.body) if isinstance(op, Compute)]
 
 
-def matmuls(plan: Plan, chip: str = "v6e", **dims: object) -> dict[str, Matmul]:
+def matmuls(plan: Plan, chip: str = "v6e", **dims: object) -> dict[str, MatmulWork]:
     program = any_program_of(small(**dims), plan, Slice(chip, "4x4"))
-    return {op.name: op.work for op in computes(program) if isinstance(op.work, Matmul)}
+    return {op.name: op.work for op in computes(program) if isinstance(op.work, MatmulWork)}
 
 
 def role(op: Compute) -> str:
@@ -55,7 +55,7 @@ def test_each_kind_of_matmul_has_its_dtype(
     program = any_program_of(small(), wide_plan(**dtypes), Slice("v6e", "4x4"))
     seen: dict[str, set[str]] = {"forward": set(), "dx": set(), "dw": set()}
     for op in computes(program):
-        if isinstance(op.work, Matmul) and "logits" not in op.name:
+        if isinstance(op.work, MatmulWork) and "logits" not in op.name:
             seen[role(op)].add(op.work.dtype)
     assert seen == {kind: {dtype} for kind, dtype in expected.items()}
 
@@ -84,7 +84,7 @@ def test_operands_of_half_the_size_take_half_the_bytes() -> None:
 @pytest.mark.parametrize("style", ["plain", "maxtext"])
 def test_flops_do_not_change(plan: Plan, style: str) -> None:
     narrow, wide = (
-        simulate(small(), replace(plan, style=style, matmul_dtype=dtype), Slice("v6e", "4x4"))
+        simulate(small(), plan.replace(style=style, matmul_dtype=dtype), Slice("v6e", "4x4"))
         for dtype in ("int8", "bf16")
     )
     assert narrow.flops == wide.flops
@@ -99,7 +99,7 @@ def test_a_matmul_takes_between_half_and_all_of_its_time(chip: str, dtype: str) 
     device = load_chip(chip).device
     gain = device.flops[dtype] / device.flops["bf16"]
     for m, k, n in ((8192, 8192, 8192), (4096, 1024, 16384), (512, 4096, 64), (96, 640, 640)):
-        wide = Matmul(1, m, k, n, "bf16", 2 * (m * k + k * n), 2 * m * n)
+        wide = MatmulWork(1, m, k, n, "bf16", 2 * (m * k + k * n), 2 * m * n)
         narrow = replace(wide, dtype=dtype, read_bytes=m * k + k * n)
         ratio = matmul_seconds(narrow, device) / matmul_seconds(wide, device)
         assert ratio >= 0.5
@@ -156,7 +156,7 @@ def test_an_unknown_dtype_is_named() -> None:
 
 @pytest.mark.parametrize("style", ["plain", "maxtext"])
 def test_the_program_shows_its_dtypes_and_survives_json(style: str) -> None:
-    plan = replace(RINGS, style=style)
+    plan = RINGS.replace(style=style)
     program = any_program_of(small(), plan, Slice("v6e", "4x4"))
     assert loads(dumps(program)) == program
     lines = [line for line in str(program).splitlines() if " matmul " in line]
@@ -170,7 +170,7 @@ def test_the_program_shows_its_dtypes_and_survives_json(style: str) -> None:
 @pytest.mark.parametrize("style", ["plain", "maxtext"])
 @pytest.mark.parametrize("plan", [RINGS, wide_plan(matmul_dtype="int8")], ids=["rings", "mesh"])
 def test_folded_is_unfolded(plan: Plan, style: str) -> None:
-    plan = replace(plan, style=style)
+    plan = plan.replace(style=style)
     folded, whole = (
         simulate(small(layers=6), plan, Slice("v6e", "4x4"), fold=fold) for fold in (True, False)
     )
@@ -182,7 +182,7 @@ def test_folded_is_unfolded(plan: Plan, style: str) -> None:
 @pytest.mark.parametrize("parallel", [False, True])
 def test_every_operand_is_cast_before_it_is_multiplied(style: str, parallel: bool) -> None:
     """Bytes written by the passes: those of each operand once for each way of summing it."""
-    plan = replace(RINGS, style=style)
+    plan = RINGS.replace(style=style)
     program = any_program_of(small(parallel=parallel), plan, Slice("v6e", "4x4"))
     passes = [op for op in computes(program) if "quantise" in op.name]
     assert len(passes) == len({op.name for op in passes})

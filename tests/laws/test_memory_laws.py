@@ -1,24 +1,24 @@
 """HBM over a step: its level, its peak and who holds it, in the result and in the figure."""
 
 import random
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from extent import seeds
 from plans import flat, loop, plan_of, small
 from test_any_plan import PODS, SEVERAL
 from test_offload_laws import ONE, drawn, with_pcie
 from test_partition_memory import run as in_order
 
+from tpusim.base.units import format_bytes
 from tpusim.hardware import Slice
 from tpusim.program import Compute
 from tpusim.report import memory_data
-from tpusim.report.memory import columns
-from tpusim.result import IDLE, Result
+from tpusim.report.figures.memory import level_columns
+from tpusim.results.result import FRAGMENTATION_LABEL, Result
 from tpusim.simulation import simulate
-from tpusim.units import format_bytes
 
-SEEDS = range(24)
+SEEDS = seeds(24)
 ALL = (*[pod for pod in PODS if pod[1] not in ("16x16", "8x8x16")], *SEVERAL, *ONE)
 
 
@@ -27,9 +27,9 @@ def result(seed: int, fold: bool = True) -> Result:
     """One of three plans offloads nothing, and some kernels are narrow."""
     model, plan, pod = drawn(seed, ALL)
     if seed % 3 == 0:
-        plan = replace(plan, offload=(), offload_optimizer=False)
+        plan = plan.replace(offload=(), offload_optimizer=False)
     if "int8" in pod.chip.flops and seed % 2:
-        plan = replace(plan, matmul_dtype="int8")
+        plan = plan.replace(matmul_dtype="int8")
     return simulate(model, plan, pod, fold=fold)
 
 
@@ -40,7 +40,7 @@ def resident(r: Result) -> int:
 
 def idle(r: Result) -> int:
     """Bytes that are lost between buffers, all along."""
-    return int(r.memory_bytes.get(IDLE, 0))
+    return int(r.memory_bytes.get(FRAGMENTATION_LABEL, 0))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -76,7 +76,7 @@ def test_columns_of_the_figure_reach_from_the_lowest_level_that_lasts_to_the_pea
     seed: int,
 ) -> None:
     use = memory_data(result(seed))
-    lows, highs = columns(use)
+    lows, highs = level_columns(use)
     ends = [*(time for time, _ in use.levels[1:]), use.end_s]
     lasting = [level for (start, level), end in zip(use.levels, ends, strict=True) if end > start]
     assert (min(lows), max(highs)) == (min(lasting), use.peak_bytes)
@@ -105,18 +105,18 @@ def test_the_peak_lies_between_the_largest_operation_and_all_that_is_ever_taken(
     )
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_on_one_device_the_peak_is_that_of_the_operations_in_their_order(seed: int) -> None:
     """Summed up without the engine: nothing runs beside anything else."""
     model, plan, pod = drawn(seed, ONE)
-    r = simulate(model, replace(plan, offload=(), offload_optimizer=False), pod)
+    r = simulate(model, plan.replace(offload=(), offload_optimizer=False), pod)
     held = {alloc.tensor: float(alloc.bytes) for alloc in r.program.resident}
     assert r.hbm_peak_bytes == in_order(r.program.body, held) + idle(r)
     assert sum(held.values()) == resident(r)
 
 
 @pytest.mark.parametrize("speed", [1, 1e-2, 1e-4])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_two_layers_copies_are_in_hbm_however_slow_the_host_is(seed: int, speed: float) -> None:
     """A layer begins when those of the layer before the last have left; one is fetched ahead."""
     rng = random.Random(seed)

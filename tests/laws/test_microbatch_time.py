@@ -5,14 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from extent import seeds
 from test_any_plan import PODS, SEVERAL, random_model, random_plan
 
+from tpusim.base.phase import Phase
 from tpusim.engine import Record
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.phase import Phase
-from tpusim.result import Result
+from tpusim.plan import Plan
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 ONE = (("v5e", "1x1"), ("v6e", "1x1"))
@@ -26,8 +27,8 @@ def drawn(seed: int, pod: Slice) -> tuple[Transformer, Plan]:
     offload = rng.sample(["layer_in", "v"], rng.randint(0, 2))
     batch = plan.global_batch // plan.microbatches
     moments = rng.random() < 0.2
-    return model, replace(
-        plan, microbatches=1, global_batch=batch, offload=offload, offload_optimizer=moments
+    return model, plan.replace(
+        microbatches=1, global_batch=batch, offload=offload, offload_optimizer=moments
     )
 
 
@@ -51,7 +52,7 @@ def of_accumulators(record: Record) -> bool:
 
 
 @pytest.mark.parametrize("count", [2, 3, 64])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_on_one_device_a_step_of_k_is_k_times_one_to_the_picosecond(seed: int, count: int) -> None:
     """And one optimizer step, and what adds up the gradients; nothing is there to contend."""
     pod = Slice(*ONE[seed % len(ONE)])
@@ -65,7 +66,7 @@ def test_on_one_device_a_step_of_k_is_k_times_one_to_the_picosecond(seed: int, c
     assert core_ps(single, of_accumulators) == 0 < added
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_each_further_microbatch_takes_the_same_time(seed: int) -> None:
     """From the second on, and on real links: to the picosecond, that of the slices' wait apart."""
     pod = Slice(*random.Random(seed).choice([*SMALL, *SEVERAL]))
@@ -80,7 +81,7 @@ def test_each_further_microbatch_takes_the_same_time(seed: int) -> None:
     assert step > 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_more_microbatches_of_one_batch_never_save_time_on_one_device(seed: int) -> None:
     """Smaller matmuls read the weights again, and gradients are added up."""
     pod = Slice(*ONE[seed % len(ONE)])

@@ -6,22 +6,24 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from extent import examples
+from hypothesis import given
 from hypothesis import strategies as st
-from plans import any_program_of, flat, graph_of, loop, plan_of, sizes_of, small, template_of
+from plans import any_program_of, flat, graph_of, loop, partitioned_of, plan_of, sizes_of, small
 from test_partition_memory import run as run_memory
 
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
 from tpusim.hardware import Chip, Slice, load_chip
+from tpusim.lowering.accumulate import MICROBATCHES
 from tpusim.models import Transformer
-from tpusim.partition import Plan, structure
-from tpusim.partition.accumulate import MICROBATCHES
+from tpusim.partition import partition_graph
+from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, Transfer
 from tpusim.report import timeline_data
-from tpusim.report.windows import Window
-from tpusim.result import Result
+from tpusim.report.figures.time_windows import TimeWindow
+from tpusim.results.result import Result
+from tpusim.results.totals import total_flops
 from tpusim.simulation import simulate
-from tpusim.totals import total_flops
 
 COUNTS = (2, 4, 8)
 MODEL = small(embed=1024, mlp=4096, heads=8, head_dim=128, vocab=32000)
@@ -121,7 +123,7 @@ def test_activations_shrink_and_accumulators_appear(mesh: dict[str, int], grad_d
     saved = {k: taken(each, "saved activations") for k, each in programs.items()}
     assert saved == {k: saved[1] / k for k in plans}
     sizes = sizes_of(MODEL, plans[1])
-    local = sum(w.copies * sizes.elements(w.local) for w in template_of(MODEL, plans[1]).weights)
+    local = sum(w.copies * sizes.elements(w.local) for w in partitioned_of(MODEL, plans[1]).weights)
     sums = {k: taken(each, "gradient accumulators") for k, each in programs.items()}
     assert sums == {1: 0} | dict.fromkeys(COUNTS, local * sizes.itemsize(grad_dtype))
     assert len({taken(each, "gradients") for each in programs.values()}) == 1
@@ -180,7 +182,7 @@ def test_folding_does_not_simulate_each_microbatch() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@settings(max_examples=30)
+@examples(30)
 @given(
     model=st.builds(
         small, layers=st.integers(1, 3), tied_embeddings=st.booleans(), gated=st.booleans(),
@@ -214,7 +216,7 @@ def test_the_timeline_shows_layers_of_the_last_microbatch(layers: int) -> None:
         assert ours.end_ps - ours.start_ps == pytest.approx(theirs.end_ps - theirs.start_ps, abs=9)
 
 
-def names(window: Window) -> list[str]:
+def names(window: TimeWindow) -> list[str]:
     return [each.record.name for each in window.core if each.record]
 
 
@@ -252,4 +254,4 @@ def test_a_graph_of_the_whole_batch_is_refused() -> None:
     whole = plan({"fsdp": 16}, 4)
     graph = graph_of(MODEL, replace(whole, microbatches=1))
     with pytest.raises(PlanError, match="a batch of 512, but a microbatch of the plan has 128"):
-        structure(graph, whole)
+        partition_graph(graph, whole)

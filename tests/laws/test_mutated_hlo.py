@@ -8,21 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from extent import thorough
 from hlo import DATA, REAL
 
-from tpusim.errors import TpusimError
+from tpusim.base.errors import TpusimError
+from tpusim.compiler.hlo.hlo_files import split_header
+from tpusim.compiler.hlo.parser_process import HloParser
+from tpusim.compiler.hlo.read import read_module
+from tpusim.compiler.lower.device_ids import DeviceIds
+from tpusim.compiler.lower.lower_module import lower_module
 from tpusim.hardware import Slice
-from tpusim.replay import replayed
-from tpusim.replay_result import Origin
-from tpusim.xla.child import Parser
-from tpusim.xla.devices import Devices
-from tpusim.xla.header import split_header
-from tpusim.xla.lower import lowered
-from tpusim.xla.read import read_module
+from tpusim.results.replay_result import ProgramOrigin
+from tpusim.simulation.program_run import replay_program
 
 pytest.importorskip("jaxlib.xla_client")
 
-FILES, SEED = 2000, 7
+SEED = 7
 NUMBER = re.compile(rb"\d+")
 WORDS = (
     b"f32 bf16 s32 pred token opaque parameter fusion while tuple custom-call all-gather ROOT {} "
@@ -126,7 +127,7 @@ def bodies(data: bytes) -> bytes:
 SOURCES = ((REAL, "v5e:2x2"), (DATA / "decode_7x_2x2x1.hlo.gz", "7x:2x2x1"))
 """A training step, and what runs on SparseCores."""
 
-Used = Callable[[bytes, Slice, Parser], object]
+Used = Callable[[bytes, Slice, HloParser], object]
 
 
 def outcomes(used: Used, files: int, seed: int) -> Counter[str]:
@@ -139,7 +140,7 @@ def outcomes(used: Used, files: int, seed: int) -> Counter[str]:
     ]
     draw = random.Random(seed)
     found: Counter[str] = Counter()
-    with Parser() as parser:
+    with HloParser() as parser:
         for _ in range(files):
             data, pod = draw.choice(sources)
             kinds = draw.choice((COARSE, FINE))
@@ -154,16 +155,18 @@ def outcomes(used: Used, files: int, seed: int) -> Counter[str]:
     return found
 
 
-def replayed_text(data: bytes, pod: Slice, parser: Parser) -> str:
+def replayed_text(data: bytes, pod: Slice, parser: HloParser) -> str:
     """All that `tpusim replay` does with a file, but for starting a parser of its own."""
     module = read_module(data, "broken.hlo", parser)
-    laid = lowered(module, pod, Devices.in_order(pod))
-    origin = Origin(name=module.name)
-    return str(replayed(laid.program, pod, laid.placement, origin=origin, unknown=laid.unknown))
+    laid = lower_module(module, pod, DeviceIds.in_order(pod))
+    origin = ProgramOrigin(name=module.name)
+    return str(
+        replay_program(laid.program, pod, laid.placement, origin=origin, unknown=laid.unknown)
+    )
 
 
-@pytest.mark.slow
-def test_no_broken_file_crashes_hangs_or_escapes():
-    found = outcomes(replayed_text, FILES, SEED)
+@pytest.mark.parametrize("files", [100, thorough(2000)])
+def test_no_broken_file_crashes_hangs_or_escapes(files: int) -> None:
+    found = outcomes(replayed_text, files, SEED)
     assert set(found) == {"taken", "refused, of lines: 1"}
-    assert min(found.values()) > FILES / 10
+    assert min(found.values()) > files / 10

@@ -8,18 +8,26 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from extent import examples, seeds, thorough
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_any_plan import PODS, random_model, random_plan
 from toruses import PAIRS, Case, cases, loads_of, topologies, torus, whole
 
-from tpusim.costs import CostedProgram, Task, TaskLoop, capacities, cost_program
-from tpusim.costs.tasks import TaskOp, alone_seconds
+from tpusim.costs import (
+    CostedProgram,
+    Task,
+    TaskLoop,
+    TaskOp,
+    alone_seconds,
+    capacities,
+    cost_program,
+)
 from tpusim.engine import NetworkMode, run
 from tpusim.hardware import Placement, Slice, Span, Topology
 from tpusim.network import Algorithm, Pattern, link_loads_of, messages, pattern
 from tpusim.program import Collective, CollectiveKind, Mode, Phase, Program
-from tpusim.result import Result
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 RATE, HOP = 45e9, 0.6e-6
@@ -30,7 +38,7 @@ def seconds(found: Pattern, nbytes: float) -> float:
     return found.seconds(nbytes, RATE, HOP)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cases(128))
 def test_messages_load_every_link_as_the_flow_does(case: Case) -> None:
     """Link by link, whatever the algorithm, the group and the torus: two ways of counting."""
@@ -138,7 +146,7 @@ def flat(body: tuple[TaskOp, ...]) -> Iterator[Task]:
             yield op
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 @pytest.mark.parametrize("mode", ["flows", "hops"])
 def test_two_collectives_at_once_take_as_long_as_the_longer_and_at_most_as_both(
     seed: int, mode: NetworkMode
@@ -152,7 +160,7 @@ def test_two_collectives_at_once_take_as_long_as_the_longer_and_at_most_as_both(
     assert max(one, other) - 2 <= both <= one + other + 2
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.parametrize("mode", ["flows", "hops"])
 def test_no_link_carries_more_than_it_can_in_its_time(seed: int, mode: NetworkMode) -> None:
     """Of four collectives at once: each class of links, and hop by hop each link of the torus."""
@@ -193,15 +201,18 @@ def slowed_by(seed: int) -> tuple[float, bool]:
     return slower, shares_nothing(before, pod)
 
 
-def test_twice_the_bandwidth_slows_only_runs_that_share_hbm() -> None:
+@pytest.mark.parametrize(("count", "alone_at_least"), [(20, 5), thorough(80, 21)])
+def test_twice_the_bandwidth_slows_only_runs_that_share_hbm(
+    count: int, alone_at_least: int
+) -> None:
     """None of the plans in which every task runs as if alone; and few of the others.
 
     A faster collective draws more of HBM, and what the core computes beside it then takes longer
     than the collective saves (the core waits for it later, or never). Of 600 random plans, 5
     are slower, 0.8 %: seeds 337 (5.2 %), 414 (0.6 %), 543 (0.4 %), 153 (0.3 %) and 455 (0.1 %).
     """
-    found = [slowed_by(seed) for seed in range(80)]
-    assert sum(alone for _, alone in found) > 20
+    found = [slowed_by(seed) for seed in range(count)]
+    assert sum(alone for _, alone in found) >= alone_at_least
     assert all(slower <= 0 for slower, alone in found if alone)
     slowed = [slower for slower, _ in found if slower > 0]
     assert len(slowed) <= 0.01 * len(found)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from extent import seeds
 from plans import flat
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
@@ -13,9 +14,9 @@ from tpusim.engine import run
 from tpusim.graph import Scan
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.program import Program, Transfer, TransferKind
-from tpusim.result import Result
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 ANOMALY = 0.01
@@ -39,14 +40,16 @@ def drawn(seed: int, pods: Sequence[tuple[str, str, int]]) -> tuple[Transformer,
     pod = Slice(*rng.choice(pods))
     model, plan = random_model(rng), random_plan(rng, pod)
     offload = tensors_of(model, rng)
-    saved = [name for name in plan.save if name not in offload]
+    saved = [name for name in plan.remat.save if name not in offload]
     moments = rng.random() < 0.3
-    return model, replace(plan, save=saved, offload=offload, offload_optimizer=moments), pod
+    return model, plan.replace(save=saved, offload=offload, offload_optimizer=moments), pod
 
 
 def kept_twin(model: Transformer, plan: Plan, pod: Slice) -> Result:
     """The same plan with all of it in HBM."""
-    in_hbm = replace(plan, save=(*plan.save, *plan.offload), offload=(), offload_optimizer=False)
+    in_hbm = plan.replace(
+        save=(*plan.remat.save, *plan.remat.offload), offload=(), offload_optimizer=False
+    )
     return simulate(model, in_hbm, pod)
 
 
@@ -63,7 +66,7 @@ def moved(program: Program, kind: TransferKind) -> float:
     return sum(found)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_the_host_costs_time_and_moves_what_it_keeps_twice(seed: int) -> None:
     """Not faster, no more FLOPs, all bytes out and back once, and no higher peak.
 
@@ -76,19 +79,19 @@ def test_the_host_costs_time_and_moves_what_it_keeps_twice(seed: int) -> None:
     assert gone.flops == kept.flops
     stacks = allocated(kept.program, "saved activations")
     stacks -= allocated(gone.program, "saved activations")
-    moments = allocated(kept.program, "optimizer state") if plan.offload_optimizer else 0
+    moments = allocated(kept.program, "optimizer state") if plan.optimizer.offload else 0
     for kind in (TransferKind.TO_HOST, TransferKind.FROM_HOST):
         assert moved(gone.program, kind) == stacks + moments
     assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_plans_that_offload_obey_the_laws_of_all_plans(seed: int) -> None:
     """Folded is unfolded, memory is given back, the breakdown sums to the step."""
     obeys_folded_and_not(*drawn(seed, (*PODS, *SEVERAL)))
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_over_slices_it_is_faster_by_no_more_than_contention_can_be(seed: int) -> None:
     model, plan, pod = drawn(seed, SEVERAL)
     kept = kept_twin(model, plan, pod)
@@ -96,15 +99,15 @@ def test_over_slices_it_is_faster_by_no_more_than_contention_can_be(seed: int) -
     assert gone.step_time_s >= (1 - ANOMALY) * kept.step_time_s
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_more_on_the_host_is_never_faster(seed: int) -> None:
     """One tensor after another, then the moments."""
     model, plan, pod = drawn(seed, PODS)
     kept = kept_twin(model, plan, pod)
     before = kept.timeline.total_ps
-    for count in range(1, len(plan.offload) + 1):
-        there, here = plan.offload[:count], plan.offload[count:]
-        some = replace(plan, offload=there, save=(*plan.save, *here), offload_optimizer=False)
+    for count in range(1, len(plan.remat.offload) + 1):
+        there, here = plan.remat.offload[:count], plan.remat.offload[count:]
+        some = plan.replace(offload=there, save=(*plan.remat.save, *here), offload_optimizer=False)
         now = simulate(model, some, pod, placement=kept.placement).timeline.total_ps
         assert now >= before
         before = now
@@ -123,10 +126,10 @@ def one_way(body: tuple[TaskOp, ...]) -> tuple[TaskOp, ...]:
     return tuple(tasks)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_two_directions_are_never_slower_than_one(seed: int) -> None:
     model, plan, pod = drawn(seed, PODS)
-    plan = replace(plan, offload_optimizer=True)
+    plan = plan.replace(offload_optimizer=True)
     found = simulate(model, plan, pod)
     costed = cost_program(found.program, pod, found.placement)
     assert run([costed]).total_ps == found.timeline.total_ps
@@ -134,12 +137,12 @@ def test_two_directions_are_never_slower_than_one(seed: int) -> None:
     assert found.timeline.total_ps <= shared.total_ps
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_tensor_that_no_backward_pass_reads_changes_nothing(seed: int) -> None:
     """A residual sum hands its gradient on; its terms are not saved, here or there."""
     model, plan, pod = drawn(seed, PODS)
-    plain = replace(plan, offload=(), save=(), offload_optimizer=False, remat="full")
-    named = replace(plain, offload=("layer_out",))
+    plain = plan.replace(offload=(), save=(), offload_optimizer=False, remat="full")
+    named = plain.replace(offload=("layer_out",))
     assert simulate(model, named, pod).program == simulate(model, plain, pod).program
 
 
@@ -154,7 +157,7 @@ def with_pcie(pod: Slice, factor: float) -> Slice:
     return Slice(chip, str(pod.topology), pod.num_slices)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_on_one_device_all_that_leaves_costs_at_most_its_transfers(seed: int) -> None:
     """No less than the step without it or than its transfers alone, no more than both; and never
     less over a slower link. (One faster than HBM could disturb the core.)
@@ -163,7 +166,7 @@ def test_on_one_device_all_that_leaves_costs_at_most_its_transfers(seed: int) ->
     rng = random.Random(seed)
     names = rng.sample(all_tensors(model), rng.randint(1, 6))
     parts = rng.choice([1, 3])
-    plan = replace(plan, offload=names, save=(), microbatches=parts, global_batch=4 * parts)
+    plan = plan.replace(offload=names, save=(), microbatches=parts, global_batch=4 * parts)
     kept = kept_twin(model, plan, pod)
     times = [kept.timeline.total_ps]
     for factor in (3, 1, 0.3, 1e-2, 1e-4):
@@ -176,13 +179,13 @@ def test_on_one_device_all_that_leaves_costs_at_most_its_transfers(seed: int) ->
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_slower_link_to_the_host_is_not_faster(seed: int) -> None:
     """Whatever leaves, together or alone; nor is the peak above that of keeping it all."""
     model, plan, pod = drawn(seed, PODS[:4])
     rng = random.Random(seed)
     names = rng.sample(all_tensors(model), rng.randint(2, 6))
-    plan = replace(plan, offload=names, save=())
+    plan = plan.replace(offload=names, save=())
     kept = kept_twin(model, plan, pod)
     before = kept.timeline.total_ps
     for factor in (1, 0.4, 0.05, 1e-3):

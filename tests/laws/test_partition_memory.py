@@ -3,15 +3,16 @@
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from extent import examples
+from hypothesis import given
 from hypothesis import strategies as st
-from plans import any_program_of, plan_of, sizes_of, small, template_of
+from plans import any_program_of, partitioned_of, plan_of, sizes_of, small
 
 from tpusim.graph import POLICIES
 from tpusim.hardware import Slice
+from tpusim.lowering.op_work import buffer_bytes, padding_bytes
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.partition.work import buffer_bytes, padding_bytes
+from tpusim.plan import Plan
 from tpusim.program import Loop, Op, Program
 
 POD = Slice("v4", "4x4x4")
@@ -78,7 +79,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(models, plans)
 def test_what_a_step_takes_it_gives_back(model: Transformer, plan: Plan) -> None:
     held: dict[str, float] = {}
@@ -87,12 +88,12 @@ def test_what_a_step_takes_it_gives_back(model: Transformer, plan: Plan) -> None
     assert peak > 0
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(models, plans)
 def test_the_devices_together_hold_every_element(model: Transformer, plan: Plan) -> None:
     """Local bytes x devices is the tensor, its padding and its copies."""
-    template, sizes = template_of(model, plan), sizes_of(model, plan)
-    for key, buffer in template.buffers.items():
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    for key, buffer in partitioned.buffers.items():
         local, padding = buffer_bytes(buffer, sizes), padding_bytes(buffer, sizes)
         whole = prod(sizes.dims[dim] for dim in buffer.local.dims) * sizes.itemsize(buffer.dtype)
         copies = plan.devices / sizes.group(tuple(a for axes in buffer.local.layout for a in axes))

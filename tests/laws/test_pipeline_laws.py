@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pipelines import calls_in, kinds, lane_of, lanes_of, simulated, slots_in
 
 from tpusim.engine import StalledError, Timeline, run
-from tpusim.partition.schedules import make
-from tpusim.program import Call, Schedule, timed
+from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.program import Call, Schedule, slot_times
 
 
 @st.composite
@@ -17,8 +17,8 @@ def schedules(draw: st.DrawFn) -> Schedule:
     name = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2"]))
     stages, more = draw(st.integers(1, 5)), draw(st.integers(0, 6))
     if name == "interleaved":
-        return make(name, stages, stages * (1 + more % 3), draw(st.integers(1, 3)))
-    return make(name, stages, 2 * stages - 1 + more)
+        return make_schedule(name, stages, stages * (1 + more % 3), draw(st.integers(1, 3)))
+    return make_schedule(name, stages, 2 * stages - 1 + more)
 
 
 @st.composite
@@ -51,7 +51,7 @@ def core_of(timeline: Timeline, lane: int) -> list[tuple[int, int]]:
 def test_the_engine_runs_each_slot_when_the_closed_form_says(pipeline) -> None:  # type: ignore[no-untyped-def]
     schedule, lasts, travels = pipeline
     timeline = simulated(schedule, lasts, travels)
-    expected = timed(schedule, lasts, travels)
+    expected = slot_times(schedule, lasts, travels)
     assert calls_in(timeline) == slots_in(expected)
     assert timeline.total_ps == max(slot.end for slot in expected)
 
@@ -81,7 +81,7 @@ def test_free_transfers_leave_bubbles_alone(schedule: Schedule) -> None:
 
 def test_a_wait_is_split_where_the_sender_is_done() -> None:
     """Stage 1 waits 10 for stage 0 to make its first microbatch, and 4 for it to arrive."""
-    timeline = simulated(make("1f1b", 2, 1), kinds(10, 20), lambda stage, slot: 4)
+    timeline = simulated(make_schedule("1f1b", 2, 1), kinds(10, 20), lambda stage, slot: 4)
     mine = [(wait.label, wait.name, wait.start_ps, wait.end_ps)
             for wait in timeline.waits if wait.lane == 1]  # fmt: skip
     assert mine == [
@@ -95,7 +95,7 @@ def test_a_wait_is_split_where_the_sender_is_done() -> None:
 
 def test_messages_of_one_lane_to_another_leave_one_after_another() -> None:
     """A link that takes three times as long as a slot sets the pace."""
-    timeline = simulated(make("gpipe", 2, 4), kinds(10, 10), lambda stage, slot: 30)
+    timeline = simulated(make_schedule("gpipe", 2, 4), kinds(10, 10), lambda stage, slot: 30)
     (sends,) = (task for task in timeline.tasks if task.name == "F.0 to 1")
     assert list(sends.starts()) == [10, 40, 70, 100]
     (forward,) = (task for task in timeline.tasks if task.name == "F.0" and task.lane == 1)
@@ -104,7 +104,7 @@ def test_messages_of_one_lane_to_another_leave_one_after_another() -> None:
 
 def test_one_stage_is_no_pipeline() -> None:
     for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2"):
-        schedule = make(name, 1, 6)
+        schedule = make_schedule(name, 1, 6)
         timeline = simulated(schedule, kinds(7, 11, 0), lambda stage, slot: 1000)
         assert timeline.total_ps == 6 * (7 + 11)
         assert timeline.waits == ()
@@ -112,17 +112,17 @@ def test_one_stage_is_no_pipeline() -> None:
 
 def test_links_carry_what_segments_and_messages_put_on_them() -> None:
     """8 bytes at 10^12 B/s are under way for 8 ps, so the engine adds no time of its own."""
-    schedule = make("1f1b", 3, 5)
+    schedule = make_schedule("1f1b", 3, 5)
     lanes = []
     for lane in lanes_of(schedule, kinds(3, 4), lambda stage, slot: 0):
         ways = tuple(
             replace(way, task=replace(way.task, bytes=8.0, uses=(("ici:x+", 1),)))
-            for way in lane.ways
+            for way in lane.messages
         )
-        lanes.append(replace(lane, ways=ways))
+        lanes.append(replace(lane, messages=ways))
     timeline = run(lanes)
     assert timeline.total_ps == max(
-        slot.end for slot in timed(schedule, kinds(3, 4), lambda stage, slot: 8)
+        slot.end for slot in slot_times(schedule, kinds(3, 4), lambda stage, slot: 8)
     )
     volumes = {(use.lane, use.link): use.volume_nb // 10**9 for use in timeline.links}
     assert [volumes[lane, "hbm"] for lane in range(3)] == [10, 10, 10]
@@ -130,7 +130,7 @@ def test_links_carry_what_segments_and_messages_put_on_them() -> None:
 
 
 def test_a_shared_segment_is_simulated_once() -> None:
-    schedule = make("1f1b", 4, 16)
+    schedule = make_schedule("1f1b", 4, 16)
     lanes = lanes_of(schedule, kinds(30, 40), lambda stage, slot: 1)
     first = lanes[0]
     timeline = run([replace(lane, links=first.links, segments=first.segments) for lane in lanes])
@@ -141,7 +141,7 @@ def test_a_shared_segment_is_simulated_once() -> None:
 
 
 def test_lanes_that_wait_for_each_other_say_so() -> None:
-    schedule = make("1f1b", 2, 2)
+    schedule = make_schedule("1f1b", 2, 2)
     backwards = Schedule("stuck", 2, 1, (schedule.slots[0][::-1], schedule.slots[1]))
     with pytest.raises(StalledError, match=r"lane 'stage 0' waits before B1 for 'B1 of 1'"):
         simulated(backwards, kinds(1, 2))
@@ -157,7 +157,7 @@ def test_lanes_that_wait_for_each_other_say_so() -> None:
 def test_a_lane_that_contradicts_itself_is_refused(
     change: dict[str, object], sentence: str
 ) -> None:
-    lane = lane_of(make("1f1b", 1, 1), 0, kinds(1, 2), lambda stage, slot: 0)
+    lane = lane_of(make_schedule("1f1b", 1, 1), 0, kinds(1, 2), lambda stage, slot: 0)
     first, *rest = lane.body
     assert isinstance(first, Call)
     broken = replace(lane, body=(replace(first, **change), *rest))
@@ -166,7 +166,7 @@ def test_a_lane_that_contradicts_itself_is_refused(
 
 
 def test_a_message_is_sent_once() -> None:
-    lanes = lanes_of(make("1f1b", 2, 2), kinds(1, 2), lambda stage, slot: 0)
+    lanes = lanes_of(make_schedule("1f1b", 2, 2), kinds(1, 2), lambda stage, slot: 0)
     first, *rest = lanes[0].body
     twice = replace(lanes[0], body=(first, first, *rest))
     with pytest.raises(ValueError, match="sends 'F0 of 0', which has been sent"):

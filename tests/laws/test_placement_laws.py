@@ -3,17 +3,20 @@
 import random
 
 import pytest
+from extent import seeds
 from test_any_plan import random_model, random_plan
 
+from tpusim.base.errors import PlanError
 from tpusim.engine import run
-from tpusim.errors import PlanError
-from tpusim.explain import explain_placement
 from tpusim.hardware import Slice, candidates
+from tpusim.lowering import lower
 from tpusim.models import Transformer
-from tpusim.partition import Plan, lower, structure
-from tpusim.placing import Way, ways
+from tpusim.partition import partition_graph
+from tpusim.pipeline.planned_step import planned_graph, planned_step
+from tpusim.plan import Plan
 from tpusim.simulation import simulate
-from tpusim.steps import planned_graph, planned_step
+from tpusim.simulation.explain import explain_placement
+from tpusim.simulation.placement_search import PlacementBound, placement_bounds
 
 PODS = (
     ("v4", "4x4x8", 1), ("v5p", "4x4x4", 1), ("v5e", "8x16", 1), ("v6e", "16x16", 1),
@@ -35,11 +38,11 @@ def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
             return model, plan, pod
 
 
-def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[Way]:
-    return ways(planned_step(model, plan, pod), pod, candidates(pod, plan.mesh))
+def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[PlacementBound]:
+    return placement_bounds(planned_step(model, plan, pod), pod, candidates(pod, plan.mesh))
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
     model, plan, pod = drawn(seed)
     laid = candidates(pod, plan.mesh)
@@ -54,13 +57,13 @@ def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
     assert [same[way.pattern] for way in found] == times
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_placements_share_a_program_only_if_they_are_lowered_alike(seed: int) -> None:
     model, plan, pod = drawn(seed)
     graph = planned_graph(model, plan)
-    template = structure(graph, plan)
+    partitioned = partition_graph(graph, plan)
     for way in ways_of(model, plan, pod):
-        assert way.programs == (lower(template, graph, plan, pod, way.placement),)
+        assert way.programs == (lower(partitioned, graph, plan, pod, way.placement),)
 
 
 def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
@@ -69,7 +72,7 @@ def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
     """A step of synchronous collectives is as long as its bound, so one simulation is enough."""
     runs = []
     monkeypatch.setattr(
-        "tpusim.simulation.run", lambda *given, **how: runs.append(1) or run(*given, **how)
+        "tpusim.simulation.plan_run.run", lambda *given, **how: runs.append(1) or run(*given, **how)
     )
     model = Transformer(layers=2, embed=4096, mlp=16384, heads=32, vocab=1000)
     mesh = {"data": 2, "fsdp": 8, "context": 2, "tensor": 8}
@@ -81,7 +84,7 @@ def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
     assert way.least_ps == result.timeline.total_ps
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_the_table_says_what_each_placement_takes(seed: int) -> None:
     model, plan, pod = drawn(seed)
     table = explain_placement(model, plan, pod)

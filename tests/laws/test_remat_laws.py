@@ -6,16 +6,16 @@ from itertools import pairwise
 from math import prod
 
 import pytest
+from extent import seeds
 from plans import any_program_of, flat, plan_of, small
 from test_microbatches import taken
 
-from tpusim.graph import POLICIES, Graph, Op, Remat, Scan, training_step, walk
-from tpusim.graph.graph import executed_flops
+from tpusim.base.phase import Phase
+from tpusim.graph import POLICIES, Graph, Op, Remat, Scan, executed_flops, training_step, walk
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.phase import Phase
 from tpusim.program import Compute, Program
-from tpusim.totals import total_flops
+from tpusim.results.totals import total_flops
 
 KERNEL = ("q_kernel", "k_kernel", "v_kernel")
 """What one operation copies for the attention kernel: without one of them it runs for all."""
@@ -72,7 +72,7 @@ def saved_bytes(graph: Graph) -> int:
     return sum(itemsize[t.saved_dtype] * prod(graph.sizes[dim] for dim in t.dims) for t in saves)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_a_tensor_more_on_the_list_computes_no_more_again_and_stores_no_less(seed: int) -> None:
     """Operation by operation, down to nothing when all is saved."""
     rng = random.Random(seed)
@@ -85,7 +85,7 @@ def test_a_tensor_more_on_the_list_computes_no_more_again_and_stores_no_less(see
     assert not list(again(steps[-1]))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_policies_save_more_and_more(seed: int) -> None:
     """Full keeps least, then minimal, then dots; with none nothing is computed again."""
     model = random_model(random.Random(seed))
@@ -102,7 +102,7 @@ def test_policies_save_more_and_more(seed: int) -> None:
     assert sizes == sorted(sizes)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_the_order_of_a_list_and_the_place_of_its_tensors_change_nothing(seed: int) -> None:
     """Nor does it matter to the graph whether they are in HBM or on the host."""
     rng = random.Random(seed)
@@ -115,7 +115,7 @@ def test_the_order_of_a_list_and_the_place_of_its_tensors_change_nothing(seed: i
     assert step(model, Remat(policy, tuple(mixed[:cut]), tuple(mixed[cut:]))).ops == plain.ops
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_nothing_is_saved_that_is_also_computed_again(seed: int) -> None:
     """And all that is saved was asked for, and is read."""
     rng = random.Random(seed)
@@ -132,7 +132,7 @@ def test_nothing_is_saved_that_is_also_computed_again(seed: int) -> None:
     assert not made & saved_names(graph)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_partitioned_programs_obey_the_same(seed: int) -> None:
     """Whatever shards the tensors: FLOPs of the recomputation fall, stacks on a device rise.
 

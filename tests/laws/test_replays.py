@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extent import sample
 from hlo import DATA
 
 import tpusim as ts
-from tpusim.lines import explain_lines
-from tpusim.program import Collective, Compute, counted
-from tpusim.replay_result import ReplayResult
-from tpusim.report.files import rendered
-from tpusim.totals import total_flops
+from tpusim.program import Collective, Compute, walk_ops
+from tpusim.report.report_files import render_files
+from tpusim.results.lines import explain_lines
+from tpusim.results.replay_result import ReplayResult
+from tpusim.results.totals import total_flops
 
 MANIFEST: dict[str, dict[str, Any]] = json.loads((DATA / "manifest.json").read_text("utf-8"))
 FILES = MANIFEST["files"]
@@ -36,6 +37,7 @@ def replayed(file: str, costs: str = "model", fold: bool = True) -> ReplayResult
 
 
 each_file = pytest.mark.parametrize("file", sorted(FILES))
+a_few_files = pytest.mark.parametrize("file", sample(sorted(FILES), every=6))
 
 
 @each_file
@@ -51,7 +53,7 @@ def test_less_than_a_hundredth_of_the_time_is_not_understood(file: str) -> None:
     assert unknown < 0.01 * result.timeline.total_ps
 
 
-@each_file
+@a_few_files
 @pytest.mark.parametrize("costs", ["model", "compiler"])
 def test_folded_equals_unfolded_to_the_picosecond(file: str, costs: str) -> None:
     folded, unfolded = (replayed(file, costs, fold) for fold in (True, False))
@@ -93,7 +95,7 @@ def test_code_that_moves_into_a_package_takes_its_time_along(file: str, tmp_path
 @each_file
 def test_every_collective_of_the_text_runs(file: str) -> None:
     result = replayed(file)
-    kinds = {op.kind for op, _ in counted(result.program.body) if isinstance(op, Collective)}
+    kinds = {op.kind for op, _ in walk_ops(result.program.body) if isinstance(op, Collective)}
     for opcode in FILES[file]["expected"]:
         if opcode.removesuffix("-start").startswith(("all-", "reduce-", "collective-")):
             assert opcode.removesuffix("-start") in kinds, opcode
@@ -104,9 +106,9 @@ def test_the_peak_is_the_compilers_own(file: str) -> None:
     assert replayed(file).hbm_peak_bytes == FILES[file]["total_bytes"]
 
 
-@each_file
+@a_few_files
 def test_a_report_has_every_file(file: str) -> None:
-    names = set(rendered(replayed(file), None))
+    names = set(render_files(replayed(file), None))
     assert {"summary.txt", "result.json", "program.txt", "lines.csv", "trace.json.gz"} <= names
     assert {"breakdown.png", "timeline.png", "memory.png", "roofline.png"} <= names
 
@@ -115,6 +117,6 @@ def test_a_report_has_every_file(file: str) -> None:
 def test_names_are_those_of_the_programs_own_code(file: str) -> None:
     result = replayed(file)
     program = FILES[file]["program"]
-    work = [op for op, _ in counted(result.program.body) if isinstance(op, Compute)]
+    work = [op for op, _ in walk_ops(result.program.body) if isinstance(op, Compute)]
     known = [op for op in work if op.source.startswith((program, "parts"))]
     assert len(known) > 0.8 * len(work)

@@ -10,21 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from extent import seeds
 from test_any_plan import PODS, random_model, random_plan
 
 from tpusim.costs import cost_program
+from tpusim.engine import compile_lane
 from tpusim.engine import run as run_engine
-from tpusim.engine.compile import compile_lane
 from tpusim.hardware import Slice as Pod
 from tpusim.program import Collective, Loop, Op
 from tpusim.report import axes_data, timeline_data, torus_data, trace, utilisation_data
-from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
-from tpusim.report.torus_panels import torus_panels
-from tpusim.report.traffic import link_volumes, loads
-from tpusim.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.report.figures.torus_panels import torus_panels
+from tpusim.report.link_traffic import link_loads, link_volumes
+from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
+from tpusim.results.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.simulation import simulate
 
-SEEDS = range(40)
+SEEDS = seeds(40)
 
 
 @cache
@@ -34,12 +35,12 @@ def result(seed: int, fold: bool = True) -> Result:
     return simulate(random_model(rng), random_plan(rng, pod), pod, fold=fold)
 
 
-def told(slices: list[Slice]) -> list[tuple[int, int, str]]:
+def told(slices: list[TrackSlice]) -> list[tuple[int, int, str]]:
     assert all(each.record for each in slices)
     return [(each.start_ps, each.end_ps, each.record.name) for each in slices if each.record]
 
 
-def ran(each: Slice) -> bool:
+def ran(each: TrackSlice) -> bool:
     """Whether the core works in a slice of its own; otherwise it waits for a transfer."""
     return each.record is not None and each.record.stream == "core"
 
@@ -195,7 +196,7 @@ def test_the_columns_of_the_matrix_are_what_the_links_carried(seed: int) -> None
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rates_over_time_carry_every_byte_and_never_more_than_a_link_has(seed: int) -> None:
     run = result(seed)
-    rows = loads(run, 0, run.timeline.total_ps)
+    rows = link_loads(run, 0, run.timeline.total_ps)
     carried: Counter[str] = Counter()
     for row in rows:
         for link, labels in row.shares.items():

@@ -4,16 +4,17 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from hypothesis import assume, given, settings
+from extent import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from plans import any_program_of, flat, plan_of, small, template_of
+from plans import any_program_of, flat, partitioned_of, plan_of, small
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.program import Barrier, Collective, CollectiveKind, Flops, Program, dumps, loads
-from tpusim.report.slices import memory_levels
-from tpusim.result import breakdown_ps
+from tpusim.report.track_slices import memory_levels
+from tpusim.results.result import breakdown_ps
 from tpusim.simulation import simulate
 
 CHIPS, BATCH = 16, 32
@@ -69,7 +70,7 @@ def reduced_and_gathered(program: Program) -> tuple[float, float]:
     return sum(n * op.bytes for op, n in within if op.kind in (SCATTER, REDUCE)), gathered
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(models, meshes, crossings, slices, ways, chips)
 def test_another_slice_changes_no_flops_and_no_bytes_within_a_slice(
     model: Transformer, mesh: dict[str, int], axis: str, n: int, way: dict[str, str], chip: str
@@ -90,7 +91,7 @@ def test_another_slice_changes_no_flops_and_no_bytes_within_a_slice(
     assert reduced_and_gathered(many) == pytest.approx(reduced_and_gathered(one))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(models, meshes, crossings, ways)
 def test_an_axis_of_one_slice_changes_nothing(
     model: Transformer, mesh: dict[str, int], axis: str, way: dict[str, str]
@@ -101,7 +102,7 @@ def test_an_axis_of_one_slice_changes_nothing(
     assert replace(other, axes=one.axes) == one
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(models, unsplit, crossings, slices, ways)
 def test_what_crosses_is_each_gradient_once(
     model: Transformer, mesh: dict[str, int], axis: str, n: int, way: dict[str, str]
@@ -113,18 +114,18 @@ def test_what_crosses_is_each_gradient_once(
     crossing = [(op, times) for op, times in collectives(program)
                 if crosses(op) and op.kind in passes]  # fmt: skip
     sent = sum(CHIPS * times * op.bytes * passes[op.kind] * (n - 1) / n for op, times in crossing)
-    template = template_of(model, made)
+    partitioned = partitioned_of(model, made)
     sizes = {"embed": 64, "mlp": 256, "heads": 16, "kv_heads": model.kv_heads, "head_dim": 32,
              "vocab": 512}  # fmt: skip
     gradients = {w.name: 2 * w.copies * prod(sizes[d] for d in w.local.dims)
-                 for w in template.weights}  # fmt: skip
-    once = {w.name for w in template.weights if axis in sum(w.local.layout, ())}
+                 for w in partitioned.weights}  # fmt: skip
+    once = {w.name for w in partitioned.weights if axis in sum(w.local.layout, ())}
     assert bool(once) == (axis == "dcn_fsdp")
     halved = sum(gradients[name] * (1 if name in once else 2) for name in gradients)
     assert sent == pytest.approx(halved * (n - 1) / n)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(models, meshes, crossings, ways, chips)
 def test_no_collective_spans_slices_and_a_slice_and_programs_come_back(
     model: Transformer, mesh: dict[str, int], axis: str, way: dict[str, str], chip: str
@@ -139,7 +140,7 @@ def test_no_collective_spans_slices_and_a_slice_and_programs_come_back(
     assert all(dep.op in names for op, _ in flat(program.body) for dep in op.deps)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(models, meshes, crossings, ways, chips, st.booleans())
 def test_what_is_in_flight_is_held_and_given_back(
     model: Transformer, mesh: dict[str, int], axis: str, way: dict[str, str], chip: str,

@@ -3,16 +3,17 @@
 import random
 
 import pytest
+from extent import seeds
 from test_any_plan import random_model, random_plan, random_rules
 
 from tpusim.hardware import Slice
 from tpusim.search import Space, candidates, sweep
-from tpusim.search.rows import NUMBERS, labels
+from tpusim.search.rows import RESULT_NUMBERS, breakdown_labels
 
 PODS = (("v4", "2x2x4", 1), ("v5e", "4x4", 1), ("v5e", "4x4", 2), ("7x", "2x2x2", 1))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_random_sweep_has_a_row_for_every_plan(seed: int) -> None:
     rng = random.Random(seed)
     pod = Slice(*rng.choice(PODS))
@@ -30,12 +31,12 @@ def test_a_random_sweep_has_a_row_for_every_plan(seed: int) -> None:
     assert (table["fits"] == (table["status"] == "ok")).all()
     assert (table["fits"] <= (table["hbm_peak_bytes"] <= table["hbm_bytes"])).all()
     ran = table[table["status"] != "refused"]
-    parts = ran[list(labels(axis for axis in base.mesh if (table[axis] > 1).any()))]
+    parts = ran[list(breakdown_labels(axis for axis in base.mesh if (table[axis] > 1).any()))]
     assert parts.sum(axis=1).to_numpy() == pytest.approx(ran["step_time_s"].to_numpy())
     assert parts.filter(like="exposed").sum(axis=1).to_numpy() == pytest.approx(
         ran["exposed_s"].to_numpy(), abs=1e-15
     )
-    assert ran[list(NUMBERS)].notna().all(axis=None)
+    assert ran[list(RESULT_NUMBERS)].notna().all(axis=None)
     assert table[table["status"] == "refused"]["step_time_s"].isna().all()
 
 

@@ -4,15 +4,15 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from plans import any_program_of, calcs, flat, graph_of, loop, plan_of, small, template_of
+from plans import any_program_of, calcs, flat, graph_of, loop, partitioned_of, plan_of, small
 
+from tpusim.base.phase import Phase
 from tpusim.graph import VOCAB_TILES
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.phase import Phase
-from tpusim.program import Collective, CollectiveKind, Compute, Matmul, Op, Program
-from tpusim.result import Result
+from tpusim.plan import Plan
+from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Op, Program
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
 
 COUNTS = (2, 4, 16)
@@ -33,8 +33,7 @@ REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 def tiled(plan: Plan, count: int, **changes: object) -> Plan:
-    given = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-    return Plan(**(given | changes | {"vocab_tiles": count}))
+    return plan.replace(**changes, vocab_tiles=count)
 
 
 @cache
@@ -122,7 +121,7 @@ def test_the_sum_over_the_tiles_is_read_and_written_by_each() -> None:
         (total,) = (alloc for alloc in zeros.allocs if alloc.tensor == "d(head)")
         assert (total.bytes, total.category) == (item * elements, "unreduced gradients")
         ((product, trips),) = computed(program.body, "logits/dw")
-        assert isinstance(product.work, Matmul)
+        assert isinstance(product.work, MatmulWork)
         tokens = 2 * 1024 / 4
         operands = 2 * tokens * (MODEL.embed + MODEL.vocab)
         assert product.work.read_bytes == operands + item * elements
@@ -142,7 +141,7 @@ def test_a_tied_table_has_two_shares_of_its_gradient(place: int) -> None:
     graph = graph_of(TIED, plan)
     assert graph.parameter_count == TIED.parameter_count
     assert len(graph.gradients) == len(graph.parameters)
-    (both,) = (c for c, _ in calcs(template_of(TIED, plan)) if c.op.name == "embedding/dsum")
+    (both,) = (c for c, _ in calcs(partitioned_of(TIED, plan)) if c.op.name == "embedding/dsum")
     assert len(both.reads) == 2
     whole, parts = step(place, 1, TIED), step(place, 4, TIED)
     logits = 2 * plan.global_batch * 1024 * TIED.embed * TIED.vocab
@@ -189,7 +188,7 @@ def test_a_tile_lies_as_the_tensor_that_it_is_a_part_of() -> None:
     plan = tiled(
         PLANS[2], 4096, annotate={"layers_out": (("fsdp",), ("tensor",), None)}, style="plain"
     )
-    layouts = template_of(MODEL, plan).layouts
+    layouts = partitioned_of(MODEL, plan).layouts
     assert layouts["tile/layers_out"] == layouts["layers_out"] == (("fsdp",), ("tensor",), ())
     assert layouts["tile/ids"] == layouts["ids"]
     assert {"batch/4", "seq/1024"} <= graph_of(MODEL, plan).sizes.keys()

@@ -14,7 +14,7 @@ from tpusim.validation import Validation, validate_file
 
 HERE = Path(__file__).parent
 RUNS, BOUNDS = HERE / "training_runs.csv", HERE / "bounds.csv"
-ROOM = 0.02
+HEADROOM = 0.02
 SLACK = 0.01
 """Fractions of the measured time: above today's error, and how much laxer a bound may be."""
 
@@ -31,7 +31,7 @@ def read_bounds() -> Bounds:
 
 def todays_bounds(validation: Validation) -> Bounds:
     return {
-        one.run.id: None if one.error is None else round(abs(one.error) + ROOM, 4)
+        one.run.id: None if one.error is None else round(abs(one.error) + HEADROOM, 4)
         for one in validation.outcomes
     }
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import tpusim as ts
-from tpusim.result import Result
+from tpusim.results.result import Result
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "experiments" / "compiled_memory"
 REPORTS, BOUNDS = HERE / "compiled_memory.json", HERE / "compiled_memory_bounds.csv"
-ROOM = 0.01
+HEADROOM = 0.01
 SLACK = 0.005
 """Fractions of the compiler's total: above today's error, and how much laxer a bound may be."""
 
@@ -48,7 +48,7 @@ class Compared:
 
     @property
     def accepted(self) -> bool:
-        """Whether the compiler took the program."""
+        """True if the compiler accepted the program."""
         return bool(self.report["verdict"] == "fits")
 
 
@@ -59,7 +59,7 @@ def _stored() -> dict[str, Any]:
 
 
 def reports() -> dict[str, dict[str, Any]]:
-    """What the compiler reported of each plan."""
+    """The compiler's report for each plan."""
     plans: dict[str, dict[str, Any]] = _stored()["plans"]
     return plans
 
@@ -85,7 +85,7 @@ def read_bounds() -> dict[str, float]:
 
 def write_bounds(loosen: list[str]) -> None:
     old = {name: bound for name, bound in read_bounds().items() if name not in loosen}
-    today = {name: round(compared(name).error + ROOM, 3) for name in reports()}
+    today = {name: round(compared(name).error + HEADROOM, 3) for name in reports()}
     with BOUNDS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("plan", "bound"))

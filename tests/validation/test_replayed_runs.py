@@ -11,9 +11,8 @@ from statistics import median
 import pytest
 
 import tpusim as ts
-from tpusim.replay_result import ReplayResult
-from tpusim.validation.measured import measured_runs
-from tpusim.validation.read import read_rows
+from tpusim.results.replay_result import ReplayResult
+from tpusim.validation.measured_runs import measured_runs, read_rows
 
 pytest.importorskip("jaxlib.xla_client")
 

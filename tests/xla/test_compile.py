@@ -9,9 +9,10 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from timing import least_seconds
 
 import tpusim as ts
-from tpusim.errors import CompileError
+from tpusim.base.errors import CompileError
 
 pytestmark = [
     pytest.mark.xla,
@@ -109,9 +110,14 @@ def test_devices_are_in_the_order_of_the_ids(slice_: str, mesh: dict, devices: i
 
 def test_the_second_time_it_is_read_from_disk(capfd: pytest.CaptureFixture[str]) -> None:
     first = compiled()
-    start = monotonic()
     second = compiled()
-    assert monotonic() - start < 1
+
+    def seconds() -> float:
+        start = monotonic()
+        assert compiled().from_cache
+        return monotonic() - start
+
+    assert least_seconds(seconds, 1) < 1
     assert (first.from_cache, second.from_cache) == (False, True)
     assert second.hlo == first.hlo
     assert second.memory == first.memory
@@ -193,7 +199,7 @@ def test_arguments_bring_their_shardings() -> None:
                 {"rows": 4098},
                 r"cuts dimension 0 of an array \(4098, 1024\) into 4 parts, and 4098 is",
             ),
-            ({"in_shardings": (P("y"), P("x"))}, "names an axis 'y' that the mesh has not"),
+            ({"in_shardings": (P("y"), P("x"))}, "names an axis 'y' that the mesh does not have"),
             ({"in_shardings": (P("x"),)}, "must be a tree prefix of the positional arguments"),
             ({"in_shardings": (P("x", "x"), None)}, "duplicate entries for `x`"),
             (
@@ -261,6 +267,6 @@ def test_it_works_whatever_platform_jax_is_told(platforms: str) -> None:
 def test_it_says_what_it_is_doing_when_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
-    monkeypatch.setattr("tpusim.xla.progress.FIRST", 0.0)
+    monkeypatch.setattr("tpusim.compiler.compiling.PROGRESS_DELAY", 0.0)
     compiled()
     assert said.getvalue().startswith("compiling step for v5e:2x2 (4 devices)...\n")

@@ -14,7 +14,6 @@ MEASURED = (21.57, 21.95)
 
 
 @pytest.mark.xla
-@pytest.mark.slow
 def test_the_flagship_is_within_eight_percent_of_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tpusim.xla.jaxpr import count_flops
-
-pytestmark = pytest.mark.xla
+from tpusim.compiler.jaxpr_flops import count_flops
 
 ROWS, WIDTH, LAYERS = 32, 16, 5
 ONE = 2 * ROWS * WIDTH * WIDTH
@@ -22,7 +20,7 @@ W = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
 X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
 
 
-def counted(fn, *args, **options):
+def walk_ops(fn, *args, **options):
     return count_flops(jax.jit(fn).trace(*args).jaxpr, **options)
 
 
@@ -35,8 +33,8 @@ def loss(w, x, body=layer):
 
 
 def test_a_loop_counts_its_trips_and_a_gradient_twice_the_forward_pass() -> None:
-    assert counted(loss, W, X) == LAYERS * ONE
-    assert counted(jax.grad(loss), W, X) == 3 * LAYERS * ONE
+    assert walk_ops(loss, W, X) == LAYERS * ONE
+    assert walk_ops(jax.grad(loss), W, X) == 3 * LAYERS * ONE
 
 
 @pytest.mark.parametrize(
@@ -58,20 +56,20 @@ def test_a_while_counts_the_trips_that_its_counter_says(start, goes_on, step, tr
         return lax.while_loop(lambda carry: goes_on(carry[0]), body, (start, x))[1]
 
     w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
-    assert counted(many, X, w) == trips * ONE
+    assert walk_ops(many, X, w) == trips * ONE
 
 
 def test_what_is_recomputed_counts_only_when_asked_for() -> None:
     again = jax.grad(lambda w, x: loss(w, x, jax.checkpoint(layer)))
-    assert counted(again, W, X) == 3 * LAYERS * ONE
-    assert counted(again, W, X, recomputed=True) == 4 * LAYERS * ONE
+    assert walk_ops(again, W, X) == 3 * LAYERS * ONE
+    assert walk_ops(again, W, X, recomputed=True) == 4 * LAYERS * ONE
 
 
 def test_of_branches_the_costlier_counts() -> None:
     def either(x, w):
         return lax.cond(x[0, 0] > 0, lambda: x @ w @ w, lambda: x @ w)
 
-    assert counted(either, X, jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)) == 2 * ONE
+    assert walk_ops(either, X, jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)) == 2 * ONE
 
 
 @jax.custom_vjp
@@ -84,13 +82,13 @@ by_rule.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, g: (g @ kept[1].T, kep
 
 def test_custom_derivatives_count_once_and_only_what_is_needed_of_them() -> None:
     w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
-    assert counted(by_rule, X, w) == ONE
+    assert walk_ops(by_rule, X, w) == ONE
 
     def square(w, x):
         return (by_rule(x, w) ** 2).sum()
 
-    assert counted(jax.grad(square, (0, 1)), w, X) == 3 * ONE
-    assert counted(jax.grad(square), w, X) == 2 * ONE, "the rule's gradient of x is for nobody"
+    assert walk_ops(jax.grad(square, (0, 1)), w, X) == 3 * ONE
+    assert walk_ops(jax.grad(square), w, X) == 2 * ONE, "the rule's gradient of x is for nobody"
 
 
 def test_inside_shard_map_the_shapes_are_one_device_s() -> None:
@@ -99,7 +97,7 @@ def test_inside_shard_map_the_shapes_are_one_device_s() -> None:
     w = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
     whole = jax.sharding.PartitionSpec()
     mapped = jax.shard_map(jnp.dot, mesh=mesh, in_specs=(spec, whole), out_specs=spec)
-    assert counted(mapped, X, w) == ONE
+    assert walk_ops(mapped, X, w) == ONE
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, "SAME"), (2, "SAME"), (1, "VALID")])
@@ -115,9 +113,9 @@ def test_a_convolution_and_both_its_gradients_need_the_same(stride: int, padding
     lost = {(1, "SAME"): 2, (2, "SAME"): 1, (1, "VALID"): 0}[stride, padding]
     outputs = size // stride if padding == "SAME" else size - taps + 1
     one = 2 * 2 * 4 * 8 * (taps * outputs - lost) ** 2
-    assert counted(convolved, x, w) == one
+    assert walk_ops(convolved, x, w) == one
     gradients = jax.grad(lambda x, w: jnp.square(convolved(x, w)).sum(), (0, 1))
-    assert counted(gradients, x, w) == 3 * one
+    assert walk_ops(gradients, x, w) == 3 * one
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -132,10 +130,10 @@ def test_splash_attention_counts_what_is_useful(causal: bool) -> None:
     )
     x = jax.ShapeDtypeStruct((batch, heads, seq, width), jnp.bfloat16)
     seen = (seq + 1) / 2 if causal else seq
-    found = counted(jax.grad(lambda *a: jax.vmap(kernel)(*a).sum(), argnums=(0, 1, 2)), x, x, x)
+    found = walk_ops(jax.grad(lambda *a: jax.vmap(kernel)(*a).sum(), argnums=(0, 1, 2)), x, x, x)
     assert found == pytest.approx(6 * 2 * batch * heads * seq * seen * width, rel=1e-3)
 
 
 def test_complex_numbers_are_multiplied_in_three_real_products() -> None:
     x, w = (jax.ShapeDtypeStruct((n, WIDTH), jnp.complex64) for n in (ROWS, WIDTH))
-    assert counted(jnp.matmul, x, w) == 3 * ONE
+    assert walk_ops(jnp.matmul, x, w) == 3 * ONE

@@ -20,7 +20,6 @@ FRESH = (
 
 pytestmark = [
     pytest.mark.xla,
-    pytest.mark.slow,
     pytest.mark.skipif(find_spec("libtpu") is None, reason="needs pip install 'tpusim[xla]'"),
 ]
 

@@ -1,57 +1,95 @@
-"""The commands. Each returns the text that is printed; what they need loads when they run."""
+"""The commands and their options. Each returns the text to print; its imports load when it runs."""
 
+import gc
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
-from tpusim.cli.collecting import uncollected
-from tpusim.errors import FileError
+from tpusim.base.errors import FileError
+from tpusim.cli.explanations import explanations
 
 app = typer.Typer(
-    name="tpusim",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    name="tpusim", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from tpusim import __version__
 
         typer.echo(f"tpusim {__version__}")
         raise typer.Exit
 
 
-def _folder(out: str | None, what: str) -> Path | None:
-    """The folder that `--out` names, for `what` is written there."""
+def _explain_help(*, replayed: bool) -> str:
+    return f"Show why: {', '.join(explanations(replayed=replayed))}."
+
+
+ReportFolder: TypeAlias = Annotated[
+    str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
+]
+StatsOption: TypeAlias = Annotated[
+    bool, typer.Option("--stats", help="Show what the simulation cost.")
+]
+WithoutPass: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without", metavar="PASS", help="Switch off a pass of the lowering, or all `observed`."
+    ),
+]
+FoldOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fold/--no-fold", help="Book repeated iterations instead of simulating each."),
+]
+
+
+def _out_folder(out: str | None, content: str) -> Path | None:
+    """Return the folder that `--out` names. Raise FileError if the name is empty."""
     if out == "":
-        raise FileError(f"--out is empty; give a folder to write the {what} to")
+        raise FileError(f"--out is empty; give a folder to write the {content} to")
     return None if out is None else Path(out)
+
+
+@contextmanager
+def garbage_collector_off() -> Iterator[None]:
+    """Turn the garbage collector off for a command with one result.
+
+    Nearly everything such a command allocates lives until it ends: without collection, importing,
+    simulating and drawing take a twelfth less time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Predict step time, MFU and memory of a sharding plan on a TPU pod."""
 
 
 @app.command()
-def chips(
-    name: Annotated[str | None, typer.Argument(help="A chip, such as v5p.")] = None,
-) -> str:
+def chips(name: Annotated[str | None, typer.Argument(help="A chip, such as v5p.")] = None) -> str:
     """Show the catalogue, or every number of one chip with its source."""
-    from tpusim.hardware.show import show_chip, show_chips
+    from tpusim.hardware import show_chip, show_chips
 
     return show_chips() if name is None else show_chip(name)
 
 
 @app.command()
-@uncollected()
+@garbage_collector_off()
 def simulate(
     run: Annotated[
         list[str] | None,
@@ -59,17 +97,13 @@ def simulate(
             metavar="RUN.toml", help="A run: slice, model, plan. With --maxtext: KEY=VALUE."
         ),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
-    ] = None,
+    out: ReportFolder = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: plan.remat=minimal."),
     ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Show what the simulation cost.")] = False,
-    fold: Annotated[
-        bool, typer.Option("--fold/--no-fold", help="Book repeated trips instead of running each.")
-    ] = True,
+    stats: StatsOption = False,
+    fold: FoldOption = True,
     program: Annotated[
         bool, typer.Option("--program", help="Show the partitioned program.")
     ] = False,
@@ -77,15 +111,13 @@ def simulate(
         str, typer.Option("--network", metavar="MODE", help="flows, or hops: each message.")
     ] = "flows",
     explain: Annotated[
-        str | None,
-        typer.Option(
-            "--explain", metavar="WHAT", help="Show why: placement, collectives, pipeline, lines."
-        ),
+        str | None, typer.Option("--explain", metavar="NAME", help=_explain_help(replayed=False))
     ] = None,
     maxtext: Annotated[
         str | None,
         typer.Option(
-            "--maxtext", metavar="CONFIG",
+            "--maxtext",
+            metavar="CONFIG",
             help="A MaxText config, or defaults for its own, in place of RUN.toml.",
         ),
     ] = None,
@@ -95,46 +127,48 @@ def simulate(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --maxtext: list all keys that are ignored.")
     ] = False,
-) -> str:  # fmt: skip
+    without: WithoutPass = None,
+) -> str:
     """Simulate one training step of a run."""
-    from tpusim.cli.simulation import given_run, simulation
+    from tpusim.cli.simulate_command import read_arguments, simulate_run_file
 
-    folder = _folder(out, "report")
-    given = given_run(run or (), settings or (), maxtext, pod, verbose=verbose)
-    return simulation(
-        given, folder, stats=stats, fold=fold, program=program, explain=explain,
-        network=network,
-    )  # fmt: skip
+    folder = _out_folder(out, "report")
+    if without:
+        settings = [*(settings or ()), f"plan.without_passes={json.dumps(without)}"]
+    given = read_arguments(run or (), settings or (), maxtext, pod, verbose=verbose)
+    return simulate_run_file(
+        given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network
+    )
 
 
 @app.command()
-@uncollected()
+@garbage_collector_off()
 def replay(
     path: Annotated[
-        str,
-        typer.Argument(metavar="FILE.hlo[.gz]", help="HLO of the TPU compiler: text or proto."),
+        str, typer.Argument(metavar="FILE.hlo[.gz]", help="HLO of the TPU compiler: text or proto.")
     ],
     pod: Annotated[
         str | None,
         typer.Option(
-            "--slice", metavar="SLICE",
+            "--slice",
+            metavar="SLICE",
             help="The slice it was compiled for, if the file does not say: v4:8x16x16.",
         ),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
-    ] = None,
+    out: ReportFolder = None,
     costs: Annotated[
         str | None,
         typer.Option(
-            "--costs", metavar="WHOSE",
+            "--costs",
+            metavar="SOURCE",
             help="Seconds of work: model (of shapes, the default), or compiler (its estimates).",
         ),
     ] = None,
     model_flops: Annotated[
         float | None,
         typer.Option(
-            "--model-flops", metavar="N",
+            "--model-flops",
+            metavar="N",
             help="FLOPs of a step on all devices, without recomputation, for the MFU.",
         ),
     ] = None,
@@ -144,38 +178,56 @@ def replay(
             "--mesh", metavar="AXES", help="Its mesh, if the file does not say: fsdp=256,tensor=8."
         ),
     ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Show what the simulation cost.")] = False,
-    fold: Annotated[
-        bool, typer.Option("--fold/--no-fold", help="Book repeated trips instead of running each.")
-    ] = True,
+    stats: StatsOption = False,
+    fold: FoldOption = True,
     program: Annotated[bool, typer.Option("--program", help="Show the program as read.")] = False,
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="WHAT", help="Show why: lines, collectives.")
+        str | None, typer.Option("--explain", metavar="NAME", help=_explain_help(replayed=True))
     ] = None,
-) -> str:  # fmt: skip
+) -> str:
     """Replay what the TPU compiler made of a JAX program (extra: xla)."""
-    from tpusim.cli.replaying import replaying
+    from tpusim.cli.replay_command import replay_file
 
-    return replaying(
-        path, _folder(out, "report"), pod=pod, costs=costs, mesh=mesh, model_flops=model_flops,
-        stats=stats, fold=fold, program=program, explain=explain,
-    )  # fmt: skip
+    return replay_file(
+        path,
+        _out_folder(out, "report"),
+        pod=pod,
+        costs=costs,
+        mesh=mesh,
+        model_flops=model_flops,
+        stats=stats,
+        fold=fold,
+        program=program,
+        explain=explain,
+    )
 
 
 @app.command()
 def validate(
-    runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, a row a run.")],
+    runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write the tables there.")
     ] = None,
     allow_failures: Annotated[
         bool, typer.Option("--allow-failures", help="Exit with 0 though some are not simulated.")
     ] = False,
+    without: WithoutPass = None,
 ) -> tuple[str, int]:
     """Compare predicted with measured step times."""
-    from tpusim.cli.validation import validation
+    from tpusim.report import check_folder
+    from tpusim.validation import validate_file
+    from tpusim.validation.validation_files import write_validation
 
-    return validation(runs, _folder(out, "tables"), allow_failures=allow_failures)
+    folder = _out_folder(out, "tables")
+    if folder is not None:
+        check_folder(folder)
+    found = validate_file(runs, without or ())
+    answer = str(found)
+    if folder is not None:
+        write_validation(found, folder)
+        answer = f"{answer}\n\nreport      {folder}"
+    failed = any(o.status == "defect" or (not o.ok and not allow_failures) for o in found.outcomes)
+    return answer, int(failed)
 
 
 @app.command()
@@ -185,7 +237,8 @@ def sweep(
         str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Processes; by default one a CPU.")
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -193,6 +246,6 @@ def sweep(
     ] = None,
 ) -> str:
     """Simulate many plans: mesh shapes, placements, any values."""
-    from tpusim.cli.sweeping import sweeping
+    from tpusim.cli.sweep_command import sweep_file
 
-    return sweeping(path, settings or (), _folder(out, "table"), workers)
+    return sweep_file(path, settings or (), _out_folder(out, "table"), workers)

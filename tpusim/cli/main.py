@@ -1,6 +1,6 @@
-"""The entry point: exit codes, and one sentence for what went wrong.
+"""The entry point: exit codes, and one sentence per error.
 
-0: an answer, also that a plan does not fit. 2: a mistake of the user's. 1: a defect of ours.
+0: an answer, including that a plan does not fit. 2: a mistake of the user's. 1: a defect of ours.
 """
 
 import os
@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import typer
 
+from tpusim.base.errors import TpusimError
 from tpusim.cli.commands import app
-from tpusim.errors import TpusimError
 
 DEBUG = "TPUSIM_DEBUG"
 
@@ -26,7 +26,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command, print what it returns, and return the exit code.
+    """Run a command, print its answer, and return the exit code.
 
     A command returns its text, or its text and its exit code.
     """
@@ -42,9 +42,9 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(1, f"a defect of tpusim, please report it: {error!r}; {DEBUG}=1 shows more")
     if isinstance(answer, tuple):
         text, code = answer
-        return _say(text) or int(code)
+        return _print_answer(text) or int(code)
     if isinstance(answer, str):
-        return _say(answer)
+        return _print_answer(answer)
     return int(answer)
 
 
@@ -54,8 +54,8 @@ def _fail(code: int, message: str) -> int:
     return code
 
 
-def _say(text: str) -> int:
-    """Print an answer; stop quietly when nobody reads it any more."""
+def _print_answer(text: str) -> int:
+    """Print an answer; stop quietly if the reader has closed the pipe."""
     try:
         print(text, flush=True)
     except OSError as error:

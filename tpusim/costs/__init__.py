@@ -1,60 +1,99 @@
 """Seconds of an operation on a device, bytes and seconds of a collective on a torus.
 
-Pure functions, one equation each, that take numbers or arrays of them.
+`compute` has the work of one operation, `route` what a collective puts on each link, `collective`
+its seconds; `program_costs` makes a program's tasks of them. Equations are pure functions that take
+numbers or arrays of them.
 """
 
-from tpusim.costs.attention import attention_seconds
-from tpusim.costs.bind import cost_program, cost_programs, work_seconds
 from tpusim.costs.collective import (
-    BEST,
+    BEST_ALGORITHM,
     best_route,
     collective_seconds,
     delay_seconds,
+    link_seconds,
     route_seconds,
 )
-from tpusim.costs.convolution import convolution_seconds
-from tpusim.costs.links import DCN, FROM_HOST, TO_HOST, capacities
-from tpusim.costs.matmul import matmul_seconds
-from tpusim.costs.route import WHOLE, Route, dcn_route, route
+from tpusim.costs.compute import (
+    attention_seconds,
+    convolution_seconds,
+    group_seconds,
+    matmul_seconds,
+    work_seconds,
+)
+from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, TO_HOST, capacities
+from tpusim.costs.network_tasks import CollectiveCosts
+from tpusim.costs.program_costs import cost_program, cost_programs
+from tpusim.costs.route import (
+    BUSIEST_WEIGHT,
+    CollectiveRoute,
+    RouteMessages,
+    dcn_route,
+    listed_route,
+    route,
+    shift_route,
+)
 from tpusim.costs.tasks import (
     CORE,
+    DISPATCH,
     HBM,
+    HOST_LABEL,
+    INPUT,
+    ON_HOST,
+    SKEW,
     CostedProgram,
+    MessageTask,
     Task,
     TaskLoop,
     TaskOp,
     TaskSegment,
-    Way,
+    TopTask,
+    alone_seconds,
+    core_seconds,
+    first_phase,
 )
-from tpusim.costs.vector import group_seconds
 
 __all__ = [
-    "BEST",
+    "BEST_ALGORITHM",
+    "BUSIEST_WEIGHT",
     "CORE",
     "DCN",
+    "DIE_LINKS",
+    "DISPATCH",
     "FROM_HOST",
     "HBM",
+    "HOST_LABEL",
+    "INPUT",
+    "ON_HOST",
+    "SKEW",
     "TO_HOST",
-    "WHOLE",
+    "CollectiveCosts",
+    "CollectiveRoute",
     "CostedProgram",
-    "Route",
+    "MessageTask",
+    "RouteMessages",
     "Task",
     "TaskLoop",
     "TaskOp",
     "TaskSegment",
-    "Way",
+    "TopTask",
+    "alone_seconds",
     "attention_seconds",
     "best_route",
     "capacities",
     "collective_seconds",
     "convolution_seconds",
+    "core_seconds",
     "cost_program",
     "cost_programs",
     "dcn_route",
     "delay_seconds",
+    "first_phase",
     "group_seconds",
+    "link_seconds",
+    "listed_route",
     "matmul_seconds",
     "route",
     "route_seconds",
+    "shift_route",
     "work_seconds",
 ]

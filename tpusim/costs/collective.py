@@ -1,50 +1,51 @@
 """Seconds of a collective.
 
 Time is a sum: launch + hops x hop latency + bytes / bandwidth ("How to Scale Your Model", sharding
-chapter, with the exact (X-1)/X), and what is added up after it. Only the messages of an all-to-all,
-which do not wait for each other, hide part of their latency (`network.exchange`).
+chapter, with the exact (X-1)/X), and the additions that come after it. Only the messages of an
+all-to-all, which do not wait for each other, hide part of their latency (`network.all_to_all`).
 """
 
 from collections.abc import Sequence
 
+from tpusim.costs.compute import hbm_seconds, vector_seconds
 from tpusim.costs.links import capacities, ici_rate
-from tpusim.costs.route import WHOLE, Route, passes, route
+from tpusim.costs.route import BUSIEST_WEIGHT, CollectiveRoute, passes, route
 from tpusim.hardware import Chip, Span, Topology
-from tpusim.network import CHOICES, paths_seconds
-from tpusim.program import CollectiveKind, Number
-from tpusim.program.numeric import largest
+from tpusim.network import algorithms_for, paths_seconds
+from tpusim.program import CollectiveKind, Number, largest
 
-BEST = "best"
-"""Asks for the algorithm that takes the least time, whatever the compiler would pick."""
+BEST_ALGORITHM = "best"
+"""Requests the algorithm that takes the least time, whatever the compiler would pick."""
 
 ADD_FLOPS = 2
-"""Vector operations a byte to add bf16 elements: unpack two, add, pack."""
+"""Vector operations per byte to add bf16 elements: unpack two, add, pack."""
 
 
 def best_route(
     kind: CollectiveKind, spans: Sequence[Span], topology: Topology, nbytes: float, chip: Chip
-) -> Route:
-    """The route of least time for so many bytes."""
-    routes = [route(kind, spans, topology, how) for how in CHOICES[kind]]
+) -> CollectiveRoute:
+    """Return the route of least time for so many bytes."""
+    names = [each.name for each in algorithms_for(kind) if each.in_best]
+    routes = [route(kind, spans, topology, name) for name in names]
     return min(routes, key=lambda path: route_seconds(path, nbytes, chip))
 
 
-def delay_seconds(path: Route, chip: Chip) -> float:
-    """Seconds before bytes count: the launch, and the hops' latency."""
+def delay_seconds(path: CollectiveRoute, chip: Chip) -> float:
+    """Return the seconds before bytes count: the launch and the latency of the hops."""
     return path.launched * chip.costs.collective_launch + path.hops * chip.costs.hop_latency
 
 
-def dcn_delay_seconds(kind: CollectiveKind, path: Route, chip: Chip) -> float:
-    """Seconds before bytes count across slices: the launch, and a latency a pass."""
+def dcn_delay_seconds(kind: CollectiveKind, path: CollectiveRoute, chip: Chip) -> float:
+    """Return the seconds before bytes count across slices: the launch and one latency per pass."""
     return path.launched * (chip.costs.collective_launch + passes(kind) * chip.costs.dcn_latency)
 
 
-def path_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
-    """Seconds that the transfers take at least, however free the links.
+def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
+    """Return the least seconds that the transfers take beyond the delay, on free links.
 
-    Beyond the delay: the other paths, and what is added beside them on the vector unit.
+    They are bounded by the other paths, and by what the vector unit adds beside them.
     """
-    beside = 0.0 if path.after else _vector_seconds(path, nbytes, chip)
+    beside = 0.0 if path.adds_after else _vector_seconds(path, nbytes, chip)
     if not path.paths:
         return beside
     hop_s = chip.costs.hop_latency
@@ -52,35 +53,36 @@ def path_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
     return largest(beside, through - path.hops * hop_s)
 
 
-def adding_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
-    """Seconds of the additions that come after the transfers; 0 where they run beside them.
+def adding_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
+    """Return the seconds of the additions after the transfers; 0 if they run beside them.
 
-    The compiler's N-D all-reduce adds what a phase brought when the phase is over: so a 16x16
-    slice of v6e needs 4.7 ms for 606 MB, of which the links take 3.4 (measured: 5.1; tpu-recipes,
+    The compiler's N-D all-reduce adds what a phase brought when the phase is over: so a 16x16 slice
+    of v6e needs 4.7 ms for 606 MB, of which the links take 3.4 (measured: 5.1; tpu-recipes,
     trillium collectives). One ring adds on the way (a reduce-scatter on v2 reaches 0.96 of its
     links' rate).
     """
-    if not path.after or not path.added:
+    if not path.adds_after or not path.added_bytes:
         return 0.0 * nbytes
-    hbm = chip.hbm_bandwidth / chip.devices * chip.costs.hbm_efficiency
-    return largest(path.summed * path.added * nbytes / hbm, _vector_seconds(path, nbytes, chip))
+    memory = hbm_seconds(path.added_hbm_bytes * path.added_bytes * nbytes, 0, chip.device)
+    return largest(memory, _vector_seconds(path, nbytes, chip))
 
 
-def _vector_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
-    """Seconds of the additions on the vector unit of one device."""
-    rate = chip.vpu_flops / chip.devices * chip.costs.vector_efficiency
-    return ADD_FLOPS * path.added * nbytes / rate
+def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
+    """Return the seconds of the additions on the vector unit of one device."""
+    return vector_seconds(ADD_FLOPS * path.added_bytes * nbytes, chip.device)
 
 
-def link_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
-    """Seconds of the bytes alone on the links, without delay and without additions after them."""
+def link_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
+    """Return the seconds of the bytes on the links, without the delay and additions after them."""
     links = capacities(chip)
-    slowest = max((weight / WHOLE / links[name] for name, weight in path.uses), default=0.0)
+    slowest = max(
+        (weight / BUSIEST_WEIGHT / links[name] for name, weight in path.uses), default=0.0
+    )
     return largest(nbytes * (path.share * slowest), path_seconds(path, nbytes, chip))
 
 
-def route_seconds(path: Route, nbytes: Number, chip: Chip) -> Number:
-    """Seconds of a collective alone within a slice: delay, links, and the additions after them."""
+def route_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
+    """Return the seconds of a collective alone within a slice: delay, links and additions."""
     moving = link_seconds(path, nbytes, chip) + adding_seconds(path, nbytes, chip)
     return delay_seconds(path, chip) + moving
 
@@ -93,11 +95,15 @@ def collective_seconds(
     topology: Topology,
     algorithm: str = "",
 ) -> Number:
-    """Seconds of a collective of `nbytes` (the full tensor on one device) alone on the torus.
+    """Return the seconds of a collective alone on the torus.
 
-    The same equations as the engine's tasks, for arrays of bytes too (`best` takes one number).
-    Raises PlanError for an algorithm that the kind cannot use.
+    nbytes: bytes of the full tensor on one device; may be an array, except for `best`.
+    algorithm: see `route`; `best` for the fastest.
+
+    The equations are those of the engine's tasks.
+
+    Raise PlanError if the algorithm cannot carry out the kind.
     """
-    if algorithm == BEST:
+    if algorithm == BEST_ALGORITHM:
         return route_seconds(best_route(kind, spans, topology, float(nbytes), chip), nbytes, chip)
     return route_seconds(route(kind, spans, topology, algorithm), nbytes, chip)

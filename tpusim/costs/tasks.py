@@ -1,4 +1,4 @@
-"""A program with its costs: what the engine runs.
+"""A program with its costs: the input of the engine.
 
 A task lasts `delay_s`, then moves `bytes` over the links that it `uses` for at least `work_s`:
 alone, `delay_s + max(work_s, max over uses of bytes x weight / capacity)`. While it moves, it draws
@@ -11,12 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tpusim.network.messages import Moves
+from tpusim.network import CollectiveMoves
 from tpusim.program import Alloc, Call, Dep, Phase
 
-CORE = "core"
-ON_HOST = "host"
+CORE, ON_HOST = "core", "host"
+"""The streams of the core, and of the host's work beside the step."""
+
 HBM = "hbm"
+"""The name of the link between a device and its HBM."""
+
+HOST_LABEL, DISPATCH, INPUT = "host", "dispatch", "input"
+"""Labels of waits for transfers from or to the host, for the step's start, and for its batch."""
+
+SKEW, WAIT_LABEL = "slice skew", "wait"
+"""Labels of the barriers between slices, and of tasks of no length before which the core waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +32,9 @@ class Task:
     """One operation with its costs, in seconds and bytes.
 
     stream: `core`, the transfer stream that runs it beside the core, or `host`.
-    label: what the breakdown calls its time (`matmul`, `attention`, `vector`, `fsdp`, ...).
-    moves: what it moves over the torus, message by message; only the hop-by-hop network asks, as
-    the messages of a big torus are many.
+    label: the name of its time in the breakdown (`matmul`, `attention`, `vector`, `fsdp`, ...).
+    moves: makes its messages on the torus; a function, as a big torus has many and only the
+        hop-by-hop network needs them.
     """
 
     name: str
@@ -40,7 +48,7 @@ class Task:
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()
-    moves: Callable[[], Moves] | None = field(default=None, compare=False, repr=False)
+    moves: Callable[[], CollectiveMoves] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +65,15 @@ TaskOp: TypeAlias = Task | TaskLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSegment:
-    """The tasks of a segment: each call of it runs them all, and all are over before the next."""
+    """The tasks of a segment; a call of it runs them all and ends before the next one begins."""
 
     name: str
     body: tuple[TaskOp, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How `bytes` that a segment sends to lane `to` get there, on links that no task is on."""
+class MessageTask:
+    """The task that carries `bytes` from a segment to lane `to`, on links that no other uses."""
 
     segment: str
     to: int
@@ -74,18 +82,18 @@ class Way:
 
 
 TopTask: TypeAlias = TaskOp | Call
-"""What a lane's own body is made of."""
+"""An operation of a lane's own body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostedProgram:
     """The tasks of one lane, the capacity (B/s) of each link they use, and what is resident.
 
-    host: what the host does meanwhile, one task after another from the start: they have a delay
-        alone, share nothing with the lane, and the step does not end before them.
     torus: chips along each dimension of the topology; the messages' links are numbered on it.
-    segments: what the calls of the body run, and `ways` what they send; equal ones of several lanes
-        are one object.
+    host: tasks of the host during the step, one after another from its start. They have a delay
+        alone and share nothing with the lane, and the step does not end before them.
+    segments: bodies of the calls; equal ones of several lanes are one object.
+    messages: the messages of the segments; equal ones of several lanes share their task.
     """
 
     name: str
@@ -95,11 +103,11 @@ class CostedProgram:
     torus: tuple[int, ...] = ()
     host: tuple[Task, ...] = ()
     segments: tuple[TaskSegment, ...] = ()
-    ways: tuple[Way, ...] = ()
+    messages: tuple[MessageTask, ...] = ()
 
 
 def first_phase(body: Sequence[TaskOp]) -> Phase:
-    """The phase of the first task of a body; that of an empty one is the forward pass."""
+    """Return the phase of the first task of a body; an empty one belongs to the forward pass."""
     for op in body:
         return first_phase(op.body) if isinstance(op, TaskLoop) else op.phase
     return Phase.FORWARD
@@ -108,9 +116,9 @@ def first_phase(body: Sequence[TaskOp]) -> Phase:
 def core_seconds(
     body: Sequence[TopTask], links: Mapping[str, float], segments: Sequence[TaskSegment] = ()
 ) -> float:
-    """Seconds of all tasks of the core alone, one after another, those of calls too.
+    """Return the seconds of all tasks of the core, one after another, those of calls too.
 
-    No step is shorter: the core runs them in order, and what shares their links only slows them.
+    No step is shorter: the core runs them in order, and sharing links only slows them.
     """
     total = 0.0
     called = {segment.name: core_seconds(segment.body, links) for segment in segments}
@@ -125,6 +133,6 @@ def core_seconds(
 
 
 def alone_seconds(task: Task, links: Mapping[str, float]) -> float:
-    """Seconds of a task that shares its links with no other."""
+    """Return the seconds of a task that shares its links with no other."""
     moving = max((task.bytes * weight / links[name] for name, weight in task.uses), default=0.0)
     return task.delay_s + max(task.work_s, moving)

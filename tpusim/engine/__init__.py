@@ -1,27 +1,45 @@
-"""The event engine: a costed program in, an exact timeline out."""
+"""The event engine: a costed program in, an exact timeline out.
 
-from tpusim.engine.drive import NETWORK_MODES, NetworkMode, check_network_mode, run
+Read `compile_lane` (tasks to integers), `instructions`, `lane` (the process of one device), `flows`
+(shared links), `fold` (periodic loops), `journal` (what happened), `memory` and `timeline` (what
+follows from it), in this order; `run_lanes` ties them together. Pipelines add `lane_part`,
+`stage_lane`, `stage_memory` and `pipeline`; the hop-by-hop network adds `hop_messages` and `hops`.
+"""
+
+from tpusim.engine.clock import whole_bytes
+from tpusim.engine.compile_lane import compile_lane
+from tpusim.engine.event_loop import StalledError
+from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
-from tpusim.engine.journal import Calls, Level, Repeat
-from tpusim.engine.memory import Held, Memory, MemoryChange
-from tpusim.engine.progress import StalledError
-from tpusim.engine.timeline import LinkUse, Record, Stats, Timeline
+from tpusim.engine.instructions import ON_CORE, LoopEnd, LoopStart, TaskStep
+from tpusim.engine.journal import CallTimes, Level, RepeatLevel
+from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
+from tpusim.engine.run_lanes import NETWORK_MODES, NetworkMode, check_network_mode, run
+from tpusim.engine.timeline import BUBBLE, LinkUse, Record, Stats, Timeline
 
 __all__ = [
+    "BUBBLE",
     "NETWORK_MODES",
-    "Calls",
+    "ON_CORE",
+    "CallTimes",
     "Fold",
-    "Held",
+    "HeldTensor",
+    "LaneMemory",
     "Level",
     "LinkUse",
-    "Memory",
+    "LoopEnd",
+    "LoopStart",
     "MemoryChange",
     "NetworkMode",
     "Record",
-    "Repeat",
+    "RepeatLevel",
     "StalledError",
     "Stats",
+    "TaskStep",
     "Timeline",
     "check_network_mode",
+    "compile_lane",
+    "fair_rates",
     "run",
+    "whole_bytes",
 ]

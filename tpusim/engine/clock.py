@@ -1,13 +1,13 @@
 """The engine's integer units, and the one place where floats become integers.
 
 Time is in picoseconds, volume in nanobytes, rates in nanobytes per picosecond (1 nB/ps = 1 kB/s).
-Integers make ties exact and keep sums free of their order, and nothing depends on how late it is.
-Seconds and bytes are rounded up and rates down, so no result is faster than its input says.
+Integers make ties exact and sums independent of their order and of absolute time. Seconds and bytes
+are rounded up and rates down, so no result is faster than its input says.
 """
 
 from math import ceil, floor, inf
 
-# A float product or sum may lie a few units in the last place above the integer that it means
+# A float product or sum may be a few units in the last place above the integer that it means
 # (0.1 + 0.2 s is 300000000000.00006 ps); it is lowered by this factor before it is rounded up.
 _NOISE = 1 - 2**-50
 _PS = 1e12 * _NOISE
@@ -15,7 +15,7 @@ _NB = 1e9 * _NOISE
 
 
 def picoseconds(seconds: float) -> int:
-    """`seconds` in whole picoseconds, rounded up.
+    """Return `seconds` in whole picoseconds, rounded up.
 
     >>> picoseconds(1e-6), picoseconds(0.1 + 0.2), picoseconds(1e-15)
     (1000000, 300000000000, 1)
@@ -26,23 +26,23 @@ def picoseconds(seconds: float) -> int:
 
 
 def nanobytes(volume: float) -> int:
-    """`volume`, in bytes, in whole nanobytes, rounded up."""
+    """Return `volume`, in bytes, in whole nanobytes, rounded up."""
     if not 0 <= volume < inf:
         raise ValueError(f"a volume must be finite and at least 0 B, not {volume!r}")
     return ceil(volume * _NB)
 
 
 def whole_bytes(size: float) -> int:
-    """`size`, in bytes, in whole bytes, rounded up."""
+    """Return `size`, in bytes, in whole bytes, rounded up."""
     if not 0 <= size < inf:
         raise ValueError(f"a size must be finite and at least 0 B, not {size!r}")
     return ceil(size * _NOISE)
 
 
 def nanobytes_per_ps(bandwidth: float) -> int:
-    """`bandwidth`, in B/s, in whole nanobytes per picosecond (kB/s), rounded down, at least 1.
+    """Return `bandwidth`, in B/s, in whole nanobytes per picosecond, rounded down, at least 1.
 
-    Raises ValueError unless it is finite and above 0: over a link without bandwidth no transfer
+    Raise ValueError unless it is finite and above 0: over a link without bandwidth no transfer
     would end.
     """
     if not 0 < bandwidth < inf:

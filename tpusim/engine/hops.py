@@ -1,11 +1,11 @@
 """Messages over the physical links of the torus, hop by hop: the check on the flows.
 
-Virtual cut-through (Kermani and Kleinrock, Computer Networks 3, 1979): the head of a message asks
-for its first link once all messages that it follows have arrived. It gets each link when the link
-is free, first come first served, and holds it for bytes / rate; `hop_ps` after it got the link, its
-head asks for the next one, whether or not the tail has left. The message has arrived `hop_ps`
-after its tail has left the last link. Heads that come to a link at one time get it in the order in
-which their collectives began and, within one, of their indices.
+Virtual cut-through (Kermani and Kleinrock, Computer Networks 3, 1979): the head of a message
+requests its first link once all messages that it follows have arrived. It gets each link when the
+link is free, first come first served, and holds it for bytes / rate; `hop_ps` after it got the
+link, its head requests the next one, whether or not the tail has left. The message has arrived
+`hop_ps` after its tail has left the last link. Heads that come to a link at one time get it in the
+order in which their collectives began and, within one, of their indices.
 
 Heads are taken in this order, so a link is a number: the time from which it is free. No collective
 begins before SimPy's next event, and one that begins then comes last, so all crossings up to then
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from simpy import Environment, Event
 
-from tpusim.engine.code import Messages
-from tpusim.engine.network import Flow, Network, after
+from tpusim.engine.flows import Flow, FlowNetwork, call_after
+from tpusim.engine.instructions import CollectiveMessages
 
 
-class Crossing(NamedTuple):
-    """A message of a task held a link from one time to another."""
+class LinkCrossing(NamedTuple):
+    """A message of a task that held a link from one time to another."""
 
     task: str
     message: int
@@ -32,17 +32,19 @@ class Crossing(NamedTuple):
     end_ps: int
 
 
-class Flight:
-    """One collective under way.
+class InFlightCollective:
+    """One collective in flight.
 
-    first: the number of its message 0 among all that were ever sent. awaited, ready: for how many
-    others each message still waits, and when the last of those that arrived did. left: messages
-    that have not crossed their last link. parts: what has not ended of its messages and its rest.
+    first: the number of its message 0 among all that were ever sent.
+    awaited: the messages that each message still waits for.
+    ready: the latest arrival of those that each waited for.
+    left: messages that have not crossed their last link.
+    parts: of its messages and its rest, those that have not ended.
     """
 
     __slots__ = ("arrived", "awaited", "first", "flow", "left", "messages", "parts", "ready")
 
-    def __init__(self, flow: Flow, messages: Messages, first: int, now: int) -> None:
+    def __init__(self, flow: Flow, messages: CollectiveMessages, first: int, now: int) -> None:
         self.flow = flow
         self.messages = messages
         self.first = first
@@ -56,20 +58,16 @@ class Flight:
 class HopNetwork:
     """The physical links of one lane; `rates` are theirs in nB/ps.
 
-    crossings: how many there have been. log: each of them, if a list to write them to is given.
+    crossings: the number so far.
+    log: each of them, if a list is given.
     """
-
-    __slots__ = (
-        "_env", "_flows", "_free", "_heads", "_rates", "_sent", "_wake", "_wake_due",
-        "crossings", "log",
-    )  # fmt: skip
 
     def __init__(
         self,
         env: Environment,
-        flows: Network,
+        flows: FlowNetwork,
         rates: Sequence[int],
-        log: list[Crossing] | None = None,
+        log: list[LinkCrossing] | None = None,
     ) -> None:
         self.crossings = 0
         self.log = log
@@ -79,18 +77,18 @@ class HopNetwork:
         self._free = [0] * len(rates)
         # When a head comes to a link, the number of its message, which link of its path it is, and
         # when the tail would be there if no later link held it back.
-        self._heads: list[tuple[int, int, int, int, Flight]] = []
+        self._heads: list[tuple[int, int, int, int, InFlightCollective]] = []
         self._sent = 0
         self._wake = 0
         self._wake_due = -1
 
-    def start(self, flow: Flow, messages: Messages) -> None:
+    def start(self, flow: Flow, messages: CollectiveMessages) -> None:
         """Send `messages`; `flow.finish` is called when all have arrived and the rest has drained.
 
-        What the task draws on links other than those of the torus drains beside them.
+        The task's flow over links off the torus drains beside them.
         """
         now = int(self._env.now)
-        flight = Flight(flow, messages, self._sent, now)
+        flight = InFlightCollective(flow, messages, self._sent, now)
         self._sent += flight.left
         for message, awaited in enumerate(messages.awaited):
             if not awaited:
@@ -103,11 +101,11 @@ class HopNetwork:
         self._schedule()
 
     def _schedule(self) -> None:
-        """Wake up when the next head comes to a link, unless that is already so."""
+        """Wake up when the next head comes to a link, unless that is already scheduled."""
         if self._heads and not 0 <= self._wake_due <= self._heads[0][0]:
             self._wake_due = self._heads[0][0]
             self._wake += 1
-            after(self._env, self._wake_due - int(self._env.now), self._wake, self._wake_up)
+            call_after(self._env, self._wake_due - int(self._env.now), self._wake, self._wake_up)
 
     def _wake_up(self, event: Event) -> None:
         if event.value == self._wake:
@@ -116,7 +114,7 @@ class HopNetwork:
             self._schedule()
 
     def _advance(self, until: float) -> None:
-        """All crossings up to `until`, or to the end of a collective: its followers come then."""
+        """Make all crossings up to `until`, or to the end of a collective, when others start."""
         heads, free, rates, log = self._heads, self._free, self._rates, self.log
         while heads and heads[0][0] <= until:
             now, number, place, tail, flight = heappop(heads)
@@ -132,7 +130,7 @@ class HopNetwork:
                 tail = (tail if tail > end else end) + messages.hop_ps
                 self.crossings += 1
                 if log is not None:
-                    log.append(Crossing(flight.flow.step.task.name, message, link, start, end))
+                    log.append(LinkCrossing(flight.flow.step.task.name, message, link, start, end))
                 place += 1
                 if place < len(path):
                     heappush(heads, (start + messages.hop_ps, number, place, tail, flight))
@@ -141,7 +139,7 @@ class HopNetwork:
             if not flight.left:
                 until = min(until, flight.arrived)
 
-    def _arrive(self, flight: Flight, message: int, time: int) -> None:
+    def _arrive(self, flight: InFlightCollective, message: int, time: int) -> None:
         """Book that `message` arrives at `time`, and send those that wait for no other."""
         flight.arrived = max(flight.arrived, time)
         awaited, ready = flight.awaited, flight.ready
@@ -156,12 +154,12 @@ class HopNetwork:
         if not flight.left:
             self._land(flight)
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: InFlightCollective) -> None:
         delay = flight.arrived - int(self._env.now)
-        after(self._env, delay, 0, lambda _: _end_part(flight))
+        call_after(self._env, delay, 0, lambda _: _end_part(flight))
 
 
-def _end_part(flight: Flight) -> None:
+def _end_part(flight: InFlightCollective) -> None:
     flight.parts -= 1
     if not flight.parts:
         flight.flow.finish(flight.flow)

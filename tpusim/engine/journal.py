@@ -1,72 +1,72 @@
-"""What a lane has done, in the order in which it was done, with repeated parts kept once."""
+"""The journal of a lane: tasks, waits and memory changes, with repeated parts kept once."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from tpusim.engine.code import Change, Step
+from tpusim.engine.instructions import MemoryDelta, TaskStep
 
-T = TypeVar("T")
+JournalItem = TypeVar("JournalItem")
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated(Generic[T]):
-    """`entries`, made `repeats` times in all, `period_ps` apart; the times are the first ones."""
+class RepeatedEntries(Generic[JournalItem]):
+    """`entries`, made `repeats` times in all, `period_ps` apart; with the times of the first."""
 
-    entries: "tuple[Entry[T], ...]"
+    entries: "tuple[JournalEntry[JournalItem], ...]"
     repeats: int
     period_ps: int
 
 
-Entry: TypeAlias = T | Repeated[T]
+JournalEntry: TypeAlias = JournalItem | RepeatedEntries[JournalItem]
 
 
-class Repeat(NamedTuple):
+class RepeatLevel(NamedTuple):
     """One level of repetition: `repeats` times, `period_ps` apart."""
 
     repeats: int
     period_ps: int
 
     def shifts(self) -> Iterator[int]:
-        """How much later than the first each repetition is, in picoseconds."""
+        """Yield the picoseconds from the first repetition to each."""
         return (turn * self.period_ps for turn in range(self.repeats))
 
     @property
     def last_ps(self) -> int:
-        """How much later than the first the last repetition is."""
+        """The picoseconds from the first repetition to the last."""
         return (self.repeats - 1) * self.period_ps
 
 
-class Calls(NamedTuple):
-    """The level of what is called again and again: when each call begins."""
+class CallTimes(NamedTuple):
+    """The level of repeated calls: the start of each."""
 
     starts_ps: tuple[int, ...]
 
     @property
     def repeats(self) -> int:
-        """How many calls there are."""
+        """The number of calls."""
         return len(self.starts_ps)
 
     def shifts(self) -> Iterator[int]:
-        """How much later than the first each call is, in picoseconds."""
+        """Yield the picoseconds from the first call to each."""
         return (start - self.starts_ps[0] for start in self.starts_ps)
 
     @property
     def last_ps(self) -> int:
-        """How much later than the first the last call is."""
+        """The picoseconds from the first call to the last."""
         return self.starts_ps[-1] - self.starts_ps[0]
 
 
-Level: TypeAlias = Repeat | Calls
+Level: TypeAlias = RepeatLevel | CallTimes
 """One level of repetition. Calls are the outermost."""
 
 
 # A step (that ran, or that the core waited for) from one time to another; a change at a time.
-Span: TypeAlias = tuple[Step, int, int]
-Moment: TypeAlias = tuple[int, Change]
+TimedStep: TypeAlias = tuple[TaskStep, int, int]
+TimedChange: TypeAlias = tuple[int, MemoryDelta]
 
 
-class Mark(NamedTuple):
+class JournalMark(NamedTuple):
     """A place in the journal: the true time and the length of each list."""
 
     now_ps: int
@@ -75,62 +75,66 @@ class Mark(NamedTuple):
     changes: int
 
 
+@dataclass(slots=True)
 class Journal:
     """The lists that a lane appends to, and the time that folding has booked.
 
     True time is the time of the SimPy clock, which never jumps, plus `booked_ps`.
     """
 
-    __slots__ = ("booked_ps", "changes", "tasks", "waits")
+    booked_ps: int = 0
+    tasks: list[JournalEntry[TimedStep]] = field(default_factory=list)
+    waits: list[JournalEntry[TimedStep]] = field(default_factory=list)
+    changes: list[JournalEntry[TimedChange]] = field(default_factory=list)
 
-    def __init__(self) -> None:
-        self.booked_ps = 0
-        self.tasks: list[Entry[Span]] = []
-        self.waits: list[Entry[Span]] = []
-        self.changes: list[Entry[Moment]] = []
-
-    def mark(self, clock_ps: int) -> Mark:
-        """This place in the journal."""
+    def mark(self, clock_ps: int) -> JournalMark:
+        """Return this place in the journal."""
         now = clock_ps + self.booked_ps
-        return Mark(now, len(self.tasks), len(self.waits), len(self.changes))
+        return JournalMark(now, len(self.tasks), len(self.waits), len(self.changes))
 
-    def repeat(self, mark: Mark, more: int, clock_ps: int) -> int:
-        """Book `more` repetitions of all that followed `mark`; the length of one in picoseconds."""
+    def repeat(self, mark: JournalMark, more: int, clock_ps: int) -> int:
+        """Book `more` repetitions of everything since `mark`; return the picoseconds of one."""
         period = clock_ps + self.booked_ps - mark.now_ps
-        _close(self.tasks, mark.tasks, more + 1, period)
-        _close(self.waits, mark.waits, more + 1, period)
-        _close(self.changes, mark.changes, more + 1, period)
+        _close_entries(self.tasks, mark.tasks, more + 1, period)
+        _close_entries(self.waits, mark.waits, more + 1, period)
+        _close_entries(self.changes, mark.changes, more + 1, period)
         self.booked_ps += more * period
         return period
 
 
-def flat(
-    entries: Sequence[Entry[T]], levels: tuple[Repeat, ...] = ()
-) -> Iterator[tuple[T, tuple[Repeat, ...]]]:
-    """Each entry once, with the levels of repetition that it is under, the outermost first."""
+def flatten(
+    entries: Sequence[JournalEntry[JournalItem]], levels: tuple[RepeatLevel, ...] = ()
+) -> Iterator[tuple[JournalItem, tuple[RepeatLevel, ...]]]:
+    """Yield each entry once, with its levels of repetition, the outermost first."""
     for entry in entries:
-        if isinstance(entry, Repeated):
-            yield from flat(entry.entries, (*levels, Repeat(entry.repeats, entry.period_ps)))
+        if isinstance(entry, RepeatedEntries):
+            yield from flatten(
+                entry.entries, (*levels, RepeatLevel(entry.repeats, entry.period_ps))
+            )
         else:
             yield entry, levels
 
 
-def called(runs: Iterable[tuple[int, T]]) -> Iterator[tuple[T, Calls]]:
-    """What runs from some times on: each thing once, and when."""
-    starts: dict[T, list[int]] = {}
+def calls_of_each(
+    runs: Iterable[tuple[int, JournalItem]],
+) -> Iterator[tuple[JournalItem, CallTimes]]:
+    """Yield each thing once, with the times at which it runs."""
+    starts: dict[JournalItem, list[int]] = {}
     for start, thing in runs:
         starts.setdefault(thing, []).append(start)
-    return ((thing, Calls(tuple(found))) for thing, found in starts.items())
+    return ((thing, CallTimes(tuple(found))) for thing, found in starts.items())
 
 
-def times(levels: Sequence[Level]) -> int:
-    """How many times something under `levels` happens."""
+def repeat_count(levels: Sequence[Level]) -> int:
+    """Return the number of times that something under `levels` happens."""
     count = 1
     for level in levels:
         count *= level.repeats
     return count
 
 
-def _close(entries: list[Entry[T]], start: int, repeats: int, period: int) -> None:
+def _close_entries(
+    entries: list[JournalEntry[JournalItem]], start: int, repeats: int, period: int
+) -> None:
     if len(entries) > start:
-        entries[start:] = [Repeated(tuple(entries[start:]), repeats, period)]
+        entries[start:] = [RepeatedEntries(tuple(entries[start:]), repeats, period)]

@@ -1,76 +1,63 @@
 """One lane: an in-order core and the transfer streams beside it.
 
-The core walks its instructions in order. A task of its own waits for its dependencies and then
+The core runs its instructions in order. A task of its own waits for its dependencies and then
 occupies the core: the delay, then the flow. A task of another stream is issued in no time, and the
 core goes on; the stream starts its tasks in the order of their issue, each when its dependencies
-are done. At most 16 issued tasks of a stream are incomplete (hardware semaphores bound them); the
-core waits before it issues one more. At the end the core waits for the streams to drain, and then
-for the host, so its tasks and its waits together cover the lane's time. What the host does shares
-nothing with the lane, and only the lane's end waits for it, so it needs no events and no place in
-the state: it is known from the start when it ends.
+are complete. At most 16 issued tasks of a stream are incomplete (hardware semaphores bound them);
+the core waits before it issues one more. At the end the core waits for the streams to drain, and
+then for the host, so its tasks and its waits together cover the lane's time. The host's tasks share
+nothing with the lane, and only the lane's end waits for them, so they need no events and no place
+in the state: their end is known from the start.
 
 All state is plain data: a cursor and trip counts, counts of issued and completed instances, a queue
-a stream, timers and flows. The process keeps nothing but its loop.
+per stream, timers and flows. The process keeps nothing but its loop.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Sequence
+from time import perf_counter
 from typing import Any, TypeAlias, cast
 
 from simpy import Environment, Event
 from simpy.events import Timeout
 
-from tpusim.engine.code import ON_CORE, Change, Code, LoopEnd, LoopStart, Need, Step
-from tpusim.engine.fold import Folder
+from tpusim.engine.flows import Flow, FlowNetwork, call_after
+from tpusim.engine.fold import FoldDetector
 from tpusim.engine.hops import HopNetwork
-from tpusim.engine.journal import Entry, Journal, Span
-from tpusim.engine.network import Flow, Network, after
+from tpusim.engine.instructions import (
+    ON_CORE,
+    CompletionNeed,
+    LaneCode,
+    LoopEnd,
+    LoopStart,
+    MemoryDelta,
+    TaskStep,
+)
+from tpusim.engine.journal import Journal, JournalEntry, TimedStep
+from tpusim.engine.timeline import Stats
 
-OPEN_TRANSFERS = 16
+MAX_OPEN_TRANSFERS = 16
 
-Pause: TypeAlias = Generator[Event, Any, None]
+WaitEvents: TypeAlias = Generator[Event, Any, None]
 # An issued task that has not started, and the completions (step, how many) that it waits for.
-Queued: TypeAlias = tuple[Step, tuple[tuple[int, int], ...]]
+QueuedStep: TypeAlias = tuple[TaskStep, tuple[tuple[int, int], ...]]
 
 
 class Lane:
     """The state of one lane; `run` is its process."""
 
-    __slots__ = (
-        "_awaited",
-        "_cursor",
-        "_done",
-        "_env",
-        "_folding",
-        "_incomplete",
-        "_issued",
-        "_network",
-        "_signal",
-        "_streams",
-        "_timers",
-        "_trip",
-        "code",
-        "end_ps",
-        "events",
-        "finished",
-        "folder",
-        "hops",
-        "journal",
-        "trips",
-    )
-
     def __init__(
         self,
         env: Environment,
-        network: Network,
-        code: Code,
+        network: FlowNetwork,
+        code: LaneCode,
         folding: bool,
         hops: HopNetwork | None = None,
     ) -> None:
         self.code = code
         self.hops = hops
         self.journal = Journal()
-        self.folder = Folder(self.journal, code.loops, folding)
+        self.folder = FoldDetector(self.journal, code.loops, folding)
         self.end_ps = 0
         self.events = 0
         self.finished = False
@@ -82,16 +69,16 @@ class Lane:
         self._trip = [0] * code.loops
         self._issued = [0] * len(code.steps)
         self._done = [0] * len(code.steps)
-        self._streams: list[deque[Queued]] = [deque() for _ in code.streams]
+        self._streams: list[deque[QueuedStep]] = [deque() for _ in code.streams]
         self._incomplete = [0] * len(code.streams)
-        self._timers: dict[int, tuple[Step, int]] = {}
+        self._timers: dict[int, tuple[TaskStep, int]] = {}
         # While the core waits on `_signal`: for how many completions of which step, or for any
         # completion in a stream, whose index is then inverted (~).
         self._awaited = (0, 0)
         self._signal: Event | None = None
 
-    def run(self) -> Pause:
-        """Walk through the code, then wait for the streams to drain."""
+    def run(self) -> WaitEvents:
+        """Run the code, then wait for the streams to drain and for the host."""
         instructions = self.code.instructions
         while self._cursor < len(instructions):
             op = instructions[self._cursor]
@@ -106,17 +93,17 @@ class Lane:
                     yield from self._wait_for(need)
                 yield from self._execute(op)
             else:
-                yield from self._wait_for_room(op.stream, OPEN_TRANSFERS)
+                yield from self._wait_for_capacity(op.stream, MAX_OPEN_TRANSFERS)
                 self._issue(op)
             self._cursor += 1
         for stream in range(len(self._streams)):
-            yield from self._wait_for_room(stream, 1)
+            yield from self._wait_for_capacity(stream, 1)
         yield from self._wait_for_host()
         self.end_ps = int(self._env.now) + self.journal.booked_ps
         self.finished = True
 
-    def where(self) -> str:
-        """What the lane is at, for the message when it has stalled."""
+    def status(self) -> str:
+        """Return the position of the lane, for the message when it has stalled."""
         held = self._incomplete
         counts = [f"{n} of {name}" for name, n in zip(self.code.streams, held, strict=True) if n]
         open_ = ", ".join(counts) or "no transfer"
@@ -128,7 +115,7 @@ class Lane:
         self._cursor = start.end
 
     def _next_trip(self, loop: LoopEnd) -> bool:
-        """Count one trip, and the periods that are left out; whether any trip is left to make."""
+        """Count an iteration and the periods skipped; return True if iterations are left."""
         trip = self._trip[loop.loop] + 1
         if trip < loop.trips and self.folder.wanted[loop.loop]:
             state = self._state(min(trip, loop.reach))
@@ -138,7 +125,7 @@ class Lane:
         return trip < loop.trips
 
     def _state(self, reached: int) -> Hashable:
-        """All that the future depends on, relative to now (the core is between two tasks)."""
+        """Return everything that the future depends on, relative to now (between two tasks)."""
         if not any(self._incomplete):
             return reached
         now, done = int(self._env.now), self._done
@@ -154,7 +141,7 @@ class Lane:
         earlier = sum(number < self._network.wake for number in self._timers)
         return (reached, queues, timers, flows, earlier)
 
-    def _execute(self, step: Step) -> Pause:
+    def _execute(self, step: TaskStep) -> WaitEvents:
         start = int(self._env.now)
         if step.takes is not None:
             self._log(step.takes)
@@ -170,8 +157,8 @@ class Lane:
             yield ended
         self._end(step, start)
 
-    def _issue(self, step: Step) -> None:
-        """Hand `step` to its stream, which starts it now if nothing is in the way."""
+    def _issue(self, step: TaskStep) -> None:
+        """Hand `step` to its stream, which starts it now if nothing precedes it."""
         needs = [(need.step, self._target(need)) for need in step.needs]
         unmet = tuple((other, target) for other, target in needs if self._done[other] < target)
         self._issued[step.index] += 1
@@ -182,31 +169,36 @@ class Lane:
         else:
             self._start(step)
 
-    def _target(self, need: Need) -> int:
-        """How many instances of `need.step` must be complete."""
+    def _target(self, need: CompletionNeed) -> int:
+        """Return the instances of `need.step` that must be complete."""
         if need.distance and self._trip[need.loop] < need.distance:
             return 0
         return self._issued[need.step] - need.lag
 
-    def _start(self, step: Step) -> None:
+    def _start(self, step: TaskStep) -> None:
         now = int(self._env.now)
         if step.takes is not None:
             self._log(step.takes)
-        if step.moves and not step.delay_ps:
+        if step.uses_network and not step.delay_ps:
             self._move(step, now, self._flow_ended)
             return
         number = next(self._network.numbers)
         self._timers[number] = (step, now)
-        after(self._env, step.delay_ps if step.moves else step.alone_ps, number, self._timer_ended)
+        call_after(
+            self._env,
+            step.delay_ps if step.uses_network else step.alone_ps,
+            number,
+            self._timer_ended,
+        )
 
     def _timer_ended(self, event: Event) -> None:
         step, started = self._timers.pop(cast(int, event.value))
-        if step.moves:
+        if step.uses_network:
             self._move(step, started, self._flow_ended)
         else:
             self._complete(step, started)
 
-    def _move(self, step: Step, started: int, finish: Callable[[Flow], object]) -> None:
+    def _move(self, step: TaskStep, started: int, finish: Callable[[Flow], object]) -> None:
         """Put the flow of `step` on its links, or its messages; `finish` is called at their end."""
         flow = Flow(step, started, int(self._env.now), finish)
         if self.hops is None or step.messages is None:
@@ -217,7 +209,7 @@ class Lane:
     def _flow_ended(self, flow: Flow) -> None:
         self._complete(flow.step, flow.started)
 
-    def _complete(self, step: Step, started: int) -> None:
+    def _complete(self, step: TaskStep, started: int) -> None:
         """End a transfer, start those that waited for it, and wake the core if it did."""
         self._end(step, started)
         self._done[step.index] += 1
@@ -231,26 +223,26 @@ class Lane:
                 signal, self._signal = self._signal, None
                 signal.succeed(step)
 
-    def _wait_for(self, need: Need) -> Pause:
+    def _wait_for(self, need: CompletionNeed) -> WaitEvents:
         """Hold the core until `need` is met."""
         target = self._target(need)
         if self._done[need.step] < target:
             yield from self._wait(need.step, target)
 
-    def _wait_for_room(self, stream: int, limit: int) -> Pause:
+    def _wait_for_capacity(self, stream: int, limit: int) -> WaitEvents:
         """Hold the core until fewer than `limit` tasks of `stream` are incomplete."""
         while self._incomplete[stream] >= limit:
             yield from self._wait(~stream, 0)
 
-    def _wait(self, awaited: int, target: int) -> Pause:
+    def _wait(self, awaited: int, target: int) -> WaitEvents:
         start = int(self._env.now)
         self._awaited = (awaited, target)
         self._signal = Event(self._env)
         step = yield self._signal
         self._note(self.journal.waits, step, start)
 
-    def _wait_for_host(self) -> Pause:
-        """Hold the core until the host has done its tasks, one after another from the start."""
+    def _wait_for_host(self) -> WaitEvents:
+        """Hold the core until the host has run its tasks, one after another from the start."""
         ended = 0
         for step in self.code.host:
             began, ended = ended, ended + step.alone_ps
@@ -261,14 +253,25 @@ class Lane:
                 yield Timeout(self._env, left)
                 self._note(self.journal.waits, step, now)
 
-    def _end(self, step: Step, started: int) -> None:
+    def _end(self, step: TaskStep, started: int) -> None:
         if step.frees is not None:
             self._log(step.frees)
         self._note(self.journal.tasks, step, started)
 
-    def _note(self, spans: list[Entry[Span]], step: Step, started: int) -> None:
+    def _note(self, spans: list[JournalEntry[TimedStep]], step: TaskStep, started: int) -> None:
         booked = self.journal.booked_ps
         spans.append((step, started + booked, int(self._env.now) + booked))
 
-    def _log(self, change: Change) -> None:
+    def _log(self, change: MemoryDelta) -> None:
         self.journal.changes.append((int(self._env.now) + self.journal.booked_ps, change))
+
+
+def lane_stats(lanes: Sequence[Lane], events: int, began_s: float) -> Stats:
+    """Return the cost of a run of lanes that began at a time of `perf_counter`."""
+    return Stats(
+        events=events,
+        trips_simulated=sum(lane.trips for lane in lanes),
+        trips=sum(lane.code.trips for lane in lanes),
+        folds=tuple(fold for lane in lanes for fold in lane.folder.folds),
+        seconds=perf_counter() - began_s,
+    )

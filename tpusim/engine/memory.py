@@ -1,8 +1,8 @@
-"""HBM over time: the highest level, and what made it up.
+"""HBM over time: the peak, and the tensors held then.
 
-The engine writes down each change in the order in which it happens (the end of a task comes before
-the start of the next on the core), and the level is integrated here, after the run. A repeated part
-of the journal is summed once: from one repetition to the next the level moves by the same amount at
+The engine records each change in the order in which it happens (the end of a task precedes the
+start of the next on the core), and the level is integrated here, after the run. A repeated part of
+the journal is summed once: from one repetition to the next the level moves by the same amount at
 each point, so the highest point is in the first or in the last.
 """
 
@@ -12,17 +12,25 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tpusim.engine.clock import whole_bytes
-from tpusim.engine.code import Code
-from tpusim.engine.journal import Calls, Entry, Level, Moment, Repeated, flat, times
+from tpusim.engine.instructions import LaneCode
+from tpusim.engine.journal import (
+    CallTimes,
+    JournalEntry,
+    Level,
+    RepeatedEntries,
+    TimedChange,
+    flatten,
+    repeat_count,
+)
 from tpusim.program import Alloc
 
-Log: TypeAlias = Sequence[Entry[Moment]]
-# The way to a point of a log: at each level the entry and, if it is repeated, which repetition.
-Path: TypeAlias = tuple[tuple[int, int], ...]
+ChangeLog: TypeAlias = Sequence[JournalEntry[TimedChange]]
+# The path to a point of a log: at each level the entry and, if it is repeated, which repetition.
+LogPath: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldTensor:
     """`count` instances of a tensor with `bytes` in all, of which `padded` hold no data."""
 
     tensor: str
@@ -43,16 +51,16 @@ class MemoryChange(NamedTuple):
 Changes: TypeAlias = tuple[MemoryChange, ...]
 
 
-class Memory(NamedTuple):
-    """HBM of one lane: its peak, what is held then (largest first), and all changes by log.
+class LaneMemory(NamedTuple):
+    """HBM of one lane: its peak, the tensors held then (largest first), and all changes by log.
 
-    Each log is run once from time 0, or where there are calls at each of them.
+    A log runs once from time 0, or at each of its calls.
     """
 
     peak_bytes: int
     peak_ps: int
-    held: tuple[Held, ...]
-    logs: tuple[tuple[Calls | None, Changes], ...]
+    held: tuple[HeldTensor, ...]
+    logs: tuple[tuple[CallTimes | None, Changes], ...]
 
     @property
     def changes(self) -> Changes:
@@ -61,18 +69,18 @@ class Memory(NamedTuple):
         Resident tensors are held from time 0 and are no changes. Those of a called segment are in
         its own order, whatever runs between its calls.
         """
-        return tuple(change for calls, log in self.logs for change in _at(calls, log))
+        return tuple(change for calls, log in self.logs for change in _at_calls(calls, log))
 
     def by_category(self) -> dict[str, int]:
-        """Bytes at the peak of each category."""
+        """Return the bytes of each category at the peak."""
         totals: Counter[str] = Counter()
         for tensor in self.held:
             totals[tensor.category] += tensor.bytes
         return dict(totals)
 
 
-def _at(calls: Calls | None, log: Changes) -> Iterable[MemoryChange]:
-    """The changes of a log with the times of its calls."""
+def _at_calls(calls: CallTimes | None, log: Changes) -> Iterable[MemoryChange]:
+    """Return the changes of a log with the times of its calls."""
     if calls is None:
         return log
     first = calls.starts_ps[0]
@@ -80,12 +88,15 @@ def _at(calls: Calls | None, log: Changes) -> Iterable[MemoryChange]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Profile:
-    """What a log does to HBM, whatever is held before.
+class MemoryProfile:
+    """The effect of a log on HBM, whatever is held before.
 
-    rise: bytes held more when it is over. top: bytes held more at most, at `top_ps`, and `held`: of
-    which tensors how many more. moves: of each tensor whose count changes or falls below what it
-    was, by how much in the end, and how far at most. tensors: all that are taken or freed.
+    rise: bytes held more at its end.
+    top: bytes held more at most, at `top_ps`.
+    held: the change in the count of each tensor at that time.
+    moves: the change at the end and the lowest in between, of each tensor whose count changes or
+        falls below its start.
+    tensors: all that are taken or freed.
     """
 
     rise: int
@@ -97,15 +108,15 @@ class Profile:
     changes: Changes
 
 
-def profile_of(code: Code, log: Log) -> Profile:
-    """The profile of a log that was written by `code`."""
-    rise, top, path = _highest(log)
-    tensors, lowest = code.tensors, _lowest(log)
+def memory_profile(code: LaneCode, log: ChangeLog) -> MemoryProfile:
+    """Return the profile of a log that was written by `code`."""
+    rise, top, path = _highest_level(log)
+    tensors, lowest = code.tensors, _lowest_counts(log)
     counts = _counts_until(log, path)
-    return Profile(
+    return MemoryProfile(
         rise=rise,
         top=top,
-        top_ps=_time(log, path),
+        top_ps=_path_time(log, path),
         held={tensors[index].tensor: count for index, count in counts.items()},
         moves={
             tensors[index].tensor: (count, low)
@@ -113,30 +124,32 @@ def profile_of(code: Code, log: Log) -> Profile:
             if count or low < 0
         },
         tensors=tuple(tensors[index] for index in lowest),
-        changes=tuple(MemoryChange(at, change.bytes, levels) for (at, change), levels in flat(log)),
+        changes=tuple(
+            MemoryChange(at, change.bytes, levels) for (at, change), levels in flatten(log)
+        ),
     )
 
 
-def memory_of(resident: Sequence[Alloc], profile: Profile) -> Memory:
-    """The memory of a lane that writes one log.
+def lane_memory(resident: Sequence[Alloc], profile: MemoryProfile) -> LaneMemory:
+    """Return the memory of a lane that writes one log.
 
-    Raises ValueError when a tensor is freed that is not held.
+    Raise ValueError if a tensor is freed that is not held.
     """
     for tensor, (_, lowest) in profile.moves.items():
         if lowest < 0:
             raise ValueError(f"tensor {tensor!r} is freed and not held")
     allocs = {alloc.tensor: alloc for alloc in profile.tensors}
-    held = [held_of(alloc, 1) for alloc in resident]
-    held += [held_of(allocs[name], count) for name, count in profile.held.items() if count]
+    held = [held_tensor(alloc, 1) for alloc in resident]
+    held += [held_tensor(allocs[name], count) for name, count in profile.held.items() if count]
     base = sum(whole_bytes(float(alloc.bytes)) for alloc in resident)
-    return Memory(
+    return LaneMemory(
         profile.top + base, profile.top_ps, largest_first(held), ((None, profile.changes),)
     )
 
 
-def held_of(alloc: Alloc, count: int) -> Held:
-    """So many instances of a tensor."""
-    return Held(
+def held_tensor(alloc: Alloc, count: int) -> HeldTensor:
+    """Return so many instances of a tensor."""
+    return HeldTensor(
         tensor=alloc.tensor,
         category=alloc.category,
         count=count,
@@ -145,22 +158,22 @@ def held_of(alloc: Alloc, count: int) -> Held:
     )
 
 
-def largest_first(held: Iterable[Held]) -> tuple[Held, ...]:
-    """What is held, in the order in which it is shown."""
+def largest_first(held: Iterable[HeldTensor]) -> tuple[HeldTensor, ...]:
+    """Return the tensors in the order in which they are shown."""
     return tuple(sorted(held, key=lambda each: (-each.bytes, each.tensor)))
 
 
-def _highest(log: Log) -> tuple[int, int, Path]:
-    """The level after `log` and the highest level in it, from 0 at its start, and where it is."""
+def _highest_level(log: ChangeLog) -> tuple[int, int, LogPath]:
+    """Return the level after `log`, the highest in it, from 0 at its start, and the path to it."""
     level = top = 0
-    path: Path = ()
+    path: LogPath = ()
     for place, entry in enumerate(log):
-        if isinstance(entry, Repeated):
-            rise, inner, way = _highest(entry.entries)
+        if isinstance(entry, RepeatedEntries):
+            rise, inner, inner_path = _highest_level(entry.entries)
             last = entry.repeats - 1 if rise > 0 else 0
             if level + last * rise + inner > top:
                 top = level + last * rise + inner
-                path = ((place, last), *way)
+                path = ((place, last), *inner_path)
             level += entry.repeats * rise
         else:
             level += entry[1].bytes
@@ -170,43 +183,43 @@ def _highest(log: Log) -> tuple[int, int, Path]:
     return level, top, path
 
 
-def _time(log: Log, path: Path) -> int:
+def _path_time(log: ChangeLog, path: LogPath) -> int:
     shift = 0
     for place, repetition in path:
         entry = log[place]
-        if not isinstance(entry, Repeated):
+        if not isinstance(entry, RepeatedEntries):
             return shift + entry[0]
         shift += repetition * entry.period_ps
         log = entry.entries
     return shift
 
 
-def _counts_until(log: Log, path: Path) -> Counter[int]:
-    """Instances held of each tensor, by index, at the point of `log` that `path` leads to."""
+def _counts_until(log: ChangeLog, path: LogPath) -> Counter[int]:
+    """Return the instances of each tensor, by index, at the point of `log` that `path` leads to."""
     counts: Counter[int] = Counter()
     for place, repetition in path:
-        _count(log[:place], 1, counts)
+        _add_counts(log[:place], 1, counts)
         entry = log[place]
-        if isinstance(entry, Repeated):
+        if isinstance(entry, RepeatedEntries):
             log = entry.entries
-            _count(log, repetition, counts)
+            _add_counts(log, repetition, counts)
         else:
-            _count((entry,), 1, counts)
+            _add_counts((entry,), 1, counts)
     return counts
 
 
-def _count(log: Log, runs: int, counts: Counter[int]) -> None:
-    for (_, change), levels in flat(log):
+def _add_counts(log: ChangeLog, runs: int, counts: Counter[int]) -> None:
+    for (_, change), levels in flatten(log):
         for index, sign in change.tensors:
-            counts[index] += sign * runs * times(levels)
+            counts[index] += sign * runs * repeat_count(levels)
 
 
-def _lowest(log: Log) -> dict[int, tuple[int, int]]:
-    """The count of each tensor after `log` and the lowest in it, from 0 at its start."""
+def _lowest_counts(log: ChangeLog) -> dict[int, tuple[int, int]]:
+    """Return the count of each tensor after `log` and the lowest in it, from 0 at its start."""
     counts: dict[int, tuple[int, int]] = {}
     for entry in log:
-        if isinstance(entry, Repeated):
-            for index, (rise, inner) in _lowest(entry.entries).items():
+        if isinstance(entry, RepeatedEntries):
+            for index, (rise, inner) in _lowest_counts(entry.entries).items():
                 count, lowest = counts.get(index, (0, 0))
                 inner += min(0, (entry.repeats - 1) * rise)
                 counts[index] = (count + entry.repeats * rise, min(lowest, count + inner))

@@ -1,4 +1,4 @@
-"""What a run of the engine returns: plain data, exact, with repeated parts kept once."""
+"""The result of a run of the engine: plain data, exact, with repeated parts kept once."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,19 +6,23 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple, TypeAlias, overload
 
-from tpusim.costs.tasks import CORE, ON_HOST
+from tpusim.costs import CORE, ON_HOST, Task
 from tpusim.engine.fold import Fold
-from tpusim.engine.journal import Level, times
-from tpusim.engine.memory import Memory
+from tpusim.engine.journal import Level, repeat_count
+from tpusim.engine.memory import LaneMemory
 from tpusim.program import Phase
+
+BUBBLE = "bubble"
+"""Label, stream and, at a lane's end, name of the core's waits for lanes that are at work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A task that ran, or one that the core waited for: its first time, and its repetitions.
 
-    lane: index of the lane. phase, label, stream: those of the task.
-    start_ps, end_ps: when the first repetition started and ended.
+    lane: index of the lane.
+    phase, label, stream: those of the task.
+    start_ps, end_ps: of the first repetition.
     repeats: levels of repetition, the outermost first; () for what happened once.
     """
 
@@ -33,23 +37,30 @@ class Record:
 
     @property
     def count(self) -> int:
-        """How many times it happened."""
-        return times(self.repeats)
+        """The number of repetitions."""
+        return repeat_count(self.repeats)
 
     @property
     def duration_ps(self) -> int:
-        """How long it took each time."""
+        """The time of one repetition."""
         return self.end_ps - self.start_ps
 
     @property
     def total_ps(self) -> int:
-        """How long it took in all, each repetition counted."""
+        """The time of all repetitions."""
         return self.count * self.duration_ps
 
     def starts(self) -> Iterator[int]:
-        """When each repetition started, in picoseconds, in order of time."""
+        """Yield the start of each repetition in picoseconds, in order of time."""
         for shifts in product(*(level.shifts() for level in self.repeats)):
             yield self.start_ps + sum(shifts)
+
+
+def record_of(
+    lane: int, task: Task, start_ps: int, end_ps: int, repeats: tuple[Level, ...] = ()
+) -> Record:
+    """Return the record of a task."""
+    return Record(lane, task.name, task.label, task.phase, task.stream, start_ps, end_ps, repeats)
 
 
 CoreTime: TypeAlias = Mapping[tuple[str, Phase], int]
@@ -57,7 +68,7 @@ CoreTime: TypeAlias = Mapping[tuple[str, Phase], int]
 
 
 def core_time(records: Iterable[Record]) -> Counter[tuple[str, Phase]]:
-    """The picoseconds of records by label and phase."""
+    """Return the picoseconds of records by label and phase."""
     found: Counter[tuple[str, Phase]] = Counter()
     for record in records:
         found[record.label, record.phase] += record.total_ps
@@ -65,9 +76,9 @@ def core_time(records: Iterable[Record]) -> Counter[tuple[str, Phase]]:
 
 
 class Records(Sequence[Record]):
-    """Records that are made when the first is asked for: those of many lanes are many.
+    """Records that are made when the first is read: many lanes have many.
 
-    core: what those of the core sum to.
+    core: the sum of those of the core.
     """
 
     __slots__ = ("_made", "_make", "core")
@@ -111,7 +122,7 @@ class Records(Sequence[Record]):
 
 
 class LinkUse(NamedTuple):
-    """What one link of one lane carried: nanobytes (each task's bytes x weight), and its rate."""
+    """The nanobytes on one link of one lane (each task's bytes x weight), and its rate."""
 
     lane: int
     link: str
@@ -120,12 +131,12 @@ class LinkUse(NamedTuple):
 
     @property
     def busy_ps(self) -> float:
-        """How long the link at its full rate needs for what it carried."""
+        """The time that the link needs for its volume at its full rate."""
         return self.volume_nb / self.rate_nb_per_ps
 
 
 class Stats(NamedTuple):
-    """What the run cost: events, trips of loops made and asked for, folds, seconds.
+    """The cost of the run: events, iterations of loops run and requested, folds, seconds.
 
     Hop by hop, each crossing of a link by a message is an event too.
     """
@@ -137,16 +148,18 @@ class Stats(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """One step, to the picosecond.
 
-    lanes: name and end (ps) of each lane; total_ps is the last end.
-    tasks: what ran, in the order in which it ended, and then what the host did. Of a lane with
-    calls: what each of its segments ran, in the order in which that ended, then its sends.
-    waits: when the core stood still, and for what.
+    total_ps: the last end of a lane.
+    lanes: name and end (ps) of each lane.
+    tasks: in the order in which they ended, then those of the host. A lane with calls has the tasks
+        of each of its segments, in the order in which they ended, then its sends.
+    waits: of the core, and for which task.
+
     A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end,
-    and from there to `total_ps` where it has calls: then its last wait is for the other lanes.
+    and from there to `total_ps` if it has calls: then its last wait is for the other lanes.
     """
 
     total_ps: int
@@ -154,14 +167,14 @@ class Timeline:
     tasks: Sequence[Record]
     waits: tuple[Record, ...]
     links: tuple[LinkUse, ...]
-    memory: tuple[Memory, ...]
+    memory: tuple[LaneMemory, ...]
     stats: Stats = field(compare=False)
 
     @property
     def core_ps(self) -> CoreTime:
-        """What the cores of all lanes do and wait for, by label and phase of the tasks.
+        """Tasks and waits of the cores of all lanes, in picoseconds by label and phase.
 
-        It sums to `total_ps` a lane, where a lane waits for all others.
+        They sum to `total_ps` per lane if every lane waits for all others.
         """
         if isinstance(self.tasks, Records):
             work = self.tasks.core
@@ -171,7 +184,7 @@ class Timeline:
 
     @property
     def device_ps(self) -> int:
-        """How long a step is without waits for the host, which are at the end of each lane."""
+        """The time of a step without waits for the host, which are at the end of each lane."""
         ends = [end for _, end in self.lanes]
         for wait in self.waits:
             if wait.stream == ON_HOST:

@@ -2,22 +2,31 @@
 
 from tpusim.graph.attention import Attention
 from tpusim.graph.backward import training_step
-from tpusim.graph.cut import Part, layer_count, part_of_model
+from tpusim.graph.contractions import Convolution, ConvolutionWindow, Einsum
+from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
-from tpusim.graph.lookup import Gather, Scatter
+from tpusim.graph.model_parts import ModelPart, layer_count, part_of_model
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.products import Convolution, Einsum, Window
-from tpusim.graph.remat import POLICIES, Remat
-from tpusim.graph.repeat import COPIES, NARROW, with_repeated_keys
-from tpusim.graph.route import Route
-from tpusim.graph.tensor import COMPUTE, STORED, Role, Sizes, Tensor, part_of, union_dims, whole_dim
-from tpusim.graph.text import text
-from tpusim.graph.tile import TILE, VOCAB_TILES, with_tiled_loss
+from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
+from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
+from tpusim.graph.tensor import (
+    COMPUTE,
+    STORED,
+    DimSizes,
+    Tensor,
+    TensorRole,
+    part_of,
+    union_dims,
+    whole_dim,
+)
+from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
+from tpusim.graph.token_routing import TokenRouting
 
 __all__ = [
     "COMPUTE",
     "COPIES",
+    "LAYER_IN",
     "NARROW",
     "POLICIES",
     "STORED",
@@ -25,27 +34,26 @@ __all__ = [
     "VOCAB_TILES",
     "Attention",
     "Convolution",
+    "ConvolutionWindow",
+    "DimSizes",
     "Einsum",
     "Gather",
     "Graph",
+    "ModelPart",
     "Op",
     "Parameter",
-    "Part",
     "Pointwise",
     "Remat",
-    "Role",
-    "Route",
     "Scan",
     "Scatter",
-    "Sizes",
     "Tensor",
-    "Window",
+    "TensorRole",
+    "TokenRouting",
     "executed_flops",
     "layer_count",
     "model_flops",
     "part_of",
     "part_of_model",
-    "text",
     "training_step",
     "union_dims",
     "walk",

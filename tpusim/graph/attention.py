@@ -1,21 +1,27 @@
 """Attention as a fused kernel, and its backward kernel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from tpusim.graph.tensor import Sizes, Tensor
-from tpusim.graph.transpose import Cotangents, MakeGradient, gradient_of
-from tpusim.phase import Phase
+from tpusim.base.phase import Phase
+from tpusim.graph.tensor import Cotangents, DimSizes, MakeGradient, Tensor, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """A fused attention kernel: scores, mask, softmax and weighted sum, never written to HBM.
 
-    `query` is [batch, seq, heads, head_dim]; `key` and `value` run over `kv_seq` and `kv_heads`.
-    Values, and with them the result, may be of another width than queries and keys.
     The backward kernel reads the operands, the result and its gradient, and computes the scores
     again (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1).
+
+    query: [batch, seq, heads, head_dim].
+    key, value: [batch, kv_seq, kv_heads, width]; values, and with them the result, may be of
+        another width than queries and keys.
+    output: result, [batch, seq, heads, width of the values].
+    causal: a query sees no later keys.
+    window: keys that a query sees; 0 for all.
+    gradient: gradient of the result, for the backward kernel.
+    gradients: gradients of query, key and value, for the backward kernel.
     """
 
     name: str
@@ -42,15 +48,15 @@ class Attention:
 
     @property
     def backward(self) -> bool:
-        """Whether this is the backward kernel."""
+        """True for the backward kernel."""
         return self.gradient is not None
 
-    def flops(self, sizes: Sizes) -> int:
-        """Model FLOPs: 2 b h q kv (d + d_v) forward, twice that backward; causal ones at half.
+    def flops(self, sizes: DimSizes) -> int:
+        """Return the model FLOPs: 2 b h q kv (d + d_v) forward, twice that backward.
 
-        Scores are products over the width d of queries and keys, the weighted sum has that of the
-        values, d_v; backward, dQ and dK are over d, and dV and dP over d_v. A window of w keys
-        counts w for each query.
+        Causal kernels without a window count half. Scores are matmuls over the width d of queries
+        and keys, the weighted sum has that of the values, d_v; backward, dQ and dK are over d, and
+        dV and dP over d_v. A window of w keys counts w for each query.
         """
         queries = prod(sizes[dim] for dim in self.query.dims[:-1])
         widths = sizes[self.query.dims[-1]] + sizes[self.value.dims[-1]]
@@ -60,20 +66,13 @@ class Attention:
         return whole // 2 if self.causal and seen == keys else whole
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Attention, ...]":
-        """The backward kernel."""
-        given = gradient_of(self.output, cotangents)
-        made = (gradient(self.query), gradient(self.key), gradient(self.value))
+        """Return the backward kernel."""
         return (
-            Attention(
-                f"{self.name}/d",
-                self.query,
-                self.key,
-                self.value,
-                self.output,
-                self.causal,
-                self.window,
-                given,
-                made,
-                Phase.BACKWARD,
+            replace(
+                self,
+                name=f"{self.name}/d",
+                gradient=gradient_of(self.output, cotangents),
+                gradients=(gradient(self.query), gradient(self.key), gradient(self.value)),
+                phase=Phase.BACKWARD,
             ),
         )

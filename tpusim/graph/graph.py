@@ -1,19 +1,19 @@
-"""A model's step as operations over named dimensions, before anything is partitioned."""
+"""The graph of a model: its step as operations over named dimensions, before partitioning."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
+from tpusim.graph.contractions import Convolution, Einsum
 from tpusim.graph.ops import Op, Scan
-from tpusim.graph.products import Convolution, Einsum
-from tpusim.graph.tensor import Role, Sizes, Tensor
-from tpusim.phase import Phase
+from tpusim.graph.tensor import DimSizes, Tensor, TensorRole
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A weight, and how many of its kind the model has (one a layer for those of a scan)."""
+    """A weight, and the number of its kind in the model (one per layer for those of a scan)."""
 
     tensor: Tensor
     copies: int
@@ -23,7 +23,10 @@ class Parameter:
 class Graph:
     """Operations in topological order, with the size of each dimension that they name.
 
-    gradients: (parameter's name, its gradient) pairs, once the graph is a training step.
+    dims: (name, size) of each dimension.
+    ops: operations, each after those that make its inputs.
+    loss: tensor that the backward pass starts from.
+    gradients: (parameter's name, its gradient) pairs of a training step.
     results: names of tensors that are read elsewhere.
     """
 
@@ -49,7 +52,7 @@ class Graph:
 
     @property
     def parameter_count(self) -> int:
-        """How many weights the model has, exactly."""
+        """The exact number of weights of the model."""
         sizes = self.sizes
         return sum(p.copies * prod(sizes[d] for d in p.tensor.dims) for p in self.parameters)
 
@@ -59,12 +62,11 @@ class Graph:
         return prod(self.sizes[dim] for dim in ("batch", "seq"))
 
     def __str__(self) -> str:
-        from tpusim.graph.text import text
-
-        return text(self)
+        sizes = " ".join(f"{name}={size}" for name, size in self.dims)
+        return "\n".join([f"graph {self.name}: {sizes}", *_lines(self.ops, "  ")])
 
     def model_flops(self) -> int:
-        """FLOPs that the model needs for this graph; what is computed again is not counted."""
+        """Return the FLOPs that the model needs for this graph, without recomputation."""
         return sum(
             trips * model_flops(op, self.sizes)
             for op, trips in walk(self.ops)
@@ -72,8 +74,20 @@ class Graph:
         )
 
 
+def _lines(ops: tuple[Op, ...], indent: str) -> Iterator[str]:
+    for op in ops:
+        if isinstance(op, Scan):
+            yield f"{indent}scan {op.name} x{op.trips} ({op.phase})"
+            yield from _lines(op.body, indent + "  ")
+            continue
+        kind = type(op).__name__.lower()
+        made = ", ".join(map(str, op.outputs))
+        read = ", ".join(tensor.name for tensor in op.inputs)
+        yield f"{indent}{op.phase:<9} {made} = {kind} {op.name}({read})"
+
+
 def walk(ops: tuple[Op, ...], trips: int = 1) -> Iterator[tuple[Op, int]]:
-    """Every operation that is not a scan, with the number of times that it runs."""
+    """Yield every operation that is not a scan, with the number of times that it runs."""
     for op in ops:
         if isinstance(op, Scan):
             yield from walk(op.body, trips * op.trips)
@@ -82,9 +96,9 @@ def walk(ops: tuple[Op, ...], trips: int = 1) -> Iterator[tuple[Op, int]]:
 
 
 def _parameters(ops: tuple[Op, ...]) -> Iterator[Parameter]:
-    """The weights that operations read: one a trip of a scan, but for those that it shares."""
+    """Yield the weights that operations read: one per iteration of a scan, unless shared."""
     for op in ops:
-        yield from (Parameter(tensor, 1) for tensor in op.inputs if tensor.role is Role.PARAM)
+        yield from (Parameter(tensor, 1) for tensor in op.inputs if tensor.role is TensorRole.PARAM)
         if isinstance(op, Scan):
             own = {tensor.name for tensor in op.shared}
             for inner in _parameters(op.body):
@@ -92,15 +106,15 @@ def _parameters(ops: tuple[Op, ...]) -> Iterator[Parameter]:
                     yield replace(inner, copies=op.trips * inner.copies)
 
 
-def executed_flops(op: Op, sizes: Sizes) -> int:
-    """Matrix FLOPs that an operation executes; vector work counts as none, as MFU has it."""
+def executed_flops(op: Op, sizes: DimSizes) -> int:
+    """Return the matrix FLOPs that an operation executes; vector work counts none, as in MFU."""
     if isinstance(op, Einsum | Convolution | Attention):
         return op.flops(sizes)
     return 0
 
 
-def model_flops(op: Op, sizes: Sizes) -> int:
-    """The part of `executed_flops` that the model needs: half of causal scores."""
+def model_flops(op: Op, sizes: DimSizes) -> int:
+    """Return the part of `executed_flops` that the model needs: half of causal scores."""
     share = op.model_share if isinstance(op, Einsum) else 1.0
     flops = executed_flops(op, sizes)
     return flops if share == 1.0 else int(flops * share)

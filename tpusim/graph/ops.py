@@ -1,34 +1,36 @@
-"""The operations of a graph: what is computed, over which named dimensions.
+"""The operations of a graph, over named dimensions.
 
 Each operation knows its transposes: given the gradients of its outputs it returns the operations
 that make the gradients of its inputs. Reverse-mode differentiation (`backward.py`) needs no more,
-so a model is written forward only. A scan is differentiated there, as its body has to be.
+so a model is written forward only. A scan is differentiated there, with its body.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
-from tpusim.graph.lookup import Gather, Scatter
+from tpusim.graph.contractions import Convolution, Einsum
+from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.products import Convolution, Einsum
-from tpusim.graph.route import Route
 from tpusim.graph.tensor import Tensor
-from tpusim.phase import Phase
+from tpusim.graph.token_routing import TokenRouting
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """`trips` runs of `body`, each on its own slice of the stacked parameters.
+    """`trips` iterations of `body`, each on its own slice of the stacked parameters.
 
     carries: (outside before, inside before, inside after, outside after) of each carried tensor.
-    saves: tensors of the body that are stacked over the trips for the backward scan.
+    saves: tensors of the body that are stacked over the iterations for the backward scan.
     loads: tensors that the backward scan reads from those stacks.
-    slices: (outside, inside) where a trip reads its own part of a tensor.
-    stacks: (inside, outside) where a trip writes its own part of a tensor.
-    shared: what all trips read alike. sums: (inside, outside) of what the trips' results add up to.
-    recomputed: the backward scan computes the body again, whatever else is kept.
-    deferred: it makes gradients of weights alone, from what the backward scan has saved for it.
+    slices: (outside, inside) of each tensor of which an iteration reads its own part.
+    stacks: (inside, outside) of each tensor of which an iteration writes its own part.
+    shared: tensors that all iterations read alike.
+    sums: (inside, outside) of each result that is added up over the iterations.
+    recomputed: the backward scan computes the body again, whatever else is saved.
+    weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
+        other half has saved.
     """
 
     name: str
@@ -42,20 +44,22 @@ class Scan:
     shared: tuple[Tensor, ...] = ()
     sums: tuple[tuple[Tensor, Tensor], ...] = ()
     recomputed: bool = False
-    deferred: bool = False
+    weights_only: bool = False
     phase: Phase = Phase.FORWARD
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What the first trip starts from, what each takes a part of, and what all read."""
+        """Tensors that the first iteration starts from, that are sliced, and that are shared."""
         carried = (before for before, *_ in self.carries)
         return (*carried, *(outside for outside, _ in self.slices), *self.shared)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """What the last trip leaves, what the trips wrote parts of, and what they added up."""
+        """Tensors that the last iteration leaves, that are stacked, and that are summed."""
         carried = (after for *_, after in self.carries)
         return (*carried, *(outside for _, outside in (*self.stacks, *self.sums)))
 
 
-Op: TypeAlias = Einsum | Convolution | Pointwise | Gather | Scatter | Attention | Route | Scan
+Op: TypeAlias = (
+    Einsum | Convolution | Pointwise | Gather | Scatter | Attention | TokenRouting | Scan
+)

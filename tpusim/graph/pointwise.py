@@ -1,10 +1,9 @@
-"""Element-wise groups: what runs in one pass over its tensors."""
+"""Element-wise groups, which run in one pass over their tensors."""
 
 from dataclasses import dataclass, replace
 
-from tpusim.graph.tensor import Role, Tensor
-from tpusim.graph.transpose import Cotangents, MakeGradient, gradient_of
-from tpusim.phase import Phase
+from tpusim.base.phase import Phase
+from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, TensorRole, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +13,14 @@ class Pointwise:
     flops: vector operations for each element of its largest tensor.
     over: dimensions that its statistics run over (a norm's `embed`, a softmax's keys).
     linear: a sum of its inputs, which passes gradients and partial sums through unchanged.
-    keeps: what its backward pass reads: its `inputs`, its `outputs`, its `tape`, or nothing.
-    tape: what its linearisation reads where no checkpoint computes it again, see `with_tape`; of a
-        backward group, what it reads of that.
+    keeps: tensors that its backward pass reads: its `inputs`, `outputs`, `residuals`, or "" for
+        none.
     repeats: (narrow, wide) pairs of dimensions that are sharded alike, for repeated K/V heads.
-    alone: it rearranges elements (a rotation), so no matmul's epilogue can take it.
-    generated: it makes much of little (a one-hot mask), so products can make it as they read it.
+    alone: it rearranges elements (a rotation), so it cannot be in a matmul's epilogue.
+    residuals: arrays that its linearisation reads if no checkpoint computes them again, see
+        `with_residuals`; of a backward group, those that it reads.
+    generated: it makes a large result of small operands (a one-hot mask), so a matmul can make it
+        as it reads it.
     """
 
     name: str
@@ -31,46 +32,46 @@ class Pointwise:
     keeps: str = "inputs"
     repeats: tuple[tuple[str, str], ...] = ()
     alone: bool = False
-    tape: tuple[Tensor, ...] = ()
+    residuals: tuple[Tensor, ...] = ()
     generated: bool = False
     phase: Phase = Phase.FORWARD
 
     @property
     def fusible(self) -> bool:
-        """Whether it can run in the epilogue of the product that it follows.
+        """True if it can run in the epilogue of the matmul that it follows.
 
-        One that makes its tape does not: compiled steps without checkpoints read the product's
+        A group that writes residuals cannot: compiled steps without checkpoints read the matmul's
         result again for it (plain models on v5p 2x2x4 and v6e 4x4, libtpu 0.0.42.1).
         """
-        return not (self.over or self.alone or self.taped)
+        return not (self.over or self.alone or self.writes_residuals)
 
     @property
     def copies(self) -> bool:
-        """Whether it copies each operand, rearranged, and shares nothing between them."""
+        """True if it copies each operand, rearranged, and combines none of them."""
         return self.alone and [t.dims for t in self.inputs] == [t.dims for t in self.outputs]
 
     @property
-    def taped(self) -> bool:
-        """Whether it makes its tape, which its backward pass reads in place of operands."""
-        return self.keeps == "tape"
+    def writes_residuals(self) -> bool:
+        """True if it writes residuals, which its backward pass reads in place of operands."""
+        return self.keeps == "residuals"
 
-    def with_tape(self) -> "Pointwise":
-        """The group as it is differentiated outside of a checkpoint.
+    def with_residuals(self) -> "Pointwise":
+        """Return the group as it is differentiated outside of a checkpoint.
 
-        What reverse mode reads of it is then an array of its own, a derivative or an intermediate
-        value, and is written as a result (JAX's `linearize`).
+        Its residuals, derivatives or intermediate values, are then arrays of their own and written
+        as results (JAX's `linearize`).
         """
-        made = tuple(t for t in self.tape if t not in (*self.inputs, *self.outputs))
-        return replace(self, outputs=(*self.outputs, *made), keeps="tape")
+        made = tuple(t for t in self.residuals if t not in (*self.inputs, *self.outputs))
+        return replace(self, outputs=(*self.outputs, *made), keeps="residuals")
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Pointwise, ...]":
-        """One group that reads the gradients and what was kept: about twice the arithmetic."""
+        """Return one group that reads the gradients and the kept tensors, with twice the FLOPs."""
         given = tuple(
             gradient_of(tensor, cotangents) for tensor in self.outputs if tensor.name in cotangents
         )
-        kinds = {"inputs": self.inputs, "outputs": self.outputs, "tape": self.tape}
+        kinds = {"inputs": self.inputs, "outputs": self.outputs, "residuals": self.residuals}
         kept = kinds.get(self.keeps, ())
-        wanted = tuple(gradient(t) for t in self.inputs if t.role is not Role.INPUT)
+        wanted = tuple(gradient(t) for t in self.inputs if t.role is not TensorRole.INPUT)
         return (
             Pointwise(
                 f"{self.name}/d",
@@ -80,7 +81,7 @@ class Pointwise:
                 self.over,
                 repeats=self.repeats,
                 alone=self.alone,
-                tape=self.tape if self.taped else (),
+                residuals=self.residuals if self.writes_residuals else (),
                 phase=Phase.BACKWARD,
             ),
         )

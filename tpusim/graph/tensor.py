@@ -5,25 +5,25 @@ shard it. Two tensors that share a name share the dimension, so an einsum needs 
 only the operands have is contracted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-Sizes: TypeAlias = Mapping[str, int]
+DimSizes: TypeAlias = Mapping[str, int]
 """The size of each dimension."""
 
 COMPUTE = "compute"
-"""The dtype of activations and of weights in use; the plan says which one it is."""
+"""The dtype of activations and of weights in use, which the plan decides."""
 
 STORED = "stored"
-"""The dtype in which weights are kept between steps; the plan says which one it is."""
+"""The dtype in which weights are stored between steps, which the plan decides."""
 
-_OF = "/"
+_PART_MARK = "/"
 
 
-class Role(StrEnum):
-    """What a tensor is to the training step."""
+class TensorRole(StrEnum):
+    """The role of a tensor in the training step."""
 
     PARAM = "param"
     INPUT = "input"
@@ -35,27 +35,29 @@ class Role(StrEnum):
 class Tensor:
     """A tensor; its name identifies it within the graph.
 
-    primal: for a gradient, the name of the tensor whose gradient (or part of it) this is.
-    narrow: the dtype of its gradient and of its saved copies, where that is another.
+    dims: names of its dimensions, in order.
+    dtype: dtype of its elements; `COMPUTE` and `STORED` are decided by the plan.
+    primal: for a gradient, the name of the tensor whose gradient this is, or contributes to.
+    narrow: dtype of its gradient and of its saved copies; "" if it is `dtype`.
     stopped: this use of it passes no gradient on (JAX's `stop_gradient`).
     """
 
     name: str
     dims: tuple[str, ...]
-    role: Role = Role.ACTIVATION
+    role: TensorRole = TensorRole.ACTIVATION
     dtype: str = COMPUTE
     primal: str = ""
     narrow: str = ""
     stopped: bool = False
 
     def gradient(self, name: str) -> "Tensor":
-        """A tensor for its gradient, or for a part of that."""
-        return Tensor(name, self.dims, Role.GRADIENT, self.saved_dtype, self.name)
+        """Return a tensor for its gradient, or for a contribution to it."""
+        return Tensor(name, self.dims, TensorRole.GRADIENT, self.saved_dtype, self.name)
 
     @property
     def differentiable(self) -> bool:
-        """Whether it has a gradient: what is given, true or false, or stopped has none."""
-        return not (self.role is Role.INPUT or self.dtype == "pred" or self.stopped)
+        """True if it has a gradient: inputs, booleans and stopped uses have none."""
+        return not (self.role is TensorRole.INPUT or self.dtype == "pred" or self.stopped)
 
     @property
     def saved_dtype(self) -> str:
@@ -63,7 +65,7 @@ class Tensor:
         return self.narrow or self.dtype
 
     def view(self, dims: tuple[str, ...]) -> "Tensor":
-        """The same tensor with its dimensions called otherwise (keys run over `kv_seq`)."""
+        """Return the same tensor with its dimensions under other names (keys run over `kv_seq`)."""
         return replace(self, dims=dims)
 
     @property
@@ -76,15 +78,27 @@ class Tensor:
 
 
 def union_dims(*tensors: Tensor) -> tuple[str, ...]:
-    """Every dimension of the tensors, in order of first appearance."""
+    """Return every dimension of the tensors, in order of first appearance."""
     return tuple(dict.fromkeys(dim for tensor in tensors for dim in tensor.dims))
 
 
 def part_of(dim: str, parts: int) -> str:
-    """The name of one of `parts` equal parts of a dimension: `seq/4`; the whole is itself."""
-    return f"{dim}{_OF}{parts}" if parts > 1 else dim
+    """Return the name of one of `parts` equal parts of a dimension: `seq/4`; `seq` for one."""
+    return f"{dim}{_PART_MARK}{parts}" if parts > 1 else dim
 
 
 def whole_dim(dim: str) -> str:
-    """The dimension that a part is of; it is sharded as its parts are."""
-    return dim.partition(_OF)[0]
+    """Return the dimension of which `dim` is a part; it is sharded as its parts are."""
+    return dim.partition(_PART_MARK)[0]
+
+
+Cotangents: TypeAlias = Mapping[str, Tensor]
+"""The gradient of each output of an operation, by the output's name."""
+
+MakeGradient: TypeAlias = Callable[[Tensor], Tensor]
+"""Makes the tensor for an operation's contribution to the gradient of one of its inputs."""
+
+
+def gradient_of(output: Tensor, cotangents: Cotangents) -> Tensor:
+    """Return the gradient of an output, over the output's own dimensions."""
+    return cotangents[output.name].view(output.dims)

@@ -1,27 +1,40 @@
 """Chips, torus topologies, slices and placements: the catalogue and pure geometry."""
 
 from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entries
-from tpusim.hardware.chip import Chip, Costs, Device, Rates
-from tpusim.hardware.layouts import candidates, placements, whole_dimension_placements
-from tpusim.hardware.legality import legal_shapes, parse_shape
-from tpusim.hardware.placement import Placement, placement_from
+from tpusim.hardware.chip import DTYPES, Chip, CostConstants, Device, PeakRates
+from tpusim.hardware.chip_fields import format_shape, parse_shape
+from tpusim.hardware.chip_table import show_chip, show_chips
+from tpusim.hardware.legality import legal_shapes
+from tpusim.hardware.listed_groups import ListedGroups
+from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, placement_from
+from tpusim.hardware.placement_candidates import candidates, placements
+from tpusim.hardware.slice_rules import SliceRules, can_twist
 from tpusim.hardware.slices import Slice, parse_slice
 from tpusim.hardware.spans import DIE, Span
-from tpusim.hardware.topology import Topology
+from tpusim.hardware.topology import DIMENSION_NAMES, TWISTED, Topology
 
 __all__ = [
+    "DCN_PREFIX",
     "DIE",
+    "DIMENSION_NAMES",
+    "DTYPES",
+    "TWISTED",
     "Chip",
-    "Costs",
+    "CostConstants",
     "Device",
+    "ListedGroups",
+    "PeakRates",
     "Placement",
-    "Rates",
     "Slice",
+    "SliceRules",
     "Sourced",
     "Span",
     "Topology",
+    "can_twist",
     "candidates",
+    "check_mesh",
     "chip_names",
+    "format_shape",
     "legal_shapes",
     "load_chip",
     "load_entries",
@@ -29,5 +42,6 @@ __all__ = [
     "parse_slice",
     "placement_from",
     "placements",
-    "whole_dimension_placements",
+    "show_chip",
+    "show_chips",
 ]

@@ -1,12 +1,12 @@
-"""The catalogue: reads `hardware_specs/<chip>.toml` and hands over frozen data.
+"""The catalogue of chips: `hardware_specs/<chip>.toml` read into frozen data.
 
-The only file of this package that knows the format. Every number is a table with `value`, `kind`
-and `source`; `fitted` names its `data`, `assumed` gives a `range`.
+This module alone knows the format. Every number is a table with `value`, `kind` and `source`;
+`fitted` names its `data`, `assumed` gives a `range`. A new chip is one more file.
 """
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -15,21 +15,16 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tpusim.errors import HardwareError, UnitError, nearest
-from tpusim.hardware.chip import (
-    CHIP_UNITS,
-    COST_UNITS,
-    DTYPES,
-    Chip,
-    Costs,
-    Rates,
-)
-from tpusim.hardware.fields import read_value
+from tpusim.base.errors import HardwareError, UnitError, blame, nearest
+from tpusim.base.text_files import read_text
+from tpusim.hardware.chip import CHIP_UNITS, COST_UNITS, DTYPES, Chip, CostConstants, PeakRates
+from tpusim.hardware.chip_fields import read_value, units_of
+from tpusim.hardware.slice_rules import SliceRules
 
 Kind = Literal["published", "derived", "measured", "fitted", "assumed"]
-Value: TypeAlias = float | int | tuple[int, ...]
+FieldValue: TypeAlias = float | int | tuple[int, ...]
 
-SECTIONS: dict[str, tuple[str, ...]] = {
+CHIP_SECTIONS: dict[str, tuple[str, ...]] = {
     "chip": ("year", "devices", "tensor_cores", "sparse_cores"),
     "compute": ("mxus", "mxu_side", "mxu_side_fp8", "clock", "vpu_flops"),
     "flops": DTYPES,
@@ -39,14 +34,25 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "running": ("power", "price"),
     "costs": tuple(COST_UNITS),
 }
-_OPTIONAL = {"int8", "fp8", "int4", "mxu_side_fp8", "host_bytes", "power", "price"}
+"""The numbers of a chip's file, by section."""
+
+_RULE_UNITS = units_of(SliceRules)
+_OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "host_bytes", "power", "price"} | {
+    *("max_cubes", "any_order", "wrap_length", "twistable")
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """One number of the catalogue: its SI value, its text as written, and where it comes from."""
+    """A number of the catalogue with its source.
 
-    value: Value
+    value: the number in SI, counts as ints, a shape as its dimensions.
+    text: the number as the file has it, with its unit.
+    data: the data that a `fitted` number was fitted to.
+    range: the ends between which an `assumed` number may be, as the file has them.
+    """
+
+    value: FieldValue
     text: str
     unit: str
     kind: Kind
@@ -56,12 +62,25 @@ class Sourced:
     data: str = ""
 
 
-class _Entry(BaseModel):
-    """An entry as the file has it."""
+@dataclass(frozen=True, slots=True)
+class ChipFile:
+    """The contents of a chip's file.
+
+    entries: each number with its source, by field: `hbm_bytes`, `flops.bf16`, `costs.…`.
+    variants: slice rules of generations that have the same chip, but other slices.
+    """
+
+    chip: Chip
+    entries: Mapping[str, Sourced]
+    variants: tuple[SliceRules, ...]
+
+
+class _CatalogueEntry(BaseModel):
+    """A number, or a rule of the slices, as the file has it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    value: str | int | float
+    value: str | int | float | bool | list[str]
     kind: Kind
     source: str
     note: str = ""
@@ -70,7 +89,7 @@ class _Entry(BaseModel):
 
 
 def specs_folder(package: Traversable, checkout: Path) -> Traversable:
-    """Where the files are: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the files: inside the installed package, or beside it in a checkout."""
     inside = package / "hardware_specs"
     return inside if inside.is_dir() else checkout / "hardware_specs"
 
@@ -81,7 +100,7 @@ def _folder() -> Traversable:
 
 @cache
 def chip_names() -> tuple[str, ...]:
-    """The chips of the catalogue, oldest generation first."""
+    """Return the names of the chips in the catalogue, the oldest generation first."""
     files = [entry.name for entry in _folder().iterdir() if entry.name.endswith(".toml")]
     return tuple(sorted((name[: -len(".toml")] for name in files), key=_generation_order))
 
@@ -91,28 +110,69 @@ def _generation_order(name: str) -> tuple[int, str]:
     return (int(digits) if digits else 0, name)
 
 
-@cache
-def load_chip(name: str) -> Chip:
-    """The chip of the catalogue with this name; `HardwareError` if there is none.
+def load_chip(name: str | Path) -> Chip:
+    """Return a chip of the catalogue, or the one that a file of your own describes.
+
+    name: a chip of the catalogue, such as `v5p`, or the `Path` of a file that is written as those
+        in `hardware_specs/` are and called after its chip.
+
+    Raise HardwareError if there is no such chip, or if the file lacks a section or a key.
 
     >>> load_chip("v4").hbm_bandwidth
     1200000000000.0
     """
-    return chip_of(name, load_entries(name))
+    if isinstance(name, Path):
+        with blame(str(name)):
+            text = read_text(name, "a chip's file", "a file such as hardware_specs/v4.toml")
+        return read_chip_file(text, name.name, name.stem).chip
+    return _catalogue_file(name).chip
+
+
+def load_entries(name: str) -> Mapping[str, Sourced]:
+    """Return every number of a chip with its source: `hbm_bytes`, `flops.bf16`, `costs.…`."""
+    return _catalogue_file(name).entries
 
 
 @cache
-def load_entries(name: str) -> Mapping[str, Sourced]:
-    """Every number of a chip with its source, by field: `hbm_bytes`, `flops.bf16`, `costs.…`."""
+def catalogue_rules() -> dict[str, SliceRules]:
+    """Return the slice rules of every generation in the catalogue, by name."""
+    files = [_catalogue_file(name) for name in chip_names()]
+    every = [*(file.chip.slice_rules for file in files), *(r for f in files for r in f.variants)]
+    return {rules.generation: rules for rules in every}
+
+
+def rules_of(generation: str | SliceRules) -> SliceRules:
+    """Return the slice rules of a generation, which may be given themselves."""
+    if isinstance(generation, SliceRules):
+        return generation
+    if generation in chip_names():
+        return _catalogue_file(generation).chip.slice_rules
+    if generation not in catalogue_rules():
+        raise HardwareError(
+            f"no topology rules for the generation {generation!r}; "
+            f"{nearest(str(generation), catalogue_rules())}"
+        )
+    return catalogue_rules()[generation]
+
+
+@cache
+def _catalogue_file(name: str) -> ChipFile:
     if name not in chip_names():
         raise HardwareError(
             f"no chip {name!r} in the catalogue; {nearest(str(name), chip_names())}"
         )
-    return read_entries((_folder() / f"{name}.toml").read_text("utf-8"), f"{name}.toml", name)
+    return read_chip_file((_folder() / f"{name}.toml").read_text("utf-8"), f"{name}.toml", name)
 
 
-def read_entries(text: str, file: str, name: str) -> dict[str, Sourced]:
-    """The entries of one file's text; `HardwareError` names the file and the key at fault."""
+def read_chip_file(text: str, file: str, name: str) -> ChipFile:
+    """Return the contents of a chip's file.
+
+    text: the file's text, TOML.
+    file: the file's name, for messages.
+    name: the chip's name.
+
+    Raise HardwareError, which names the file and the key at fault.
+    """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -120,18 +180,44 @@ def read_entries(text: str, file: str, name: str) -> dict[str, Sourced]:
     chip = tables.get("chip")
     if not isinstance(chip, dict) or chip.pop("name", None) != name:
         raise HardwareError(f"{file} [chip]: name must be {name!r}, as the file is called")
-    _check_keys(tables, SECTIONS, set(), file)
-    return dict(_entries(tables, file))
+    required = (*CHIP_SECTIONS, "slices")
+    _check_keys(tables, (*required, "variants"), {*required, "variants"}, file)
+    for section in required:
+        if section not in tables:
+            raise HardwareError(
+                f"{file}: the section [{section}] is missing; write it, each key with value, kind "
+                "and source"
+            )
+    variants = tables.get("variants", {})
+    if not isinstance(variants, dict):
+        raise HardwareError(f"{file} [variants] is {variants!r}; write a table for each generation")
+    entries = dict(_entries(tables, file))
+    cores: Any = entries["tensor_cores"].value
+    given = _rules(tables["slices"], f"{file} [slices]", set())
+    rules = SliceRules(generation=name, cores=cores, **given)
+    others = tuple(
+        replace(rules, generation=other, **_rules(table, f"{file} [variants.{other}]", {*given}))
+        for other, table in variants.items()
+    )
+    return ChipFile(_chip(name, entries, rules), entries, others)
 
 
 def _entries(tables: Mapping[str, Any], file: str) -> Iterator[tuple[str, Sourced]]:
-    for section, names in SECTIONS.items():
-        where = f"{file} [{section}]"
-        _check_keys(tables[section], names, _OPTIONAL, where)
+    for section, names in CHIP_SECTIONS.items():
+        _check_keys(tables[section], names, _OPTIONAL_FIELDS, f"{file} [{section}]")
         for name in (name for name in names if name in tables[section]):
             key = f"{section}.{name}" if section in ("flops", "costs") else name
             unit = "FLOP/s" if section == "flops" else (CHIP_UNITS | COST_UNITS)[name]
             yield key, _sourced(tables[section][name], unit, f"{file} [{section}.{name}]")
+
+
+def _rules(table: Any, where: str, optional: set[str]) -> dict[str, Any]:
+    """Return the slice rules that a section gives, by field."""
+    _check_keys(table, _RULE_UNITS, _OPTIONAL_FIELDS | optional, where)
+    return {
+        name: _sourced(raw, _RULE_UNITS[name], f"{where[:-1]}.{name}]").value
+        for name, raw in table.items()
+    }
 
 
 def _check_keys(found: Any, valid: Any, optional: set[str], where: str) -> None:
@@ -147,7 +233,7 @@ def _check_keys(found: Any, valid: Any, optional: set[str], where: str) -> None:
 
 def _sourced(raw: Any, unit: str, where: str) -> Sourced:
     try:
-        entry = _Entry.model_validate(raw)
+        entry = _CatalogueEntry.model_validate(raw)
     except ValidationError as error:
         raise HardwareError(_fault(error, where)) from error
     _check_kind(entry, where)
@@ -165,15 +251,15 @@ def _sourced(raw: Any, unit: str, where: str) -> Sourced:
     )
 
 
-def _read(raw: str | int | float, unit: str, where: str) -> Value:
+def _read(raw: Any, unit: str, where: str) -> FieldValue:
     try:
-        value: Value = read_value(raw, unit, where)
+        value: FieldValue = read_value(raw, unit, where)
     except UnitError as error:
         raise HardwareError(str(error)) from error
     return value
 
 
-def _check_range(entry: _Entry, ends: list[Any], value: Any, where: str) -> None:
+def _check_range(entry: _CatalogueEntry, ends: list[Any], value: Any, where: str) -> None:
     if ends and not (len(ends) == 2 and ends[0] <= value <= ends[1] and ends[0] < ends[1]):
         raise HardwareError(
             f"{where}: range {entry.range} must be two values, rising, with {entry.value!r} inside"
@@ -181,11 +267,11 @@ def _check_range(entry: _Entry, ends: list[Any], value: Any, where: str) -> None
 
 
 def _fault(error: ValidationError, where: str) -> str:
-    """The first fault that pydantic found, unknown keys before the rest, as one sentence."""
+    """Return the first fault that pydantic found, unknown keys first, as one sentence."""
     first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     key = str(first["loc"][0]) if first["loc"] else "the entry"
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}; {nearest(key, _Entry.model_fields)}"
+        return f"{where}: unknown key {key!r}; {nearest(key, _CatalogueEntry.model_fields)}"
     if first["type"] == "missing":
         return f"{where}: {key!r} is missing; every number has value, kind and source"
     if key == "kind":
@@ -194,7 +280,7 @@ def _fault(error: ValidationError, where: str) -> str:
     return f"{where}: {key} is {first['input']!r}; {first['msg']}"
 
 
-def _check_kind(entry: _Entry, where: str) -> None:
+def _check_kind(entry: _CatalogueEntry, where: str) -> None:
     if not entry.source.strip():
         raise HardwareError(f"{where}: source is empty; write who says so")
     if entry.kind == "fitted" and not entry.data:
@@ -203,9 +289,15 @@ def _check_kind(entry: _Entry, where: str) -> None:
         raise HardwareError(f"{where}: assumed, but how surely? write range = [low, high]")
 
 
-def chip_of(name: str, entries: Mapping[str, Sourced]) -> Chip:
-    """The chip that the entries of a file describe."""
+def _chip(name: str, entries: Mapping[str, Sourced], rules: SliceRules) -> Chip:
     values: dict[str, Any] = {key: entry.value for key, entry in entries.items()}
     flops = {dtype: values.pop(f"flops.{dtype}") for dtype in DTYPES if f"flops.{dtype}" in values}
-    costs = Costs(**{key: values.pop(f"costs.{key}") for key in COST_UNITS})
-    return Chip(name=name, generation=name, flops=Rates.of(flops), costs=costs, **values)
+    costs = CostConstants(**{key: values.pop(f"costs.{key}") for key in COST_UNITS})
+    return Chip(
+        name=name,
+        generation=name,
+        slice_rules=rules,
+        flops=PeakRates.of(flops),
+        costs=costs,
+        **values,
+    )

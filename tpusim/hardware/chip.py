@@ -1,12 +1,13 @@
-"""A chip, and the part of it that JAX calls a device. SI floats, counts as ints."""
+"""A chip, and the part of it that JAX calls a device. SI units; counts are ints."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tpusim.errors import HardwareError, nearest
-from tpusim.hardware.fields import (
+from tpusim.base.errors import HardwareError, nearest
+from tpusim.base.units import parse
+from tpusim.hardware.chip_fields import (
     BANDWIDTH,
     BYTES,
     COUNTED,
@@ -20,20 +21,24 @@ from tpusim.hardware.fields import (
     read_value,
     units_of,
 )
-from tpusim.units import parse
+from tpusim.hardware.slice_rules import SliceRules
 
 DTYPES = ("bf16", "f32", "int8", "fp8", "int4")
 
+_SHARED_BY_DEVICES = (
+    *("vpu_flops", "hbm_bytes", "hbm_usable_bytes", "hbm_bandwidth", "vmem_bytes", "cmem_bytes"),
+)
+
 
 @dataclass(frozen=True, slots=True)
-class Rates(Mapping[str, float]):
+class PeakRates(Mapping[str, float]):
     """Peak FLOP/s by dtype: a mapping that is frozen, hashable and picklable."""
 
     pairs: tuple[tuple[str, float], ...]
 
     @classmethod
     def of(cls, rates: Mapping[str, float]) -> Self:
-        """The rates of a plain mapping."""
+        """Return the rates of a plain mapping, dtype -> FLOP/s."""
         return cls(tuple(rates.items()))
 
     def __getitem__(self, dtype: str) -> float:
@@ -50,22 +55,22 @@ class Rates(Mapping[str, float]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """The constants of the cost model: one set a chip, none a run or a model.
+class CostConstants:
+    """The constants of the cost model: one set per chip, none for a run or a model.
 
-    ici_efficiency, hbm_efficiency: the share of the nominal bandwidth that long transfers reach.
+    ici_efficiency, hbm_efficiency: share of the nominal bandwidth that long transfers reach.
     hop_latency: seconds from a chip to its neighbour.
     collective_launch: seconds before the first byte of a collective moves.
     dcn_latency: seconds before the first byte of a transfer between slices arrives.
-    op_launch: seconds that a product or a kernel takes on top of its work.
+    op_launch: seconds that a matmul or a kernel takes on top of its work.
     vector_launch: seconds that an element-wise group takes on top of its work.
-    matmul_efficiency: the share of peak that large matmuls reach.
+    matmul_efficiency: share of peak that large matmuls reach.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
-    attention_efficiency_forward, attention_efficiency_backward: the share of peak that a fused
-        attention kernel reaches on the blocks that it visits, long sequences.
-    vector_efficiency: the share of `vpu_flops` that fused element-wise code reaches.
+    attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
+        attention kernel reaches on the blocks that it visits, at long sequences.
+    vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
-    dispatch: seconds that the host needs to start a step on its devices; the next step is started
+    dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
     """
 
@@ -95,10 +100,13 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What JAX calls a device: a whole chip, or half of one on v2, v3 and 7x. Its share of all."""
+    """A JAX device, a whole chip or half of one (v2, v3, 7x), with its share of the chip.
+
+    The units are those of `Chip`.
+    """
 
     name: str
-    flops: Rates
+    flops: PeakRates
     vpu_flops: float
     hbm_bytes: float
     hbm_usable_bytes: float
@@ -108,15 +116,15 @@ class Device:
     mxus: int
     mxu_side: int
     clock: float
-    costs: Costs
+    costs: CostConstants
     mxu_side_fp8: int | None = None
 
     def side(self, dtype: str) -> int:
-        """The array's side for operands of `dtype`."""
+        """Return the rows (and columns) of the systolic array for operands of `dtype`."""
         return self.mxu_side_fp8 or self.mxu_side if dtype == "fp8" else self.mxu_side
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the array for `dtype`; `HardwareError` where the chip has no such matmul."""
+        """Return the peak FLOP/s for `dtype`; raise HardwareError if it has no such matmul."""
         if dtype not in self.flops:
             raise HardwareError(
                 f"{self.name} has no {dtype} matmul; it multiplies {', '.join(self.flops)}"
@@ -126,23 +134,29 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One TPU chip; all numbers are per chip unless said.
+    """A TPU chip; all numbers are per chip unless said.
 
-    generation: whose topology rules it obeys (`v4`, ..., `7x`).
+    generation: generation whose slices it forms (`v4`, ..., `7x`).
+    slice_rules: the legal slices of its own generation.
     devices: JAX devices on the chip.
+    mxu_side, mxu_side_fp8: rows and columns of a systolic array; None if fp8 has the same.
+    clock: Hz.
     flops: peak FLOP/s by dtype; a dtype that is absent has no matmul. f32 is JAX's default
         precision, one bf16 pass, so it has the bf16 peak.
-    mxu_side, mxu_side_fp8: rows and columns of a systolic array; None where fp8's are the same.
-    hbm_usable_bytes: what the compiler lets a program use.
-    ici_bandwidth: nominal B/s of one link, one way. Two links to a torus dimension.
-    die_to_die_bandwidth: B/s between the chip's two devices, one way; 0 where there is one.
-    dcn_bandwidth, pcie_bandwidth: B/s out of the chip, one way.
-    host_chips: chips that share a host; host_bytes: the host's memory.
-    power: watts, mean in use; price: USD an hour on demand. None where nobody says.
+    vpu_flops: peak FLOP/s of the vector unit.
+    hbm_usable_bytes: HBM that the compiler lets a program use.
+    ici_bandwidth: nominal B/s of one link per direction; two links per torus dimension.
+    die_to_die_bandwidth: B/s between the chip's two devices per direction; 0 if it has one device.
+    dcn_bandwidth, pcie_bandwidth: B/s out of the chip, in one direction.
+    host_chips, host_bytes: chips that share a host, and the host's memory.
+    power: mean watts in use; None if not published.
+    price: USD an hour on demand; None if not published.
+    costs: constants of the cost model.
     """
 
     name: str
     generation: str
+    slice_rules: SliceRules
     year: int = field(metadata={"unit": YEAR})
     devices: int = field(metadata=COUNTED)
     tensor_cores: int = field(metadata=COUNTED)
@@ -150,7 +164,7 @@ class Chip:
     mxus: int = field(metadata=COUNTED)
     mxu_side: int = field(metadata=COUNTED)
     clock: float = field(metadata={"unit": "Hz"})
-    flops: Rates = field(metadata=FLOPS)
+    flops: PeakRates = field(metadata=FLOPS)
     vpu_flops: float = field(metadata=FLOPS)
     hbm_bytes: float = field(metadata=BYTES)
     hbm_usable_bytes: float = field(metadata=BYTES)
@@ -168,11 +182,11 @@ class Chip:
     mxu_side_fp8: int | None = field(default=None, metadata=COUNTED)
     power: float | None = field(default=None, metadata={"unit": "W"})
     price: float | None = field(default=None, metadata={"unit": "USD/h"})
-    costs: Costs
+    costs: CostConstants
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flops, Rates):
-            object.__setattr__(self, "flops", Rates.of(self.flops))
+        if not isinstance(self.flops, PeakRates):
+            object.__setattr__(self, "flops", PeakRates.of(self.flops))
         check_fields(self, self.name)
         if self.mxus % self.devices:
             raise HardwareError(
@@ -181,19 +195,20 @@ class Chip:
             )
 
     def replace(self, **changes: Any) -> "Chip":
-        """The chip with other numbers: a what-if. Constants of `costs` are named directly.
+        """Return the chip with other numbers: a what-if. Constants of `costs` are named directly.
 
-        A quantity may be text with its unit, or a plain number in SI; `flops` changes the dtypes
-        that it names.
+        changes: new values by field; a quantity is text with its unit, or a number in SI. `flops`
+            changes the dtypes that it names.
 
-        Raises `HardwareError` for a field that does not exist or a value that cannot be, and
-        `UnitError` for a quantity that cannot be read.
+        Raise HardwareError for an unknown field or an invalid value, and UnitError for a quantity
+        that cannot be read.
 
         >>> from tpusim.hardware import load_chip
         >>> load_chip("v4").replace(hbm_bandwidth="2.4 TB/s", hop_latency=1e-6).hbm_bandwidth
         2400000000000.0
         """
-        known = CHIP_UNITS | COST_UNITS | {"name": "", "generation": "", "costs": ""}
+        others = dict.fromkeys(("name", "generation", "slice_rules", "costs"), "")
+        known = CHIP_UNITS | COST_UNITS | others
         for name in changes:
             if name not in known:
                 raise HardwareError(f"a chip has no field {name!r}; {nearest(name, known)}")
@@ -211,31 +226,26 @@ class Chip:
 
     @property
     def device(self) -> Device:
-        """The share of one JAX device: the chip's, divided by `devices`."""
+        """One JAX device of the chip: its numbers, divided by `devices`."""
         part = self.devices
         return Device(
             name=self.name,
-            flops=Rates(tuple((dtype, rate / part) for dtype, rate in self.flops.items())),
-            vpu_flops=self.vpu_flops / part,
-            hbm_bytes=self.hbm_bytes / part,
-            hbm_usable_bytes=self.hbm_usable_bytes / part,
-            hbm_bandwidth=self.hbm_bandwidth / part,
-            vmem_bytes=self.vmem_bytes / part,
-            cmem_bytes=self.cmem_bytes / part,
+            flops=PeakRates(tuple((dtype, rate / part) for dtype, rate in self.flops.items())),
             mxus=self.mxus // part,
             mxu_side=self.mxu_side,
+            mxu_side_fp8=self.mxu_side_fp8,
             clock=self.clock,
             costs=self.costs,
-            mxu_side_fp8=self.mxu_side_fp8,
+            **{name: getattr(self, name) / part for name in _SHARED_BY_DEVICES},
         )
 
 
 CHIP_UNITS = units_of(Chip)
-COST_UNITS = units_of(Costs)
+COST_UNITS = units_of(CostConstants)
 
 
 def _rates(changes: Any) -> dict[str, Any]:
-    """The changed peaks: dtype -> FLOP/s."""
+    """Return the changed peaks, dtype -> FLOP/s."""
     if not isinstance(changes, Mapping):
         raise HardwareError(f"flops is {changes!r}; write peaks by dtype, as in {{'bf16': 275e12}}")
     for dtype in changes:

@@ -1,4 +1,4 @@
-"""Where the axes of a mesh lie on the torus.
+"""The placement of a mesh's axes on the dimensions of the torus.
 
 Dimensions are numbered as in the topology; `DIE` is one more, innermost dimension of size 2 on a
 chip with two devices.
@@ -10,32 +10,33 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tpusim.errors import PlanError, TpusimError, nearest
-from tpusim.hardware.listed import Listed
+from tpusim.base.errors import PlanError, TpusimError, nearest
+from tpusim.hardware.listed_groups import ListedGroups
 from tpusim.hardware.slices import Slice
-from tpusim.hardware.spans import DIE, Laid, Span, check_tiling, read_span
+from tpusim.hardware.spans import DIE, AxisParts, Span, check_tiling, read_span
 
 DCN_PREFIX = "dcn_"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Each axis of the mesh, with its size and the spans that it lies on, outermost first.
+    """The spans of the torus that each axis of the mesh is on.
 
-    Axes of size 1, and `dcn_` axes, which run across slices, have no spans.
-    listed: groups of a compiled program that no axes make, by the names that stand for them among
-    the axes of a collective.
+    axes: (axis, its spans, outermost first); axes of size 1, and `dcn_` axes, which run across
+        slices, have no spans.
+    listed: groups of a compiled program that no axes make, by the name that stands for them among
+        the axes of a collective.
     """
 
     axes: tuple[tuple[str, tuple[Span, ...]], ...]
-    listed: tuple[tuple[str, Listed], ...] = ()
+    listed: tuple[tuple[str, ListedGroups], ...] = ()
 
-    def listed_as(self, axes: Sequence[str]) -> Listed | None:
-        """What the axes of a collective list, if they do: such a name stands alone."""
+    def listed_as(self, axes: Sequence[str]) -> ListedGroups | None:
+        """Return the groups that a collective's axes stand for, if it is a single such name."""
         return dict(self.listed).get(axes[0]) if len(axes) == 1 and self.listed else None
 
     def spans(self, axis: str) -> tuple[Span, ...]:
-        """The spans of an axis; `PlanError` if the mesh has no such axis."""
+        """Return the spans of an axis; raise PlanError if the mesh has no such axis."""
         for name, spans in self.axes:
             if name == axis:
                 return spans
@@ -62,7 +63,7 @@ class Placement:
 
 
 def dimensions(pod: Slice) -> dict[int, int]:
-    """The dimensions longer than 1 that axes can lie on, with their lengths; the die last."""
+    """Return the lengths of the dimensions longer than 1 by number, the die last."""
     lengths = {dim: size for dim, size in enumerate(pod.topology.dims) if size > 1}
     return lengths | ({DIE: pod.chip.devices} if pod.chip.devices > 1 else {})
 
@@ -70,26 +71,29 @@ def dimensions(pod: Slice) -> dict[int, int]:
 def placement_from(
     pod: Slice, mesh: Mapping[str, int], given: Mapping[str, Sequence[str]]
 ) -> Placement:
-    """The placement that a user wrote: `{"fsdp": ["y[:4]", "z"], "tensor": ["x", "y[::4]"]}`.
+    """Return the placement that a user wrote.
 
-    A dimension is given whole (`y`) or in parts (`y[:4]`, `y[::4]`, `y[:8:2]`; see `spans`) that
-    together tile it, outermost first within an axis. A single part needs no list.
+    pod: the slice.
+    mesh: size of each axis.
+    given: parts of each axis, outermost first, as `{"fsdp": ["y[:4]", "z"], "tensor": ["x",
+        "y[::4]"]}`. A dimension is given whole (`y`) or in parts that together tile it (see
+        `spans`); a single part needs no list.
 
-    Raises `PlanError` for names that do not exist, for parts that do not tile their dimension, and
+    Raise PlanError for names that do not exist, for parts that do not tile their dimension, and
     for sizes that do not multiply to the axis'.
     """
     check_mesh(pod, mesh)
     lengths = dimensions(pod)
     _check_axes(mesh, given)
-    laid = {
-        axis: [(text, read_span(text, axis, lengths)) for text in _listed(axis, given)]
+    parts = {
+        axis: [(text, read_span(text, axis, lengths)) for text in _part_list(axis, given)]
         for axis in mesh
     }
-    check_tiling(laid, lengths)
+    check_tiling(parts, lengths)
     for axis, size in mesh.items():
         if not axis.startswith(DCN_PREFIX):
-            _check_size(axis, size, laid, lengths)
-    return Placement(tuple((axis, tuple(span for _, span in laid[axis])) for axis in mesh))
+            _check_size(axis, size, parts, lengths)
+    return Placement(tuple((axis, tuple(span for _, span in parts[axis])) for axis in mesh))
 
 
 def _check_axes(mesh: Mapping[str, int], given: Any) -> None:
@@ -102,29 +106,29 @@ def _check_axes(mesh: Mapping[str, int], given: Any) -> None:
             raise PlanError(f"placement: the mesh has no axis {axis!r}; {nearest(str(axis), mesh)}")
         if axis.startswith(DCN_PREFIX) and parts:
             raise PlanError(
-                f"placement: axis {axis!r} is laid on {parts!r}, but {DCN_PREFIX} axes run across "
+                f"placement: axis {axis!r} is on {parts!r}, but {DCN_PREFIX} axes run across "
                 "slices and take no dimension of the torus; leave it out of the placement"
             )
 
 
-def _listed(axis: str, given: Mapping[str, Any]) -> Sequence[str]:
-    """The parts of an axis; one that stands without its list is a list of one."""
+def _part_list(axis: str, given: Mapping[str, Any]) -> Sequence[str]:
+    """Return the parts of an axis; a single text is a list of one."""
     parts = given.get(axis, ())
     if not isinstance(parts, Sequence):
         raise PlanError(
-            f"placement: axis {axis!r} is laid on {parts!r}, which is no list of parts; write one, "
+            f"placement: axis {axis!r} is on {parts!r}, which is not a list of parts; write one, "
             "such as ['x', 'y[:4]'], or leave it out"
         )
     return [parts] if isinstance(parts, str) else parts
 
 
-def _check_size(axis: str, size: int, laid: Laid, lengths: Mapping[int, int]) -> None:
-    if prod(span.size for _, span in laid[axis]) == size:
+def _check_size(axis: str, size: int, parts: AxisParts, lengths: Mapping[int, int]) -> None:
+    if prod(span.size for _, span in parts[axis]) == size:
         return
     sizes = ", ".join(f"{Span(dim, length)}={length}" for dim, length in lengths.items())
     raise PlanError(
-        f"placement: axis {axis!r} takes {_counted(size, 'place')} on the torus but is laid on "
-        f"{[text for text, _ in laid[axis]]}; "
+        f"placement: axis {axis!r} takes {_counted(size, 'position')} on the torus but is on "
+        f"{[text for text, _ in parts[axis]]}; "
         + (
             f"write dimensions whose sizes multiply to {size} (here {sizes}), or parts of them"
             if size > 1
@@ -134,13 +138,13 @@ def _check_size(axis: str, size: int, laid: Laid, lengths: Mapping[int, int]) ->
 
 
 def check_mesh(pod: Slice, mesh: Mapping[str, int], error: type[TpusimError] = PlanError) -> None:
-    """Raise `error` unless the mesh has the devices of the slice, and its slices."""
+    """Raise `error` unless the mesh has as many devices, and slices, as `pod`."""
     if sentence := _mismatch(pod, mesh):
         raise error(sentence)
 
 
 def _mismatch(pod: Slice, mesh: Mapping[str, int]) -> str:
-    """What is wrong with a mesh, as a sentence; nothing where it fits."""
+    """Return the fault of a mesh as a sentence; "" if it fits the slice."""
     if not isinstance(mesh, Mapping) or not all(isinstance(axis, str) for axis in mesh):
         return (
             f"mesh is {mesh!r}; write the sizes of axes by name, such as {{'fsdp': {pod.devices}}}"

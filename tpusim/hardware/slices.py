@@ -4,20 +4,27 @@ import re
 import sys
 from dataclasses import dataclass
 
-from tpusim.errors import HardwareError, nearest
-from tpusim.hardware.catalogue import load_chip
+from tpusim.base.errors import HardwareError, nearest
+from tpusim.hardware.catalogue import catalogue_rules, load_chip, rules_of
 from tpusim.hardware.chip import Chip
+from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.legality import default_shape
-from tpusim.hardware.rules import GENERATIONS, Dims
+from tpusim.hardware.slice_rules import SliceRules
 from tpusim.hardware.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Slice:
-    """What a program runs on: a chip, the torus of one slice, and the number of slices.
+    """The machine of a program: a chip, the torus of one slice, and the number of slices.
 
-    dcn_oversubscription: how many times over the network cards of a slice's hosts could fill its
-        uplink to the data centre network; at least 1.
+    chip: a chip, or its name in the catalogue.
+    shape: chips along each dimension of one slice, as (8, 16, 16) or `8x16x16`.
+    num_slices: slices joined by DCN.
+    twisted: the torus is twisted, as `4x4x8_twisted` is.
+    dcn_oversubscription: bandwidth of the NICs of a slice's hosts over that of its uplink to the
+        data centre network; at least 1.
+
+    Raise HardwareError for an unknown chip, an illegal shape, and a number out of range.
 
     >>> pod = Slice("v4", "8x16x16")
     >>> print(pod, pod.chips, pod.name)
@@ -42,7 +49,7 @@ class Slice:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
         _check_ratio(dcn_oversubscription)
         object.__setattr__(self, "chip", chip)
-        object.__setattr__(self, "topology", Topology.of(chip.generation, shape, twisted))
+        object.__setattr__(self, "topology", Topology.of(_rules(chip), shape, twisted))
         object.__setattr__(self, "num_slices", num_slices)
         object.__setattr__(self, "dcn_oversubscription", float(dcn_oversubscription))
 
@@ -54,38 +61,42 @@ class Slice:
         twisted: bool = False,
         dcn_oversubscription: float = 1.0,
     ) -> "Slice":
-        """The slice that a name stands for, in its default, most cube-like shape.
+        """Return the slice of a name, in its default, most cube-like shape.
 
-        v2 to v5p and 7x count TensorCores (`v4-4096` is 2048 chips), v5e and v6e chips; `v5e` is
-        also spelled `v5litepod`, and a shape may stand for the count (`tpu7x-4x4x4`).
+        name: a prefix and the number of TensorCores, which v5e and v6e have one of a chip
+            (`v4-4096` is 2048 chips, `v5e-256` is 256), or a shape (`tpu7x-4x4x4`); v5e is also
+            spelled `v5litepod`.
 
-        Raises `HardwareError` for a name that no slice has.
+        Raise HardwareError for a name that no slice has.
         """
         found = re.fullmatch(r"(\w+)-(?:([0-9]{1,7})|([0-9]+x[0-9x]*))", name)
         if not found:
             raise HardwareError(
                 f"{name!r} is not the name of a slice; write for example 'v4-4096' or 'v4:8x16x16'"
             )
-        generation = _generation(found[1], name)
-        shape: str | Dims = found[3] or default_shape(
-            generation, _chips(generation, int(found[2]), name)
-        )
-        return cls(generation, shape, num_slices, twisted, dcn_oversubscription)
+        rules = _rules_of_prefix(found[1], name)
+        shape: str | Dims = found[3] or default_shape(rules, _chips(rules, int(found[2]), name))
+        return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription)
+
+    @property
+    def slice_rules(self) -> SliceRules:
+        """The legal slices of the chip's generation."""
+        return _rules(self.chip)
 
     @property
     def chips(self) -> int:
-        """Chips of all slices."""
+        """The number of chips of all slices."""
         return self.topology.chips * self.num_slices
 
     @property
     def devices(self) -> int:
-        """JAX devices of all slices."""
+        """The number of JAX devices of all slices."""
         return self.chips * self.chip.devices
 
     @property
     def name(self) -> str:
         """The name of one slice, as Cloud writes it: `v4-4096`, `v5e-256`, `tpu7x-128`."""
-        return slice_name(self.chip.generation, self.topology.chips)
+        return slice_name(self.slice_rules, self.topology.chips)
 
     def __str__(self) -> str:
         many = f" x {self.num_slices} slices" if self.num_slices > 1 else ""
@@ -94,21 +105,29 @@ class Slice:
         return f"{self.chip.name}:{self.topology}{many}{dcn}"
 
 
-def slice_name(generation: str, chips: int) -> str:
-    """The name of a slice of `chips` chips.
+def _rules(chip: Chip) -> SliceRules:
+    """Return the rules of a chip, or of the generation that a what-if puts it in."""
+    own = chip.slice_rules
+    return own if own.generation == chip.generation else rules_of(chip.generation)
+
+
+def slice_name(generation: str | SliceRules, chips: int) -> str:
+    """Return the name of a slice of `chips` chips.
 
     >>> slice_name("v4", 2048)
     'v4-4096'
     """
-    rules = GENERATIONS[generation]
+    rules = rules_of(generation)
     return f"{rules.prefixes[0]}-{chips * rules.cores}"
 
 
 def parse_slice(text: str) -> Slice:
-    """The slice that `v4:8x16x16`, `v4:4x4x8_twisted` or a name (`v4-4096`) means.
+    """Return the slice that a text means.
 
-    Several are `v5e:16x16 x 2`, or as they print: `v5e:16x16 x 2 slices`. Raises `HardwareError` if
-    there is none.
+    text: `v4:8x16x16`, `v4:4x4x8_twisted` or a name (`v4-4096`); several slices are
+        `v5e:16x16 x 2`, or as they print, `v5e:16x16 x 2 slices`.
+
+    Raise HardwareError if it means none.
     """
     one, _, many = text.partition(" x ")
     found = re.fullmatch(r"([0-9]{1,6})(?: slices?)?", many)
@@ -128,8 +147,8 @@ def _check_ratio(ratio: float) -> None:
         )
 
 
-def _generation(prefix: str, name: str) -> str:
-    prefixes = {word: key for key, rules in GENERATIONS.items() for word in rules.prefixes}
+def _rules_of_prefix(prefix: str, name: str) -> SliceRules:
+    prefixes = {word: rules for rules in catalogue_rules().values() for word in rules.prefixes}
     if prefix not in prefixes:
         raise HardwareError(
             f"{name!r} is not the name of a slice: no generation is called {prefix!r}; "
@@ -138,11 +157,10 @@ def _generation(prefix: str, name: str) -> str:
     return prefixes[prefix]
 
 
-def _chips(generation: str, count: int, name: str) -> int:
-    cores = GENERATIONS[generation].cores
-    if count % cores:
+def _chips(rules: SliceRules, count: int, name: str) -> int:
+    if count % rules.cores:
         raise HardwareError(
-            f"{name!r} is not the name of a slice: the number counts TensorCores, {cores} a chip; "
-            f"write an even number, as in {slice_name(generation, max(4, count // cores))!r}"
+            f"{name!r} is not the name of a slice: the number counts TensorCores, {rules.cores} a "
+            f"chip; write an even number, as in {slice_name(rules, max(4, count // rules.cores))!r}"
         )
-    return count // cores
+    return count // rules.cores

@@ -1,30 +1,34 @@
-"""Parts of the torus' dimensions, and how they are written: `y`, `y[:4]`, `y[::4]`, `y[:8:2]`.
+"""Parts of the torus' dimensions and their notation: `y`, `y[:4]`, `y[::4]`, `y[:8:2]`.
 
-`y[:4]` is 4 neighbours (a line), `y[::4]` every fourth place of the whole dimension, and `y[:8:2]`
-4 places that are 2 apart. A place along a dimension is a number of mixed radix, and each part is
-one of its digits: the stride of a part is the product of the sizes below it.
+`y[:4]` is 4 neighbours (a line), `y[::4]` every fourth position of the whole dimension, and
+`y[:8:2]` 4 positions that are 2 apart. A position along a dimension is a number of mixed radix, and
+each part is one of its digits: the stride of a part is the product of the sizes below it.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tpusim.errors import PlanError, nearest
+from tpusim.base.errors import PlanError, nearest
 from tpusim.hardware.topology import DIMENSION_NAMES
 
 DIE = -1
-Laid = Mapping[str, Sequence[tuple[str, "Span"]]]
-"""Axis -> its parts, each as the user wrote it and as a span."""
+"""The number of the dimension between the two devices of a chip."""
+
+AxisParts = Mapping[str, Sequence[tuple[str, "Span"]]]
+"""The parts of each axis, as the user wrote them and as spans."""
 
 _PART = re.compile(r"(\w+)(?:\[:([0-9]{0,6})(?::([0-9]{1,6}))?\])?", re.ASCII)
-_FORMS = "y, y[:4] (4 neighbours), y[::4] (every fourth place) or y[:8:2] (4 places, 2 apart)"
+_FORMS = "y, y[:4] (4 neighbours), y[::4] (every fourth position) or y[:8:2] (4 positions, 2 apart)"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`size` places of dimension `dim`, `stride` apart; all of it when size is its length.
+    """A part of a dimension, or all of it. A strided part shares its links with its neighbours.
 
-    A contiguous part (stride 1) is a line. A strided part shares its links with its neighbours.
+    dim: number of the dimension; `DIE` for the two devices of a chip.
+    size: positions of the part.
+    stride: distance between two positions; 1 makes a line of neighbours.
     """
 
     dim: int
@@ -35,7 +39,7 @@ class Span:
         return "die" if self.dim == DIE else DIMENSION_NAMES[self.dim]
 
     def written(self, length: int) -> str:
-        """The span as a part of its dimension, which is `length` long.
+        """Return the notation of the span in its dimension, which is `length` long.
 
         >>> [Span(1, 4, stride).written(16) for stride in (1, 2, 4)]
         ['y[:4]', 'y[:8:2]', 'y[::4]']
@@ -49,50 +53,54 @@ class Span:
 
 
 def read_span(text: str, axis: str, lengths: Mapping[int, int]) -> Span:
-    """The span that a user wrote for an axis; `PlanError` if it is none.
+    """Return the span that a user wrote for an axis.
 
-    lengths: of the dimensions that there are, by number.
+    text: notation of the span.
+    axis: mesh axis, for the message.
+    lengths: lengths of the slice's dimensions, by number.
+
+    Raise PlanError if the text is no part of a dimension.
     """
     found = _PART.fullmatch(text) if isinstance(text, str) else None
-    said = f"placement: axis {axis!r} is laid on {text!r}"
+    fault = f"placement: axis {axis!r} is on {text!r}"
     if not found:
-        raise PlanError(f"{said}, which is no dimension nor a part of one; write {_FORMS}")
+        raise PlanError(f"{fault}, which is neither a dimension nor a part of one; write {_FORMS}")
     names = {str(Span(dim, length)): dim for dim, length in lengths.items()}
     name, last, step = found.groups()
     if name not in names:
-        raise PlanError(f"{said}, which the slice does not have; {nearest(name, names)}")
+        raise PlanError(f"{fault}, which the slice does not have; {nearest(name, names)}")
     length = lengths[names[name]]
     end, stride = int(last or length), int(step or 1)
-    if fault := _fault(name, length, end, stride):
-        raise PlanError(f"{said}, {fault}")
+    if reason := _invalid_part(name, length, end, stride):
+        raise PlanError(f"{fault}, {reason}")
     return Span(names[name], end // stride, stride)
 
 
-def _fault(name: str, length: int, end: int, stride: int) -> str:
-    """Why a dimension has no such part, and what to write; nothing where it has."""
+def _invalid_part(name: str, length: int, end: int, stride: int) -> str:
+    """Return the reason why a dimension has no such part, and a remedy; "" if it has it."""
     if not stride:
-        return f"whose stride is 0; write one from 1 up, as in {name}[::2], every second place"
+        return f"whose stride is 0; write one from 1 up, as in {name}[::2], every second position"
     if end > length:
-        return f"but {name} has {length} places, not {end}; write {name} for all of them"
-    places = -(-end // stride)
-    if places < 2:
+        return f"but {name} has {length} positions, not {end}; write {name} for all of them"
+    positions = -(-end // stride)
+    if positions < 2:
         return (
-            f"which is {places or 'none'} of the {length} places of {name}, and a part has 2 or "
-            f"more; write {name} for all of them, or leave it out"
+            f"which is {positions or 'none'} of the {length} positions of {name}, and a part has 2 "
+            f"or more; write {name} for all of them, or leave it out"
         )
     if end % stride:
         return (
-            f"but {end} places are no multiple of the stride {stride}; write an end that is one, "
-            "as in y[:8:2], 4 places that are 2 apart"
+            f"but {end} positions are not a multiple of the stride {stride}; write an end that is "
+            "one, as in y[:8:2], 4 positions that are 2 apart"
         )
     return ""
 
 
-def check_tiling(laid: Laid, lengths: Mapping[int, int]) -> None:
-    """Raise `PlanError` unless the parts of each dimension that is used tile it exactly."""
+def check_tiling(given: AxisParts, lengths: Mapping[int, int]) -> None:
+    """Raise PlanError unless the parts of each dimension that is used tile it exactly."""
     for dim, length in lengths.items():
-        parts = [(span, text, axis) for axis, given in laid.items() for text, span in given
-                 if span.dim == dim]  # fmt: skip
+        every = [(span, text, axis) for axis, parts in given.items() for text, span in parts]
+        parts = [part for part in every if part[0].dim == dim]
         parts.sort(key=lambda part: part[0].stride)
         spans = [span for span, _, _ in parts]
         if parts and not _tile(spans, length):
@@ -101,7 +109,7 @@ def check_tiling(laid: Laid, lengths: Mapping[int, int]) -> None:
 
 
 def _tile(parts: Sequence[Span], length: int) -> bool:
-    """Whether parts, by rising stride, are the digits of all places of a dimension."""
+    """Return True if parts, by rising stride, are the digits of a dimension's positions."""
     stride = 1
     for span in parts:
         if span.stride != stride:
@@ -111,7 +119,7 @@ def _tile(parts: Sequence[Span], length: int) -> bool:
 
 
 def _fitting(parts: Sequence[Span], length: int) -> Iterator[str]:
-    """Parts that tile the dimension, of the same sizes where they can be."""
+    """Yield parts that tile the dimension, of the same sizes if possible."""
     stride = 1
     for span in parts:
         if length % (stride * span.size) == 0:
@@ -125,7 +133,7 @@ def _untiled(parts: Sequence[tuple[str, str]], fitting: Sequence[str], whole: Sp
     given = " and ".join(f"{part!r} to {axis!r}" for part, axis in parts)
     wanted = " and ".join(fitting) if len(fitting) > 1 else f"{fitting[0]} alone"
     return (
-        f"placement: the parts of {whole} do not tile its {whole.size} places: {given}; each "
+        f"placement: the parts of {whole} do not tile its {whole.size} positions: {given}; each "
         "stride must be the product of the sizes below it, and all sizes must multiply to "
         f"{whole.size}: write {wanted}"
     )

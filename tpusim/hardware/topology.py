@@ -1,27 +1,33 @@
-"""The torus of a slice: dimensions, wraparound, twist. Pure geometry, no bandwidth.
+"""The torus of a slice: dimensions, wraparound and twist. Pure geometry, no bandwidth.
 
-Coordinates are chips; dimensions are called x, y, z in the order in which a shape is written.
+Coordinates are those of chips; dimensions are called x, y, z in the order in which a shape is
+written.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
-from tpusim.errors import HardwareError
-from tpusim.hardware.legality import can_twist, check_shape, format_shape, parse_shape
-from tpusim.hardware.rules import CUBE, GENERATIONS, Dims
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from tpusim.base.errors import HardwareError
+from tpusim.hardware.catalogue import rules_of
+from tpusim.hardware.chip_fields import Dims, format_shape, parse_shape
+from tpusim.hardware.legality import check_shape
+from tpusim.hardware.slice_rules import SliceRules, can_twist
 
 DIMENSION_NAMES = ("x", "y", "z")
 TWISTED = "_twisted"
+"""Suffix of the written form of a twisted torus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A torus, mesh or twisted torus of chips. `of` makes the one that a generation really has.
+    """A torus, mesh or twisted torus of chips. `of` makes the one that a generation has.
+
+    dims: chips along each of one to three dimensions.
+    wrap: True for each dimension that closes to a ring.
 
     >>> print(Topology.of("v5e", "8x16"), Topology.of("v5e", "8x16").wrap)
     8x16 (False, True)
@@ -44,33 +50,37 @@ class Topology:
             )
 
     @classmethod
-    def of(cls, generation: str, shape: str | Dims, twisted: bool = False) -> "Topology":
-        """The slice of this shape, with the wraparound that the generation gives it.
+    def of(
+        cls, generation: str | SliceRules, shape: str | Dims, twisted: bool = False
+    ) -> "Topology":
+        """Return the torus of a slice, with the wraparound that the generation gives it.
 
-        A twisted torus is `4x4x8_twisted`, as Cloud spells it, or `twisted` beside its shape.
+        generation: name in the catalogue, or the rules themselves.
+        shape: chips along each dimension; `4x4x8_twisted` is a twisted torus, as Cloud spells it.
+        twisted: the torus is twisted, however the shape is written.
 
-        Raises `HardwareError` for a generation without rules, a shape that it has not (with the
-        nearest ones of as many chips), and a twist where there can be none.
+        Raise HardwareError for a generation without rules, a shape that it does not have (with the
+        nearest ones of as many chips), and a twist of a shape that has none.
         """
         if isinstance(shape, str):
             twisted = twisted or shape.endswith(TWISTED)
             shape = parse_shape(shape.removesuffix(TWISTED))
-        dims = tuple(shape)
-        check_shape(generation, dims, twisted)
-        return cls(dims, wraparound(generation, dims), twisted)
+        dims, rules = tuple(shape), rules_of(generation)
+        check_shape(rules, dims, twisted)
+        return cls(dims, rules.wraparound(dims), twisted)
 
     @property
     def chips(self) -> int:
-        """Chips of the slice."""
+        """The number of chips."""
         return prod(self.dims)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the dimensions: x, y, z as far as there are."""
+        """The names of the dimensions: the first of x, y, z."""
         return DIMENSION_NAMES[: len(self.dims)]
 
     def twist(self, dim: int) -> Dims:
-        """How far the wraparound link of `dim` shifts along each dimension, in chips.
+        """Return the shift of `dim`'s wraparound link along each dimension, in chips.
 
         Zero everywhere unless the torus is twisted: then a short dimension's wrap shifts by half
         of each long one (arXiv:2304.01433, section 2.8).
@@ -81,7 +91,7 @@ class Topology:
         return tuple(short if length > short else 0 for length in self.dims)
 
     def neighbour(self, at: Dims, dim: int, step: int) -> Dims | None:
-        """The chip one link from `at` along `dim` (step 1 or -1); None at a mesh's end."""
+        """Return the chip one link from `at` along `dim` (step 1 or -1); None at a mesh's end."""
         moved = list(at)
         moved[dim] += step
         if 0 <= moved[dim] < self.dims[dim]:
@@ -90,15 +100,15 @@ class Topology:
             return None
         moved[dim] %= self.dims[dim]
         shifted = zip(moved, self.twist(dim), self.dims, strict=True)
-        return tuple((place + step * shift) % length for place, shift, length in shifted)
+        return tuple((at_dim + step * shift) % length for at_dim, shift, length in shifted)
 
-    def step(self, places: "NDArray[np.intp]", dim: int, sign: int) -> "NDArray[np.intp]":
-        """The chips one link from `places` along `dim` (sign 1 or -1): `neighbour` for arrays.
+    def step(self, chips: NDArray[np.intp], dim: int, sign: int) -> NDArray[np.intp]:
+        """Return the chips one link from `chips` along `dim` (sign 1 or -1).
 
-        places: coordinates, [..., dimension]. The end of a dimension that does not wrap has no
-        next chip: such places must be left out.
+        chips: coordinates, [..., dimension], without the chips at the end of a mesh, which have no
+            neighbour there.
         """
-        moved = places.copy()
+        moved = chips.copy()
         moved[..., dim] += sign
         rounds = moved[..., dim, None] // self.dims[dim]
         moved += rounds * self.twist(dim)
@@ -106,22 +116,38 @@ class Topology:
 
     @property
     def bisection_links(self) -> int:
-        """Links, one way, that the smallest cut into two halves severs; counted.
+        """Links, in one direction, that the smallest cut by planes into two halves severs; counted.
+
+        A half is a block of neighbouring planes, [offset, offset + length / 2) along a dimension of
+        even length, around the end if need be; all dimensions and offsets are tried. If every
+        length is odd, one half has a plane more. 0 for a single chip.
 
         2 x the product of the two smaller lengths on a torus, half of it without wraparound
         (arXiv:2606.15870, Table 1, by this count), and 4 x on a twisted torus.
         """
-        from tpusim.hardware.cuts import bisection_links  # numpy, for those who ask only
+        even = [dim for dim, length in enumerate(self.dims) if length % 2 == 0]
+        longer = [dim for dim, length in enumerate(self.dims) if length > 1]
+        return min((cut for dim in even or longer for cut in self._cuts(dim)), default=0)
 
-        return bisection_links(self)
+    def _cuts(self, dim: int) -> Iterator[int]:
+        """Yield the links out of each block of half of the planes along `dim`."""
+        length = self.dims[dim]
+        between = self._links_between(dim)
+        for offset in range(length):
+            inside = (np.arange(length) - offset) % length < length // 2
+            yield int(between[inside][:, ~inside].sum())
+
+    def _links_between(self, dim: int) -> NDArray[np.intp]:
+        """Return the links from each plane across `dim` to each other plane, [from, to]."""
+        between = np.zeros((self.dims[dim], self.dims[dim]), np.intp)
+        chips = np.indices(self.dims).reshape(len(self.dims), -1).T
+        for along in range(len(self.dims)):
+            for sign in (1, -1):
+                end = self.dims[along] - 1 if sign > 0 else 0
+                linked = chips[(chips[:, along] != end) | self.wrap[along]]
+                ends = self.step(linked, along, sign)
+                np.add.at(between, (linked[:, dim], ends[:, dim]), 1)
+        return between
 
     def __str__(self) -> str:
         return format_shape(self.dims) + (TWISTED if self.twisted else "")
-
-
-def wraparound(generation: str, dims: Dims) -> tuple[bool, ...]:
-    """Which dimensions of a slice close to a ring."""
-    length = GENERATIONS[generation].wrap_length
-    if length:
-        return tuple(size == length for size in dims)
-    return (min(dims) >= CUBE,) * len(dims)

@@ -1,32 +1,41 @@
 """A MaxText config: its keys, merged and checked.
 
-The defaults give way to the file, the file to what its `model_name` stands for, and both to the
-overrides, as in MaxText's pyconfig: whoever overrides a key of the model has to say so.
+The file overrides the defaults, the model of its `model_name` overrides the file, and the overrides
+are over both, as in MaxText's pyconfig: a key of the model is overridden only on request.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tpusim.errors import FileError, PlanError, TpusimError, nearest
-from tpusim.maxtext.file import cut, parse, read_config, shown
-from tpusim.maxtext.keys import LEFT_OUT, REFUSED, RENAMED, ignored
-from tpusim.maxtext.tables import defaults, models, patterns
-from tpusim.maxtext.values import MOST, typed
+from tpusim.base.errors import FileError, PlanError, TpusimError, nearest
+from tpusim.base.shown_value import cut, shown
+from tpusim.maxtext.key_table import LEFT_OUT, REFUSED, RENAMED, ignored
+from tpusim.maxtext.shipped_tables import defaults, models, patterns
+from tpusim.maxtext.yaml_file import parse, read_config
 
-OWN = ("", "default", "defaults")
-"""What stands for MaxText's defaults in place of a path."""
+DEFAULTS_WORDS = ("", "default", "defaults")
+"""Words for MaxText's defaults in place of a path."""
 RULES = "logical_axis_rules"
+
+LARGEST_VALUE = 10**9
 
 Overrides = Mapping[str, Any] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """One config. where: the words that name it; table: all that holds, the defaults included;
-    file, over: what the file says, and the overrides; replaced: keys of the file in whose place its
-    `model_name` puts its own; unknown: keys of the file that no version of MaxText has."""
+class MaxTextConfig:
+    """One config.
+
+    where: the words that name it in messages.
+    table: all keys that hold, the defaults included.
+    file: the keys of the file.
+    over: the overrides.
+    replaced: keys of the file that its `model_name` replaces.
+    unknown: keys of the file that no version of MaxText has.
+    """
 
     where: str
     table: Mapping[str, Any]
@@ -37,26 +46,26 @@ class Config:
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """What the file and the overrides say."""
+        """The keys of the file and the overrides."""
         return {**self.file, **self.over}
 
     def size(self, key: str, least: int = 1) -> int:
-        """A whole number."""
+        """Return a whole number. Raise PlanError if it is less than `least`."""
         value = self.table[key]
-        if not isinstance(value, int) or not least <= value <= MOST:
+        if not isinstance(value, int) or not least <= value <= LARGEST_VALUE:
             raise self.fault(f"{key} is {shown(value)}; write a whole number from {least} up")
         return value
 
     def flag(self, key: str) -> bool:
-        """A key that is true or false."""
+        """Return a key that is true or false."""
         return self.table[key] is True
 
     def text(self, key: str) -> str:
-        """A key that is text."""
+        """Return a key that is text."""
         return str(self.table[key])
 
     def choice(self, key: str, table: Mapping[str, Any]) -> Any:
-        """What a table has for the text of a key."""
+        """Return the entry of a table for the text of a key. Raise PlanError if there is none."""
         value = self.text(key)
         if value not in table:
             raise self.fault(
@@ -65,31 +74,31 @@ class Config:
         return table[value]
 
     def fault(self, sentence: str) -> TpusimError:
-        """The error that says `sentence`; whoever reads the config names it."""
+        """Return the error that says `sentence`; the reader of the config adds its name."""
         return PlanError(sentence)
 
 
 def source(given: str | Path | None) -> tuple[str, Mapping[str, Any]]:
-    """The words that name a config, and the keys of its file."""
-    if given is None or str(given) in OWN:
+    """Return the words that name a config, and the keys of its file."""
+    if given is None or str(given) in DEFAULTS_WORDS:
         return "MaxText's defaults", {}
     return str(given), read_config(Path(given))
 
 
-def config_of(where: str, file: Mapping[str, Any], overrides: Overrides = ()) -> Config:
-    """The config of a file's keys and overrides: `key=value` each, or a table."""
-    over = _current(_parsed(overrides))
+def config_of(where: str, file: Mapping[str, Any], overrides: Overrides = ()) -> MaxTextConfig:
+    """Return the config of a file's keys and overrides: `key=value` each, or a table."""
+    over = _with_current_names(_parsed(overrides))
     for key in over:
         if not _known(key):
-            raise FileError(f"no key is called {cut(key)!r}; {_near(key)}")
-    return _merged(where, typed(_current(file)), typed(over))
+            raise FileError(f"no key is called {cut(key)!r}; {_nearest_key(key)}")
+    return _merged(where, _typed_values(_with_current_names(file)), _typed_values(over))
 
 
-def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
+def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> MaxTextConfig:
     name = {**defaults(), **file, **over}["model_name"]
     model = _model(name)
     _check_overridden(name, model, {**file, **over}, over)
-    return Config(
+    return MaxTextConfig(
         where=where,
         table={**defaults(), **file, **model, **over},
         file=file,
@@ -99,8 +108,8 @@ def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Con
     )
 
 
-def without(config: Config, key: str) -> Config:
-    """The config without one of its overrides."""
+def without_override(config: MaxTextConfig, key: str) -> MaxTextConfig:
+    """Return the config without one of its overrides."""
     over = {other: value for other, value in config.over.items() if other != key}
     return _merged(config.where, config.file, over)
 
@@ -114,9 +123,9 @@ def _model(name: str) -> Mapping[str, Any]:
 
 
 def _check_overridden(
-    name: str, model: Mapping[str, Any], all_: Mapping[str, Any], over: Mapping[str, Any]
+    name: str, model: Mapping[str, Any], merged: Mapping[str, Any], over: Mapping[str, Any]
 ) -> None:
-    if all_.get("override_model_config") is True:
+    if merged.get("override_model_config") is True:
         return
     for key, value in over.items():
         if key in model and value != model[key]:
@@ -131,7 +140,7 @@ def _default(key: str) -> Any:
 
 
 def _parsed(overrides: Overrides) -> Mapping[str, Any]:
-    """The table of `key=value` texts; each value is YAML."""
+    """Return the table of `key=value` texts; each value is YAML."""
     if isinstance(overrides, Mapping):
         return {str(key): value for key, value in overrides.items()}
     found: dict[str, Any] = {}
@@ -150,8 +159,8 @@ def _parsed(overrides: Overrides) -> Mapping[str, Any]:
     return found
 
 
-def _current(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table with the names of today."""
+def _with_current_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table with the current names of its keys."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = RENAMED.get(key, key)
@@ -165,13 +174,69 @@ def _known(key: str) -> bool:
     return key in defaults() or key in LEFT_OUT or key in REFUSED or key == RULES or ignored(key)
 
 
-def _near(key: str) -> str:
-    """The nearest of the keys that are written out."""
+def _nearest_key(key: str) -> str:
+    """Return the nearest of the keys that are written out."""
     near = nearest(key, named())
     return near if near.startswith("did you mean") else "the keys are those of MaxText's base.yml"
 
 
 def named() -> Iterable[str]:
-    """The keys that are written out."""
+    """Return the keys that are written out."""
     plain = (key for key in patterns() if "*" not in key)
     return (*defaults(), *LEFT_OUT, *REFUSED, RULES, *plain)
+
+
+def _typed_values(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that are read, each of the type of its default, as MaxText reads it.
+
+    Raise `FileError` for a value that has no such type.
+    """
+    return {
+        key: _as_default(key, value, defaults()[key]) if key in defaults() else value
+        for key, value in table.items()
+    }
+
+
+def _as_default(key: str, value: Any, default: Any) -> Any:
+    """Return `value` as the type of `default`, as MaxText reads it."""
+    if isinstance(default, bool):
+        words = {"true": True, "false": False}
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        raise FileError(f"{key} is {shown(value)}; write true or false")
+    if isinstance(default, int | float):
+        return _number(key, value, whole=isinstance(default, int))
+    if isinstance(default, list):
+        if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+            return list(value)
+        raise FileError(f"{key} is {shown(value)}; write a list, as {shown(default)}")
+    return _as_text(key, value)
+
+
+def _number(key: str, value: Any, *, whole: bool) -> int | float:
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    usable = isinstance(number, int | float) and not isinstance(number, bool)
+    if (
+        not usable
+        or abs(number) > LARGEST_VALUE
+        or not isfinite(number)
+        or (whole and number != int(number))
+    ):
+        kind = "a whole number" if whole else "a number"
+        raise FileError(f"{key} is {shown(value)}; write {kind}")
+    return int(number) if whole else float(number)
+
+
+def _as_text(key: str, value: Any) -> str:
+    if value is None or value == "None":
+        return ""
+    if isinstance(value, bool | int | float | str):
+        return str(value)
+    raise FileError(f"{key} is {shown(value)}; write a word")

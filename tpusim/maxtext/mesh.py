@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from math import prod
 
+from tpusim.base.shown_value import shown
 from tpusim.hardware import Slice
-from tpusim.maxtext.config import Config
-from tpusim.maxtext.file import shown
+from tpusim.maxtext.config import MaxTextConfig
 
 AXES: Mapping[str, str] = {
     "data": "data",
@@ -18,9 +18,9 @@ AXES: Mapping[str, str] = {
     "tensor_sequence": "tensor_sequence",
     "expert": "expert",
 }
-"""MaxText's `ici_..._parallelism` and `dcn_..._parallelism`, and the axis of the mesh for each."""
+"""The mesh axis of each of MaxText's `ici_..._parallelism` and `dcn_..._parallelism`."""
 
-CANNOT: Mapping[str, str] = {
+UNSUPPORTED_PARALLELISM: Mapping[str, str] = {
     "sequence": "sequences sharded over the heads' axis",
     "context_autoregressive": "decoding sharded over the context",
     "tensor_transpose": "the embed dimension of weights on a tensor axis of its own",
@@ -30,8 +30,8 @@ CANNOT: Mapping[str, str] = {
 """Kinds of parallelism that cannot be simulated."""
 
 
-def slice_of(config: Config, given: Slice | str | None = None) -> Slice:
-    """The slice that `given` or `compile_topology` names, as often as there are slices.
+def slice_of(config: MaxTextConfig, given: Slice | str | None = None) -> Slice:
+    """Return the slices that `given` or `compile_topology` names.
 
     given: a name such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`, or the slices.
     """
@@ -51,16 +51,16 @@ def slice_of(config: Config, given: Slice | str | None = None) -> Slice:
     return Slice(chip, shape, count) if colon else Slice.from_name(name, count)
 
 
-def _slices(config: Config) -> int:
-    """The slices that are said, or as many as the DCN axes ask for."""
+def _slices(config: MaxTextConfig) -> int:
+    """Return the number of slices, as given or as the product of the DCN axes."""
     for key in ("compile_topology_num_slices", "num_slices"):
         if config.table[key] != -1:
             return config.size(key)
     return max(prod(max(size, 1) for size in _sizes(config, "dcn").values()), 1)
 
 
-def mesh_of(config: Config, pod: Slice) -> dict[str, int]:
-    """The axes larger than one: those within a slice, then, as `dcn_...`, those across slices."""
+def mesh_of(config: MaxTextConfig, pod: Slice) -> dict[str, int]:
+    """Return the axes larger than one: those within a slice, then, as `dcn_...`, those across."""
     inside = _filled(config, "ici", pod.devices // pod.num_slices, f"devices of a slice of {pod}")
     across = _filled(config, "dcn", pod.num_slices, "slices")
     mesh = {AXES[kind]: size for kind, size in inside.items() if size > 1}
@@ -68,8 +68,8 @@ def mesh_of(config: Config, pod: Slice) -> dict[str, int]:
     return mesh or {"fsdp": 1}
 
 
-def _filled(config: Config, level: str, places: int, what: str) -> dict[str, int]:
-    """The sizes with the one that is -1 filled in, so that their product is `places`."""
+def _filled(config: MaxTextConfig, level: str, total: int, what: str) -> dict[str, int]:
+    """Return the sizes with the one that is -1 filled in, so that their product is `total`."""
     sizes = _sizes(config, level)
     open_ = [kind for kind, size in sizes.items() if size == -1]
     if len(open_) > 1:
@@ -80,27 +80,26 @@ def _filled(config: Config, level: str, places: int, what: str) -> dict[str, int
     given = [f"{_key(level, kind)}={size}" for kind, size in sizes.items() if size > 1]
     said = " x ".join(given) + (f" = {fixed}" if len(given) > 1 else "") or "1"
     if open_:
-        if places % fixed:
+        if total % fixed:
             raise config.fault(
-                f"{said} does not divide the {places} {what}, so that "
+                f"{said} does not divide the {total} {what}, so that "
                 f"{_key(level, open_[0])} cannot be filled in; write sizes that do"
             )
-        sizes[open_[0]] = places // fixed
-    elif fixed != places:
-        raise config.fault(
-            f"{said} is not the {places} {what}; leave one of the {level} keys at -1"
-        )
+        sizes[open_[0]] = total // fixed
+    elif fixed != total:
+        raise config.fault(f"{said} is not the {total} {what}; leave one of the {level} keys at -1")
     for kind, size in sizes.items():
-        if size > 1 and kind in CANNOT:
+        if size > 1 and kind in UNSUPPORTED_PARALLELISM:
             raise config.fault(
-                f"{_key(level, kind)} is {size}: {CANNOT[kind]} cannot be simulated yet; write 1"
+                f"{_key(level, kind)} is {size}: {UNSUPPORTED_PARALLELISM[kind]} cannot be "
+                "simulated yet; write 1"
             )
     return sizes
 
 
-def _sizes(config: Config, level: str) -> dict[str, int]:
+def _sizes(config: MaxTextConfig, level: str) -> dict[str, int]:
     sizes = {}
-    for kind in (*AXES, *CANNOT):
+    for kind in (*AXES, *UNSUPPORTED_PARALLELISM):
         key = _key(level, kind)
         if key in config.table:
             sizes[kind] = -1 if config.table[key] == -1 else config.size(key)

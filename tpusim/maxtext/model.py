@@ -1,17 +1,77 @@
-"""The model of a config: its dimensions, and what its decoder block has besides."""
+"""The model of a config: its dimensions and its decoder block."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from tpusim.maxtext.blocks import ACTIVATIONS, BLOCKS, CANNOT, Block
-from tpusim.maxtext.config import Config
-from tpusim.maxtext.file import shown
+from tpusim.base.shown_value import shown
+from tpusim.maxtext.config import MaxTextConfig
 from tpusim.models import Transformer
+
+MAXTEXT_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "relu": "relu",
+    "sigmoid": "silu",
+}
+"""MaxText's activation functions, and ours for each; gpt-oss multiplies by its sigmoid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderBlock:
+    """The layers of a `decoder_block`.
+
+    layer: flat keys of `Transformer` that no key gives.
+    layers: layers of the model for each of the config's.
+    global_every: each so many-th layer sees all keys, where there is a window; -1 where the block
+        has no window.
+    moe: the block has experts, if there is more than one.
+    shared: it also has shared experts.
+    qk_norm: `use_qk_norm` holds for it.
+    """
+
+    layer: Mapping[str, Any] = field(default_factory=dict)
+    layers: int = 1
+    global_every: int = -1
+    moe: bool = False
+    shared: bool = False
+    qk_norm: bool = False
+
+
+BLOCKS: Mapping[str, DecoderBlock] = {
+    "default": DecoderBlock(layer={"parallel": True}),
+    "llama2": DecoderBlock(),
+    "mistral": DecoderBlock(),
+    "mixtral": DecoderBlock(moe=True),
+    "gemma": DecoderBlock(),
+    "gemma2": DecoderBlock(layers=2, global_every=2),
+    "gemma3": DecoderBlock(layer={"qk_norm": True}, global_every=6),
+    "qwen2": DecoderBlock(),
+    "qwen3": DecoderBlock(qk_norm=True),
+    "qwen3_moe": DecoderBlock(qk_norm=True, moe=True),
+    "gpt3": DecoderBlock(layer={"rotary": False}),
+    "deepseek": DecoderBlock(moe=True, shared=True),
+    "gpt_oss": DecoderBlock(moe=True, global_every=2),
+}
+"""MaxText's decoder blocks that can be simulated (layers/decoders.py and a file each). gemma2's
+holds a local and a global layer, so its config counts half of them."""
+
+_UNSUPPORTED_BLOCKS = {
+    "llama4": "attention in chunks",
+    "qwen3_next": "linear attention",
+    "olmo3": "norms after its projections only",
+    "gemma4": "layers of several shapes",
+    "gemma4_small": "layers of several shapes",
+    "simple": "no transformer's layers",
+    "simple_mlp": "no attention",
+}
 
 _WINDOW_OF_ATTENTION = {"global": 0, "local_sliding": 1, "mla": 0, "full": 0}
 
 
-def model_of(config: Config) -> Transformer:
-    """The model; `ModelError` or `PlanError` with one sentence where there can be none."""
+def model_of(config: MaxTextConfig) -> Transformer:
+    """Return the model. Raise ModelError or PlanError with one sentence if there is none."""
     block = _block(config)
     given = {
         "name": _name(config),
@@ -30,21 +90,21 @@ def model_of(config: Config) -> Transformer:
     return Transformer(**given)
 
 
-def _name(config: Config) -> str:
+def _name(config: MaxTextConfig) -> str:
     name = config.text("model_name")
     return "maxtext" if name == "default" else name
 
 
-def _block(config: Config) -> Block:
+def _block(config: MaxTextConfig) -> DecoderBlock:
     name = config.text("decoder_block")
-    if name in CANNOT:
-        raise config.fault(f"decoder_block {name} cannot be simulated: it has {CANNOT[name]}")
-    block: Block = config.choice("decoder_block", BLOCKS)
+    if found := _UNSUPPORTED_BLOCKS.get(name):
+        raise config.fault(f"decoder_block {name} cannot be simulated: it has {found}")
+    block: DecoderBlock = config.choice("decoder_block", BLOCKS)
     return block
 
 
-def scales(config: Config) -> tuple[int, int, int]:
-    """The factors of embed, of heads and MLP, and of layers.
+def scales(config: MaxTextConfig) -> tuple[int, int, int]:
+    """Return the factors of embed, of heads and MLP, and of layers.
 
     Each doubling of `global_parameter_scale` goes to heads and MLP, then to embed, then to the
     layers, in turn (MaxText, pyconfig.py, get_individual_scales).
@@ -56,7 +116,7 @@ def scales(config: Config) -> tuple[int, int, int]:
     return 2 ** (rounds + (left > 1)), 2 ** (rounds + (left > 0)), int(2**rounds)
 
 
-def _sizes(config: Config, block: Block) -> dict[str, int]:
+def _sizes(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
     embed, wide, deep = scales(config)
     heads = config.size("base_num_query_heads") * wide
     kv_heads = config.size("base_num_kv_heads") * wide
@@ -69,25 +129,27 @@ def _sizes(config: Config, block: Block) -> dict[str, int]:
         "layers": config.size("base_num_decoder_layers") * deep * block.layers,
         "embed": config.size("base_emb_dim") * embed,
         "mlp": config.size("base_mlp_dim") * wide,
-        "heads": heads, "kv_heads": kv_heads, "head_dim": config.size("head_dim"),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": config.size("head_dim"),
         "vocab": config.size("vocab_size"),
-    }  # fmt: skip
+    }
 
 
-def _mlp(config: Config) -> dict[str, Any]:
-    """The activation, and whether a second matrix goes past it (`linear`)."""
+def _mlp(config: MaxTextConfig) -> dict[str, Any]:
+    """Return the activation, and True if a second matrix bypasses it (`linear`)."""
     given = config.table["mlp_activations"]
     names = [name for name in given if name != "linear"]
-    if len(names) != 1 or len(given) > 2 or names[0] not in ACTIVATIONS:
+    if len(names) != 1 or len(given) > 2 or names[0] not in MAXTEXT_ACTIVATIONS:
         raise config.fault(
             f"mlp_activations is {shown(given)}, which cannot be simulated; write one of "
-            f"{', '.join(ACTIVATIONS)}, and linear besides where the MLP is gated"
+            f"{', '.join(MAXTEXT_ACTIVATIONS)}, and linear besides where the MLP is gated"
         )
-    return {"activation": ACTIVATIONS[names[0]], "gated": len(given) == 2}
+    return {"activation": MAXTEXT_ACTIVATIONS[names[0]], "gated": len(given) == 2}
 
 
-def _windows(config: Config, block: Block) -> dict[str, int]:
-    """The window of local layers: of those blocks that have them, or of all layers."""
+def _windows(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
+    """Return the window of local layers: of those blocks that have them, or of all layers."""
     window = config.size("sliding_window_size", least=0)
     local = config.choice("attention_type", _WINDOW_OF_ATTENTION)
     if block.global_every < 0 and not local:
@@ -100,7 +162,7 @@ def _windows(config: Config, block: Block) -> dict[str, int]:
     return {"window": window, "global_every": max(block.global_every, 0)}
 
 
-def _attention(config: Config) -> dict[str, str]:
+def _attention(config: MaxTextConfig) -> dict[str, str]:
     kinds = {"dot_product": "dot", "flash": "flash", "autoselected": "flash"}
     found = {"attention": str(config.choice("attention", kinds))}
     if found["attention"] == "dot" and config.flag("float32_logits"):
@@ -108,18 +170,20 @@ def _attention(config: Config) -> dict[str, str]:
     return found
 
 
-def _latent(config: Config) -> dict[str, int]:
+def _latent(config: MaxTextConfig) -> dict[str, int]:
     if config.text("attention_type") != "mla":
         return {}
     rope = config.size("qk_rope_head_dim")
     return {
-        "head_dim": config.size("qk_nope_head_dim") + rope, "rope_dim": rope,
-        "q_rank": config.size("q_lora_rank", least=0), "kv_rank": config.size("kv_lora_rank"),
+        "head_dim": config.size("qk_nope_head_dim") + rope,
+        "rope_dim": rope,
+        "q_rank": config.size("q_lora_rank", least=0),
+        "kv_rank": config.size("kv_lora_rank"),
         "v_head_dim": config.size("v_head_dim"),
-    }  # fmt: skip
+    }
 
 
-def _experts(config: Config, block: Block) -> dict[str, int]:
+def _experts(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
     experts = config.size("num_experts")
     if experts == 1:
         return {}
@@ -139,7 +203,7 @@ def _experts(config: Config, block: Block) -> dict[str, int]:
     return given
 
 
-def _post_norms(config: Config) -> bool:
+def _post_norms(config: MaxTextConfig) -> bool:
     after = [config.flag(f"use_post_{part}_norm") for part in ("attn", "ffw")]
     if after[0] != after[1]:
         raise config.fault(

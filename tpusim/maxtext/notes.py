@@ -1,34 +1,34 @@
-"""What a config asks for that is not modelled, and the keys that are ignored."""
+"""Notes on features of a config that are not modelled, and on keys that are ignored."""
 
 from collections.abc import Iterator
 
-from tpusim.errors import nearest
-from tpusim.maxtext.config import Config, named
-from tpusim.maxtext.file import cut, shown
-from tpusim.maxtext.keys import LEFT_OUT, REFUSED, SCANNED, asks, ignored
-from tpusim.maxtext.tables import defaults
+from tpusim.base.errors import nearest
+from tpusim.base.shown_value import cut, shown
+from tpusim.maxtext.config import MaxTextConfig, named
+from tpusim.maxtext.key_table import LEFT_OUT, REFUSED, SCANNED, has_effect, ignored
+from tpusim.maxtext.shipped_tables import defaults
 
-FEW = 30
-"""Keys that are listed one by one; of more, how many there are."""
+MOST_LISTED = 30
+"""The most ignored keys that are listed one by one; of more, only their number."""
 
 
-def check_refused(config: Config) -> None:
-    """Raise for a key that asks for what cannot be left out."""
+def check_refused(config: MaxTextConfig) -> None:
+    """Raise PlanError for a key of a feature that cannot be left out."""
     for key, what in REFUSED.items():
         value = config.table.get(key)
-        if asks(value):
+        if has_effect(value):
             raise config.fault(f"{key} is {shown(value)}: {what} cannot be simulated")
 
 
-def notes_of(config: Config, *, verbose: bool = False) -> tuple[str, ...]:
-    """A sentence for each thing that is taken otherwise than the config has it."""
+def notes_of(config: MaxTextConfig, *, verbose: bool = False) -> tuple[str, ...]:
+    """Return a sentence for each difference between the run and the config."""
     return tuple(_notes(config, verbose))
 
 
-def _notes(config: Config, verbose: bool) -> Iterator[str]:
+def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
     for key, what in LEFT_OUT.items():
         value = config.table.get(key)
-        if asks(value, key):
+        if has_effect(value, key):
             yield f"not modelled: {what} ({key} = {shown(value)})"
     if not config.flag(SCANNED):
         yield "the layers are taken as a scan (scan_layers = false)"
@@ -38,7 +38,7 @@ def _notes(config: Config, verbose: bool) -> Iterator[str]:
     unread = tuple(key for key in config.written if ignored(key) and not _handled(key))
     if unread:
         listed = ", ".join(map(cut, unread))
-        if len(unread) > FEW and not verbose:
+        if len(unread) > MOST_LISTED and not verbose:
             listed = f"{len(unread)} keys (--verbose lists them)"
         yield f"ignored, as no step depends on them: {listed}"
     for key in config.unknown:
@@ -48,5 +48,5 @@ def _notes(config: Config, verbose: bool) -> Iterator[str]:
 
 
 def _handled(key: str) -> bool:
-    """Whether a key is read, or asks for what is noted or refused."""
+    """Return True if a key is read, noted or refused."""
     return key in defaults() or key in LEFT_OUT or key in REFUSED

@@ -1,30 +1,37 @@
-"""The plan of a config: batch, dtypes, remat and lowering over its mesh."""
+"""The plan of a config: batch, dtypes, remat, experts, pipeline and context over its mesh."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tpusim.hardware import Slice
-from tpusim.maxtext.config import Config
+from tpusim.maxtext.config import MaxTextConfig
 from tpusim.maxtext.mesh import mesh_of
-from tpusim.maxtext.parallel import context_of, experts_of, pipeline_of
 from tpusim.maxtext.remat import remat_of
 from tpusim.maxtext.rules import rules_of
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 
-DTYPES: Mapping[str, str] = {
+MAXTEXT_DTYPES: Mapping[str, str] = {
     "bfloat16": "bf16", "bf16": "bf16", "float32": "f32", "f32": "f32", "fp32": "f32",
 }  # fmt: skip
 MATMULS: Mapping[str, str] = {
     "": "", "int8": "int8", "fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8", "nanoo_fp8": "fp8",
     "fp8_nanoo": "fp8",
 }  # fmt: skip
-OPTIMIZERS: Mapping[str, str] = {"adamw": "adam", "adam_pax": "adam", "adam": "adam", "sgd": "sgd"}
-"""MaxText's optimizers, and what each costs like: adam_pax is Adam with its decay elsewhere."""
+MAXTEXT_OPTIMIZERS: Mapping[str, str] = {
+    "adamw": "adam",
+    "adam_pax": "adam",
+    "adam": "adam",
+    "sgd": "sgd",
+}
+"""MaxText's optimizers, and ours of the same cost: adam_pax is Adam with its decay elsewhere."""
+USP = "usp"
+MAXTEXT_EXCHANGES = {"all_gather": "gather", "ring": "ring", "ulysses": "all-to-all", USP: USP}
+"""MaxText's exchanges of the keys and values of a sharded sequence, and ours."""
 
 
-def plan_of(config: Config, model: Transformer, pod: Slice) -> Plan:
-    """The plan; `PlanError` with one sentence where there can be none."""
+def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
+    """Return the plan. Raise PlanError with one sentence if there is none."""
     policy, save, offload = remat_of(config, model)
     mesh = mesh_of(config, pod)
     given = {
@@ -37,19 +44,19 @@ def plan_of(config: Config, model: Transformer, pod: Slice) -> Plan:
         "save": save,
         "offload": offload,
         "offload_optimizer": config.flag("optimizer_memory_host_offload"),
-        "optimizer": config.choice("opt_type", OPTIMIZERS),
+        "optimizer": config.choice("opt_type", MAXTEXT_OPTIMIZERS),
         "style": "maxtext",
         **_dtypes(config),
         **rules_of(config, mesh),
-        **experts_of(config),
-        **pipeline_of(config, mesh, model),
-        **context_of(config, mesh),
+        **_experts_of(config),
+        **_pipeline_of(config, mesh, model),
+        **_context_of(config, mesh),
     }
     return Plan(**given)
 
 
-def _batch(config: Config, pod: Slice) -> int:
-    """Sequences a step: those of each device, of all devices, times the accumulated steps."""
+def _batch(config: MaxTextConfig, pod: Slice) -> int:
+    """Return the sequences per step: those of all devices, times the accumulated steps."""
     each = config.table["per_device_batch_size"]
     whole = each * pod.devices
     if whole < 1 or whole != int(whole):
@@ -60,22 +67,110 @@ def _batch(config: Config, pod: Slice) -> int:
     return int(whole) * config.size("gradient_accumulation_steps")
 
 
-def _dtypes(config: Config) -> dict[str, Any]:
-    """Gradients come in the dtype of their matmul; what `grad_dtype` casts is not stored again.
+def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
+    """Return the dtypes: a gradient has that of its matmul; a cast to `grad_dtype` is not stored.
 
-    Moments have the weights' dtype, the first one `mu_dtype` where it is given, and so have the
-    sums over accumulated steps.
+    Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
+    accumulated steps have the weights' dtype too.
     """
-    weights = config.choice("weight_dtype", DTYPES)
-    dtype = config.choice("dtype", DTYPES)
-    first = config.choice("mu_dtype", DTYPES) if config.text("mu_dtype") else weights
+    weights = config.choice("weight_dtype", MAXTEXT_DTYPES)
+    dtype = config.choice("dtype", MAXTEXT_DTYPES)
+    first = config.choice("mu_dtype", MAXTEXT_DTYPES) if config.text("mu_dtype") else weights
     found = {
-        "dtype": dtype, "matmul_dtype": config.choice("quantization", MATMULS),
-        "param_dtype": weights, "grad_dtype": dtype,
-        "moment_dtype": first, "second_moment_dtype": weights,
-    }  # fmt: skip
+        "dtype": dtype,
+        "matmul_dtype": config.choice("quantization", MATMULS),
+        "param_dtype": weights,
+        "grad_dtype": dtype,
+        "moment_dtype": first,
+        "second_moment_dtype": weights,
+    }
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
     if config.flag("logits_dot_in_fp32"):
         found["loss_dtype"] = "f32"
     return found
+
+
+def _experts_of(config: MaxTextConfig) -> dict[str, Any]:
+    """Return the routing of tokens: by a sort, or into slots, of which a full one drops tokens.
+
+    Without a sort and without a capacity, MaxText gives every expert every token. Its ring of
+    experts gathers the tokens of all and scatters their results. Without a factor its buffers have
+    capacity for all tokens that could arrive.
+    """
+    if config.size("num_experts") == 1:
+        return {}
+    capacity = 0.0 if config.flag("sparse_matmul") else config.table["capacity_factor"]
+    if capacity < 0 or (not capacity and not config.flag("sparse_matmul")):
+        raise config.fault(
+            f"sparse_matmul is false and capacity_factor {capacity:g}, so that every expert "
+            "computes every token, which cannot be simulated; write sparse_matmul=true, or a "
+            "capacity_factor such as 1.25"
+        )
+    exchange = {"expert_exchange": "gather"} if config.flag("use_ring_of_experts") else {}
+    buffer = 0.0 if capacity else max(config.table["ragged_buffer_factor"], 0.0)
+    return {"capacity_factor": capacity, "expert_buffer": buffer, **exchange}
+
+
+def _pipeline_of(
+    config: MaxTextConfig, mesh: Mapping[str, int], model: Transformer
+) -> dict[str, Any]:
+    """Return the circular schedule, in which a stage has as many parts of the model as repeats."""
+    stages = mesh.get("stage", 1) * mesh.get("dcn_stage", 1)
+    if stages == 1:
+        return {}
+    piped = config.table["pipeline_parallel_layers"]
+    if piped not in (-1, model.layers) or config.size("first_num_dense_layers", least=0):
+        raise config.fault("layers outside the pipeline cannot be simulated yet; pipeline them all")
+    if config.size("gradient_accumulation_steps") > 1:
+        raise config.fault(
+            "gradient_accumulation_steps with a pipeline cannot be simulated yet; write more "
+            "num_pipeline_microbatches"
+        )
+    parts = config.table["num_pipeline_microbatches"]
+    parts = stages if parts == -1 else config.size("num_pipeline_microbatches")
+    if parts % stages:
+        raise config.fault(
+            f"num_pipeline_microbatches is {parts}, which the {stages} stages do not divide; write "
+            "a multiple of them"
+        )
+    repeats = _repeats(config, model.layers, stages)
+    return {"schedule": "circular", "virtual_stages": repeats, "microbatches": parts}
+
+
+def _repeats(config: MaxTextConfig, layers: int, stages: int) -> int:
+    """Return the parts of the model that each stage has."""
+    each = config.size("num_layers_per_pipeline_stage")
+    repeats = config.table["num_pipeline_repeats"]
+    repeats = layers // (stages * each) if repeats == -1 else config.size("num_pipeline_repeats")
+    if stages * each * repeats != layers:
+        raise config.fault(
+            f"{stages} stages x num_layers_per_pipeline_stage={each} x {max(repeats, 1)} repeats "
+            f"are not the {layers} layers; write numbers that are"
+        )
+    return repeats
+
+
+def _context_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Return the exchange of keys and values of a sharded sequence, and the balance of its work.
+
+    `usp` combines two: a ring over the axis `context`, and heads over another.
+    """
+    whole, heads = (
+        [axis for axis in (f"dcn_{name}", name) if axis in mesh]
+        for name in ("context", "context_usp_ulysses")
+    )
+    if not whole and not heads:
+        return {}
+    strategy = config.choice("context_parallel_strategy", MAXTEXT_EXCHANGES)
+    if heads and strategy != USP:
+        raise config.fault(
+            f"context_usp_ulysses is {mesh[heads[0]]}, which is for "
+            f"context_parallel_strategy=usp; write usp, or 1"
+        )
+    if strategy == USP:
+        strategy = dict.fromkeys(whole, "ring") | dict.fromkeys(heads, "all-to-all")
+    return {
+        "context_exchange": strategy,
+        "context_balanced": config.flag("context_parallel_load_balance"),
+    }

@@ -1,10 +1,9 @@
-"""What MaxText's `remat_policy` saves, and where: the names of its tensors are ours."""
+"""The tensors that MaxText's `remat_policy` saves, by our names, and their memory."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tpusim.graph import Einsum, Op, Remat, Scan
-from tpusim.graph.remat import LAYER_IN
-from tpusim.maxtext.config import Config
+from tpusim.graph import LAYER_IN, Einsum, Op, Remat, Scan
+from tpusim.maxtext.config import MaxTextConfig
 from tpusim.models import Transformer
 
 QKV = ("query_proj", "key_proj", "value_proj")
@@ -31,13 +30,13 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "mla_q": ("q_latent",),
     "mla_kv": ("kv_latent",),
 }
-"""MaxText's names of what a layer may save (checkpoint_name in its layers), and ours.
+"""MaxText's names of the tensors that a layer may save (checkpoint_name in its layers), and ours.
 
 `qkv_proj` is there with fused_qkv, `mlpwi` where the MLP has one input matrix, or with fused_mlp.
 Those of latent attention and of experts are there with them.
 """
 
-SAVED: Mapping[str, tuple[str, ...]] = {
+NAMED_POLICIES: Mapping[str, tuple[str, ...]] = {
     "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
     "save_dot_except_mlpwi": (*QKV, "out_proj", "mlpwo"),
     "save_dot_except_mlp": (*QKV, "out_proj"),
@@ -54,12 +53,12 @@ OFFLOADED: Mapping[str, tuple[str, ...]] = {
     "minimal_offloaded": DOTS,
 }
 
-WHOLE: Mapping[str, tuple[str, ...]] = {
+PROJECTION_POLICIES: Mapping[str, tuple[str, ...]] = {
     "minimal": (),
     "minimal_flash": ("context",),
     "minimal_with_context": ("context",),
 }
-"""Policies that save all projections, and what they save besides."""
+"""Policies that save all projections, and the tensors that they save besides."""
 
 CUSTOM = ("device", "offload", "remat")
 
@@ -67,21 +66,21 @@ Saved = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A plan's policy, the tensors saved besides, and those saved on the host."""
 
 
-def remat_of(config: Config, model: Transformer) -> Saved:
-    """The rematerialisation of a config, for the tensors that the model's layers have."""
+def remat_of(config: MaxTextConfig, model: Transformer) -> Saved:
+    """Return the rematerialisation of a config, for the tensors that the model's layers have."""
     policy = config.text("remat_policy")
     if policy == "custom":
         return _custom(config, model)
-    if policy in WHOLE:
-        return _whole(WHOLE[policy], config, model)
+    if policy in PROJECTION_POLICIES:
+        return _save_projections(PROJECTION_POLICIES[policy], config, model)
     if policy in OFFLOADED:
-        return "full", (), _ours(OFFLOADED[policy], config, model)
-    known = {**SAVED, **OFFLOADED, **WHOLE, "custom": ()}
-    return "full", _ours(config.choice("remat_policy", known), config, model), ()
+        return "full", (), _our_names(OFFLOADED[policy], config, model)
+    known = {**NAMED_POLICIES, **OFFLOADED, **PROJECTION_POLICIES, "custom": ()}
+    return "full", _our_names(config.choice("remat_policy", known), config, model), ()
 
 
-def _custom(config: Config, model: Transformer) -> Saved:
-    """Each tensor where its key says; the input of a layer is saved in any case."""
+def _custom(config: MaxTextConfig, model: Transformer) -> Saved:
+    """Return each tensor in the memory of its key; the input of a layer is always saved."""
     where: dict[str, list[str]] = {choice: [] for choice in CUSTOM}
     for name in TENSORS:
         where[config.choice(name, dict(zip(CUSTOM, CUSTOM, strict=True)))].append(name)
@@ -90,35 +89,39 @@ def _custom(config: Config, model: Transformer) -> Saved:
             "decoder_layer_input is remat, but recomputation starts from it; write device or "
             "offload"
         )
-    offload = _ours(where["offload"], config, model)
-    save = _ours(where["device"], config, model)
+    offload = _our_names(where["offload"], config, model)
+    save = _our_names(where["device"], config, model)
     return "full", tuple(name for name in save if name not in (LAYER_IN, *offload)), offload
 
 
-def _whole(besides: tuple[str, ...], config: Config, model: Transformer) -> Saved:
-    """Our `minimal` where it saves what MaxText names, else those names: it has none for a router,
-    nor for what latent attention brings down."""
-    named, minimal = _ours(DOTS, config, model), Remat("minimal")
+def _save_projections(besides: tuple[str, ...], config: MaxTextConfig, model: Transformer) -> Saved:
+    """Return our `minimal` if it saves what MaxText names, otherwise those names.
+
+    MaxText has no name for a router, nor for the projections to the latents.
+    """
+    named, minimal = _our_names(DOTS, config, model), Remat("minimal")
     kept = {t.short for op in _layers(model) for t in op.outputs if minimal.keeps(op, t)}
     if kept - {LAYER_IN} == set(named):
         return "minimal", besides, ()
     return "full", tuple(sorted({*named, *besides})), ()
 
 
-def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str, ...]:
-    """Our names of MaxText's, those that the model's layers make.
+def _our_names(names: Iterable[str], config: MaxTextConfig, model: Transformer) -> tuple[str, ...]:
+    """Return our names of MaxText's tensors that the model's layers make.
 
-    What an MLP of experts adds up has the name of an MLP's last product, but is none.
+    The sum over experts has the name of an MLP's last matmul, but is none.
     """
-    made, products = {LAYER_IN}, set()
+    made, matmuls = {LAYER_IN}, set()
     for op in _layers(model):
         shorts = {tensor.short for tensor in op.outputs}
         made |= shorts
-        products |= shorts if isinstance(op, Einsum) else set()
+        matmuls |= shorts if isinstance(op, Einsum) else set()
     found = {
-        tensor for name in names for tensor in TENSORS[name]
-        if tensor in (products if name == "mlpwo" else made)
-    }  # fmt: skip
+        tensor
+        for name in names
+        for tensor in TENSORS[name]
+        if tensor in (matmuls if name == "mlpwo" else made)
+    }
     if config.flag("fused_mlp") and "mlpwi" in names:
         found |= {"mlp_in_0", "mlp_in_1"} & made
     if config.flag("fused_qkv") and "qkv_proj" in names:
@@ -127,7 +130,7 @@ def _ours(names: Iterable[str], config: Config, model: Transformer) -> tuple[str
 
 
 def _layers(model: Transformer) -> Iterator[Op]:
-    """The operations of the layers, one of each kind."""
+    """Yield the operations of the layers, one of each kind."""
     for op in model.graph(batch=1, seq_len=1).ops:
         if isinstance(op, Scan):
             yield from op.body

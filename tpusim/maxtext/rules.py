@@ -1,19 +1,19 @@
-"""The sharding rules of a config, where they are not those of the `maxtext` style."""
+"""The sharding rules of a config, where they differ from those of the `maxtext` style."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from tpusim.errors import nearest
-from tpusim.maxtext.config import RULES, Config
-from tpusim.maxtext.file import shown
-from tpusim.partition.default_rules import DEFAULT_RULES, STYLE_RULES
+from tpusim.base.errors import nearest
+from tpusim.base.shown_value import shown
+from tpusim.maxtext.config import RULES, MaxTextConfig
+from tpusim.plan import DEFAULT_RULES, STYLE_RULES
 
 BATCH = ("data", "fsdp", "fsdp_transpose", "expert")
-WEIGHTS = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")
+WEIGHT_AXES = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")
 WIDE = ("tensor", "tensor_sequence")
 SEQUENCE = ("context", "context_usp_ulysses")
 
-OWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
+LOGICAL_AXES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "act_batch": ("activation_batch", BATCH),
     "act_seq": ("activation_length", SEQUENCE),
     "act_residual_seq": ("activation_norm_length", ("tensor_sequence",)),
@@ -22,9 +22,9 @@ OWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "act_heads": ("activation_heads", WIDE),
     "act_kv_heads": ("activation_kv_heads", WIDE),
     "act_vocab": ("activation_vocab", WIDE),
-    "embed": ("embed", WEIGHTS),
-    "q_rank": ("q_lora", WEIGHTS),
-    "kv_rank": ("kv_lora", WEIGHTS),
+    "embed": ("embed", WEIGHT_AXES),
+    "q_rank": ("q_lora", WEIGHT_AXES),
+    "kv_rank": ("kv_lora", WEIGHT_AXES),
     "mlp": ("mlp", ("fsdp_transpose", *WIDE)),
     "heads": ("q_heads", WIDE),
     "kv_heads": ("kv_heads", WIDE),
@@ -39,17 +39,17 @@ LATENT = ("q_rank", "kv_rank")
 OLDER = {"heads": "q_heads"}
 """Logical axes by an older name."""
 
-HARMLESS = ("norm", "layers")
-"""Logical axes that a model's config changes, of weights too small to matter here."""
+INACTIVE_AXES = ("norm", "layers")
+"""Logical axes of small weights, which a model's config may change without effect here."""
 
-_LOGICAL = tuple(name for name, _ in OWN.values())
+_LOGICAL = tuple(name for name, _ in LOGICAL_AXES.values())
 
 
-def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
-    """`rules` of the plan: MaxText's on the axes of this mesh, where the style's are others."""
+def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Return `rules` of the plan: MaxText's on this mesh, where they differ from the style's."""
     given, style = _given(config), {**DEFAULT_RULES, **STYLE_RULES["maxtext"]}
     rules = {}
-    for key, (name, own) in OWN.items():
+    for key, (name, own) in LOGICAL_AXES.items():
         axes = _axes(given.get(name, own), mesh)
         if key == "act_residual_seq":
             axes = tuple(axis for axis in axes if axis not in _axes(SEQUENCE, mesh))
@@ -63,13 +63,13 @@ def rules_of(config: Config, mesh: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _axes(names: tuple[str, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes of the mesh among them; those across slices come first, as MaxText has them."""
+    """Return the axes that the mesh has; those across slices come first, as in MaxText."""
     both = (*(f"dcn_{name}" for name in names), *names)
     return tuple(axis for axis in both if axis in mesh)
 
 
-def _given(config: Config) -> Mapping[str, tuple[str, ...]]:
-    """The first rule of each logical axis; what follows it is for where it cannot hold."""
+def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:
+    """Return the first rule of each logical axis; later ones are for where it cannot hold."""
     found: dict[str, tuple[str, ...]] = {}
     alone = config.flag("override_logical_axis_rules") and RULES in config.over
     for where in (config.over,) if alone else (config.over, config.file):
@@ -80,7 +80,7 @@ def _given(config: Config) -> Mapping[str, tuple[str, ...]]:
         for rule in rules:
             name, axes = _rule(config, rule)
             of_this.setdefault(OLDER.get(name, name), axes)
-            if where is config.over and name not in (*_LOGICAL, *OLDER, *HARMLESS):
+            if where is config.over and name not in (*_LOGICAL, *OLDER, *INACTIVE_AXES):
                 raise config.fault(
                     f"{RULES} changes {name!r}, which cannot be simulated; "
                     f"{nearest(name, _LOGICAL)}"
@@ -89,7 +89,7 @@ def _given(config: Config) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def _rule(config: Config, rule: object) -> tuple[str, tuple[str, ...]]:
+def _rule(config: MaxTextConfig, rule: object) -> tuple[str, tuple[str, ...]]:
     match rule:
         case [str(name), str(axis)]:
             return name, (axis,)

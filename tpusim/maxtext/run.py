@@ -1,36 +1,40 @@
-"""The front door: a MaxText config becomes what a simulation takes."""
+"""The run of a MaxText config: the entry point of this package."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from tpusim.errors import TpusimError, blame
+from tpusim.base.errors import TpusimError, blame
+from tpusim.base.shown_value import shown
 from tpusim.hardware import Slice
-from tpusim.maxtext.config import Config, Overrides, config_of, source, without
-from tpusim.maxtext.file import shown
-from tpusim.maxtext.keys import LEFT_OUT, SCANNED
+from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
+from tpusim.maxtext.key_table import LEFT_OUT, SCANNED
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import model_of
 from tpusim.maxtext.notes import check_refused, notes_of
 from tpusim.maxtext.plan import plan_of
-from tpusim.maxtext.tables import defaults
+from tpusim.maxtext.shipped_tables import defaults
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.runfile import Run, changed_plan
+from tpusim.plan import Plan
+from tpusim.runfile import SimulationRun, changed_plan
 
 SIZE = "_parallelism"
 NOTED = (*LEFT_OUT, SCANNED)
-"""Keys that have a note of their own where they ask for something."""
+"""Keys that have a note of their own where they have an effect."""
 
 Taken: TypeAlias = tuple[Transformer, Plan, Slice]
 
 
 def from_maxtext(
-    config: str | Path | None, overrides: Overrides = (), *, pod: Slice | str | None = None,
-    settings: Sequence[str] = (), verbose: bool = False,
-) -> Run:  # fmt: skip
-    """The run of a MaxText config: its model, plan and slice, and notes on what is taken otherwise.
+    config: str | Path | None,
+    overrides: Overrides = (),
+    *,
+    pod: Slice | str | None = None,
+    settings: Sequence[str] = (),
+    verbose: bool = False,
+) -> SimulationRun:
+    """Return the run of a MaxText config: its model, plan and slice, and notes on differences.
 
     config: the path of a config, or None (or `defaults`) for MaxText's own.
     overrides: `key=value` texts as on MaxText's command line, or a table. They hold over what
@@ -40,7 +44,7 @@ def from_maxtext(
     settings: changes of the plan beyond MaxText's keys, such as `plan.lowering=ideal`.
     verbose: the notes list all keys that are ignored.
 
-    Raises a `TpusimError` of one sentence for a file that cannot be read, an override of a key that
+    Raise a TpusimError of one sentence for a file that cannot be read, an override of a key that
     does not exist, wrong or contradicting values, and what cannot be simulated.
     """
     where, file = source(config)
@@ -48,31 +52,33 @@ def from_maxtext(
         return _run(config_of(where, file, overrides), pod, settings, verbose)
 
 
-def _run(config: Config, pod: Slice | str | None, settings: Sequence[str], verbose: bool) -> Run:
+def _run(
+    config: MaxTextConfig, pod: Slice | str | None, settings: Sequence[str], verbose: bool
+) -> SimulationRun:
     check_refused(config)
     model, plan, on = taken = _taken(config, pod)
     notes = (*notes_of(config, verbose=verbose), *_idle(config, pod, taken))
-    run = Run(config.where, model, plan, on, notes)
+    run = SimulationRun(config.where, model, plan, on, notes)
     return replace(run, plan=changed_plan(plan, settings)) if settings else run
 
 
-def _taken(config: Config, pod: Slice | str | None) -> Taken:
+def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:
     on = slice_of(config, pod)
     model = model_of(config)
     return model, plan_of(config, model, on), on
 
 
-def _idle(config: Config, pod: Slice | str | None, taken: Taken) -> Iterator[str]:
-    """A note on the overrides without which the run is the same, though they are read.
+def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Iterator[str]:
+    """Yield a note on the overrides that are read but do not change the run.
 
-    Sizes of mesh axes are left out: -1, which fills an axis in, often is what they say.
+    Sizes of mesh axes are left out: -1, which fills an axis in, is often the size that they give.
     """
     idle = []
     for key in config.over:
         if key not in defaults() or key in NOTED or key.endswith(SIZE):
             continue
         try:
-            other = without(config, key)
+            other = without_override(config, key)
             same = other.table[key] != config.table[key] and _taken(other, pod) == taken
         except TpusimError:
             continue

@@ -1,12 +1,18 @@
-"""Builders of graphs: a model family is a page that writes its forward pass."""
+"""Models: builders of graphs, published dimensions and Hugging Face configs."""
 
-from tpusim.models.experts import Routing
+from tpusim.models.experts import ExpertRouting, MoE
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
-from tpusim.models.transformer import Transformer
+from tpusim.models.latent import Latent
+from tpusim.models.self_attention import SelfAttention
+from tpusim.models.transformer import MODEL_KEYS, Transformer
 from tpusim.models.zoo import dimensions, load, names, source
 
 __all__ = [
-    "Routing",
+    "MODEL_KEYS",
+    "ExpertRouting",
+    "Latent",
+    "MoE",
+    "SelfAttention",
     "Transformer",
     "dimensions",
     "from_hf",

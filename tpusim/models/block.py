@@ -5,12 +5,12 @@ from fractions import Fraction
 
 from tpusim.graph import COMPUTE, Attention, Einsum, Op, Pointwise, Tensor
 from tpusim.models import latent
-from tpusim.models.experts import SLOTS, Routed, combine, dispatch, router
+from tpusim.models.experts import SLOTS, RoutedTokens, combine, dispatch, router
 from tpusim.models.parts import RESIDUAL, ROTARY_FLOPS, TOKEN, norm, weight
 
 SOFTMAX_FLOPS = 10.0
 ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
-"""Vector operations an element, transcendental functions at eight each. Assumed: counted from the
+"""Vector operations per element, transcendental functions at eight each. Assumed: counted from the
 formulas (a norm squares, adds, scales twice and converts; a softmax subtracts, exponentiates,
 adds and divides); halving or doubling them moves the flagship's step by less than 1 %."""
 
@@ -21,20 +21,24 @@ _LINEARISATION = {
     "silu": ((("sigmoid", COMPUTE), ("sigmoid_slope", COMPUTE)), True),
 }  # fmt: skip
 """Arrays that reverse mode reads of an activation function besides its operand, with their dtypes,
-and whether it reads that: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
+and True if it reads the operand: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
 1 - tanh and (1 + tanh)/2) and `silu` in jax 0.10.2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """The structure of one layer; sizes belong to the graph.
+class LayerBlock:
+    """The structure of one layer; sizes belong to the graph. See `Transformer` for the rest.
 
-    name: what its tensors' names begin with. kv_head: the dimension of the K/V heads, `heads` where
-    each query head has its own; repeated: they are fewer, but more than one. post_norms and
-    qk_norm: see `Transformer`. fused: attention is one kernel. window: keys that a query sees, 0
-    for all. share: the part of whole scores that the model needs. softmax_dtype: of the scores,
-    where attention is no kernel. latent: attention is latent; low_rank_queries: its queries too.
-    routed: the MLP is one of experts.
+    name: prefix of its tensors' names.
+    kv_head: the dimension of the K/V heads; `heads` where each query head has its own.
+    repeated: the K/V heads are fewer than the query heads, but more than one.
+    fused: attention is one kernel.
+    window: keys that a query sees, 0 for all.
+    share: the fraction of whole scores that the model needs.
+    softmax_dtype: of the scores, where attention is not a kernel.
+    latent: attention is latent.
+    low_rank_queries: the queries of latent attention come from a latent too.
+    routed: the routing of its experts; None where the MLP is dense.
     """
 
     name: str
@@ -53,39 +57,41 @@ class Block:
     softmax_dtype: str
     latent: bool = False
     low_rank_queries: bool = False
-    routed: Routed | None = None
+    routed: RoutedTokens | None = None
 
 
-def block_ops(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
-    """One layer: attention and MLP, one after the other or side by side."""
+def block_ops(b: LayerBlock, x: Tensor, out: Tensor) -> tuple[Op, ...]:
+    """Return the operations of one layer: attention and MLP, serial or parallel."""
     attn_in, projected = Tensor(f"{b.name}/attn_norm", RESIDUAL), Tensor(f"{b.name}/out", RESIDUAL)
     after_attn, attended = _post_norm(b, "attn", projected)
     attention = (
-        norm(f"{b.name}/attn_norm", x, attn_in), *_attention(b, attn_in, projected), *after_attn
-    )  # fmt: skip
+        norm(f"{b.name}/attn_norm", x, attn_in),
+        *_attention(b, attn_in, projected),
+        *after_attn,
+    )
     if b.parallel:
-        feeding, fed = _feed(b, attn_in)
-        return (*attention, *feeding, _add(f"{b.name}/layer_out", (x, attended, *fed), out))
+        mlp, terms = _feed_forward(b, attn_in)
+        return (*attention, *mlp, _add(f"{b.name}/layer_out", (x, attended, *terms), out))
     mid, mlp_in = Tensor(f"{b.name}/mid", RESIDUAL), Tensor(f"{b.name}/mlp_norm", RESIDUAL)
-    feeding, fed = _feed(b, mlp_in)
+    mlp, terms = _feed_forward(b, mlp_in)
     return (
         *attention,
         _add(f"{b.name}/mid", (x, attended), mid),
         norm(f"{b.name}/mlp_norm", mid, mlp_in),
-        *feeding,
-        _add(f"{b.name}/layer_out", (mid, *fed), out),
+        *mlp,
+        _add(f"{b.name}/layer_out", (mid, *terms), out),
     )
 
 
-def _post_norm(b: Block, name: str, made: Tensor) -> tuple[tuple[Op, ...], Tensor]:
-    """The norm of what attention or MLP made, where there is one, and what is added up."""
+def _post_norm(b: LayerBlock, name: str, made: Tensor) -> tuple[tuple[Op, ...], Tensor]:
+    """Return the norm after attention or MLP, where there is one, and the tensor to add up."""
     if not b.post_norms:
         return (), made
     normed = Tensor(f"{b.name}/post_{name}_norm", RESIDUAL)
     return (norm(normed.name, made, normed),), normed
 
 
-def _attention(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
+def _attention(b: LayerBlock, x: Tensor, out: Tensor) -> tuple[Op, ...]:
     if b.latent:
         ops, q, k, v = latent.projections(b.name, x, b.low_rank_queries)
     else:
@@ -94,25 +100,26 @@ def _attention(b: Block, x: Tensor, out: Tensor) -> tuple[Op, ...]:
     core = (_flash if b.fused else _dot)(b, q, k, v, context)
     (attended,) = core[-1].outputs
     return (
-        *ops, *core,
+        *ops,
+        *core,
         Einsum(f"{b.name}/wo", attended, weight(b.name, "wo", *context.dims[2:], "embed"), out),
-    )  # fmt: skip
+    )
 
 
-def _projections(b: Block, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor, Tensor]:
-    """The operations that make queries, keys and values, ready for the kernel, and those three."""
+def _projections(b: LayerBlock, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor, Tensor]:
+    """Return the operations that make queries, keys and values for the kernel, and those three."""
     q = Tensor(f"{b.name}/q", (*TOKEN, "heads", "head_dim"))
     k, v = (Tensor(f"{b.name}/{name}", (*TOKEN, b.kv_head, "head_dim")) for name in "kv")
     projections = tuple(
         Einsum(f"{b.name}/w{t.short}", x, weight(b.name, f"w{t.short}", "embed", *t.dims[2:]), t)
         for t in (q, k, v)
-    )  # fmt: skip
+    )
     (q_ops, q), (k_ops, k) = _prepared(b, "q", q), _prepared(b, "k", k)
     return (*projections, *q_ops, *k_ops), q, k, v
 
 
-def _prepared(b: Block, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tensor]:
-    """Queries or keys normed head by head and turned by their position, as the model has it."""
+def _prepared(b: LayerBlock, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tensor]:
+    """Return queries or keys, normed per head and rotated by position if the model does so."""
     ops: list[Op] = []
     if b.qk_norm:
         given, t = t, Tensor(f"{b.name}/{name}_norm", t.dims)
@@ -124,12 +131,12 @@ def _prepared(b: Block, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tensor]:
 
 
 def _keys(t: Tensor) -> Tensor:
-    """The tensor with its sequence called `kv_seq`."""
+    """Return the tensor with its sequence named `kv_seq`."""
     return t.view(("batch", "kv_seq", *t.dims[2:]))
 
 
-def _flash(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
-    """A fused kernel; it wants heads before tokens, so its operands and its result are copied.
+def _flash(b: LayerBlock, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
+    """Return a fused kernel, which takes heads before tokens: operands and result are copied.
 
     Compiled programs spend 0.9 to 3.5 % of their cycles on these copies (MaxText on v5e, v5p and
     v6e, libtpu 0.0.11.1).
@@ -152,20 +159,28 @@ def _copy(name: str, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> Op:
     return Pointwise(name, given, made, 0.0, keeps="", alone=True)
 
 
-def _dot(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
-    """Attention as XLA runs it: scores, softmax and weighted sum through HBM, causal ones whole.
+def _dot(b: LayerBlock, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
+    """Return attention as XLA runs it: all scores, softmax and weighted sum through HBM.
+
+    Causal scores are computed whole.
 
     Where the softmax is in f32, so are the scores in HBM, but not their gradient; the backward pass
-    computes it from the scores again (plain models on v4 and v5e, libtpu 0.0.42.1).
+    recomputes the softmax from the scores (plain models on v4 and v5e, libtpu 0.0.42.1).
     """
     repeats: tuple[Op, ...] = ()
     if b.repeated:
         wide = tuple(Tensor(f"{t.name}_repeated", (*TOKEN, "heads", "head_dim")) for t in (k, v))
         repeats = tuple(
-            Pointwise(f"{b.name}/{t.short}_repeat", (t,), (w,), 1.0, keeps="",
-                      repeats=(("kv_heads", "heads"),))
+            Pointwise(
+                f"{b.name}/{t.short}_repeat",
+                (t,),
+                (w,),
+                1.0,
+                keeps="",
+                repeats=(("kv_heads", "heads"),),
+            )
             for t, w in zip((k, v), wide, strict=True)
-        )  # fmt: skip
+        )
         k, v = wide
     dims = ("batch", "heads", "seq", "kv_seq")
     in_f32 = b.softmax_dtype != COMPUTE
@@ -175,14 +190,21 @@ def _dot(b: Block, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op
     return (
         *repeats,
         Einsum(f"{b.name}/scores", q, _keys(k), scores, b.share),
-        Pointwise(f"{b.name}/softmax", (scores,), (probs,), SOFTMAX_FLOPS, over=("kv_seq",),
-                  keeps="inputs" if in_f32 else "outputs", tape=(exponentials,)),
+        Pointwise(
+            f"{b.name}/softmax",
+            (scores,),
+            (probs,),
+            SOFTMAX_FLOPS,
+            over=("kv_seq",),
+            keeps="inputs" if in_f32 else "outputs",
+            residuals=(exponentials,),
+        ),
         Einsum(f"{b.name}/context", probs, _keys(v), context, b.share),
-    )  # fmt: skip
+    )
 
 
-def _feed(b: Block, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
-    """The MLP or the experts of a layer, and the terms that they add to it."""
+def _feed_forward(b: LayerBlock, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
+    """Return the MLP or the experts of a layer, and the terms that they add to it."""
     out = Tensor(f"{b.name}/mlp_out", RESIDUAL)
     ops, terms = (
         ((*_mlp(b, x, out),), (out,)) if b.routed is None else _experts(b, b.routed, x, out)
@@ -192,19 +214,24 @@ def _feed(b: Block, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
     if len(terms) > 1:
         whole = Tensor(f"{b.name}/mlp_sum", RESIDUAL)
         ops, out = (*ops, _add(whole.name, terms, whole)), whole
-    after, fed = _post_norm(b, "mlp", out)
-    return (*ops, *after), (fed,)
+    after, term = _post_norm(b, "mlp", out)
+    return (*ops, *after), (term,)
 
 
 def _experts(
-    b: Block, r: Routed, x: Tensor, out: Tensor
+    b: LayerBlock, r: RoutedTokens, x: Tensor, out: Tensor
 ) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
-    """Experts, and the MLP of all tokens beside them where there is one."""
+    """Return the experts, and the MLP of all tokens beside them where there is one."""
     routing, (there, back) = router(b.name, r, x)
     sent, slots = dispatch(b.name, r, x, there)
     filled = Tensor(f"{b.name}/expert_out", slots.dims)
-    own = Mlp(prefix="expert_", tokens=SLOTS, outer=("expert",), share=r.share,
-              ragged=not r.routing.capacity_factor)  # fmt: skip
+    own = Mlp(
+        prefix="expert_",
+        tokens=SLOTS,
+        outer=("expert",),
+        share=r.share,
+        ragged=not r.routing.capacity_factor,
+    )
     ops = (*routing, sent, *_mlp(b, slots, filled, own), combine(b.name, r, filled, back, out))
     if not r.shared:
         return ops, (out,)
@@ -214,9 +241,12 @@ def _experts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
-    """Which MLP of a layer: what its names begin with, and its dimensions beside embed and width.
+    """An MLP of a layer.
 
-    outer: dimensions of which each has weights of its own. share, ragged: see `Einsum`.
+    prefix: prefix of its tensors' names.
+    tokens: dimensions of its tokens.
+    outer: dimensions that have weights of their own for each index.
+    share, ragged: see `Einsum`.
     """
 
     prefix: str = ""
@@ -226,8 +256,8 @@ class Mlp:
     ragged: bool = False
 
 
-def _mlp(b: Block, x: Tensor, out: Tensor, which: Mlp | None = None) -> tuple[Op, ...]:
-    m = which or Mlp()
+def _mlp(b: LayerBlock, x: Tensor, out: Tensor, mlp: Mlp | None = None) -> tuple[Op, ...]:
+    m = mlp or Mlp()
     start, width = f"{b.name}/{m.prefix}", f"{m.prefix}mlp"
     hidden_dims = (*m.tokens, width)
     names = ("mlp_in_0", "mlp_in_1") if b.gated else ("mlp_in",)
@@ -235,20 +265,25 @@ def _mlp(b: Block, x: Tensor, out: Tensor, which: Mlp | None = None) -> tuple[Op
     hidden = Tensor(f"{start}mlp_hidden", hidden_dims)
     weights = ("wi_0", "wi_1") if b.gated else ("wi",)
 
-    def product(name: str, given: Tensor, dims: tuple[str, str], made: Tensor) -> Einsum:
+    def matmul(name: str, given: Tensor, dims: tuple[str, str], made: Tensor) -> Einsum:
         own = weight(b.name, f"{m.prefix}{name}", *m.outer, *dims)
         return Einsum(own.name, given, own, made, m.share, ragged=m.ragged)
 
     return (
-        *(product(w, x, ("embed", width), t) for w, t in zip(weights, ins, strict=True)),
-        Pointwise(f"{start}{b.activation}", ins, (hidden,),
-                  ACTIVATION_FLOPS[b.activation] + len(ins) - 1, tape=_tape(b, ins, m.prefix)),
-        product("wo_mlp", hidden, (width, "embed"), out),
-    )  # fmt: skip
+        *(matmul(w, x, ("embed", width), t) for w, t in zip(weights, ins, strict=True)),
+        Pointwise(
+            f"{start}{b.activation}",
+            ins,
+            (hidden,),
+            ACTIVATION_FLOPS[b.activation] + len(ins) - 1,
+            residuals=_residuals(b, ins, m.prefix),
+        ),
+        matmul("wo_mlp", hidden, (width, "embed"), out),
+    )
 
 
-def _tape(b: Block, ins: tuple[Tensor, ...], prefix: str) -> tuple[Tensor, ...]:
-    """What the linearisation of the activation function reads, and of its product with a gate."""
+def _residuals(b: LayerBlock, ins: tuple[Tensor, ...], prefix: str) -> tuple[Tensor, ...]:
+    """Return the residuals of the activation function, and of its multiplication by a gate."""
     of, *gate = ins
     start = f"{b.name}/{prefix}{b.activation}"
     arrays, reads_operand = _LINEARISATION[b.activation]

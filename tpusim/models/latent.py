@@ -1,50 +1,100 @@
-"""Latent attention: queries, keys and values that are brought up from a narrow latent.
+"""Latent attention: queries, keys and values that are expanded from a narrow latent.
 
 DeepSeek-V2, arXiv:2405.04434, section 2.1, and DeepSeek-V3, arXiv:2412.19437, section 2.1.1. This
 is the form of training: the keys and values of all heads are expanded, and the kernel is that of
 any attention, with values of another width than queries and keys, as JAX's splash attention takes
-them. What only inference does, keeping the latent alone, has no part in a step.
+them. Keeping the latent alone, as inference does, has no part in a training step.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from tpusim.base.errors import ModelError
 from tpusim.graph import Einsum, Op, Pointwise, Tensor
+from tpusim.models.checks import check_types, check_values
 from tpusim.models.parts import NORM_FLOPS, ROTARY_FLOPS, TOKEN, norm, weight
+from tpusim.models.self_attention import SelfAttention
 
 HEAD = (*TOKEN, "heads", "head_dim")
 UP = (*TOKEN, "heads", "kv_up")
 VALUE = (*TOKEN, "heads", "v_head_dim")
 
 
-def latent_dims(
-    head_dim: int, q_rank: int, kv_rank: int, rope_dim: int, v_head_dim: int
-) -> dict[str, int]:
-    """The dimensions that latent attention adds to a graph; none where `kv_rank` is 0.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Latent attention; the model's `head_dim` is then the whole width of queries and keys.
 
-    `kv_down` is what the residual is brought down to, the latent and the part of the keys that is
-    rotated; `kv_up` what the latent is brought up to, for each head the other part of the keys and
-    the values.
+    q_rank: width of the latent of the queries; 0 where they are projected at once.
+    kv_rank: width of the latent of keys and values; 0 for attention without one.
+    rope_dim: the part of `head_dim` that is rotated.
+    v_head_dim: width of the values; 0 for `head_dim`.
     """
-    if not kv_rank:
-        return {}
-    queries = {"q_rank": q_rank} if q_rank else {}
-    return queries | {
-        "kv_rank": kv_rank, "rope_dim": rope_dim, "v_head_dim": v_head_dim,
-        "kv_down": kv_rank + rope_dim, "kv_up": head_dim - rope_dim + v_head_dim,
-    }  # fmt: skip
+
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    v_head_dim: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self, "latent.")
+        check_values(self, {}, "latent.")
+
+    def check(self, heads: int, kv_heads: int, head_dim: int, attention: SelfAttention) -> None:
+        """Raise ModelError for latent attention that cannot be, and for its keys without it."""
+        if fault := self._fault(heads, kv_heads, head_dim, attention):
+            raise ModelError(fault)
+
+    def _fault(self, heads: int, kv_heads: int, head_dim: int, attention: SelfAttention) -> str:
+        """Return the contradiction, and what to write instead; empty where there is none."""
+        if not self.kv_rank:
+            alone = [key for key in ("q_rank", "rope_dim", "v_head_dim") if getattr(self, key)]
+            said = "is for latent attention; give latent.kv_rank, or leave it out"
+            return f"latent.{alone[0]} {said}" if alone else ""
+        if not 0 < self.rope_dim < head_dim:
+            return (
+                f"latent.rope_dim is {self.rope_dim}, but it is the part of head_dim ({head_dim}) "
+                f"that latent attention rotates; write a number from 1 to {head_dim - 1}, or give "
+                "head_dim"
+            )
+        if kv_heads != heads:
+            return (
+                f"kv_heads is {kv_heads}, but with latent attention (latent.kv_rank) each of the "
+                f"{heads} heads has keys and values of its own; leave kv_heads out"
+            )
+        if attention.qk_norm or not attention.rotary:
+            key = "attention.qk_norm" if attention.qk_norm else "attention.rotary = false"
+            return f"{key} does not go with latent attention (latent.kv_rank); leave one out"
+        return ""
+
+    def dims(self, head_dim: int) -> dict[str, int]:
+        """Return the dimensions that latent attention adds to a graph; none where `kv_rank` is 0.
+
+        `kv_down` is the width to which the residual is projected, the latent and the rotated part
+        of the keys; `kv_up` is the width to which the latent is expanded for each head, the other
+        part of the keys and the values.
+        """
+        if not self.kv_rank:
+            return {}
+        queries = {"q_rank": self.q_rank} if self.q_rank else {}
+        return queries | {
+            "kv_rank": self.kv_rank,
+            "rope_dim": self.rope_dim,
+            "v_head_dim": self.v_head_dim,
+            "kv_down": self.kv_rank + self.rope_dim,
+            "kv_up": head_dim - self.rope_dim + self.v_head_dim,
+        }
 
 
 def projections(
     of: str, x: Tensor, low_rank_queries: bool
 ) -> tuple[tuple[Op, ...], Tensor, Tensor, Tensor]:
-    """The operations that make queries, keys and values, ready for the kernel, and those three."""
+    """Return the operations that make queries, keys and values, and those three, for the kernel."""
     queries, q = _queries(of, x, low_rank_queries)
     keys, k, v = _keys_and_values(of, x)
     return (*queries, *keys), q, k, v
 
 
 def _queries(of: str, x: Tensor, low_rank: bool) -> tuple[tuple[Op, ...], Tensor]:
-    """Queries of each head, a part of which is rotated: the whole passes through HBM for it."""
+    """Return the queries of each head; the rotation of a part passes all of them through HBM."""
     q, turned = Tensor(f"{of}/q", HEAD), Tensor(f"{of}/q_rotary", HEAD)
     rotary = Pointwise(turned.name, (q,), (turned,), ROTARY_FLOPS, keeps="", alone=True)
     if not low_rank:
@@ -60,7 +110,7 @@ def _queries(of: str, x: Tensor, low_rank: bool) -> tuple[tuple[Op, ...], Tensor
 
 
 def _keys_and_values(of: str, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor]:
-    """Keys and values of each head; the rotated part of the keys is one for all heads."""
+    """Return the keys and values of each head; all heads have one rotated part of the keys."""
     down, latent, rope = (
         Tensor(f"{of}/{name}", (*TOKEN, dim))
         for name, dim in (("kv_down", "kv_down"), ("kv_latent", "kv_rank"), ("k_rope", "rope_dim"))
@@ -77,10 +127,10 @@ def _keys_and_values(of: str, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor
 
 
 def _latent_and_rope(down: Tensor, latent: Tensor, rope: Tensor) -> Pointwise:
-    """The norm of the latent and the rotation of the rest, which compute side by side.
+    """Return the norm of the latent and the rotation of the rest, which compute side by side.
 
-    One group, so that the gradients of the two parts are put side by side again where they are
-    made, and not added up.
+    One group, so that the gradients of the two parts are concatenated where they are made, and not
+    added up.
     """
     normed = norm(latent.name, down.view(latent.dims), latent, "kv_rank")
     return replace(

@@ -1,29 +1,29 @@
-"""What the parts of a layer are made of: the dimensions of tokens, weights, and norms."""
+"""Parts that all layers share: the dimensions of tokens, weights and norms."""
 
-from tpusim.graph import COMPUTE, Pointwise, Role, Tensor
+from tpusim.graph import COMPUTE, Pointwise, Tensor, TensorRole
 
 NORM_FLOPS = 6.0
 ROTARY_FLOPS = 6.0
-"""Vector operations an element; see `block.ACTIVATION_FLOPS`."""
+"""Vector operations per element; see `block.ACTIVATION_FLOPS`."""
 
 TOKEN = ("batch", "seq")
 RESIDUAL = (*TOKEN, "embed")
 
 
 def weight(of: str, name: str, *dims: str) -> Tensor:
-    """A weight of the layer that is called `of`."""
-    return Tensor(f"{of}/{name}", dims, Role.PARAM, COMPUTE)
+    """Return a weight of the layer called `of`."""
+    return Tensor(f"{of}/{name}", dims, TensorRole.PARAM, COMPUTE)
 
 
 def norm(name: str, x: Tensor, out: Tensor, over: str = "embed") -> Pointwise:
-    """A normalisation over one dimension, with its scale.
+    """Return a normalisation over one dimension, with its scale.
 
     It computes in f32 (Zhang and Sennrich, arXiv:1910.07467, equation 4): its linearisation reads
     the operand in f32, and what is scaled, in the activations' dtype. Not counted: two numbers a
     token.
     """
-    scale = Tensor(f"{name}_scale", (over,), Role.PARAM)
+    scale = Tensor(f"{name}_scale", (over,), TensorRole.PARAM)
     wide = Tensor(f"{name}_operand", x.dims, dtype="f32")
     unscaled = Tensor(f"{name}_unscaled", x.dims)
-    tape = (wide, unscaled, scale)
-    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,), tape=tape)
+    residuals = (wide, unscaled, scale)
+    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,), residuals=residuals)

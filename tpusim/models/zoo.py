@@ -6,12 +6,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tpusim.errors import ModelError, nearest
+from tpusim.base.errors import ModelError, nearest
 from tpusim.models.transformer import Transformer
 
 
 def load(name: str) -> Transformer:
-    """The model of the zoo with this name; `ModelError` with the nearest names if there is none.
+    """Return the model of this name; raise ModelError with the nearest names if there is none.
 
     >>> load("bert-480b").parameter_count
     481806958592
@@ -20,17 +20,17 @@ def load(name: str) -> Transformer:
 
 
 def dimensions(name: str) -> dict[str, Any]:
-    """The dimensions of a model as its source gives them; the rest follows from them."""
+    """Return the dimensions of a model as its source gives them; the rest follows from them."""
     return {key: value for key, value in _entry(name).items() if key != "source"}
 
 
 def names() -> tuple[str, ...]:
-    """The names that `load` knows, in the order of the file."""
+    """Return the names that `load` knows, in the order of the file."""
     return tuple(_entries())
 
 
 def source(name: str) -> str:
-    """Where the dimensions of a model are from: paper and table, or repository and file."""
+    """Return the source of a model's dimensions: paper and table, or repository and file."""
     return str(_entry(name)["source"])
 
 

@@ -4,43 +4,58 @@ Geometry alone: bytes by byte of a tensor, hops and messages; no bandwidth and n
 """
 
 from tpusim.network.algorithm import (
-    CHOICES,
+    ALGORITHMS,
     FLAT,
     Algorithm,
-    algorithm,
+    CollectiveAlgorithm,
+    algorithms_for,
     default_algorithm,
-    dimension_sizes,
     is_flat,
+    register_algorithm,
+    resolve_algorithm,
 )
-from tpusim.network.groups import on_torus
-from tpusim.network.listed import Spread, listed_loads, listed_messages, spread
-from tpusim.network.messages import Message, Moves
+from tpusim.network.chains import Chain, ChainMove, dimension_chain, one_chain
+from tpusim.network.groups import dimension_sizes, groups, on_torus
+from tpusim.network.listed_groups import ListedLoads, listed_loads, listed_messages, listed_pattern
+from tpusim.network.messages import CollectiveMoves, Message, messages
+from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import Pattern, link_loads_of, paths_seconds, pattern
-from tpusim.network.shift import chain_places, shift, shift_loads
-from tpusim.network.steps import messages, moves
+from tpusim.network.schedule import SchedulePhase, ScheduleStage
+from tpusim.network.stage_shift import chain_positions, shift_loads, shift_pattern
 
 __all__ = [
-    "CHOICES",
+    "ALGORITHMS",
     "FLAT",
     "Algorithm",
+    "Chain",
+    "ChainMove",
+    "CollectiveAlgorithm",
+    "CollectiveMoves",
+    "ListedLoads",
+    "Loads",
     "Message",
-    "Moves",
     "Pattern",
-    "Spread",
-    "algorithm",
-    "chain_places",
+    "SchedulePhase",
+    "ScheduleStage",
+    "algorithms_for",
+    "chain_positions",
     "default_algorithm",
+    "dimension_chain",
     "dimension_sizes",
+    "groups",
     "is_flat",
     "link_loads_of",
+    "link_shape",
     "listed_loads",
     "listed_messages",
+    "listed_pattern",
     "messages",
-    "moves",
     "on_torus",
+    "one_chain",
     "paths_seconds",
     "pattern",
-    "shift",
+    "register_algorithm",
+    "resolve_algorithm",
     "shift_loads",
-    "spread",
+    "shift_pattern",
 ]

@@ -1,4 +1,4 @@
-"""Which chips a group of devices has: coordinates, from the spans of its axes."""
+"""Groups of devices as coordinates of chips, from the spans of their axes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,22 +9,30 @@ from numpy.typing import NDArray
 
 from tpusim.hardware import DIE, Span, Topology
 
-Part = tuple[tuple[Span, ...], Topology, tuple[int, ...]]
+CoveredPart = tuple[tuple[Span, ...], Topology, tuple[int, ...]]
 
 Chips = NDArray[np.intp]
 """Coordinates of chips; the last index is the dimension."""
 
 
 def on_torus(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """The spans that lie on the torus: those longer than one, without the die."""
+    """Return the spans on the torus: those longer than one, without the die."""
     return tuple(span for span in spans if span.dim != DIE and span.size > 1)
 
 
-def groups(spans: Sequence[Span], topology: Topology) -> Chips:
-    """All groups of one axis or several side by side, [group, member, dimension].
+def dimension_sizes(spans: Sequence[Span]) -> dict[int, int]:
+    """Return the chips of a group along each dimension of the torus that it covers."""
+    sizes: dict[int, int] = {}
+    for span in on_torus(spans):
+        sizes[span.dim] = sizes.get(span.dim, 1) * span.size
+    return dict(sorted(sizes.items()))
 
-    Members are in the order of the mesh, the first span outermost. Along a dimension, a place is a
-    number of mixed radix, and a span is one of its digits: a group's members differ in the digits
+
+def groups(spans: Sequence[Span], topology: Topology) -> Chips:
+    """Return all groups of one axis or several side by side, [group, member, dimension].
+
+    Members are in the order of the mesh, the first span outermost. Along a dimension, a position is
+    a number of mixed radix, and a span is one of its digits: a group's members differ in the digits
     of its own spans, and the groups in all others.
     """
     steps = [np.eye(len(topology.dims), dtype=np.intp)[span.dim] * span.stride for span in spans]
@@ -37,16 +45,16 @@ def groups(spans: Sequence[Span], topology: Topology) -> Chips:
 
 
 def _origins(dim: int, length: int, spans: Sequence[Span]) -> list[int]:
-    """The places along a dimension at which a group can start."""
+    """Return the positions along a dimension at which a group can start."""
     own = [span for span in spans if span.dim == dim]
     return [p for p in range(length) if all(p // s.stride % s.size == 0 for s in own)]
 
 
-def covered(spans: Sequence[Span], topology: Topology) -> Part:
-    """The spans and the torus of the dimensions alone that they lie on, and which those are.
+def covered_part(spans: Sequence[Span], topology: Topology) -> CoveredPart:
+    """Return the spans, the torus of only the dimensions that they are on, and these dimensions.
 
-    On all other dimensions a group and what it does repeat from place to place. A twisted torus
-    stays whole, because its wraps lead from one dimension into others.
+    Along all other dimensions a group and its messages repeat. A twisted torus stays whole, because
+    its wraps lead from one dimension into others.
     """
     spans = on_torus(spans)
     dims = tuple(sorted({span.dim for span in spans}))

@@ -17,26 +17,26 @@ from tpusim.hardware import Topology
 from tpusim.network.groups import Chips
 
 Loads = NDArray[np.float64]
-"""What each link carries, [dimension, direction, *coordinates]."""
+"""The load of each link, [dimension, direction, *coordinates]."""
 
-Way = tuple[int, ...]
+Moves = tuple[int, ...]
 """Links to cross along each dimension, signed."""
 
 
 def link_shape(topology: Topology) -> tuple[int, ...]:
-    """The shape of an array with an entry a link."""
+    """Return the shape of an array with one entry per link."""
     return (len(topology.dims), 2, *topology.dims)
 
 
 def shortest_moves(starts: Chips, ends: Chips, topology: Topology, prefer: int = 1) -> Chips:
-    """Links to cross along each dimension, signed, on a shortest way from each start to its end.
+    """Return the links to cross along each dimension, signed, on a shortest path.
 
-    prefer: the direction, 1 or -1, along a dimension whose ends are as near both ways round.
+    prefer: the direction, 1 or -1, along a dimension if both directions are equally short.
     """
     if topology.twisted:
         offsets = (ends - starts).reshape(-1, len(topology.dims)).tolist()
-        ways = [_straightest(tuple(offset), topology, prefer) for offset in offsets]
-        return np.array(ways, dtype=np.intp).reshape(starts.shape)
+        routes = [_straightest_route(tuple(offset), topology, prefer) for offset in offsets]
+        return np.array(routes, dtype=np.intp).reshape(starts.shape)
     moves = ends - starts
     for dim, (length, wraps) in enumerate(zip(topology.dims, topology.wrap, strict=True)):
         if wraps:
@@ -45,31 +45,31 @@ def shortest_moves(starts: Chips, ends: Chips, topology: Topology, prefer: int =
     return moves
 
 
-def _straightest(offset: Way, topology: Topology, prefer: int) -> Way:
-    """The shortest way that goes least along dimensions in which the two ends do not differ."""
+def _straightest_route(offset: Moves, topology: Topology, prefer: int) -> Moves:
+    """Return the shortest route with the fewest links along dimensions in which the ends agree."""
 
-    def beside(way: Way) -> int:
-        return sum(abs(links) for links, apart in zip(way, offset, strict=True) if not apart)
+    def beside(route: Moves) -> int:
+        return sum(abs(links) for links, apart in zip(route, offset, strict=True) if not apart)
 
-    ways = sorted(minimal_ways(offset, topology), reverse=prefer > 0)
-    return min(ways, key=beside)
+    routes = sorted(shortest_routes(offset, topology), reverse=prefer > 0)
+    return min(routes, key=beside)
 
 
 @lru_cache(maxsize=8192)
-def minimal_ways(offset: Way, topology: Topology) -> tuple[Way, ...]:
-    """Every shortest way to the chip `offset` away, in order.
+def shortest_routes(offset: Moves, topology: Topology) -> tuple[Moves, ...]:
+    """Return every shortest route to the chip `offset` away, in order.
 
-    Ways to one chip differ by rounds: going once round a dimension leads back or, on a twisted
+    Routes to one chip differ by rounds: going once round a dimension leads back or, on a twisted
     torus, to where its twist shifts.
     """
-    ways = np.array(offset, dtype=np.intp) + _rounds(topology)
-    links = np.abs(ways).sum(axis=1)
-    return tuple(sorted({tuple(way) for way in ways[links == links.min()].tolist()}))
+    routes = np.array(offset, dtype=np.intp) + _rounds(topology)
+    links = np.abs(routes).sum(axis=1)
+    return tuple(sorted({tuple(route) for route in routes[links == links.min()].tolist()}))
 
 
 @lru_cache(maxsize=64)
 def _rounds(topology: Topology) -> Chips:
-    """The moves that lead back to where they start, up to two rounds of each dimension."""
+    """Return the moves that lead back to where they start, up to two rounds of each dimension."""
     turns = [range(-2, 3) if wraps else (0,) for wraps in topology.wrap]
     once = np.diag(topology.dims) - np.array([topology.twist(d) for d in range(len(turns))])
     return np.asarray(np.array(list(product(*turns)), dtype=np.intp) @ once)
@@ -88,20 +88,23 @@ def walk(
             left = sign * moves[:, dim]
             for crossed in range(int(left.max(initial=0))):
                 who = np.flatnonzero(left > crossed)
-                yield who, _number(at[who], dim, side, topology)
+                yield who, _link_number(at[who], dim, side, topology)
                 at[who] = topology.step(at[who], dim, sign)
 
 
-def _number(at: Chips, dim: int, side: int, topology: Topology) -> NDArray[np.intp]:
+def _link_number(at: Chips, dim: int, side: int, topology: Topology) -> NDArray[np.intp]:
     places = np.ravel_multi_index(tuple(at.T), topology.dims)
     return np.asarray((2 * dim + side) * topology.chips + places, dtype=np.intp)
 
 
 def link_loads(
-    starts: Chips, moves: Chips, weights: NDArray[np.floating[Any]], topology: Topology,
+    starts: Chips,
+    moves: Chips,
+    weights: NDArray[np.floating[Any]],
+    topology: Topology,
     order: Sequence[int],
-) -> Loads:  # fmt: skip
-    """The sum over walkers of their weights on each link that they cross."""
+) -> Loads:
+    """Return the sum over walkers of their weights on each link that they cross."""
     total = np.zeros(2 * len(topology.dims) * topology.chips)
     for who, links in walk(starts, moves, topology, order):
         total += np.bincount(links, weights[who], len(total))
@@ -109,13 +112,16 @@ def link_loads(
 
 
 def run_loads(
-    starts: Chips, moves: Chips, weights: NDArray[np.floating[Any]], topology: Topology,
+    starts: Chips,
+    moves: Chips,
+    weights: NDArray[np.floating[Any]],
+    topology: Topology,
     order: Sequence[int],
-) -> Loads:  # fmt: skip
-    """`link_loads` for very many walkers on a torus without a twist: in time that hops do not add.
+) -> Loads:
+    """Return `link_loads` of very many walkers on a torus without a twist, whatever their hops.
 
-    Along a dimension a walker crosses a run of links; only the two ends of each run are written
-    down, and summed up along the line.
+    Along a dimension a walker crosses a run of links; only the two ends of each run are noted, and
+    summed up along the line.
     """
     total = np.zeros(link_shape(topology))
     at = starts.copy()
@@ -142,7 +148,7 @@ def run_loads(
 def link_paths(
     starts: Chips, moves: Chips, topology: Topology, order: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """The numbers of the links that each walker crosses, in order."""
+    """Return the numbers of the links that each walker crosses, in order."""
     paths: list[list[int]] = [[] for _ in starts]
     for who, links in walk(starts, moves, topology, order):
         for walker, link in zip(who.tolist(), links.tolist(), strict=True):

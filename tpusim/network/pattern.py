@@ -1,4 +1,4 @@
-"""What a collective puts on the torus, in numbers: bytes a link class, hops, and words."""
+"""The loads of a collective on the torus: bytes per link class, hops, and words."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,15 +7,13 @@ from functools import lru_cache, reduce
 
 import numpy as np
 
-from tpusim.hardware import Span, Topology
-from tpusim.hardware.topology import DIMENSION_NAMES
-from tpusim.network.algorithm import Algorithm, dimension_sizes
-from tpusim.network.exchange import exchange_loads, waits
-from tpusim.network.groups import covered
+from tpusim.hardware import DIMENSION_NAMES, Span, Topology
+from tpusim.network.algorithm import ALGORITHMS, schedule
+from tpusim.network.all_to_all import exchange_loads, exchange_paths
+from tpusim.network.groups import covered_part, dimension_sizes
 from tpusim.network.paths import Loads, link_shape
-from tpusim.network.schedule import Phase, schedule
-from tpusim.program import CollectiveKind, Number
-from tpusim.program.numeric import largest, power_sum
+from tpusim.network.schedule import SchedulePhase
+from tpusim.program import CollectiveKind, Number, largest, power_sum
 
 Paths = tuple[tuple[float, int], ...]
 """Bytes, by byte of the tensor, and hops."""
@@ -25,9 +23,10 @@ Paths = tuple[tuple[float, int], ...]
 class Pattern:
     """A collective among the chips that its spans cover, by byte of its tensor on a device.
 
-    links: for each link class (`ici:x+`) in use, the bytes on its busiest link. paths: ways through
-    the collective, each with the bytes that pass one after another and the hops that their latency
-    adds. power: of the power sum that joins them; infinite where the longest alone decides.
+    links: the bytes on the busiest link of each link class in use (`ici:x+`).
+    paths: paths through the collective, each with the bytes that pass one after another and the
+        hops that their latency adds.
+    power: of the power sum that joins the paths; infinite if the longest alone decides.
     text: the algorithm, in words.
     """
 
@@ -37,7 +36,7 @@ class Pattern:
     power: float = math.inf
 
     def seconds(self, nbytes: Number, rate: float, hop_s: float) -> Number:
-        """Seconds alone on links of `rate` B/s, `hop_s` seconds a hop; without the launch."""
+        """Return the seconds alone on links of `rate` B/s, at `hop_s` a hop, without the launch."""
         return paths_seconds(self.paths, self.power, nbytes, rate, hop_s)
 
     @property
@@ -47,9 +46,9 @@ class Pattern:
 
 
 def paths_seconds(paths: Paths, power: float, nbytes: Number, rate: float, hop_s: float) -> Number:
-    """Seconds until the last of all paths is done: the longest, or the power sum of the two.
+    """Return the seconds until all paths are done: of the longest, or the power sum of the two.
 
-    The power sum is scaled such that many bytes take what the first path, the busiest link, takes.
+    The power sum is scaled so that many bytes take as long as the first path, the busiest link.
     """
     times = [nbytes * share / rate + hops * hop_s for share, hops in paths]
     if math.isinf(power):
@@ -61,24 +60,23 @@ def paths_seconds(paths: Paths, power: float, nbytes: Number, rate: float, hop_s
 
 
 def pattern(
-    kind: CollectiveKind, how: Algorithm, spans: tuple[Span, ...], topology: Topology
+    kind: CollectiveKind, algorithm: str, spans: tuple[Span, ...], topology: Topology
 ) -> Pattern:
-    """The pattern of a collective that is carried out by the algorithm `how`.
+    """Return the pattern of a collective that is carried out by the named algorithm.
 
     Chunks of a chain wait for each other, so their latencies and bytes add up, phase by phase. The
-    messages of an all-to-all do not wait: see `exchange.waits`.
+    messages of an all-to-all do not wait: see `exchange_paths`.
     """
-    inner, part, dims = covered(spans, topology)
-    found = _pattern(kind, how, inner, part)
-    links = tuple((f"ici:{DIMENSION_NAMES[dims[dim]]}{side}", load)
-                  for (dim, side), load in found.loads)  # fmt: skip
+    inner, part, dims = covered_part(spans, topology)
+    found = _pattern(kind, algorithm, inner, part)
+    links = tuple((link_class(dims[dim], side), load) for (dim, side), load in found.loads)
     names = ",".join(DIMENSION_NAMES[dim] for dim in dimension_sizes(spans))
     return Pattern(links, found.paths, found.text.format(names), found.power)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A pattern whose dimensions are numbers, for all tori on which it comes up."""
+class RelativePattern:
+    """A pattern whose dimensions are numbers, for all tori on which it occurs."""
 
     loads: tuple[tuple[tuple[int, str], float], ...]
     paths: Paths
@@ -88,37 +86,40 @@ class Found:
 
 @lru_cache(maxsize=4096)
 def _pattern(
-    kind: CollectiveKind, how: Algorithm, spans: tuple[Span, ...], topology: Topology
-) -> Found:
-    if how is Algorithm.PAIRS:
+    kind: CollectiveKind, algorithm: str, spans: tuple[Span, ...], topology: Topology
+) -> RelativePattern:
+    method = ALGORITHMS[algorithm]
+    if method.phases is None:
         chips = math.prod(span.size for span in spans)
         text = f"every pair of {chips} through {{}} by shortest ways"
-        paths, power = waits(spans, topology)
-        return Found(busiest(exchange_loads(spans, topology)), tuple(paths), text, power)
-    return of_phases(how, schedule(kind, how, spans, topology))
+        paths, power = exchange_paths(spans, topology)
+        loads = busiest_links(exchange_loads(spans, topology))
+        return RelativePattern(loads, tuple(paths), text, power)
+    phases = schedule(kind, algorithm, spans, topology)
+    return phases_pattern(phases, method.describe(phases))
 
 
-def of_phases(how: Algorithm, phases: Sequence[Phase]) -> Found:
-    """What phases put on the torus; the names of the dimensions are to be filled in."""
-    return Found(busiest(loads_of(phases)), _paths(phases), _words(how, phases))
+def phases_pattern(phases: Sequence[SchedulePhase], text: str) -> RelativePattern:
+    """Return the pattern of phases; the names of the dimensions are to be filled in."""
+    return RelativePattern(busiest_links(phases_loads(phases)), _phases_paths(phases), text)
 
 
-def loads_of(phases: Sequence[Phase]) -> Loads:
-    """Bytes on each link in all phases together, by byte of the tensor."""
+def phases_loads(phases: Sequence[SchedulePhase]) -> Loads:
+    """Return the bytes on each link in all phases together, by byte of the tensor."""
     return np.asarray(np.sum([stage.loads() for phase in phases for stage in phase], axis=0))
 
 
-def _paths(phases: Sequence[Phase]) -> Paths:
-    """The paths through all phases: any path of any stage of each."""
+def _phases_paths(phases: Sequence[SchedulePhase]) -> Paths:
+    """Return the paths through all phases: any path of any stage of each."""
     found: Paths = ((0.0, 0),)
     for phase in phases:
         steps = {step for stage in phase for step in stage.paths}
-        found = _longest({(a + b, x + y) for a, x in found for b, y in steps})
+        found = _longest_paths({(a + b, x + y) for a, x in found for b, y in steps})
     return found
 
 
-def _longest(paths: Iterable[tuple[float, int]]) -> Paths:
-    """The paths without those that have fewer bytes and no more hops than another."""
+def _longest_paths(paths: Iterable[tuple[float, int]]) -> Paths:
+    """Return the paths without those that have fewer bytes and no more hops than another."""
     kept: list[tuple[float, int]] = []
     for nbytes, hops in sorted(paths, reverse=True):
         if not kept or hops > kept[-1][1]:
@@ -127,12 +128,17 @@ def _longest(paths: Iterable[tuple[float, int]]) -> Paths:
 
 
 def link_loads_of(
-    kind: CollectiveKind, how: Algorithm, spans: Sequence[Span], topology: Topology
+    kind: CollectiveKind, algorithm: str, spans: Sequence[Span], topology: Topology
 ) -> Loads:
-    """Bytes on every single link, by byte of the tensor, [dimension, direction, *coordinates]."""
-    inner, part, dims = covered(spans, topology)
-    pairs = how is Algorithm.PAIRS
-    loads = exchange_loads(inner, part) if pairs else loads_of(schedule(kind, how, inner, part))
+    """Return the load of every link per byte of tensor, [dimension, direction, *coordinates]."""
+    inner, part, dims = covered_part(spans, topology)
+    if ALGORITHMS[algorithm].phases is None:
+        return on_all_links(exchange_loads(inner, part), dims, topology)
+    return on_all_links(phases_loads(schedule(kind, algorithm, inner, part)), dims, topology)
+
+
+def on_all_links(loads: Loads, dims: Sequence[int], topology: Topology) -> Loads:
+    """Return loads on some dimensions of a torus as those of all its links."""
     whole = np.zeros(link_shape(topology))
     shape = [length if dim in dims else 1 for dim, length in enumerate(topology.dims)]
     for at, dim in enumerate(dims):
@@ -140,8 +146,13 @@ def link_loads_of(
     return whole
 
 
-def busiest(loads: Loads) -> tuple[tuple[tuple[int, str], float], ...]:
-    """The busiest link of each dimension and direction, those without a load left out."""
+def link_class(dim: int, side: str) -> str:
+    """Return the name of the links of a dimension and direction, such as `ici:x+`."""
+    return f"ici:{DIMENSION_NAMES[dim]}{side}"
+
+
+def busiest_links(loads: Loads) -> tuple[tuple[tuple[int, str], float], ...]:
+    """Return the load of the busiest link of each dimension and direction that has any load."""
     most = loads.reshape(*loads.shape[:2], -1).max(axis=2)
     return tuple(
         ((dim, "+-"[side]), float(most[dim, side]))
@@ -149,16 +160,3 @@ def busiest(loads: Loads) -> tuple[tuple[tuple[int, str], float], ...]:
         for side in (0, 1)
         if most[dim, side] > 0
     )
-
-
-def _words(how: Algorithm, phases: Sequence[Phase]) -> str:
-    """The algorithm in words; the names of the dimensions are to be filled in."""
-    chain, colours = phases[0][0].chain, len(phases[0])
-    shape = "ring" if chain.closed else "line"
-    if how is Algorithm.ND and colours > 1:
-        return f"all of {{}} at once, {colours} colours"
-    if how in (Algorithm.NEIGHBOURS, Algorithm.HALO):
-        return f"neighbours on a {shape} of {chain.length} through {{}}"
-    if how is Algorithm.ONWARD:
-        return f"onward on a {shape} of {chain.length} through {{}}"
-    return f"one {shape} of {chain.length} through {{}}"

@@ -1,38 +1,54 @@
-"""From a graph and a plan to the program of one device: a small GSPMD.
+"""GSPMD: from a graph and a plan to a partitioned graph, whose sizes are still symbols."""
 
-`structure` decides what is sharded and communicated, from the rules alone; `lower` puts in the
-sizes, and how the compiler carries it out on the torus.
-"""
-
-from tpusim.partition.circular import Pieces, check_circular, circular_program
-from tpusim.partition.copies import kernel_copies
-from tpusim.partition.keys.pipeline import CIRCULAR
-from tpusim.partition.lower import lower
-from tpusim.partition.pipeline import schedule_of, stage_programs
-from tpusim.partition.plan import Plan, check_together
-from tpusim.partition.sizes import Sizes
-from tpusim.partition.stages import edge_plan, part_bounds, stage_plan
-from tpusim.partition.structure import part_structures, structure
-from tpusim.partition.template import Template
-from tpusim.partition.tiles import loss_parts
+from tpusim.partition.body_builder import HEADS, TOKENS
+from tpusim.partition.context import exchanged_by, sends_keys_round
+from tpusim.partition.epilogues import unfused
+from tpusim.partition.expert_load import buffers_of, loads
+from tpusim.partition.graph_choices import kernel_copies, loss_parts
+from tpusim.partition.gspmd import partition_graph, partition_parts
+from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
+from tpusim.partition.partitioned_graph import (
+    Buffer,
+    CollectiveNode,
+    ComputeNode,
+    LoopNode,
+    Node,
+    PartitionedGraph,
+    Purpose,
+    StoredWeight,
+    body_nodes,
+)
+from tpusim.partition.rules import idle_rules, resolve_rules
+from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 
 __all__ = [
-    "CIRCULAR",
-    "Pieces",
-    "Plan",
+    "DTYPE_BYTES",
+    "HEADS",
+    "TOKENS",
+    "Buffer",
+    "CollectiveNode",
+    "ComputeNode",
+    "Layout",
+    "LocalShape",
+    "LoopNode",
+    "Node",
+    "PartitionedGraph",
+    "Purpose",
     "Sizes",
-    "Template",
-    "check_circular",
-    "check_together",
-    "circular_program",
-    "edge_plan",
+    "StoredWeight",
+    "across_slices",
+    "body_nodes",
+    "buffers_of",
+    "exchanged_by",
+    "idle_rules",
+    "is_across",
     "kernel_copies",
+    "loads",
     "loss_parts",
-    "lower",
-    "part_bounds",
-    "part_structures",
-    "schedule_of",
-    "stage_plan",
-    "stage_programs",
-    "structure",
+    "partition_graph",
+    "partition_parts",
+    "resolve_rules",
+    "sends_keys_round",
+    "unfused",
+    "within_slice",
 ]

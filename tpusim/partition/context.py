@@ -1,62 +1,60 @@
-"""Sequences sharded over context axes: how attention kernels come to see all keys and values.
+"""Sequences sharded over context axes: how attention kernels get all keys and values.
 
-Three ways, and one for each axis where there are several (USP, arXiv:2405.07719):
+Three exchanges, one for each axis where there are several (USP, arXiv:2405.07719):
 
 gather: each device gathers the keys and values, as MaxText does.
-ring: they travel from device to device while the kernel works on those that are there (ring
+ring: they go from device to device while the kernel works on those that are there (ring
     attention, Liu et al., arXiv:2310.01889).
 all-to-all: the kernel's tensors are sharded by heads instead of by tokens (Ulysses, Jacobs et al.,
     arXiv:2309.14509), so the exchanges follow from layouts alone. K/V heads that are too few for
-    their axes are repeated first, or, where there is one a device, gathered.
+    their axes are repeated first, or, where there is one per device, gathered.
 """
 
 from collections.abc import Mapping
 from math import prod
 from typing import TypeGuard
 
-from tpusim.errors import PlanError, nearest
+from tpusim.base.errors import PlanError, nearest
+from tpusim.base.phase import Phase
 from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, walk
-from tpusim.partition.keys.context import ALL_TO_ALL, GATHER, RING
-from tpusim.partition.layout import Axes
-from tpusim.partition.plan import Plan
-from tpusim.phase import Phase
+from tpusim.plan import ALL_TO_ALL, GATHER, RING, Axes, Context, Plan
 
 CONTEXT = "context"
 """The axis that shards sequences where no other is named."""
 
 
-def named_axes(plan: Plan) -> Axes:
-    """The axes that the plan names for its sequences, those of all-to-alls last; or `context`."""
-    ways = plan.context_exchange
-    if isinstance(ways, str):
+def named_axes(context: Context, mesh: Mapping[str, int]) -> Axes:
+    """Return the axes that the plan names for sequences, all-to-alls last; or `context`."""
+    exchanges = context.exchange
+    if isinstance(exchanges, str):
         return (CONTEXT,)
-    for axis in ways:
-        if axis not in plan.mesh:
+    for axis in exchanges:
+        if axis not in mesh:
             raise PlanError(
                 f"plan.context_exchange names {axis!r}, which is no axis of the mesh: "
-                f"{nearest(axis, plan.mesh)}"
+                f"{nearest(axis, mesh)}"
             )
-    return tuple(sorted(ways, key=lambda axis: ways[axis] == ALL_TO_ALL))
+    return tuple(sorted(exchanges, key=lambda axis: exchanges[axis] == ALL_TO_ALL))
 
 
-def way_of(plan: Plan, axis: str) -> str:
-    """How keys and values cross an axis."""
-    ways = plan.context_exchange
-    return ways if isinstance(ways, str) else ways.get(axis, GATHER)
+def exchange_over(context: Context, axis: str) -> str:
+    """Return the exchange by which keys and values cross an axis."""
+    exchanges = context.exchange
+    return exchanges if isinstance(exchanges, str) else exchanges.get(axis, GATHER)
 
 
-def exchanged_by(plan: Plan, axes: Axes, way: str) -> Axes:
-    """Those of `axes` over which keys and values cross in this way."""
-    return tuple(axis for axis in axes if way_of(plan, axis) == way)
+def exchanged_by(context: Context, axes: Axes, exchange: str) -> Axes:
+    """Return the axes over which keys and values cross by this exchange."""
+    return tuple(axis for axis in axes if exchange_over(context, axis) == exchange)
 
 
-def rings_over(plan: Plan, axes: Axes) -> bool:
-    """Whether keys and values that are gathered over `axes` travel round them."""
-    return all(way_of(plan, axis) == RING for axis in axes)
+def sends_keys_round(context: Context, axes: Axes) -> bool:
+    """Return True if keys and values that are gathered over `axes` go round a ring instead."""
+    return all(exchange_over(context, axis) == RING for axis in axes)
 
 
 def kernel_tensors(graph: Graph) -> frozenset[str]:
-    """The tensors that attention kernels read and make, by name."""
+    """Return the names of the tensors that attention kernels read and write."""
     kernels = (op for op, _ in walk(graph.ops) if _is_forward_kernel(op))
     return frozenset(t.name for op in kernels for t in (*op.inputs, *op.outputs))
 
@@ -66,29 +64,29 @@ def _is_forward_kernel(op: Op) -> TypeGuard[Attention]:
 
 
 def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[str, Axes]:
-    """The rules of the tensors of kernels: what an all-to-all moves from tokens to heads.
+    """Return the rules of the kernels' tensors, whose axes move from tokens to heads.
 
-    Raises PlanError where no kernel can be so divided.
+    Raise PlanError if no kernel can be divided so.
     """
     sharding = table["act_seq"]
-    ways = {way_of(plan, axis): axis for axis in sharding}
+    exchanges = {exchange_over(plan.context, axis): axis for axis in sharding}
     kernels = [op for op, _ in walk(graph.ops) if _is_forward_kernel(op)]
-    moved = exchanged_by(plan, sharding, ALL_TO_ALL)
+    moved = exchanged_by(plan.context, sharding, ALL_TO_ALL)
     if any(op.causal for op in kernels):
         _check_balance(plan, tuple(axis for axis in sharding if axis not in moved))
-    if not ways.keys() & {RING, ALL_TO_ALL}:
+    if not exchanges.keys() & {RING, ALL_TO_ALL}:
         return {}
     if not kernels:
         raise PlanError(
-            f'plan.context_exchange is "{next(way for way in ways if way != GATHER)}", which takes '
+            f'plan.context_exchange is "{next(e for e in exchanges if e != GATHER)}", which takes '
             'the keys to an attention kernel, but the model has none; write attention = "flash", '
             'or context_exchange = "gather"'
         )
-    if {RING, GATHER} <= ways.keys():
+    if {RING, GATHER} <= exchanges.keys():
         raise PlanError(
-            f"plan.context_exchange has a ring over {ways[RING]!r} and a gather over "
-            f"{ways[GATHER]!r}; one kernel takes its keys in one of these ways: write the same for "
-            "both, or an all-to-all for one"
+            f"plan.context_exchange has a ring over {exchanges[RING]!r} and a gather over "
+            f"{exchanges[GATHER]!r}; one kernel takes its keys by one of these methods: write the "
+            "same for both, or an all-to-all for one"
         )
     if not moved:
         return {}
@@ -102,18 +100,18 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
 def few_heads(
     plan: Plan, graph: Graph, table: Mapping[str, Axes]
 ) -> list[tuple[str, int, str, int]]:
-    """(dimension, its size, axis, its size) where K/V heads are too few for an exchange."""
+    """Return (dimension, size, axis, size) where K/V heads are too few for an exchange."""
     dims = {op.key.dims[2] for op, _ in walk(graph.ops) if _is_forward_kernel(op)}
     if dims.isdisjoint((NARROW, COPIES)):
         return []
     kept = table[f"kernel_{NARROW}"] if NARROW in dims else table[f"act_{NARROW}"]
-    moved = exchanged_by(plan, table["act_seq"], ALL_TO_ALL)
+    moved = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
     size = graph.sizes[NARROW]
     return [(NARROW, size, axis, plan.mesh[axis]) for axis in moved if axis not in kept]
 
 
 def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Axes) -> Axes:
-    """The axes of heads in a kernel; those that do not divide K/V heads are left out."""
+    """Return the axes of heads in a kernel, without those that do not divide K/V heads."""
     axes = (*table.get(f"act_{dim}", ()), *moved)
     while dim != "heads" and size % prod(plan.mesh[axis] for axis in axes):
         axes = axes[:-1]
@@ -130,7 +128,7 @@ def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Ax
 def _check_balance(plan: Plan, axes: Axes) -> None:
     """Raise PlanError for a sequence without an early and a late part for each device."""
     parts = 2 * prod(plan.mesh[axis] for axis in axes)
-    if axes and plan.context_balanced and plan.seq_len % parts:
+    if axes and plan.context.balanced and plan.seq_len % parts:
         named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
         raise PlanError(
             f"plan.context_balanced gives each device of {named} an early and a late part of a "
@@ -150,7 +148,7 @@ def check_sequence(plan: Plan, table: Mapping[str, Axes], sizes: Mapping[str, in
 
 
 def _does_not_divide(length: int, parts: int, named: str) -> str:
-    """The sentence, with the nearest lengths that do."""
+    """Return the message, with the nearest lengths that divide."""
     nearby = sorted({max(length // parts, 1) * parts, -(-length // parts) * parts})
     small = "is shorter than" if length < parts else "does not divide by"
     return (

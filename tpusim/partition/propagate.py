@@ -6,22 +6,23 @@ a tensor only. Weights and inputs start from the rules; activations from the ann
 the rules where propagation leaves a dimension open. Without annotations the rules say it all.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import prod
 
-from tpusim.graph import Graph, Op, Pointwise, Role, Scan, Tensor, whole_dim
-from tpusim.partition.annotations import annotations
-from tpusim.partition.layout import Axes, Layout
-from tpusim.partition.plan import Plan
-from tpusim.partition.rules import Rules
-from tpusim.phase import Phase
+from tpusim.base.errors import PlanError, nearest
+from tpusim.base.phase import Phase
+from tpusim.graph import TILE, Graph, Op, Pointwise, Scan, Tensor, TensorRole, whole_dim
+from tpusim.partition.layout import Layout
+from tpusim.partition.rules import ShardingRules
+from tpusim.plan import Axes, Plan, axes_of, check_known, check_once
 
 _Open = list[Axes | None]
 
 
-def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
-    """The layout of every tensor of the forward pass, by name, over the dimensions it is made with.
+def layouts(graph: Graph, plan: Plan, rules: ShardingRules) -> dict[str, Layout]:
+    """Return the layout of every tensor of the forward pass, by name.
 
-    A gradient lies as the tensor that it is the gradient of.
+    A gradient has the layout of its primal.
     """
     ops, pairs = tuple(_forward(graph.ops)), tuple(_carries(graph.ops))
     tensors: dict[str, Tensor] = {}
@@ -30,7 +31,7 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
             tensors.setdefault(tensor.name, tensor)
     if not plan.annotate:
         return {name: rules.layout(tensor) for name, tensor in tensors.items()}
-    given = annotations(plan, tensors.values(), graph.sizes)
+    given = _annotated(plan, tensors.values(), graph.sizes)
     state: dict[str, _Open] = {
         name: list(given.get(name, ())) or _start(tensor, rules) for name, tensor in tensors.items()
     }
@@ -41,12 +42,12 @@ def layouts(graph: Graph, plan: Plan, rules: Rules) -> dict[str, Layout]:
     return {name: tuple(axes or () for axes in opened) for name, opened in state.items()}
 
 
-def _start(tensor: Tensor, rules: Rules) -> _Open:
-    """What is known of a tensor: all of weights and inputs, and of what experts have.
+def _start(tensor: Tensor, rules: ShardingRules) -> _Open:
+    """Return the layout known from the start: of weights and inputs, and of the experts' tensors.
 
-    Codes constrain that always: their axis comes from the batch, which spreads no further.
+    Codes always constrain the latter: their axis comes from the batch, which spreads no further.
     """
-    fixed = tensor.role in (Role.PARAM, Role.INPUT) or "expert" in tensor.dims
+    fixed = tensor.role in (TensorRole.PARAM, TensorRole.INPUT) or "expert" in tensor.dims
     return list(rules.layout(tensor)) if fixed else [None] * len(tensor.dims)
 
 
@@ -61,7 +62,7 @@ def _forward(ops: Iterable[Op]) -> Iterable[Op]:
 
 
 def _carries(ops: Iterable[Op]) -> Iterable[tuple[Tensor, Tensor]]:
-    """Tensors that must lie alike: what a scan carries in and out, and what it takes in parts."""
+    """Yield pairs of tensors with the same layout: carries of a scan, parts with their whole."""
     for op in ops:
         if isinstance(op, Scan) and op.phase is Phase.FORWARD:
             for before, first, last, after in op.carries:
@@ -72,7 +73,7 @@ def _carries(ops: Iterable[Op]) -> Iterable[tuple[Tensor, Tensor]]:
 def _spread(
     state: dict[str, _Open], ops: tuple[Op, ...], pairs: tuple[tuple[Tensor, Tensor], ...]
 ) -> None:
-    """Two rounds to a fixed point: between activations, then with the weights' axes too."""
+    """Spread axes to a fixed point, first between activations, then with the weights' axes too."""
     groups = [(*op.inputs, *op.outputs) for op in sorted(ops, key=_priority)]
     groups = [*pairs, *groups]
     for weights in (False, True):
@@ -80,7 +81,7 @@ def _spread(
         while changed:
             changed = False
             for group in groups:
-                members = [t for t in group if weights or t.role is not Role.PARAM]
+                members = [t for t in group if weights or t.role is not TensorRole.PARAM]
                 changed |= _agree(state, members)
 
 
@@ -108,8 +109,45 @@ def _agree(state: dict[str, _Open], tensors: list[Tensor]) -> bool:
 
 
 def _fill(opened: _Open, layout: Layout) -> None:
-    """Close what propagation left open with the rules' axes, where they are still free."""
+    """Give dimensions that propagation left open the rules' axes, if they are still free."""
     for place, axes in enumerate(layout):
         if opened[place] is None:
             taken = {a for have in opened if have for a in have}
             opened[place] = tuple(a for a in axes if a not in taken)
+
+
+def _annotated(
+    plan: Plan, tensors: Iterable[Tensor], sizes: Mapping[str, int]
+) -> dict[str, Layout]:
+    """Return the layout of each annotated tensor; annotated axes must divide their dimension."""
+    known = {tensor.name: tensor for tensor in tensors if not tensor.name.startswith(TILE)}
+    found = {}
+    for name, given in plan.annotate.items():
+        if name not in known:
+            raise PlanError(
+                f"plan.annotate names {name!r}, which is no tensor of the model: "
+                f"{nearest(name, known)}"
+            )
+        tensor = known[name]
+        if len(given) != len(tensor.dims):
+            raise PlanError(
+                f"plan.annotate.{name} gives {len(given)} entries, but the tensor has "
+                f"{len(tensor.dims)} dimensions ({', '.join(tensor.dims)}); write one entry for "
+                "each, None where it is not sharded"
+            )
+        layout = tuple(axes_of(rule) for rule in given)
+        check_once(f"plan.annotate.{name}", [axis for axes in layout for axis in axes])
+        for dim, axes in zip(tensor.dims, layout, strict=True):
+            _check_annotated(f"plan.annotate.{name}", dim, sizes[dim], axes, plan.mesh)
+        found[name] = tuple(tuple(a for a in axes if plan.mesh[a] > 1) for axes in layout)
+    return found
+
+
+def _check_annotated(where: str, dim: str, size: int, axes: Axes, mesh: Mapping[str, int]) -> None:
+    check_known(f"{where} shards {dim}", axes, mesh)
+    parts = prod(mesh[axis] for axis in axes)
+    if size % parts:
+        raise PlanError(
+            f"{where} shards {dim} (size {size}) over {' x '.join(axes)} = {parts}, which does "
+            f"not divide it; choose axes whose sizes divide {size}"
+        )

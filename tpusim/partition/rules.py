@@ -1,4 +1,4 @@
-"""Logical axis rules: which mesh axes shard which dimension, for weights and for activations.
+"""Logical axis rules: the mesh axes that shard each dimension, for weights and for activations.
 
 The words are those of JAX codes' logical axis rules (Flax, MaxText): a rule maps a dimension to
 one axis or several. A tensor takes each axis once, the first dimension first. An axis that a
@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from tpusim.errors import PlanError, nearest
-from tpusim.graph import COPIES, Graph, Role, Tensor, walk, whole_dim
-from tpusim.partition.axes import axes_of, check_known, check_once
+from tpusim.base.errors import PlanError, nearest
+from tpusim.graph import COPIES, Graph, Tensor, TensorRole, walk, whole_dim
 from tpusim.partition.context import (
     CONTEXT,
     check_sequence,
@@ -21,26 +20,33 @@ from tpusim.partition.context import (
     kernel_tensors,
     named_axes,
 )
-from tpusim.partition.default_rules import DEFAULT_RULES, STYLE_RULES
-from tpusim.partition.experts import check_experts
-from tpusim.partition.keys.context import ALL_TO_ALL
-from tpusim.partition.layout import Axes, Layout
-from tpusim.partition.plan import Plan
+from tpusim.partition.expert_load import check_experts
+from tpusim.partition.layout import Layout
+from tpusim.plan import (
+    ALL_TO_ALL,
+    DEFAULT_RULES,
+    STYLE_RULES,
+    Axes,
+    Plan,
+    axes_of,
+    check_known,
+    check_once,
+)
 
 _EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
-"""Dimensions that their axes have to divide: none of these is replicated for being too small."""
+"""Dimensions that their axes must divide: none of these is replicated if it is too small."""
 
 _SIZE_OF = {"norm": "embed", "act_residual_seq": "seq"}
 """The dimension of a rule that is not named after it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ShardingRules:
     """The rules in force: only axes that are larger than one, for the dimensions of one graph.
 
-    dropped: (dimension, its size, axis, its size) where a dimension is smaller than its axis.
-    exchanged: axes that shard the sequence outside of attention kernels, and heads within them;
-        kernels: the tensors of those kernels, by name.
+    dropped: (dimension, size, axis, size) where a dimension is smaller than its axis.
+    exchanged: axes that shard the sequence outside of attention kernels, and heads within them.
+    kernels: names of the tensors of those kernels.
     """
 
     table: tuple[tuple[str, Axes], ...]
@@ -49,7 +55,7 @@ class Rules:
     kernels: frozenset[str] = frozenset()
 
     def layout(self, tensor: Tensor) -> Layout:
-        """The layout that the rules give a tensor."""
+        """Return the layout that the rules give a tensor."""
         table = dict(self.table)
         taken: set[str] = set()
         layout = []
@@ -63,14 +69,18 @@ class Rules:
         return tuple(layout)
 
 
-def resolve(plan: Plan, graph: Graph) -> Rules:
-    """The rules of `plan` for the dimensions of `graph`.
+def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
+    """Return the rules of `plan` for the dimensions of `graph`.
 
-    Raises PlanError for a rule on a dimension or an axis that does not exist, for a mesh axis that
+    Raise PlanError for a rule on a dimension or an axis that does not exist, for a mesh axis that
     shards nothing, for a batch that its axes do not divide, and for a graph of another batch.
     """
     sizes = graph.sizes
-    merged = {**_default_rules(plan), **STYLE_RULES[plan.style], **_user_rules(plan, sizes)}
+    merged = {
+        **_default_rules(plan),
+        **STYLE_RULES[plan.compiler.style],
+        **_user_rules(plan, sizes),
+    }
     merged["act_residual_seq"] = tuple(
         dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
     )
@@ -89,19 +99,18 @@ def resolve(plan: Plan, graph: Graph) -> Rules:
     _check_batch(plan, table["act_batch"], sizes)
     check_sequence(plan, table, sizes)
     table |= kernel_rules(plan, graph, table)
-    exchanged = exchanged_by(plan, table["act_seq"], ALL_TO_ALL)
+    exchanged = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
     kernels = kernel_tensors(graph) if exchanged else frozenset()
     dropped += few_heads(plan, graph, table) if exchanged else []
-    return Rules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
+    return ShardingRules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
 
 
-def idle_rules(plan: Plan, graph: Graph) -> Iterator[str]:
-    """A sentence for each rule of `plan` that gives an axis to no tensor of `graph`.
+def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
+    """Yield a sentence for each rule of `plan` that gives an axis to no tensor of `graph`.
 
-    Left out are axes of size one, and those that are dropped as a dimension is too small.
+    Axes of size one are left out, and those that are dropped because a dimension is too small.
     """
     given: dict[str, set[str]] = {}
-    rules = resolve(plan, graph)
     for op, _ in walk(graph.ops):
         for tensor in (*op.inputs, *op.outputs):
             for dim, axes in zip(tensor.dims, rules.layout(tensor), strict=True):
@@ -122,8 +131,8 @@ def idle_rules(plan: Plan, graph: Graph) -> Iterator[str]:
 
 
 def _default_rules(plan: Plan) -> Mapping[str, Axes]:
-    """The default rules, where the axes of `context_exchange` take the place of `context`."""
-    named = named_axes(plan)
+    """Return the default rules, with the axes of `context_exchange` in place of `context`."""
+    named = named_axes(plan.context, plan.mesh)
     return {
         key: tuple(a for axis in axes for a in (named if axis == CONTEXT else (axis,)))
         for key, axes in DEFAULT_RULES.items()
@@ -173,7 +182,7 @@ def _check_batch(plan: Plan, axes: Axes, sizes: Mapping[str, int]) -> None:
 
 
 def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
-    """The sentence, with the nearest batches that do, or fewer microbatches."""
+    """Return the message, with the nearest batches that divide, or fewer microbatches."""
     batch, count = plan.global_batch, plan.microbatches
     parts = shards * count
     small = "is smaller than" if batch < parts else "does not divide by"
@@ -189,7 +198,7 @@ def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
 
 
 def _key(tensor: Tensor, dim: str) -> str:
-    if tensor.role is not Role.PARAM:
+    if tensor.role is not TensorRole.PARAM:
         residual = whole_dim(dim) == "seq" and "embed" in tensor.dims
         return "act_residual_seq" if residual else f"act_{whole_dim(dim)}"
     return dim if len(tensor.dims) > 1 else "norm"

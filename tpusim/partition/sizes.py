@@ -1,7 +1,7 @@
-"""The sizes of a partition: local extents as functions of the axes' sizes.
+"""Sizes of a partitioned graph: local extents as functions of the sizes of mesh axes.
 
-The structure of a partition names, for each dimension, the axes that shard it; this module turns
-that into numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
+A partitioned graph names, for each dimension, the axes that shard it; this module turns that into
+numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,9 @@ from math import ceil
 import numpy as np
 
 from tpusim.graph import COMPUTE, STORED
-from tpusim.partition.experts import Room, busiest
-from tpusim.partition.layout import Axes, Local
+from tpusim.partition.expert_load import ExpertCapacity, busiest_load
+from tpusim.partition.layout import LocalShape
+from tpusim.plan import Axes
 from tpusim.program import Number
 
 DTYPE_BYTES = {
@@ -28,12 +29,13 @@ DTYPE_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of dimensions and of mesh axes, and what follows from them.
+    """Sizes of dimensions and of mesh axes, and the extents that follow from them.
 
     With arrays for axes, every answer is an array of the same length, one element a mesh.
-    loads: tokens of each expert over the mean; empty where all have as many. Where experts are
-    sharded, a device's slots are those of the busiest device. room: of buffers of slots, where no
-    token is dropped.
+
+    loads: tokens of each expert over the mean; empty if all have as many. If experts are sharded, a
+        device's slots are those of the busiest device.
+    capacity: of buffers of slots, where no token is dropped.
     """
 
     dims: Mapping[str, int]
@@ -41,30 +43,30 @@ class Sizes:
     compute_dtype: str = "bf16"
     stored_dtype: str = "f32"
     loads: tuple[float, ...] = ()
-    room: Room | None = None
+    capacity: ExpertCapacity | None = None
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:
-        """Devices in a group over `axes`."""
+        """Return the number of devices in a group over `axes`."""
         count: Number = 1
         for axis in axes:
             count = count * self.axes[axis]
         return count
 
     def extent(self, dim: str, axes: Axes) -> Number:
-        """Elements of `dim` on one device: the last shard is padded, as GSPMD pads it."""
+        """Return the elements of `dim` on one device; the last shard is padded, as in GSPMD."""
         key = (dim, axes)
         found = self._extents.get(key)
         if found is None:
             found = self._extents[key] = _ceil_div(self.dims[dim], self.group(axes))
         return found
 
-    def elements(self, local: Local) -> Number:
-        """Elements of a local tensor."""
+    def elements(self, local: LocalShape) -> Number:
+        """Return the elements of a local tensor."""
         return self.product(local.dims, local.split())
 
     def product(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
-        """The product of the local extents of `dims`, sharded as `split` says."""
+        """Return the product of the local extents of `dims`, sharded as `split` says."""
         count: Number = 1
         for dim in dims:
             count = count * self.extent(dim, split.get(dim, ()))
@@ -73,43 +75,43 @@ class Sizes:
         return count
 
     def spare(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
-        """What a buffer of `dims` holds, over what is in it: more than 1 for slots of experts."""
-        if self.room is None or "slot" not in dims:
+        """Return the capacity of a buffer over its contents: above 1 for slots of experts."""
+        if self.capacity is None or "slot" not in dims:
             return 1
         axes = split.get("expert", ())
-        return self.room.over(self.group(axes), self._busiest(axes) if self.loads else 1)
+        return self.capacity.over(self.group(axes), self._busiest(axes) if self.loads else 1)
 
     def _busiest(self, axes: Axes) -> Number:
         devices = self.group(axes)
         if isinstance(devices, np.ndarray):
-            return np.array([busiest(self.loads, int(n)) for n in devices])
-        return busiest(self.loads, int(devices))
+            return np.array([busiest_load(self.loads, int(n)) for n in devices])
+        return busiest_load(self.loads, int(devices))
 
     def padded(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
-        """The product of the global extents of `dims` with their padding."""
+        """Return the product of the global extents of `dims` with their padding."""
         count: Number = 1
         for dim in dims:
             axes = split.get(dim, ())
             count = count * self.extent(dim, axes) * self.group(axes)
         return count
 
-    def padding(self, local: Local) -> Number:
-        """The share of a local tensor that holds no data, spread over the devices."""
+    def padding(self, local: LocalShape) -> Number:
+        """Return the fraction of a local tensor that is padding, on average over the devices."""
         real: Number = 1
         for dim in local.dims:
             real = real * self.dims[dim]
         return 1 - real / self.padded(local.dims, local.split())
 
     def dtype(self, name: str) -> str:
-        """The dtype of that name; `compute` and `stored` are the plan's dtypes for weights."""
+        """Resolve `compute` and `stored` to the plan's dtypes; return other names unchanged."""
         return {COMPUTE: self.compute_dtype, STORED: self.stored_dtype}.get(name, name)
 
     def itemsize(self, dtype: str) -> float:
-        """Bytes of an element."""
+        """Return the bytes of an element."""
         return DTYPE_BYTES[self.dtype(dtype)]
 
-    def nbytes(self, local: Local, dtype: str) -> Number:
-        """Bytes of a local tensor, padding included."""
+    def nbytes(self, local: LocalShape, dtype: str) -> Number:
+        """Return the bytes of a local tensor, padding included."""
         return self.elements(local) * self.itemsize(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Over which axes each operation divides its work, given how its operands lie.
+"""Division of each operation over mesh axes, given the layouts of its operands.
 
 The choice follows GSPMD (arXiv:2105.04663, sections 3.2 and 3.5): contract where both operands are
 sharded alike, keep the axes that the result wants, and move as little as possible otherwise.
@@ -6,27 +6,28 @@ sharded alike, keep the axes that the result wants, and move as little as possib
 
 from collections.abc import Sequence
 
-from tpusim.graph import Attention, Route, Tensor
-from tpusim.partition.layout import Axes, Layout
+from tpusim.graph import Attention, Tensor, TokenRouting
+from tpusim.partition.layout import Layout
+from tpusim.plan import Axes
 
 Split = dict[str, Axes]
 
 
 def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wanted: Layout) -> Split:
-    """The division of an einsum or a convolution.
+    """Return the division of an einsum or a convolution.
 
     In this order, an axis once: contracted dimensions sharded alike in all operands; output
-    dimensions that lie as the result wants; output dimensions as an operand has them, or what is
-    left of that where the result wants just that; contracted dimensions as an operand shards them
-    (the other is sliced, the result is a partial sum); output dimensions that the result wants
-    sharded and nobody shards yet (the operands are sliced).
+    dimensions that an operand has as the result wants them; output dimensions as an operand has
+    them, or what is left of that where the result wants just that; contracted dimensions as an
+    operand shards them (the other is sliced, the result is a partial sum); output dimensions that
+    the result wants sharded and that no operand shards (the operands are sliced).
     """
     have: dict[str, list[Axes]] = {}
     for tensor, layout in operands:
         for dim, axes in zip(tensor.dims, layout, strict=True):
             have.setdefault(dim, []).append(axes)
     want = dict(zip(output.dims, wanted, strict=True))
-    chosen = _Chosen()
+    chosen = _AssignedAxes()
     contracted = [dim for dim in have if dim not in want]
     for dim in contracted:
         if len(have[dim]) > 1 and len(set(have[dim])) == 1:
@@ -48,8 +49,8 @@ def contraction(operands: Sequence[tuple[Tensor, Layout]], output: Tensor, wante
     return chosen.split
 
 
-class _Chosen:
-    """Axes given out so far; each goes to one dimension."""
+class _AssignedAxes:
+    """Axes assigned so far, each to one dimension."""
 
     def __init__(self) -> None:
         self.split: Split = {}
@@ -65,13 +66,16 @@ class _Chosen:
 
 
 def pointwise(
-    inputs: Sequence[tuple[Tensor, Layout]], outputs: Sequence[tuple[Tensor, Layout]],
-    repeats: Sequence[tuple[str, str]] = (), apart: bool = False,
-) -> Split:  # fmt: skip
-    """A group divides as its largest result wants; what it sums away, as its operands lie.
+    inputs: Sequence[tuple[Tensor, Layout]],
+    outputs: Sequence[tuple[Tensor, Layout]],
+    repeats: Sequence[tuple[str, str]] = (),
+    apart: bool = False,
+) -> Split:
+    """Return the division of a group: as its largest result; summed dimensions as operands.
 
-    repeats: pairs of dimensions that may divide alike. apart: its results are copies that share
-    nothing, so each divides the dimensions of its own as it wants: K/V heads beside queries'.
+    repeats: pairs of dimensions that may be divided alike.
+    apart: its results are copies that share nothing, so each divides its own dimensions as it
+        wants: K/V heads beside the queries'.
     """
     main, wanted = max(outputs, key=lambda pair: len(pair[0].dims))
     split = dict(zip(main.dims, wanted, strict=True))
@@ -90,7 +94,7 @@ def pointwise(
 
 
 def attention(op: Attention, query: Layout, key: Layout) -> Split:
-    """A kernel divides sequences and heads as the queries lie; each query sees all keys."""
+    """Return the division of a kernel: sequences and heads as the queries; each sees all keys."""
     split = dict(zip(op.query.dims, query, strict=True))
     for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
         if dim not in split:
@@ -100,11 +104,11 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
     return split
 
 
-def route(op: Route, tokens: Layout, gates: Layout) -> Split:
-    """A sort divides tokens as their gates lie, and each device fills slots of its own.
+def route(op: TokenRouting, tokens: Layout, gates: Layout) -> Split:
+    """Return the division of a sort: tokens as their gates; each device fills its own slots.
 
-    Where gates lie by experts, each device serves its own experts for all tokens whose gates it
-    has; a combine is then a partial sum over the axes of the experts.
+    If gates are sharded by experts, each device serves its own experts for all tokens whose gates
+    it has; a combine is then a partial sum over the axes of the experts.
     """
     split = {"expert": (), **dict(zip(op.gates.dims, gates, strict=True))}
     split["slot"] = split["seq"]

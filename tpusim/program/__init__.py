@@ -1,10 +1,17 @@
 """The partitioned program: plain data between the front ends and the engine.
 
-It knows no model and no hardware. A plan and an HLO file both become one of these.
+It knows no model and no hardware. A plan and an HLO file both become such a program.
 """
 
-from tpusim.phase import Phase
-from tpusim.program.files import dumps, loads
+from tpusim.base.phase import Phase
+from tpusim.program.grouped_matmul import (
+    SUBLANES,
+    equivalent_matmul,
+    grouped_bytes_read,
+    kernel_rows,
+)
+from tpusim.program.json_files import dumps, loads
+from tpusim.program.numeric import Number, largest, power_sum, round_up, smallest
 from tpusim.program.ops import (
     Alloc,
     Barrier,
@@ -17,69 +24,93 @@ from tpusim.program.ops import (
     Loop,
     Mode,
     Op,
-    Program,
     Segment,
     Send,
     Single,
     TopOp,
     Transfer,
     TransferKind,
-    Wait,
-    counted,
+    WaitOp,
+    walk_ops,
 )
-from tpusim.program.schedule import Pass, Schedule, Slot
-from tpusim.program.timing import StuckError, Timed, peak_alive, timed, unit_times
+from tpusim.program.pipeline_schedule import (
+    CHART_COLUMNS,
+    CHART_MARGIN,
+    PassKind,
+    Schedule,
+    Slot,
+    SlotDuration,
+    StuckError,
+    TimedSlot,
+    chart_rows,
+    slot_times,
+    unit_times,
+)
+from tpusim.program.program import Program, program_text
 from tpusim.program.work import (
-    Attention,
-    Convolution,
-    Estimate,
-    Matmul,
-    Number,
-    Several,
-    Vector,
+    AttentionWork,
+    CombinedWork,
+    ConvolutionWork,
+    EstimatedWork,
+    MatmulWork,
+    VectorWork,
     Work,
     kind_of,
+    seen_keys,
 )
 
 __all__ = [
+    "CHART_COLUMNS",
+    "CHART_MARGIN",
+    "SUBLANES",
     "Alloc",
-    "Attention",
+    "AttentionWork",
     "Barrier",
     "Call",
     "Collective",
     "CollectiveKind",
+    "CombinedWork",
     "Compute",
-    "Convolution",
+    "ConvolutionWork",
     "Dep",
-    "Estimate",
+    "EstimatedWork",
     "Flops",
     "Loop",
-    "Matmul",
+    "MatmulWork",
     "Mode",
     "Number",
     "Op",
-    "Pass",
+    "PassKind",
     "Phase",
     "Program",
     "Schedule",
     "Segment",
     "Send",
-    "Several",
     "Single",
     "Slot",
+    "SlotDuration",
     "StuckError",
-    "Timed",
+    "TimedSlot",
     "TopOp",
     "Transfer",
     "TransferKind",
-    "Vector",
-    "Wait",
+    "VectorWork",
+    "WaitOp",
     "Work",
-    "counted",
+    "chart_rows",
     "dumps",
+    "equivalent_matmul",
+    "grouped_bytes_read",
+    "kernel_rows",
     "kind_of",
+    "largest",
     "loads",
-    "peak_alive",
-    "timed",
+    "power_sum",
+    "program_text",
+    "round_up",
+    "seen_keys",
+    "slot_times",
+    "smallest",
     "unit_times",
+    "walk_ops",
 ]

@@ -1,16 +1,22 @@
-"""Arithmetic that serves numbers and arrays alike.
+"""Arithmetic on numbers and arrays alike.
 
-Operators already do; what NumPy has as functions is chosen here by type, because a NumPy function
-on two Python numbers costs twenty times a Python one.
+Operators serve both already; functions are chosen here by type, because a NumPy function on two
+Python numbers costs twenty times a Python one.
 """
 
-import numpy as np
+from typing import TypeAlias
 
-from tpusim.program.work import Number
+import numpy as np
+from numpy.typing import NDArray
+
+Number: TypeAlias = float | NDArray[np.float64]
+"""A number, or an array with one element a plan."""
+
+_TINY = 1e-300
 
 
 def round_up(value: Number, multiple: Number) -> Number:
-    """The least multiple of `multiple` that is not below `value`.
+    """Return the least multiple of `multiple` that is not below `value`.
 
     >>> round_up(4160, 128)
     4224
@@ -19,19 +25,19 @@ def round_up(value: Number, multiple: Number) -> Number:
 
 
 def largest(first: Number, second: Number) -> Number:
-    """The larger of two, element by element."""
+    """Return the larger of two, element by element."""
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
         return np.maximum(first, second)
     return first if first >= second else second
 
 
 def smallest(first: Number, second: Number) -> Number:
-    """The smaller of two, element by element."""
+    """Return the smaller of two, element by element."""
     return -largest(-first, -second)
 
 
 def power_sum(first: Number, second: Number, power: float) -> Number:
-    """`(first^p + second^p)^(1/p)`: the sum at p = 1, the larger of the two as p grows.
+    """Return `(first^p + second^p)^(1/p)`: the sum at p = 1, the larger of the two as p grows.
 
     Written about the larger term, so that neither a small time nor a high power underflows.
     """
@@ -39,6 +45,3 @@ def power_sum(first: Number, second: Number, power: float) -> Number:
     low = smallest(first, second)
     ratio = low / (high + _TINY)
     return high * (1 + ratio**power) ** (1 / power)
-
-
-_TINY = 1e-300

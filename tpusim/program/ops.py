@@ -1,8 +1,8 @@
-"""The operations of a partitioned program: what one device runs, in order.
+"""The operations of a partitioned program, which one device runs in order.
 
 A body is a tuple of operations in the order in which the core issues them. A synchronous operation
 occupies the core until it is done. An asynchronous one is issued when the core passes it, runs on
-its own stream once its dependencies are done, and is waited for by whatever depends on it.
+its own stream once its dependencies are done, and is awaited by its dependants.
 """
 
 from collections import Counter
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from tpusim.phase import Phase
-from tpusim.program.work import Number, Work
+from tpusim.base.phase import Phase
+from tpusim.program.numeric import Number
+from tpusim.program.work import Work
 
 
 class Mode(StrEnum):
-    """How a collective meets the core: it waits, it goes on, or it is woven into a matmul."""
+    """The core during a collective: it waits, goes on, or runs a collective matmul."""
 
     SYNC = "sync"
     ASYNC = "async"
@@ -36,7 +37,7 @@ class CollectiveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dep:
-    """The operation waits for `op`: of this trip of the loop, or of the trip `distance` before."""
+    """A dependency on `op` in this iteration of the loop, or in the one `distance` before."""
 
     op: str
     distance: int = 0
@@ -44,7 +45,7 @@ class Dep:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """`bytes` of HBM taken for `tensor`; `padded` of them hold no data."""
+    """An allocation of HBM: `bytes` for `tensor`, of which `padded` hold no data."""
 
     tensor: str
     bytes: Number
@@ -54,11 +55,11 @@ class Alloc:
 
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """Matrix FLOPs of all devices together, each kind counted apart.
+    """Matrix FLOPs of all devices together, by kind.
 
-    model: what the unpartitioned forward and backward pass needs (causal attention at half).
+    model: FLOPs of the unpartitioned forward and backward pass (causal attention at half).
     recompute: forward work done again for the backward pass.
-    redundant: the same work done on several devices (replicated operands), or masked away.
+    redundant: work done on several devices alike (replicated operands), or masked out.
     padding: work on the padding of dimensions that do not divide by their axes.
     """
 
@@ -75,10 +76,12 @@ class Flops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """One fused operation on the core.
+    """A fused operation on the core.
 
-    source: the line of the user's code that it comes from, and library: the line of the package
-    which that line calls, with its function, where they are known; so everywhere.
+    source: line of the user's code that it comes from, if known; the same in other operations.
+    library: line of the package that this line calls, with its function, if known.
+    deps: operations that must be done before.
+    allocs, frees: HBM allocated as it starts, and tensors freed as it ends.
     """
 
     name: str
@@ -97,12 +100,12 @@ class Compute:
 class Collective:
     """A collective over axes of the mesh.
 
-    `bytes` is the full tensor on one device: gathered (all-gather), unreduced (reduce-scatter,
-    all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute;
-    to one neighbour with the algorithm `onward`).
-    `algorithm` names what runs when it is not the kind's own (an all-gather done as an all-reduce);
-    `asked` is false for a resharding that no rule or annotation asked for.
-    `hbm` are the shares of its operands and of its results in HBM; all else is in VMEM or CMEM.
+    bytes: the full tensor on one device: gathered (all-gather), unreduced (reduce-scatter,
+        all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute; to
+        one neighbour with the algorithm `onward`).
+    algorithm: the algorithm that runs, if not the kind's own (an all-gather done as an all-reduce).
+    asked: False for an implicit resharding, which follows from no rule or annotation.
+    hbm: shares of its operands and of its results in HBM; the rest is in VMEM or CMEM.
     """
 
     name: str
@@ -124,10 +127,11 @@ class Collective:
 
 
 class TransferKind(StrEnum):
-    """Transfers of HBM beside the core.
+    """Transfers from or to HBM that run beside the core.
 
-    With the host, over PCIe; `input` is the next step's batch. `dma`: with memory on the chip, VMEM
-    or CMEM. `sparsecore`: what a SparseCore copies or gathers, its bytes read and written.
+    `to-host` and `from-host` use PCIe, and so does `input`, the next step's batch. `dma` is with
+    memory on the chip, VMEM or CMEM. `sparsecore` is a copy or gather by a SparseCore, its bytes
+    read and written.
     """
 
     TO_HOST = "to-host"
@@ -141,7 +145,7 @@ class TransferKind(StrEnum):
 class Transfer:
     """An asynchronous copy from or to HBM.
 
-    host_s: seconds that the host needs to make an `input`, beside the step before.
+    host_s: seconds that the host needs to make an `input`, during the step before.
     """
 
     name: str
@@ -159,10 +163,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """The slices of `axes` wait for the slowest of them.
+    """A barrier at which the slices of `axes` wait for the slowest of them.
 
-    Its cost is the expected maximum of their jitter. It holds the core until its dependencies are
-    done: what crossed between the slices.
+    Its cost is the expected maximum of their jitter. It holds the core until its dependencies, the
+    transfers between the slices, are done.
     """
 
     name: str
@@ -175,8 +179,8 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """The core waits for what it depends on, and does nothing itself."""
+class WaitOp:
+    """A wait of the core for the dependencies, without work of its own."""
 
     name: str
     phase: Phase
@@ -188,22 +192,22 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """`trips` runs of `body`; dependencies with a distance reach back within the same loop."""
+    """`trips` iterations of `body`; dependencies with a distance reach back within the loop."""
 
     name: str
     trips: int
     body: tuple["Op", ...]
 
 
-Single: TypeAlias = Compute | Collective | Transfer | Barrier | Wait
-"""An operation that is no loop."""
+Single: TypeAlias = Compute | Collective | Transfer | Barrier | WaitOp
+"""An operation that is not a loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What a pipeline's stage runs again and again: the forward pass of a microbatch, say.
+    """A body that a pipeline's stage runs repeatedly, such as the forward pass of a microbatch.
 
-    It is over when its own transfers are done, so each run of it takes the same time.
+    It ends when its own transfers are done, so each run of it takes the same time.
     """
 
     name: str
@@ -212,10 +216,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """`bytes` of one device that go to its twin of stage `to` when a call is done.
+    """A message of one device to its counterpart in another stage, sent when a call is done.
 
-    They leave beside the core, over the links between neighbours of `axes`. message: its name,
-    which no other send of the step has.
+    It leaves beside the core, over the links between neighbours of `axes`.
+
+    message: name, unique within the step.
+    to: stage that receives it.
     """
 
     message: str
@@ -227,7 +233,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One run of a segment, for one microbatch, once all messages in `awaits` have arrived."""
+    """A run of a segment for one microbatch, once all messages in `awaits` have arrived."""
 
     name: str
     segment: str
@@ -239,51 +245,27 @@ class Call:
 Op: TypeAlias = Single | Loop
 
 TopOp: TypeAlias = Op | Call
-"""What a program's own body is made of."""
+"""An operation of a program's own body."""
 
 
-def counted(
+def walk_ops(
     body: Iterable[TopOp], segments: Iterable[Segment] = (), times: int = 1
 ) -> Iterator[tuple[Single, int]]:
-    """Every operation of a body, of its loops and of the `segments` that it calls, once.
+    """Yield each operation of a body, its loops and the segments that it calls, with its runs.
 
-    With each comes how often it runs; those of a segment come where it is called first.
+    Each comes once, and those of a segment where it is called first.
+
+    body: the operations.
+    segments: bodies of the calls.
+    times: runs of the body itself.
     """
     body = tuple(body)
     bodies = {segment.name: segment.body for segment in segments}
     calls = Counter(op.segment for op in body if isinstance(op, Call))
     for op in body:
         if isinstance(op, Loop):
-            yield from counted(op.body, times=times * op.trips)
+            yield from walk_ops(op.body, times=times * op.trips)
         elif not isinstance(op, Call):
             yield op, times
         elif runs := calls.pop(op.segment, 0):
-            yield from counted(bodies[op.segment], times=times * runs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What one device of the mesh runs in a step, and what it holds in HBM all the while.
-
-    segments: what the calls of the body run. The operations before, between and after calls are
-    over, with their transfers, before the next call begins.
-    """
-
-    name: str
-    axes: tuple[tuple[str, int], ...]
-    body: tuple[TopOp, ...]
-    resident: tuple[Alloc, ...] = ()
-    segments: tuple[Segment, ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """Devices of the mesh: with a pipeline, those of all stages."""
-        count = 1
-        for _, size in self.axes:
-            count *= size
-        return count
-
-    def __str__(self) -> str:
-        from tpusim.program.text import text
-
-        return text(self)
+            yield from walk_ops(bodies[op.segment], times=times * runs)

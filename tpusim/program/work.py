@@ -1,4 +1,4 @@
-"""What one operation asks of the machine: shapes and bytes, no seconds and no chip.
+"""The work of one operation on a device: shapes and bytes, no seconds and no chip.
 
 Each field is a number, or a NumPy array with one element a plan, so that the same cost formula
 serves the engine (one plan) and the search (thousands at once). Bytes are those that pass between
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Number: TypeAlias = float | NDArray[np.float64]
+from tpusim.program.numeric import Number, largest, smallest
 
 
 @dataclass(frozen=True, slots=True)
-class Matmul:
-    """`batch` products of [m, k] by [k, n] on the systolic array.
+class MatmulWork:
+    """`batch` matmuls of [m, k] by [k, n] on the systolic array.
 
-    `epilogue_flops` are the vector operations of the element-wise group fused to it, and its bytes
-    are already in `read_bytes` and `write_bytes`. `ragged` is the side that is as long as an expert
-    has tokens, `m` or `k`, where the batch runs as one grouped kernel; it is then the mean.
+    read_bytes, write_bytes: HBM traffic, including that of the fused element-wise group.
+    epilogue_flops: vector operations of the element-wise group fused to it.
+    ragged: side that is as long as an expert has tokens, `m` or `k`, if the batch runs as one
+        grouped kernel; that side is then the mean over the experts.
     """
 
     batch: Number
@@ -35,7 +35,7 @@ class Matmul:
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class ConvolutionWork:
     """A convolution: `positions` outputs of `taps` x `in_channels`, for each of `out_channels`."""
 
     batch: Number
@@ -50,17 +50,19 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionWork:
     """A fused attention kernel over `batch` sequences and `heads` query heads of the device.
 
-    `window` is the number of keys that a query may see (0: all of them). `value_dim` is the width
-    of the values where it is not that of queries and keys, `head_dim` (0: it is). `late`: a causal
-    kernel's queries are the last of the sequence, not an even share of early and late ones. The
-    backward kernel computes the scores again; that costs time and is not counted in HFU.
+    The backward kernel computes the scores again; that costs time and is not counted in HFU.
 
-    `share` is set where the kernel is one of several that make up the pass, as compiled programs
-    have them: its part of the pass's products (3/7 for dQ alone). What prepares the pass is then
-    not in it. 0: the pass as a whole.
+    head_dim: width of queries and keys.
+    window: keys that a query may see; 0 for all of them.
+    value_dim: width of the values; 0 if it is `head_dim`.
+    late: the queries of a causal kernel are the last of the sequence, not an even share of early
+        and late ones.
+    share: part of the pass's matmuls, if the kernel is one of several that make up the pass, as in
+        compiled programs (3/7 for dQ alone); the preparation of the pass is then not in it. 0 for
+        the whole pass.
     """
 
     batch: Number
@@ -85,7 +87,7 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Vector:
+class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit."""
 
     read_bytes: Number
@@ -94,10 +96,11 @@ class Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """What the compiler itself believes: `cycles` of the device's clock, all that it waits for.
+class EstimatedWork:
+    """The compiler's own estimate.
 
-    `kind` is that of the work, for the breakdown: `matmul`, `convolution`, `attention` or `vector`.
+    kind: kind of work, for the breakdown: `matmul`, `convolution`, `attention` or `vector`.
+    cycles: cycles of the device's clock, all stalls included.
     """
 
     kind: str
@@ -107,27 +110,45 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
-    """One fused operation of several products, done one after the other."""
+class CombinedWork:
+    """A fused operation of several matmuls, one after the other."""
 
-    parts: tuple[Matmul | Convolution, ...]
+    parts: tuple[MatmulWork | ConvolutionWork, ...]
 
     @property
     def read_bytes(self) -> Number:
-        """What its parts read."""
+        """Bytes that the parts read."""
         return sum(part.read_bytes for part in self.parts)
 
     @property
     def write_bytes(self) -> Number:
-        """What its parts write."""
+        """Bytes that the parts write."""
         return sum(part.write_bytes for part in self.parts)
 
 
-Work: TypeAlias = Matmul | Convolution | Attention | Vector | Estimate | Several
+Work: TypeAlias = (
+    MatmulWork | ConvolutionWork | AttentionWork | VectorWork | EstimatedWork | CombinedWork
+)
 
 
 def kind_of(work: Work) -> str:
-    """What a breakdown calls it: its class; of several products the first's, or what it says."""
-    if isinstance(work, Estimate):
+    """Return the kind of work for a breakdown; of several matmuls, that of the first."""
+    if isinstance(work, EstimatedWork):
         return work.kind
-    return type(work.parts[0] if isinstance(work, Several) else work).__name__.lower()
+    first = work.parts[0] if isinstance(work, CombinedWork) else work
+    return type(first).__name__.removesuffix("Work").lower()
+
+
+def seen_keys(work: AttentionWork) -> Number:
+    """Return the keys that a query of an attention kernel sees, on average.
+
+    All: `kv`. Causal: `kv / 2`, or `kv - q / 2` if the q queries are the last of the sequence. A
+    causal window of w: `w - d^2 / (2 n)`, since the first d of n queries see fewer: w of all kv; of
+    the last q, those whose window reaches back beyond the first key. Any other window: w.
+    """
+    queries = work.q_len if work.late else work.kv_len
+    if not work.window:
+        return work.kv_len - queries / 2 if work.causal else work.kv_len
+    window = smallest(work.kv_len, work.window)
+    short = largest(window - work.kv_len + queries, 0) if work.causal else 0.0 * window
+    return window - short * short / (2 * queries)

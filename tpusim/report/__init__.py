@@ -1,23 +1,24 @@
 """A result as files: text, JSON, tables, figures and a trace."""
 
-from tpusim.report.axes_matrix import axes_data, plot_axes
-from tpusim.report.breakdown import breakdown_data, plot_breakdown
-from tpusim.report.document import document
-from tpusim.report.files import check_folder, write_report
-from tpusim.report.ideal import perfect_compiler
-from tpusim.report.memory import memory_data, plot_memory
-from tpusim.report.mesh_heatmap import mesh_heatmap_data, plot_mesh_heatmap
-from tpusim.report.pipeline import pipeline_data, plot_pipeline
-from tpusim.report.ranking import plot_ranking, ranking_data
-from tpusim.report.roofline import plot_roofline, roofline_data
-from tpusim.report.timeline import plot_timeline
-from tpusim.report.torus import torus_data
-from tpusim.report.torus_heatmap import plot_torus
+from tpusim.report.figures.axes_matrix import axes_data, plot_axes
+from tpusim.report.figures.breakdown import breakdown_data, plot_breakdown
+from tpusim.report.figures.memory import memory_data, plot_memory
+from tpusim.report.figures.pipeline import pipeline_data, plot_pipeline
+from tpusim.report.figures.registry import ReportFigure, register_figure
+from tpusim.report.figures.roofline import plot_roofline, roofline_data
+from tpusim.report.figures.sweep_heatmap import mesh_heatmap_data, plot_mesh_heatmap
+from tpusim.report.figures.sweep_ranking import plot_ranking, ranking_data
+from tpusim.report.figures.time_windows import timeline_data
+from tpusim.report.figures.timeline import plot_timeline
+from tpusim.report.figures.torus_heatmap import plot_torus
+from tpusim.report.figures.torus_use import torus_data
+from tpusim.report.figures.utilisation import plot_utilisation, utilisation_data
+from tpusim.report.report_files import check_folder, perfect_compiler, write_report
+from tpusim.report.result_json import document
 from tpusim.report.trace import trace
-from tpusim.report.utilisation import plot_utilisation, utilisation_data
-from tpusim.report.windows import timeline_data
 
 __all__ = [
+    "ReportFigure",
     "axes_data",
     "breakdown_data",
     "check_folder",
@@ -37,6 +38,7 @@ __all__ = [
     "plot_torus",
     "plot_utilisation",
     "ranking_data",
+    "register_figure",
     "roofline_data",
     "timeline_data",
     "torus_data",

@@ -6,9 +6,9 @@ have the names that XProf gives those of a TPU: `/device:TPU:0`, `Steps`, `XLA O
 (openxla/xla, xplane_schema.cc). A viewer drops slices that overlap on one thread, so each stream
 has threads of its own, as many as it has transfers in flight at once.
 
-A stage of a pipeline is a process; where one program runs all stages, they share one. The thread
-`Microbatches` has the slots of a stage, and flow events (s, f) lead from a slot to the one of the
-next stage that takes what it made.
+A stage of a pipeline is a process; stages that run one program share one. The thread
+`Microbatches` has the slots of a stage, and flow events (s, f) lead from a slot to the slot of the
+next stage that uses its output.
 """
 
 import gzip
@@ -17,38 +17,39 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from tpusim.costs.tasks import CORE
+from tpusim.base.errors import TpusimError, nearest
+from tpusim.base.units import format_seconds
+from tpusim.costs import CORE
 from tpusim.engine import Timeline
-from tpusim.errors import TpusimError, nearest
-from tpusim.lines import operation_of
-from tpusim.program import Collective, Compute, Program, Schedule, Transfer, counted
-from tpusim.report.slices import Slice, core_slices, memory_levels, stream_tracks
-from tpusim.result import PICO, Result
-from tpusim.stages import Ran, stage_uses
-from tpusim.units import format_seconds
+from tpusim.program import Collective, Compute, Program, Schedule, Transfer, walk_ops
+from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
+from tpusim.results import PICO, Result, StageSlot, operation_of, pipelined
+from tpusim.results.stage_uses import stage_uses
 
 Event: TypeAlias = dict[str, Any]
 Expand: TypeAlias = Literal["ends", "all"]
 
 MICROSECOND = 10**6
-"""Picoseconds of one."""
+"""Picoseconds per microsecond."""
 
-LEVEL = 6
-"""Of compression: the highest takes three times as long for 7 % less."""
+GZIP_LEVEL = 6
+"""The compression level: the highest takes three times as long for 7 % less."""
 
-STEPS, OPS = 0, 1
+STEPS_THREAD, OPS_THREAD = 0, 1
 """Threads of a process; those of the streams follow."""
 
-SLOTS = 1000
-"""The thread of the slots of a stage, or the first of those of all stages; shown above all."""
+SLOT_THREAD = 1000
+"""The thread of a stage's slots, or the first of those of all stages; shown at the top."""
 
 
 def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
-    """The trace as plain data; times are exact to the picosecond, in microseconds with decimals.
+    """Return the trace as plain data; times in microseconds, exact to the picosecond.
 
-    expand: `ends` shows the first and the last trips of folded loops, and one slice that says how
-    many lie between; `all` shows every trip. Raises TpusimError for anything else. Of the slots of
-    a pipeline `ends` shows the operations of the first and the last of each kind.
+    Raise TpusimError if `expand` is neither of its values.
+
+    expand: `ends` shows the first and the last iterations of folded loops, one slice with the
+        number of those between, and the operations of the first and the last slot of each kind;
+        `all` shows every iteration and slot.
     """
     if expand not in ("ends", "all"):
         raise TpusimError(f"expand is {expand!r} ({nearest(expand, ('ends', 'all'))})")
@@ -64,70 +65,76 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
 
 
 def trace_bytes(result: Result, expand: Expand = "ends") -> bytes:
-    """`trace.json.gz`: the same result gives the same bytes."""
+    """Return the content of `trace.json.gz`: the same result gives the same bytes."""
     written = json.dumps(trace(result, expand), separators=(",", ":"), ensure_ascii=False)
-    return gzip.compress(written.encode(), LEVEL, mtime=0)
+    return gzip.compress(written.encode(), GZIP_LEVEL, mtime=0)
 
 
 def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
-    """Process, threads and counter of one lane."""
+    """Yield process, threads and counter of one lane."""
     stage = f" stage {lane}" if len(result.programs) > 1 else ""
     yield _metadata("process_name", lane, name=f"/device:TPU:{lane}{stage}")
     yield _metadata("process_sort_index", lane, sort_index=lane)
     about = dict(_about(result.programs[lane]))
     for thread, (name, slices) in enumerate(
-        _threads(result.timeline, lane, every).items(), STEPS + 1
+        _threads(result.timeline, lane, every).items(), STEPS_THREAD + 1
     ):
         yield from _named(lane, thread, name)
         yield from (_slice_event(lane, thread, each, about) for each in slices)
     _, end = result.timeline.lanes[lane]
-    yield from _named(lane, STEPS, "Steps")
+    yield from _named(lane, STEPS_THREAD, "Steps")
     mfu = {} if result.mfu is None else {"mfu": result.mfu}
     numbers = {"step_time_s": result.step_time_s, **mfu, "hfu": result.hfu}
-    yield _complete(lane, STEPS, result.name, (0, end), numbers)
+    yield _complete(lane, STEPS_THREAD, result.name, (0, end), numbers)
     for time, level in memory_levels(result, lane, every=every):
-        at = {"pid": lane, "tid": STEPS, "ts": time / MICROSECOND}
+        at = {"pid": lane, "tid": STEPS_THREAD, "ts": time / MICROSECOND}
         yield {"ph": "C", "name": "HBM", **at, "args": {"bytes": level}}
 
 
 def _stages(result: Result) -> Iterator[Event]:
-    """The slots of each stage of a pipeline, on a thread of its own, and the ways between them."""
-    piped = result.pipelined
-    if piped is None:
+    """Yield the slots of each stage of a pipeline, on a thread each, and the flows between them."""
+    planned = pipelined(result)
+    if planned is None:
         return
-    plan, uses = piped.plan, stage_uses(piped)
-    order = Schedule(plan.pipeline, plan.microbatches, plan.virtual_stages, ((),) * len(uses))
+    plan, uses = planned.plan, stage_uses(planned)
+    order = Schedule(
+        plan.active_schedule, plan.microbatches, plan.pipeline.virtual_stages, ((),) * len(uses)
+    )
     several = len(result.programs) > 1
-    places = [(use.stage, SLOTS) if several else (0, SLOTS + use.stage) for use in uses]
-    at = {(use.stage, ran.slot): ran for use in uses for ran in use.ran}
+    places = [(use.stage, SLOT_THREAD) if several else (0, SLOT_THREAD + use.stage) for use in uses]
+    at = {(use.stage, timed.slot): timed for use in uses for timed in use.slots}
     number = count(1)
     for use, place in zip(uses, places, strict=True):
         name = "Microbatches" if several else f"Microbatches of stage {use.stage}"
         yield _metadata("thread_name", *place, name=name)
         yield _metadata("thread_sort_index", *place, sort_index=-1)
-        for ran in use.ran:
-            about = {"microbatch": ran.slot.microbatch, "chunk": ran.slot.chunk}
-            yield _complete(*place, str(ran.slot), (ran.start_ps, ran.end_ps), about)
-            for stage, operand in order.operands(use.stage, ran.slot):
+        for timed in use.slots:
+            about = {"microbatch": timed.slot.microbatch, "chunk": timed.slot.chunk}
+            yield _complete(*place, str(timed.slot), (timed.start_ps, timed.end_ps), about)
+            for stage, operand in order.operands(use.stage, timed.slot):
                 if stage != use.stage:
-                    giver = (places[stage], at[stage, operand])
-                    yield from _arrow(f"{operand} of stage {stage}", next(number), giver,
-                                      (place, ran))  # fmt: skip
+                    source = (places[stage], at[stage, operand])
+                    yield from _arrow(
+                        f"{operand} of stage {stage}", next(number), source, (place, timed)
+                    )
 
 
 def _arrow(
-    name: str, number: int, giver: tuple[tuple[int, int], Ran], taker: tuple[tuple[int, int], Ran]
+    name: str,
+    number: int,
+    source: tuple[tuple[int, int], StageSlot],
+    target: tuple[tuple[int, int], StageSlot],
 ) -> Iterator[Event]:
-    """The flow events from a slice to another, each in its middle, so that rounding keeps it in."""
-    for kind, (place, ran) in (("s", giver), ("f", taker)):
-        middle = (ran.start_ps + ran.end_ps) // 2 / MICROSECOND
+    """Yield the flow events from a slot to another, in their middles as rounding moves edges."""
+    for kind, (place, timed) in (("s", source), ("f", target)):
+        middle = (timed.start_ps + timed.end_ps) // 2 / MICROSECOND
         at = {"pid": place[0], "tid": place[1], "ts": middle}
         enclosing = {"bp": "e"} if kind == "f" else {}
         yield {"ph": kind, "name": name, "cat": "pipeline", "id": number, **at, **enclosing}
 
 
-def _threads(timeline: Timeline, lane: int, every: bool) -> dict[str, list[Slice]]:
-    """The slices of each thread below `Steps`, by name."""
+def _threads(timeline: Timeline, lane: int, every: bool) -> dict[str, list[TrackSlice]]:
+    """Return the slices of each thread below `Steps`, by name."""
     threads = {"XLA Ops": core_slices(timeline, lane, every=every)}
     for stream, tracks in stream_tracks(timeline, lane, every=every).items():
         for number, track in enumerate(tracks, 1):
@@ -136,12 +143,12 @@ def _threads(timeline: Timeline, lane: int, every: bool) -> dict[str, list[Slice
 
 
 def _named(lane: int, thread: int, name: str) -> Iterator[Event]:
-    """The events that name a thread and keep its place."""
+    """Yield the events that name a thread and fix its position."""
     yield _metadata("thread_name", lane, thread, name=name)
     yield _metadata("thread_sort_index", lane, thread, sort_index=thread)
 
 
-def _metadata(what: str, lane: int, thread: int = STEPS, **args: str | int) -> Event:
+def _metadata(what: str, lane: int, thread: int = STEPS_THREAD, **args: str | int) -> Event:
     return {"ph": "M", "name": what, "pid": lane, "tid": thread, "args": args}
 
 
@@ -153,12 +160,12 @@ def _complete(
     return {"ph": "X", "name": name, "pid": lane, "tid": thread, **when, "args": args}
 
 
-def _slice_event(lane: int, thread: int, each: Slice, about: dict[str, Event]) -> Event:
+def _slice_event(lane: int, thread: int, each: TrackSlice, about: dict[str, Event]) -> Event:
     span, record = (each.start_ps, each.end_ps), each.record
     if record is None:
         name = f"{each.trips:,} more trips, {format_seconds((span[1] - span[0]) * PICO)}"
         return _complete(lane, thread, name, span, {"trips": each.trips})
-    waits = thread == OPS and record.stream != CORE
+    waits = thread == OPS_THREAD and record.stream != CORE
     args = {
         "phase": str(record.phase),
         "label": record.label,
@@ -169,8 +176,8 @@ def _slice_event(lane: int, thread: int, each: Slice, about: dict[str, Event]) -
 
 
 def _about(program: Program) -> Iterator[tuple[str, Event]]:
-    """What the program says of each operation, by name."""
-    for op, _ in counted(program.body, program.segments):
+    """Yield the trace arguments of each operation, by name."""
+    for op, _ in walk_ops(program.body, program.segments):
         if isinstance(op, Compute):
             moved = float(op.work.read_bytes + op.work.write_bytes)
             yield op.name, {"bytes": moved, "flops": float(op.flops.total), **_where(op)}
@@ -182,7 +189,7 @@ def _about(program: Program) -> Iterator[tuple[str, Event]]:
 
 
 def _where(op: Compute | Collective | Transfer) -> Event:
-    """The lines of the user's code and of a package; the scope where the name does not say it."""
+    """Return the lines of the user's code and of a package; the scope unless in the name."""
     lines = {"source": op.source, "library": op.library}
     scope = {"scope": op.scope} if op.scope and op.scope not in op.name else {}
     return scope | {key: line for key, line in lines.items() if line}

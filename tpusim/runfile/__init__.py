@@ -1,8 +1,8 @@
-"""Run files: one TOML file a run, with the sections [slice], [model] and [plan].
+"""Run files: one TOML file per run, with the sections [slice], [model] and [plan].
 
 A sweep is a run file with a section [sweep] besides.
 """
 
-from tpusim.runfile.read import Run, Sweep, changed_plan, read_run, read_sweep
+from tpusim.runfile.read_run import SimulationRun, SweepRun, changed_plan, read_run, read_sweep
 
-__all__ = ["Run", "Sweep", "changed_plan", "read_run", "read_sweep"]
+__all__ = ["SimulationRun", "SweepRun", "changed_plan", "read_run", "read_sweep"]

@@ -1,13 +1,13 @@
-"""What is wrong with a run file: the section and the key at the head of each sentence."""
+"""Errors of a run file as sentences that begin with the section and the key."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from tpusim.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
+from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
+from tpusim.base.shown_value import shown
 from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
-from tpusim.runfile.shown import shown
 
 ERRORS: Mapping[str, type[TpusimError]] = {
     "slice": HardwareError,
@@ -18,7 +18,7 @@ ERRORS: Mapping[str, type[TpusimError]] = {
 
 
 def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:
-    """The first fault of a run file's `data` as one sentence; unknown keys come before the rest."""
+    """Return the first error of a run file's `data` as one sentence; unknown keys come first."""
     first = min(
         error.errors(), key=lambda fault: (_rank(fault), -len(_walk(fault["loc"], data)[0]))
     )
@@ -28,11 +28,11 @@ def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:
         return kind(_unknown(path))
     if first["type"] == "missing":
         return kind(_missing([*path, str(first["loc"][-1])]))
-    return kind(f"{_joined(path)} is {shown(found)}; write {wanted(path)}")
+    return kind(f"{_joined(path)} is {shown(found, 'the text ')}; write {wanted(path)}")
 
 
 def _joined(path: list[str]) -> str:
-    """The path as one reads it: `sweep.shapes[0]`."""
+    """Return the path as text: `sweep.shapes[0]`."""
     return ".".join(path).replace(".[", "[")
 
 
@@ -41,9 +41,9 @@ def _rank(fault: Mapping[str, Any]) -> int:
 
 
 def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
-    """The part of a location that the data has, and what is there.
+    """Return the part of a location that the data has, and the value there.
 
-    Where several types are tried, a location also names the type, which is no part of the data.
+    Where several types are possible, a location also names the type, which is not in the data.
     """
     path = []
     for part in loc:

@@ -1,24 +1,28 @@
-"""What a run file may say. The keys are the fields of `Slice`, `Transformer` and `Plan`."""
+"""The keys of a run file and their types: those of `Slice`, `Transformer` and `Plan`.
+
+The keys of a plan and of a model have two spellings, flat and grouped; a group is a table, such as
+[plan.dtypes].
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, NewType, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, conlist, create_model
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, conlist, create_model
 from pydantic import Field as Limits
 
-from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.partition.plan import Rule
+from tpusim.base.grouped_keys import GroupedKeys
+from tpusim.models import MODEL_KEYS, Transformer
+from tpusim.plan import PLAN_KEYS, Plan, Rule
 
-MOST = 10**9
-Count = Annotated[int, Limits(ge=1, le=MOST)]
+LARGEST_COUNT = 10**9
+Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
 OrNone = NewType("OrNone", int)
 """A count that may be 0, as it is where it is not written: no window, no latent, no experts."""
 
 
 def _hints(kind: type) -> Mapping[str, Any]:
-    """The fields of a dataclass and their types; a count whose default is 0 may be 0."""
+    """Return the type of each field of a dataclass; a count whose default is 0 may be 0."""
     none = {field.name for field in fields(kind) if field.default == 0}
     return {
         key: OrNone if key in none and hint is int else hint
@@ -26,11 +30,11 @@ def _hints(kind: type) -> Mapping[str, Any]:
     }
 
 
-_KINDS: Mapping[Any, tuple[Any, str]] = {
-    int: (Count, f"a whole number from 1 to {MOST:,}, without quotes"),
+_READ_TYPES: Mapping[Any, tuple[Any, str]] = {
+    int: (Count, f"a whole number from 1 to {LARGEST_COUNT:,}, without quotes"),
     OrNone: (
-        Annotated[int, Limits(ge=0, le=MOST)],
-        f"a whole number from 0 to {MOST:,}, without quotes",
+        Annotated[int, Limits(ge=0, le=LARGEST_COUNT)],
+        f"a whole number from 0 to {LARGEST_COUNT:,}, without quotes",
     ),
     float: (float, "a number, without quotes"),
     str: (str, "text in quotes"),
@@ -39,7 +43,8 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
     Sequence[int]: (list[Count], "a list of whole numbers, such as [16, 16, 15]"),
     Mapping[str, int]: (
         dict[str, Count],
-        f"a table of axes and sizes from 1 to {MOST:,}, such as {{ fsdp = 256, tensor = 8 }}",
+        f"a table of axes and sizes from 1 to {LARGEST_COUNT:,}, such as "
+        "{ fsdp = 256, tensor = 8 }",
     ),
     Mapping[str, Rule]: (
         dict[str, str | list[str]],
@@ -72,7 +77,10 @@ _KINDS: Mapping[Any, tuple[Any, str]] = {
         'a table of plan keys and lists of values to try, such as remat = ["full", "minimal"]',
     ),
 }
-"""For each type of a field: what pydantic reads, and what to write instead of something else."""
+"""For each type of a field: the type that pydantic reads, and what to write, for messages."""
+
+TABLE_TAG = "dict[table]"
+"""The tag of a group's table in the locations of pydantic's errors."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _SLICE_KINDS: Mapping[str, Any] = {
@@ -83,6 +91,23 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "twisted": bool,
     "dcn_oversubscription": float,
 }
+KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
+"""The sections whose keys have two spellings."""
+
+_OWNERS: Mapping[str, type] = {"model": Transformer, "plan": Plan}
+_FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    section: {group: _hints(kind) for group, kind in keys.groups.items()}
+    for section, keys in KEYS.items()
+}
+"""For each section the groups that it may have as tables, with the types of their fields."""
+
+
+def _flat_hints(section: str) -> dict[str, Any]:
+    """Return the type of each flat key of a section, in the order of its table."""
+    homes = {"": _hints(_OWNERS[section])} | dict(_FIELD_GROUPS[section])
+    return {key: homes[group][name] for key, (group, name) in KEYS[section].table.items()}
+
+
 SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
     "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
@@ -91,8 +116,8 @@ SECTIONS: Mapping[str, str] = {
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
-    "model": {**_hints(Transformer), "hf": str},
-    "plan": _hints(Plan),
+    "model": {**_flat_hints("model"), "hf": str},
+    "plan": _flat_hints("plan"),
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
@@ -101,7 +126,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "vary": Mapping[str, Sequence[Any]],
     },
 }
-"""The keys of each section, and their types."""
+"""The flat keys of each section, and their types."""
 
 VARIED: Mapping[str, Any] = {
     key: kind for key, kind in FIELDS["plan"].items() if key not in ("mesh", "placement")
@@ -110,32 +135,54 @@ VARIED: Mapping[str, Any] = {
 
 
 def keys(section: Sequence[str]) -> Mapping[str, Any]:
-    """The keys of a section, or of [sweep.vary]."""
-    return VARIED if tuple(section) == ("sweep", "vary") else FIELDS[section[0]]
+    """Return the keys of a section, of [sweep.vary], or of a group, with their types."""
+    match list(section):
+        case ["sweep", "vary"]:
+            return VARIED
+        case ["sweep", "vary", group] | ["plan", group]:
+            return _FIELD_GROUPS["plan"][group]
+        case ["model", group]:
+            return _FIELD_GROUPS["model"][group]
+    return FIELDS[section[0]]
 
 
 def wanted(path: Sequence[str]) -> str:
-    """What to write for a section, or for a key of one."""
-    if len(path) == 1:
-        return SECTIONS[path[0]]
-    match path:
-        case ["sweep", "vary", key]:
-            return f"a list of values to try, each {wanted(['plan', key])}"
-        case ["sweep", "vary", key, _, *inner]:
-            return wanted(["plan", key, *inner])
+    """Return the advice for a section, or for a key of one."""
+    match list(path):
+        case [section]:
+            return SECTIONS[section]
+        case ["sweep", "vary", group, key, *inner] if key in _FIELD_GROUPS["plan"].get(group, ()):
+            return _listed(["plan", group, key], inner)
+        case ["sweep", "vary", key, *inner]:
+            return _listed(["plan", key], inner)
         case ["sweep", "meshes", _, axis]:
             return wanted(["plan", "mesh", axis])
         case ["sweep", "shapes", _]:
             return 'a shape in quotes, such as "4x4x8"'
         case ["model", "hf"]:
             return "the path of a config.json, in quotes"
-    kind = FIELDS[path[0]][path[1]]
+        case [section, group, key, *inner] if key in _FIELD_GROUPS.get(section, {}).get(group, ()):
+            return _of_kind(_FIELD_GROUPS[section][group][key], inner)
+        case [section, key] if key not in FIELDS[section]:
+            return f"a table of {', '.join(_FIELD_GROUPS[section][key])}"
+        case [section, key, *inner]:
+            return _of_kind(FIELDS[section][key], inner)
+    return SECTIONS[path[0]]
+
+
+def _listed(key: Sequence[str], inner: Sequence[str]) -> str:
+    """Return the advice for a list of values of a key, or for one of them (`inner[0]`)."""
+    return wanted([*key, *inner[1:]]) if inner else f"a list of values to try, each {wanted(key)}"
+
+
+def _of_kind(kind: Any, inner: Sequence[str]) -> str:
+    """Return the advice for a value of a type, or for a part of it."""
     counts = kind in (Mapping[str, int], Sequence[int])
-    return _KINDS[int if counts and len(path) > 2 else kind][1]
+    return _READ_TYPES[int if counts and inner else kind][1]
 
 
 def required(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass that have no default."""
+    """Return the fields of a dataclass that have no default."""
     return tuple(field.name for field in fields(kind) if _needed(field))
 
 
@@ -143,21 +190,46 @@ def _needed(field: "Field[Any]") -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _section(name: str, needed: Sequence[str] = (), **special: Any) -> type[BaseModel]:
-    """The pydantic model of a section; keys that it need not have are unset when absent."""
-    kinds = {key: _KINDS[kind][0] for key, kind in FIELDS[name].items()} | special
-    keys: dict[str, Any] = {
+def _table(name: str, kinds: Mapping[str, Any], needed: Sequence[str] = ()) -> type[BaseModel]:
+    """Return the pydantic model of a table; keys that it need not have are unset when absent."""
+    entries: dict[str, Any] = {
         key: (kind, ... if key in needed else None) for key, kind in kinds.items()
     }
-    return create_model(name, __config__=_STRICT, **keys)
+    return create_model(name, __config__=_STRICT, **entries)
+
+
+def _section(name: str, needed: Sequence[str] = (), **special: Any) -> type[BaseModel]:
+    """Return the pydantic model of a section."""
+    kinds = {key: _READ_TYPES[kind][0] for key, kind in FIELDS[name].items()} | special
+    for group, inner in _FIELD_GROUPS.get(name, {}).items():
+        table = _table(group, {key: _READ_TYPES[kind][0] for key, kind in inner.items()})
+        kinds[group] = _either(kinds.get(group), table)
+    return _table(name, kinds, needed)
 
 
 def _vary() -> type[BaseModel]:
-    """The pydantic model of [sweep.vary]: a list of at least one value for any key of a plan."""
-    lists: dict[str, Any] = {
-        key: (conlist(_KINDS[kind][0], min_length=1), None) for key, kind in VARIED.items()
-    }
-    return create_model("vary", __config__=_STRICT, **lists)
+    """Return the pydantic model of [sweep.vary]: lists of at least one value for keys of a plan."""
+    kinds = {key: _values(kind) for key, kind in VARIED.items()}
+    for group, inner in _FIELD_GROUPS["plan"].items():
+        table = _table(group, {key: _values(kind) for key, kind in inner.items()})
+        kinds[group] = _either(kinds.get(group), table)
+    return _table("vary", kinds)
+
+
+def _values(kind: Any) -> Any:
+    return conlist(_READ_TYPES[kind][0], min_length=1)
+
+
+def _either(flat: Any, table: Any) -> Any:
+    """Return the type of a name that is a group, and where `flat` is given also a flat key."""
+    if flat is None:
+        return table
+    choices = Annotated[flat, Tag("flat")] | Annotated[table, Tag(TABLE_TAG)]
+    return Annotated[choices, Discriminator(_form_of)]
+
+
+def _form_of(value: Any) -> str:
+    return TABLE_TAG if isinstance(value, dict | BaseModel) else "flat"
 
 
 _COMMON: Mapping[str, Any] = {"slice": (_section("slice"), ...), "model": (_section("model"), ...)}
@@ -167,7 +239,7 @@ RunFile = create_model(
     "RunFile", __config__=_STRICT, **_COMMON, plan=(_section("plan", _NEEDED), ...)
 )
 PlanFile = create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
-"""Changes of a plan: any of its keys."""
+"""The file of changes of a plan: any of its keys."""
 
 SweepFile = create_model(
     "SweepFile",
@@ -176,4 +248,4 @@ SweepFile = create_model(
     plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
     sweep=(_section("sweep", vary=_vary()), ...),
 )
-"""A run file whose plan needs no mesh, and what to try."""
+"""A run file whose plan needs no mesh, and a section [sweep]."""

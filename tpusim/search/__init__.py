@@ -1,6 +1,7 @@
 """Sweeps: many plans of one model on one slice, as a table."""
 
-from tpusim.search.space import PLACEMENTS, Candidate, Space, candidates
+from tpusim.search.search_axes import SearchAxis, SweepCandidate
+from tpusim.search.space import PLACEMENTS, Space, candidates
 from tpusim.search.sweep import sweep
 
-__all__ = ["PLACEMENTS", "Candidate", "Space", "candidates", "sweep"]
+__all__ = ["PLACEMENTS", "SearchAxis", "Space", "SweepCandidate", "candidates", "sweep"]

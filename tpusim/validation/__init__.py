@@ -1,7 +1,7 @@
-"""Predicted against measured: published or own runs, simulated, and how wrong that was."""
+"""Predicted against measured: published or own runs, simulated, and the errors."""
 
-from tpusim.validation.measured import Measured
-from tpusim.validation.outcome import Outcome
-from tpusim.validation.validation import Validation, validate, validate_file
+from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.outcome import RunOutcome
+from tpusim.validation.validate import Validation, validate, validate_file
 
-__all__ = ["Measured", "Outcome", "Validation", "validate", "validate_file"]
+__all__ = ["MeasuredRun", "RunOutcome", "Validation", "validate", "validate_file"]

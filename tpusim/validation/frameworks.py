@@ -1,14 +1,18 @@
-"""What the framework of a run decides where the table does not: whose programs, which defaults."""
+"""Frameworks of measured runs: the style of their programs, their default optimizer and dtype."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpusim.validation.measured import Measured
+from tpusim.validation.measured_runs import MeasuredRun
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """style: whose programs its own are lowered as. optimizer, param_dtype: its defaults."""
+    """A training framework.
+
+    style: `Plan.style` of its programs.
+    optimizer, param_dtype: its defaults.
+    """
 
     style: str
     optimizer: str = "adam"
@@ -22,26 +26,26 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "lingvo": Framework("plain"),
     "levanter": Framework("plain"),
 }
-"""Programs like MaxText's have layers in a scan, sharding by logical rules or their equivalent, and
-the flags that make gathers asynchronous: assumed for AXLearn and torchprime. Levanter sets no flags
-of its own: what its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on
-v5p 2x2x4, use twice in the backward pass is gathered synchronously (libtpu 0.0.42.1). torchprime
-trains in bf16, weights too, with Adafactor (AI-Hypercomputer/torchprime,
+"""MaxText's style is layers in a scan, sharding by logical rules or their equivalent, and the flags
+that make gathers asynchronous; it is assumed for AXLearn and torchprime. Levanter sets no flags of
+its own: in its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p
+2x2x4, what the backward pass uses twice is gathered synchronously (libtpu 0.0.42.1). torchprime
+trains in bf16, weights included, with Adafactor (AI-Hypercomputer/torchprime,
 torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`)."""
 
-PLAIN = Framework("plain")
-OPTIMIZERS = ("adafactor", "adam", "sgd")
+PLAIN_JAX = Framework("plain")
+RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd")
 
 
-def framework_of(run: Measured) -> Framework:
-    """The framework that the run names, or plain JAX."""
-    return FRAMEWORKS.get(run.framework, PLAIN)
+def framework_of(run: MeasuredRun) -> Framework:
+    """Return the framework that the run names, or plain JAX."""
+    return FRAMEWORKS.get(run.framework, PLAIN_JAX)
 
 
-def optimizer_of(run: Measured) -> tuple[str, str]:
-    """The optimizer that comes nearest, and a note where it is not the run's."""
+def optimizer_of(run: MeasuredRun) -> tuple[str, str]:
+    """Return the nearest optimizer, and a note if it is not the one of the run."""
     written = run.optimizer.lower()
-    for name in OPTIMIZERS:
+    for name in RECOGNISED_OPTIMIZERS:
         if name in written:
             return name, ""
     taken = framework_of(run).optimizer

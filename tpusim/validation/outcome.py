@@ -1,35 +1,40 @@
-"""One run simulated: what was measured, what was predicted, and where the step goes."""
+"""Outcomes of simulating measured runs: measured and predicted time, shares of the step."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tpusim.errors import TpusimError
+from tpusim.base.errors import TpusimError
 from tpusim.hardware import placements
-from tpusim.plan_result import PlanResult
+from tpusim.results import PlanResult, infeasible_reason
 from tpusim.simulation import simulate
-from tpusim.summary import infeasible_reason
-from tpusim.validation.measured import Measured
-from tpusim.validation.words import obstacles, setup
+from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.run_dtypes import QUANTISED_DTYPES
+from tpusim.validation.run_setup import set_up, unsupported_features
 
 LONG_CONTEXT = 32768
-NARROW = ("int8", "fp8")
-FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice")
+OUTCOME_COLUMNS = (
+    *("predicted_s", "error", "status", "reason", "mfu", "measured_mfu", "hfu"),
+    *("tflops_per_device", "measured_tflops_per_device", "guess_s", "guess_error"),
+    *("fits", "hbm_peak_bytes"),
+)
+RUN_FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """A run beside its simulation. Seconds a step, fractions; None where there is nothing.
+class RunOutcome:
+    """A measured run and its simulation. Seconds per step and fractions; None where unknown.
 
-    status: `ok`, `error` (cannot be simulated) or `defect` (a fault of ours). reason: why it is no
-        `ok`, or what a plan needs that does not fit in HBM.
-    error: predicted over measured, less one. mfu and measured_mfu: see docs/nomenclature.md; the
-        measured one is the model's FLOPs over the measured time, or the table's where there is no
-        simulation. guess_s: the time that the median MFU of the other runs of the chip gives.
-    shares: of the predicted step, by label of the breakdown; they sum to one.
+    status: `ok`, `error` (cannot be simulated) or `defect` (a fault of ours).
+    reason: why the status is not `ok`, or what a plan needs that does not fit in HBM.
+    mfu, measured_mfu: see docs/nomenclature.md; the measured one is the model's FLOPs over the
+        measured time, or the table's own if there is no simulation.
+    guess_s: the time that the median MFU of the chip's other runs gives.
+    shares: fractions of the predicted step by label of the breakdown; they sum to one.
     """
 
-    run: Measured
+    run: MeasuredRun
     status: str
     reason: str = ""
     predicted_s: float | None = None
@@ -46,29 +51,30 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the run was simulated."""
+        """True if the run was simulated."""
         return self.status == "ok"
 
     @property
     def error(self) -> float | None:
-        """Signed error of the predicted time."""
+        """Signed relative error of the predicted time."""
         return None if self.predicted_s is None else self.predicted_s / self.run.step_s - 1
 
     @property
     def guess_error(self) -> float | None:
-        """Signed error of the guessed time."""
+        """Signed relative error of the guessed time."""
         return None if self.guess_s is None else self.guess_s / self.run.step_s - 1
 
 
-def outcome(run: Measured) -> Outcome:
-    """Simulate a run; one that cannot be is an outcome with a reason."""
+def simulate_run(run: MeasuredRun, without_passes: Sequence[str] = ()) -> RunOutcome:
+    """Simulate a run; the outcome of one that cannot be simulated has a reason."""
     try:
-        lacking = list(obstacles(run))
-        if lacking:
-            return _failed(run, "error", f"not simulated yet: {', '.join(lacking)}")
-        given = setup(run)
-        among = placements(given.pod, given.plan.mesh)
-        result = simulate(given.model, given.plan, given.pod, among=among)
+        unsupported = list(unsupported_features(run))
+        if unsupported:
+            return _failed(run, "error", f"not simulated yet: {', '.join(unsupported)}")
+        given = set_up(run)
+        plan = given.plan.replace(without_passes=without_passes) if without_passes else given.plan
+        among = placements(given.pod, plan.mesh)
+        result = simulate(given.model, plan, given.pod, among=among)
         return _simulated(run, result, given.notes)
     except TpusimError as error:
         return _failed(run, "error", str(error))
@@ -78,37 +84,64 @@ def outcome(run: Measured) -> Outcome:
         return _failed(run, "defect", f"a defect of tpusim, please report it: {error!r}")
 
 
-def _failed(run: Measured, status: str, reason: str) -> Outcome:
-    """Without a simulation there is the table's own MFU."""
+def _failed(run: MeasuredRun, status: str, reason: str) -> RunOutcome:
     mfu = run.mfu_half_causal_pct / 100 or None
-    return Outcome(run=run, status=status, reason=" ".join(reason.split()), measured_mfu=mfu)
+    return RunOutcome(run=run, status=status, reason=" ".join(reason.split()), measured_mfu=mfu)
 
 
-def _simulated(run: Measured, result: PlanResult, notes: tuple[str, ...]) -> Outcome:
+def _simulated(run: MeasuredRun, result: PlanResult, notes: tuple[str, ...]) -> RunOutcome:
     speed = result.step_time_s / run.step_s
     need = infeasible_reason(result).partition(":")[0]
-    return Outcome(
-        run=run, status="ok", predicted_s=result.step_time_s, mfu=result.mfu, hfu=result.hfu,
-        measured_mfu=result.mfu * speed, tflops_per_device=result.tflops_per_device,
-        measured_tflops_per_device=result.tflops_per_device * speed, fits=result.fits,
-        hbm_peak_bytes=result.hbm_peak_bytes, notes=notes,
+    return RunOutcome(
+        run=run,
+        status="ok",
+        predicted_s=result.step_time_s,
+        mfu=result.mfu,
+        hfu=result.hfu,
+        measured_mfu=result.mfu * speed,
+        tflops_per_device=result.tflops_per_device,
+        measured_tflops_per_device=result.tflops_per_device * speed,
+        fits=result.fits,
+        hbm_peak_bytes=result.hbm_peak_bytes,
+        notes=notes,
         reason="" if result.fits else f"does not fit: {need}",
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
-    )  # fmt: skip
+    )
 
 
-def families(run: Measured) -> tuple[str, ...]:
-    """The families of a run: `dense` is none of the others, of which it may have several."""
-    found = tuple(_special(run))
-    return found or FAMILIES[:1]
+def families_of(run: MeasuredRun) -> tuple[str, ...]:
+    """Return the families of a run, of which it may have several; `dense` if no other applies."""
+    return tuple(_special_families(run)) or RUN_FAMILIES[:1]
 
 
-def _special(run: Measured) -> Iterator[str]:
+def _special_families(run: MeasuredRun) -> Iterator[str]:
     if run.experts:
         yield "MoE"
     if run.seq_len >= LONG_CONTEXT:
         yield "long context"
-    if run.dtype.startswith(NARROW):
+    if run.dtype.startswith(QUANTISED_DTYPES):
         yield "int8/fp8"
     if run.num_slices > 1:
         yield "multislice"
+
+
+def outcome_columns(outcomes: Sequence[RunOutcome]) -> dict[str, list[Any]]:
+    """Return the table of outcomes by column; a label's share is 0 where a run lacks the label."""
+    labels = list(dict.fromkeys(label for one in outcomes for label in one.shares))
+    shares = {
+        f"share {label}": [one.shares.get(label, 0.0) if one.ok else None for one in outcomes]
+        for label in labels
+    }
+    rows = [_row(one) for one in outcomes]
+    return {name: [row[name] for row in rows] for name in rows[0]} | shares
+
+
+def _row(one: RunOutcome) -> dict[str, Any]:
+    return {
+        "id": one.run.id,
+        "chip": one.run.chip,
+        "families": ", ".join(families_of(one.run)),
+        "measured_s": one.run.step_s,
+        **{name: getattr(one, name) for name in OUTCOME_COLUMNS},
+        "notes": "; ".join(one.notes),
+    }

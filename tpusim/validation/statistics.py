@@ -1,4 +1,4 @@
-"""How wrong predictions are: of their size, and of the order that they put runs in."""
+"""Error statistics: the size of prediction errors, and the order that predictions put runs in."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.validation.outcome import FAMILIES, Outcome, families
+from tpusim.validation.outcome import RUN_FAMILIES, RunOutcome, families_of
 
 Point = tuple[float, float]
 """Predicted and measured."""
 
 
-def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Runs, failed runs, the errors of the others, and Kendall's tau-b of their MFU."""
+def summarise(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+    """Return counts of runs and failures, error statistics, and Kendall's tau-b of the MFU."""
     errors = [o.error for o in outcomes if o.error is not None]
     points = [(o.mfu, o.measured_mfu) for o in outcomes if o.mfu and o.measured_mfu]
     return _counted(len(outcomes), errors) | {"tau_b": tau_b(points)}
 
 
-def summarise_guess(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The same of the guess."""
+def summarise_guess(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+    """Return the same statistics of the guess, without tau-b."""
     return _counted(len(outcomes), [o.guess_error for o in outcomes if o.guess_error is not None])
 
 
@@ -31,30 +31,30 @@ def _counted(runs: int, errors: Sequence[float]) -> dict[str, Any]:
 
 
 def error_statistics(errors: Sequence[float]) -> dict[str, float | None]:
-    """Of signed errors: median, mean and 90th percentile of their size, and their mean.
+    """Return median, mean and 90th percentile of absolute errors, and the mean signed error.
 
-    The percentile is interpolated linearly between ranks. None where there are no errors.
+    The percentile is interpolated linearly between ranks. All are None if there are no errors.
     """
     sizes = np.abs(errors)
-    rules: dict[str, Callable[[], Any]] = {
+    statistics: dict[str, Callable[[], Any]] = {
         "median_abs_error": lambda: np.median(sizes),
         "mean_abs_error": lambda: np.mean(sizes),
         "p90_abs_error": lambda: np.percentile(sizes, 90),
         "mean_error": lambda: np.mean(errors),
     }
-    return {name: float(rule()) if errors else None for name, rule in rules.items()}
+    return {name: float(rule()) if errors else None for name, rule in statistics.items()}
 
 
-def tau_b(points: Sequence[Point], pairs: Iterable[tuple[Point, Point]] | None = None) -> (
-    float | None
-):  # fmt: skip
-    """Kendall's tau-b: 1 where both put the points in the same order, -1 in the opposite one.
+def tau_b(
+    points: Sequence[Point], pairs: Iterable[tuple[Point, Point]] | None = None
+) -> float | None:
+    """Return Kendall's tau-b: 1 if both numbers order the points alike, -1 if they reverse them.
 
     tau_b = (C - D) / sqrt((P - T)(P - U)) over P pairs of points, of which C are concordant, D
     discordant, T tied in the first and U in the second number (Kendall 1945, "The treatment of
-    ties in ranking problems"). None where either number is the same throughout.
+    ties in ranking problems"). None if either number is the same throughout.
 
-    pairs: those to compare, instead of all of the points.
+    pairs: the pairs to compare, instead of all pairs of `points`.
 
     >>> tau_b([(1, 1), (2, 3), (3, 2)])
     0.3333333333333333
@@ -70,36 +70,36 @@ def _sign(number: float) -> int:
     return (number > 0) - (number < 0)
 
 
-def tau_b_within_chips(outcomes: Sequence[Outcome]) -> float | None:
-    """Tau-b over the pairs of runs of one chip: whether it orders plans, not generations."""
+def tau_b_within_chips(outcomes: Sequence[RunOutcome]) -> float | None:
+    """Return tau-b over pairs of runs on the same chip: it ranks plans, not generations."""
     found = [(o.run.chip, (o.mfu, o.measured_mfu)) for o in outcomes if o.mfu and o.measured_mfu]
     pairs = [(a, b) for (chip, a), (other, b) in combinations(found, 2) if chip == other]
     return tau_b((), pairs)
 
 
-def by_chip(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """The runs of each chip, in the order of the table."""
-    groups: dict[str, list[Outcome]] = {}
+def by_chip(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
+    """Return the outcomes of each chip, in the order of the table."""
+    groups: dict[str, list[RunOutcome]] = {}
     for one in outcomes:
         groups.setdefault(one.run.chip, []).append(one)
     return groups
 
 
-def by_family(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """The runs of each family that has any; a run may have several."""
-    groups = {name: [o for o in outcomes if name in families(o.run)] for name in FAMILIES}
+def by_family(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
+    """Return the outcomes of each family that has any; a run may have several families."""
+    groups = {name: [o for o in outcomes if name in families_of(o.run)] for name in RUN_FAMILIES}
     return {name: group for name, group in groups.items() if group}
 
 
-def with_guesses(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Each run with the time that the median measured MFU of the other runs of its chip gives.
+def with_guesses(outcomes: Sequence[RunOutcome]) -> tuple[RunOutcome, ...]:
+    """Return each outcome with the time that the median MFU of its chip's other runs gives.
 
-    The guess to beat: it knows no mesh and no model but its FLOPs.
+    This guess is the baseline to beat: of the mesh it knows nothing, of the model its FLOPs only.
     """
     return tuple(replace(one, guess_s=_guess(one, outcomes)) for one in outcomes)
 
 
-def _guess(one: Outcome, outcomes: Sequence[Outcome]) -> float | None:
+def _guess(one: RunOutcome, outcomes: Sequence[RunOutcome]) -> float | None:
     others = [
         other.measured_mfu
         for other in outcomes

@@ -49,6 +49,7 @@ def test_an_ideal_lowering_is_not_compared_with_itself(
     assert "perfect" not in said(["simulate", path, "--set", "plan.lowering=ideal"], capsys)[1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_plan_that_does_not_fit_is_an_answer(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_settings_change_the_run(path: str, capsys: pytest.CaptureFixture[str]) 
     assert "loop layers x5" in out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_stats_are_asked_for_and_never_in_files(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +86,7 @@ def test_folding_changes_no_time(path: str, capsys: pytest.CaptureFixture[str]) 
     assert said(["simulate", path, "--no-fold"], capsys)[1] == folded
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_summary_on_disk_is_what_is_printed(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,7 +150,7 @@ MISTAKES = [
     (["simulate", "RUN", "--explain", "placment"],
      "--explain is 'placment': did you mean 'placement'?"),
     (["simulate", "RUN", "--explain", "all"],
-     "--explain is 'all': valid are collectives, lines, pipeline, placement"),
+     "--explain is 'all': valid are collectives, lines, passes, pipeline, placement"),
     (["simulte", "RUN"], "No such command 'simulte'. Did you mean 'simulate'?"),
     (["chips", "v6"], "no chip 'v6' in the catalogue; did you mean 'v6e'"),
     (["simulate"], "Missing argument 'RUN.toml'"),
@@ -191,7 +194,7 @@ def test_the_message_names_file_and_setting(path: str, capsys: pytest.CaptureFix
 def test_a_folder_is_tried_before_the_simulation(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import tpusim.cli.simulation as simulation
+    import tpusim.cli.simulate_command as simulation
 
     monkeypatch.setattr(simulation, "simulate", lambda *_, **__: pytest.fail("simulated"))
     assert said(["simulate", path, "--out", path], capsys)[0] == 2
@@ -209,7 +212,7 @@ def test_a_wrong_run_leaves_no_folder(
 def test_a_defect_of_ours_asks_for_a_report(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import tpusim.cli.simulation as simulation
+    import tpusim.cli.simulate_command as simulation
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from commands import said
 
-from tpusim.cli.replaying import read_mesh
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
+from tpusim.cli.replay_command import parse_mesh_option
 
 pytest.importorskip("jaxlib.xla_client")
 
@@ -85,7 +85,7 @@ def test_a_mistake_is_one_sentence_and_exit_2(
 
 
 def test_a_mesh_is_axes_with_sizes() -> None:
-    assert read_mesh("fsdp=256, tensor=8") == {"fsdp": 256, "tensor": 8}
+    assert parse_mesh_option("fsdp=256, tensor=8") == {"fsdp": 256, "tensor": 8}
     for wrong in ("", "fsdp", "fsdp=0", "fsdp=x", "=4", "a=2,a=2", "a=2,"):
         with pytest.raises(PlanError, match="--mesh is"):
-            read_mesh(wrong)
+            parse_mesh_option(wrong)

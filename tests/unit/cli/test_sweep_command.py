@@ -10,15 +10,15 @@ import pytest
 from commands import SMALL, said
 from pandas import read_parquet
 
+from tpusim.base.errors import FileError, PlanError, TpusimError
 from tpusim.cli.main import run
-from tpusim.errors import FileError, PlanError, TpusimError
 from tpusim.runfile import read_sweep
 from tpusim.runfile.schema import VARIED, wanted
 from tpusim.search import Space
 
 ROOT = Path(__file__).parents[3]
 SWEEP = f"""{SMALL}[sweep]
-axes = ["data", "fsdp", "tensor"]
+axes = ["fsdp", "tensor"]
 [sweep.vary]
 remat = ["full", "none"]
 """
@@ -35,9 +35,9 @@ def test_a_sweep_prints_the_best_plans(path: str, capsys: pytest.CaptureFixture[
     code, out, error = said(["sweep", path, "--workers", "1"], capsys)
     lines = out.splitlines()
     assert (code, error) == (0, "")
-    assert lines[0].startswith("sweep       30 plans of transformer on v5e:4x4 (16 chips) in ")
-    assert lines[1] == "            30 fit, 0 do not fit, 0 refused"
-    assert lines[4].split()[:5] == ["data", "fsdp", "tensor", "remat", "step"]
+    assert lines[0].startswith("sweep       10 plans of transformer on v5e:4x4 (16 chips) in ")
+    assert lines[1] == "            10 fit, 0 do not fit, 0 refused"
+    assert lines[4].split()[:4] == ["fsdp", "tensor", "remat", "step"]
     assert len(lines) == 15
     assert max(map(len, lines)) <= 100
 
@@ -48,8 +48,8 @@ def test_the_folder_is_a_dataset_in_the_order_of_the_plans(
     folder = tmp_path / "deep" / "out"
     first = said(["sweep", path, "--out", str(folder), "--workers", "1"], capsys)[1]
     table = read_parquet(folder)
-    assert len(table) == 30
-    assert list(table["remat"]) == ["full"] * 15 + ["none"] * 15
+    assert len(table) == 10
+    assert list(table["remat"]) == ["full"] * 5 + ["none"] * 5
     assert first.endswith(f"\n\ntable       {folder}\n")
     again = said(["sweep", path, "--out", str(folder), "--workers", "1"], capsys)[1]
     assert again.splitlines()[1:] == first.splitlines()[1:]
@@ -78,8 +78,8 @@ def test_shapes_are_a_column_of_the_answer(path: str, capsys: pytest.CaptureFixt
 def test_refused_plans_are_an_answer(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(["sweep", path, "--set", "plan.mesh.bogus=2"], capsys)
     assert code == 0
-    assert "0 fit, 0 do not fit, 20 refused" in out
-    assert "refused     20: plan.mesh.bogus shards nothing" in out
+    assert "0 fit, 0 do not fit, 8 refused" in out
+    assert "refused     8: plan.mesh.bogus shards nothing" in out
 
 
 MISTAKES = [
@@ -173,10 +173,14 @@ def on_a_terminal(command: list[str]) -> tuple[str, bytes]:
     return answer.stdout.decode(), shown
 
 
+FEW = ("--set", "sweep.vary={}")
+"""Five plans."""
+
+
 def test_a_bar_on_a_terminal_and_nothing_in_a_pipe(path: str) -> None:
-    command = [sys.executable, "-m", "tpusim", "sweep", path, "--workers", "1"]
+    command = [sys.executable, "-m", "tpusim", "sweep", path, "--workers", "1", *FEW]
     out, shown = on_a_terminal(command)
-    assert b"30/30" in shown
+    assert b"5/5" in shown
     assert "\x1b" not in out
     piped = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     assert piped.stderr == ""
@@ -186,11 +190,11 @@ def test_a_bar_on_a_terminal_and_nothing_in_a_pipe(path: str) -> None:
 def test_a_long_sweep_says_how_far_it_is_where_there_is_no_terminal(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tpusim.cli.sweeping.QUIET", 0.0)
+    monkeypatch.setattr("tpusim.cli.sweep_command.PROGRESS_INTERVAL_S", 0.0)
     code = run(["sweep", path, "--workers", "1"])
     error = capsys.readouterr().err
     assert code == 0
-    assert error.splitlines()[1] == "sweep       8 of 30 plans"
+    assert error.splitlines()[1] == "sweep       8 of 10 plans"
 
 
 SCRIPT = """

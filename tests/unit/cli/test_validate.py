@@ -72,9 +72,9 @@ def test_python_and_command_agree(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_function_is_not_hidden_by_its_package() -> None:
-    import tpusim.validation.table
+    import tpusim.validation.error_table
 
-    assert tpusim.validation.table
+    assert tpusim.validation.error_table
     assert callable(ts.validate)
 
 
@@ -85,8 +85,8 @@ MISTAKES = [
     ((HEADER.replace("n_layers", "n_layer"), GOOD), "'n_layer'"),
     (("run;chip;step", "a;v4;3"), "the column id is missing; the columns that every run needs"),
     ((f"{HEADER},remta", f"{GOOD},full"), "no column is called 'remta'; did you mean 'remat'?"),
-    ((f"{HEADER},step_s", f"{GOOD},3"), "the column 'step_s' stands twice"),
-    ((HEADER, GOOD, GOOD), "the id 'good' stands in several rows"),
+    ((f"{HEADER},step_s", f"{GOOD},3"), "the column 'step_s' is in the header twice"),
+    ((HEADER, GOOD, GOOD), "the id 'good' is in several rows"),
     ((HEADER, GOOD.replace("0.01", "fast")), "row 1 ('good'): step_s is 'fast'; write a number"),
     ((HEADER, GOOD.replace("0.01", "nan")), "step_s is 'nan'"),
     ((HEADER, GOOD.replace("0.01", "-1")), "step_s is '-1'; write a number above 0"),

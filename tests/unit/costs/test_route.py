@@ -1,20 +1,20 @@
 """The route of a collective: what it puts on each link of a device."""
 
 import pytest
-from toruses import torus, whole
+from toruses import names_for, torus, whole
 
-from tpusim.costs import WHOLE, Route, best_route, route, route_seconds
+from tpusim.base.errors import PlanError
+from tpusim.costs import BUSIEST_WEIGHT, CollectiveRoute, best_route, route, route_seconds
 from tpusim.costs.collective import adding_seconds
-from tpusim.errors import PlanError
 from tpusim.hardware import DIE, Span, load_chip
-from tpusim.network import CHOICES, Algorithm
+from tpusim.network import Algorithm
 from tpusim.program import CollectiveKind as Kind
 
 TORUS = torus(8, 16, 16)
 AXIS, PLANE = (Span(1, 16),), (Span(1, 16), Span(2, 16))
 
 
-def classes(path: Route) -> set[str]:
+def classes(path: CollectiveRoute) -> set[str]:
     return {link for link, _ in path.uses}
 
 
@@ -32,10 +32,12 @@ def test_a_plane_on_one_ring_takes_twice_its_two_dimensions() -> None:
     assert classes(plane) == {"ici:y+", "ici:y-", "ici:z+", "ici:z-", "hbm"}
 
 
-@pytest.mark.parametrize(("kind", "asked"), [(Kind.ALL_GATHER, "rings"), (Kind.ALL_TO_ALL, "ring")])
-def test_an_algorithm_that_cannot_be_is_refused(kind: Kind, asked: str) -> None:
-    with pytest.raises(PlanError, match=rf"algorithm '{asked}' cannot carry out {kind}; "):
-        route(kind, AXIS, TORUS, asked)
+@pytest.mark.parametrize(
+    ("kind", "requested"), [(Kind.ALL_GATHER, "rings"), (Kind.ALL_TO_ALL, "ring")]
+)
+def test_an_algorithm_that_cannot_be_is_refused(kind: Kind, requested: str) -> None:
+    with pytest.raises(PlanError, match=rf"algorithm '{requested}' cannot carry out {kind}; "):
+        route(kind, AXIS, TORUS, requested)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +72,10 @@ def test_hbm_bytes_are_of_the_operand_and_of_the_result(
 ) -> None:
     path = route(kind, AXIS, TORUS)
     for shares in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.25, 0.5), (0.0, 0.0)):
-        found = path.lying(shares)
+        found = path.with_hbm_shares(shares)
         drawn = shares[0] * operand + shares[1] * result
-        assert dict(found.uses).get("hbm", 0) / WHOLE == pytest.approx(
-            drawn / path.share, abs=1 / WHOLE
+        assert dict(found.uses).get("hbm", 0) / BUSIEST_WEIGHT == pytest.approx(
+            drawn / path.share, abs=1 / BUSIEST_WEIGHT
         )
         assert ("hbm" in dict(found.uses)) == (drawn > 0)
         assert [use for use in found.uses if use[0] != "hbm"] == [
@@ -84,11 +86,11 @@ def test_hbm_bytes_are_of_the_operand_and_of_the_result(
 def test_what_is_added_on_the_chip_takes_the_vector_unit_alone() -> None:
     """Of three bytes that an addition touches, one is the operand's and two are the sum's."""
     chip, path = load_chip("v5p"), route(Kind.ALL_REDUCE, PLANE, TORUS)
-    times = {shares: adding_seconds(path.lying(shares), 1e9, chip)
+    times = {shares: adding_seconds(path.with_hbm_shares(shares), 1e9, chip)
              for shares in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0))}  # fmt: skip
     whole = times[1.0, 1.0]
     assert times[0.0, 1.0] == pytest.approx(2 / 3 * whole)
-    vector = 2 * path.added * 1e9 / (chip.vpu_flops * chip.costs.vector_efficiency)
+    vector = 2 * path.added_bytes * 1e9 / (chip.vpu_flops * chip.costs.vector_efficiency)
     assert times[0.0, 0.0] == pytest.approx(vector)
     assert times[1.0, 0.0] == pytest.approx(max(whole / 3, vector))
 
@@ -111,7 +113,7 @@ def test_both_devices_of_a_chip_alone_use_the_die() -> None:
 def test_the_best_route_takes_the_least_time(kind: Kind, nbytes: float) -> None:
     chip = load_chip("v4")
     best = route_seconds(best_route(kind, PLANE, TORUS, nbytes, chip), nbytes, chip)
-    each = [route_seconds(route(kind, PLANE, TORUS, how), nbytes, chip) for how in CHOICES[kind]]
+    each = [route_seconds(route(kind, PLANE, TORUS, how), nbytes, chip) for how in names_for(kind)]
     assert best == min(each)
 
 

@@ -5,7 +5,7 @@ from math import pi, sqrt
 
 import pytest
 
-from tpusim.costs.skew import expected_maximum, skew_seconds
+from tpusim.costs.program_costs import expected_maximum, skew_seconds
 from tpusim.hardware import load_chip
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tpusim.costs.tasks import CORE, CostedProgram, Task, TaskLoop, TaskOp
+from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TaskOp
 from tpusim.engine import Record, Timeline, run
 from tpusim.program import Alloc, Phase
 

@@ -7,10 +7,10 @@ import pytest
 from engine_programs import US, loop, task, transfer
 from pipelines import kinds, lanes_of
 
-from tpusim.costs.tasks import ON_HOST, CostedProgram, TaskOp, TaskSegment
-from tpusim.engine import Calls, Fold, Repeat, Timeline, run
+from tpusim.costs import ON_HOST, CostedProgram, TaskOp, TaskSegment
+from tpusim.engine import CallTimes, Fold, RepeatLevel, Timeline, run
 from tpusim.engine.timeline import core_time
-from tpusim.partition.schedules import make
+from tpusim.plan.pipeline_schedules import make_schedule
 from tpusim.program import Alloc, Call, Dep, Phase
 
 LINKS = (("hbm", 1e12),)
@@ -41,7 +41,7 @@ def test_operations_between_calls_are_over_before_the_next_one() -> None:
 def test_loops_are_folded_within_a_segment() -> None:
     timeline = run([lane(call("F"), call("F", 1), F=(loop(50, task("layer", 2)),))])
     (record,) = timeline.tasks
-    assert record.repeats == (Calls((0, 100 * US)), Repeat(50, 2 * US))
+    assert record.repeats == (CallTimes((0, 100 * US)), RepeatLevel(50, 2 * US))
     assert (record.count, timeline.total_ps) == (100, 200 * US)
     assert list(record.starts()) == [2 * US * trip for trip in range(100)]
     assert timeline.stats.folds == (Fold("loop", 1, 49, 2 * US),)
@@ -120,14 +120,14 @@ def test_each_lane_waits_for_its_host_and_then_for_the_others() -> None:
 
 
 def test_a_bubble_has_the_phase_of_what_waits() -> None:
-    timeline = run(lanes_of(make("1f1b", 2, 2), kinds(5, 9), lambda stage, slot: 0))
+    timeline = run(lanes_of(make_schedule("1f1b", 2, 2), kinds(5, 9), lambda stage, slot: 0))
     phases = {(each.lane, each.phase) for each in timeline.waits}
     assert phases == {(0, Phase.BACKWARD), (1, Phase.FORWARD), (1, Phase.BACKWARD)}
 
 
 def test_records_are_made_when_they_are_asked_for() -> None:
     """What is known of them before is what they sum to."""
-    timeline = run(lanes_of(make("zb-h1", 3, 4), kinds(5, 9, 2), lambda stage, slot: 3))
+    timeline = run(lanes_of(make_schedule("zb-h1", 3, 4), kinds(5, 9, 2), lambda stage, slot: 3))
     early = timeline.core_ps
     tasks = timeline.tasks
     core = core_time(each for each in (*tasks, *timeline.waits) if each.stream != "ici:stage")

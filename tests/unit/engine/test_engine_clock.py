@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds, whole_bytes
+from tpusim.engine import whole_bytes
+from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds
 
 
 def test_decimal_seconds_are_exact() -> None:

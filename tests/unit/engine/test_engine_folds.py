@@ -2,7 +2,7 @@
 
 from engine_programs import US, each_start, loop, simulate, task, transfer
 
-from tpusim.engine import Fold, Repeat
+from tpusim.engine import Fold, RepeatLevel
 from tpusim.program import Dep
 
 
@@ -12,7 +12,7 @@ def test_a_synchronous_loop_runs_once() -> None:
     assert timeline.stats.trips_simulated == 1
     assert timeline.stats.trips == 64
     assert timeline.stats.folds == (Fold("loop", 1, 63, 5 * US),)
-    assert [record.repeats for record in timeline.tasks] == [(Repeat(64, 5 * US),)] * 2
+    assert [record.repeats for record in timeline.tasks] == [(RepeatLevel(64, 5 * US),)] * 2
     assert [record.count for record in timeline.tasks] == [64, 64]
     assert each_start(timeline.tasks[1]) == [5 * trip + 2 for trip in range(64)]
 
@@ -20,15 +20,15 @@ def test_a_synchronous_loop_runs_once() -> None:
 def test_nested_loops_have_a_level_each() -> None:
     timeline = simulate(loop(4, loop(3, task("a", 2), name="inner"), task("b", 1)))
     a, b = timeline.tasks
-    assert a.repeats == (Repeat(4, 7 * US), Repeat(3, 2 * US))
-    assert b.repeats == (Repeat(4, 7 * US),)
+    assert a.repeats == (RepeatLevel(4, 7 * US), RepeatLevel(3, 2 * US))
+    assert b.repeats == (RepeatLevel(4, 7 * US),)
     assert each_start(a) == [7 * outer + 2 * inner for outer in range(4) for inner in range(3)]
     assert timeline.stats.trips_simulated == 2
     assert timeline.stats.trips == 4 + 12
 
 
 def test_a_period_may_span_several_trips() -> None:
-    """Two transfers of 5 us in turn, each waited for two trips later, on products of 2 us."""
+    """Two transfers of 5 us in turn, each waited for two trips later, on matmuls of 2 us."""
     body = (
         transfer("a", 5, deps=(Dep("a", 2),)),
         task("dot", 2, deps=(Dep("a", 2),)),

@@ -13,10 +13,10 @@ from engine_programs import US, loop, program, spans, task, transfer, waits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.costs.tasks import CostedProgram, Task, TaskOp
+from tpusim.base.errors import PlanError
+from tpusim.costs import CostedProgram, Task, TaskOp
 from tpusim.engine import StalledError, Timeline, run
-from tpusim.errors import PlanError
-from tpusim.network.messages import Message, Moves
+from tpusim.network import CollectiveMoves, Message
 from tpusim.program import Dep
 
 RATES = {"ici:x+": 100.0, "ici:x-": 100.0, "hbm": 100.0}
@@ -31,7 +31,7 @@ def sent(
 ) -> Task:
     """A transfer of messages (links, bytes, messages before it); times in microseconds."""
     each = tuple(Message(tuple(links), size, tuple(after)) for links, size, after in messages)
-    moves = Moves(each, 1.0, launch * 1e-6, hop * 1e-6)
+    moves = CollectiveMoves(each, 1.0, launch * 1e-6, hop * 1e-6)
     return transfer(name, **{"moves": lambda: moves, **fields})
 
 
@@ -172,7 +172,7 @@ def test_a_collective_ends_when_its_hbm_traffic_has_drained_too() -> None:
 
 
 def test_hbm_is_shared_with_compute() -> None:
-    """200 B each at 50 B/us until 4 us, then the product has HBM alone for its other 400 B."""
+    """200 B each at 50 B/us until 4 us, then the matmul has HBM alone for its other 400 B."""
     moved = sent("a", ([0], 100, ()), bytes=200, uses=(("ici:x+", 5), ("hbm", 1)))
     timeline = hop_by_hop(moved, task("dot", bytes=600, uses=(("hbm", 1),)))
     assert spans(timeline) == {"a": (0, 4), "dot": (0, 8)}
@@ -197,18 +197,18 @@ def test_nothing_to_send_takes_the_launch() -> None:
 
 
 def test_each_trip_sends_again_and_nothing_is_folded() -> None:
-    asked = []
+    built = []
 
-    def moves() -> Moves:
-        asked.append(1)
-        return Moves((Message((0, 1), 0.5, ()),), 600, 0, 1e-6)
+    def moves() -> CollectiveMoves:
+        built.append(1)
+        return CollectiveMoves((Message((0, 1), 0.5, ()),), 600, 0, 1e-6)
 
     gather = sent("a", stream="core", moves=moves)
     timeline = hop_by_hop(loop(40, gather, task("dot", 1)), loop(0, sent("b"), name="never"))
     assert timeline.total_ps == 40 * (3 + 2 + 1) * US
     assert (timeline.stats.folds, timeline.stats.trips_simulated) == ((), 40)
     assert timeline.stats.events > 40 * 2
-    assert len(asked) == 1
+    assert len(built) == 1
 
 
 def test_lanes_have_links_of_their_own() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from engine_programs import loop, program, spans, task, transfer, waits
 
-from tpusim.costs.tasks import Task, TaskOp
+from tpusim.costs import Task, TaskOp
 from tpusim.engine import Timeline, run
-from tpusim.result import core_ps
+from tpusim.results.result import core_ps
 
 
 def hosted(*body: TaskOp, fold: bool = True, **host: float) -> Timeline:

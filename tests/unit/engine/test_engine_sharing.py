@@ -5,8 +5,7 @@ from engine_programs import loop, simulate, spans, task, transfer, waits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpusim.engine.code import Step
-from tpusim.engine.filling import fair_rates
+from tpusim.engine import TaskStep, fair_rates
 from tpusim.program import Dep
 
 HBM = (("hbm", 1),)
@@ -145,14 +144,14 @@ def test_a_wait_names_what_the_core_waits_for() -> None:
     assert waits(timeline) == [("a", 0, 3), ("b", 3, 5)]
 
 
-def flow(cap: int, uses: dict[int, int]) -> Step:
-    return Step(
+def flow(cap: int, uses: dict[int, int]) -> TaskStep:
+    return TaskStep(
         task=task("a"), index=0, stream=0, delay_ps=0, work_ps=0, volume=1, cap=cap,
         uses=tuple(uses.items()), alone_ps=1,
     )  # fmt: skip
 
 
-def drawn(steps: list[Step], rates: list[int], link: int) -> int:
+def drawn(steps: list[TaskStep], rates: list[int], link: int) -> int:
     return sum(dict(each.uses).get(link, 0) * rate for each, rate in zip(steps, rates, strict=True))
 
 
@@ -167,7 +166,7 @@ capacities = st.lists(st.integers(10**6, 10**9), min_size=4, max_size=4)
 
 @settings(max_examples=300)
 @given(st.lists(step, min_size=1, max_size=8), capacities)
-def test_rates_are_max_min_fair(steps: list[Step], rooms: list[int]) -> None:
+def test_rates_are_max_min_fair(steps: list[TaskStep], rooms: list[int]) -> None:
     """No link is overdrawn, and a flow below its cap has the largest share of it on a full link.
 
     To rounding: a rate is less than 1 nB/ps below what is due, and a link as much for each weight.
@@ -188,7 +187,7 @@ def test_rates_are_max_min_fair(steps: list[Step], rooms: list[int]) -> None:
 @settings(max_examples=300)
 @given(st.lists(step, max_size=6), st.integers(10**5, 10**7), uses, capacities)
 def test_the_unit_of_a_rate_does_not_matter(
-    others: list[Step], cap: int, weights: dict[int, int], rooms: list[int]
+    others: list[TaskStep], cap: int, weights: dict[int, int], rooms: list[int]
 ) -> None:
     """A flow of 1/64 of the rate and 64 times the weights leaves all shares as they were.
 
@@ -202,6 +201,6 @@ def test_the_unit_of_a_rate_does_not_matter(
 
 
 @given(st.lists(step, min_size=1, max_size=6))
-def test_the_order_of_flows_does_not_matter(steps: list[Step]) -> None:
+def test_the_order_of_flows_does_not_matter(steps: list[TaskStep]) -> None:
     rooms = [3 * 10**7, 10**8, 5 * 10**8, 10**9]
     assert fair_rates(steps, rooms) == fair_rates(steps[::-1], rooms)[::-1]

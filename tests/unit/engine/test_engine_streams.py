@@ -4,12 +4,11 @@ import pytest
 from engine_programs import US, loop, program, simulate, spans, task, transfer, waits
 from simpy import Environment
 
-from tpusim.engine import StalledError, run
-from tpusim.engine.code import Need
-from tpusim.engine.compile import compile_lane
-from tpusim.engine.drive import drive
+from tpusim.engine import StalledError, compile_lane, run
+from tpusim.engine.event_loop import run_processes
+from tpusim.engine.flows import FlowNetwork
+from tpusim.engine.instructions import CompletionNeed
 from tpusim.engine.lane import Lane
-from tpusim.engine.network import Network
 from tpusim.program import Dep
 
 
@@ -54,7 +53,7 @@ def test_queued_transfers_count_towards_the_sixteen() -> None:
 
 
 def test_a_ring_is_a_chain_through_the_trips() -> None:
-    """Each hop follows the last; each product needs the chunk of the hop of the trip before."""
+    """Each hop follows the last; each matmul needs the chunk of the hop of the trip before."""
     timeline = simulate(
         loop(
             8,
@@ -71,10 +70,10 @@ def test_a_ring_is_a_chain_through_the_trips() -> None:
 
 @pytest.mark.parametrize("distance", [0, 1, 2, 3])
 def test_distance_reaches_back_that_many_trips(distance: int) -> None:
-    """With loads of 10 us and products of 1 us, each load makes room for `distance` + 1 trips."""
+    """With loads of 10 us and matmuls of 1 us, each load makes room for `distance` + 1 trips."""
     body = (transfer("load", 10), task("dot", 1, deps=(Dep("load", distance),)))
-    products = [each for each in simulate(loop(12, *body), fold=False).tasks if each.name == "dot"]
-    assert products[-1].end_ps == 12 // (distance + 1) * 11 * US
+    matmuls = [each for each in simulate(loop(12, *body), fold=False).tasks if each.name == "dot"]
+    assert matmuls[-1].end_ps == 12 // (distance + 1) * 11 * US
 
 
 def test_a_dependency_may_point_forwards_to_the_trip_before() -> None:
@@ -101,7 +100,7 @@ def test_distance_counts_trips_of_the_loop_that_holds_both() -> None:
     """The inner loop uses what the outer loop loaded one trip before."""
     body = (transfer("load", 6), loop(3, task("dot", 1, deps=(Dep("load", 1),)), name="inner"))
     timeline = simulate(loop(4, *body))
-    # Loads start at 0, 3, 9 and 12, with their trips; products at 0, 6, 9 and 15.
+    # Loads start at 0, 3, 9 and 12, with their trips; matmuls at 0, 6, 9 and 15.
     assert timeline.total_ps == 18 * US
 
 
@@ -126,9 +125,9 @@ def test_distance_into_a_finished_inner_loop_leaves_the_later_trips_alone() -> N
 
 
 def test_an_outer_transfer_in_flight_is_met_inside_a_loop() -> None:
-    """Alone the load draws 100 B/us and a product 60, so both go at 5/8 while the load drains.
+    """Alone the load draws 100 B/us and a matmul 60, so both go at 5/8 while the load drains.
 
-    It drains 62.5 B/us for 16 us, in which 10 products of 1.6 us fit; the other 40 take 1 us each.
+    It drains 62.5 B/us for 16 us, in which 10 matmuls of 1.6 us fit; the other 40 take 1 us each.
     """
     hbm = (("hbm", 1),)
     body = (
@@ -148,7 +147,7 @@ def test_an_outer_transfer_in_flight_is_met_inside_a_loop() -> None:
         ((task("a", deps=(Dep("b"),)),), "'b', which is no task"),
         ((task("a", deps=(Dep("b"),)), task("b")), "not issued until later"),
         ((loop(2, task("a", deps=(Dep("a"),))),), "not issued until later"),
-        ((loop(2, task("a"), transfer("b"), task("c", deps=(Dep("b", -1),))),), "-1 trips"),
+        ((loop(2, task("a"), transfer("b"), task("c", deps=(Dep("b", -1),))),), "-1 iterations"),
         ((loop(-1, task("a")),), "cannot run -1 times"),
         ((task("a", uses=(("dcn", 1),)),), "'dcn', which has no rate"),
         ((task("a", uses=(("hbm", -1),)),), "with the weight -1"),
@@ -162,10 +161,10 @@ def test_a_program_that_contradicts_itself_is_refused(body: tuple, message: str)
 
 def test_a_core_that_waits_for_ever_is_an_error_and_no_hang() -> None:
     code = compile_lane(program(transfer("load", 1), task("dot", 1, deps=(Dep("load"),))))
-    code.steps[1].needs = (Need(step=0, lag=-1, loop=0, distance=0),)
+    code.steps[1].needs = (CompletionNeed(step=0, lag=-1, loop=0, distance=0),)
     env = Environment()
     with pytest.raises(StalledError, match="lane 'test' is at instruction 1"):
-        drive(env, [Lane(env, Network(env, []), code, False)])
+        run_processes(env, [Lane(env, FlowNetwork(env, []), code, False)])
 
 
 def test_lanes_run_side_by_side() -> None:

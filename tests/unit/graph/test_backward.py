@@ -6,22 +6,22 @@ from math import prod
 import pytest
 from plans import small
 
+from tpusim.base.phase import Phase
 from tpusim.graph import (
     POLICIES,
     Attention,
     Convolution,
+    ConvolutionWindow,
     Einsum,
     Graph,
     Remat,
-    Role,
     Tensor,
-    Window,
+    TensorRole,
     executed_flops,
     training_step,
     walk,
 )
 from tpusim.models import Transformer
-from tpusim.phase import Phase
 
 MODELS = {
     "decoder": small(),
@@ -82,9 +82,9 @@ def test_tied_embeddings_are_one_weight_with_one_gradient_of_two_shares() -> Non
 
 
 def test_the_transposes_of_an_einsum_contract_what_the_other_lacked() -> None:
-    x, w = Tensor("x", ("b", "i")), Tensor("w", ("i", "o"), Role.PARAM)
+    x, w = Tensor("x", ("b", "i")), Tensor("w", ("i", "o"), TensorRole.PARAM)
     op = Einsum("p", x, w, Tensor("y", ("b", "o")))
-    given = {"y": Tensor("dy", ("b", "o"), Role.GRADIENT)}
+    given = {"y": Tensor("dy", ("b", "o"), TensorRole.GRADIENT)}
     dx, dw = op.transpose(given, lambda t: replace(t, name=f"d({t.name})"))
     assert (dx.outputs[0].dims, dw.outputs[0].dims) == (("b", "i"), ("i", "o"))
     sizes = {"b": 3, "i": 5, "o": 7}
@@ -94,11 +94,14 @@ def test_the_transposes_of_an_einsum_contract_what_the_other_lacked() -> None:
 def test_a_convolution_and_its_transposes_multiply_alike() -> None:
     """2 x outputs x taps x channels (arXiv:1603.07285, relationship 13)."""
     x = Tensor("x", ("batch", "in_h", "in_w", "in_c"))
-    k = Tensor("k", ("kh", "kw", "in_c", "out_c"), Role.PARAM)
+    k = Tensor("k", ("kh", "kw", "in_c", "out_c"), TensorRole.PARAM)
     y = Tensor("y", ("batch", "out_h", "out_w", "out_c"))
-    windows = (Window("in_h", "out_h", "kh", 2), Window("in_w", "out_w", "kw", 2))
+    windows = (
+        ConvolutionWindow("in_h", "out_h", "kh", 2),
+        ConvolutionWindow("in_w", "out_w", "kw", 2),
+    )
     op = Convolution("conv", x, k, y, windows)
-    given = {"y": replace(y, name="dy", role=Role.GRADIENT)}
+    given = {"y": replace(y, name="dy", role=TensorRole.GRADIENT)}
     ops = (op, *op.transpose(given, lambda t: replace(t, name=f"d({t.name})")))
     sizes = {
         "batch": 2, "in_h": 16, "in_w": 16, "out_h": 8, "out_w": 8, "in_c": 3, "out_c": 5,

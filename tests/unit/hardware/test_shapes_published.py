@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tpusim.errors import HardwareError
-from tpusim.hardware.legality import can_twist, legal_shapes, parse_shape
-from tpusim.hardware.rules import GENERATIONS
+from tpusim.base.errors import HardwareError
+from tpusim.hardware import Topology, can_twist, legal_shapes, parse_shape
+from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.slices import slice_name
-from tpusim.hardware.topology import Topology
 
 ROWS = list(csv.DictReader(Path(__file__).with_name("topologies.csv").open()))
 KEYS = {"tpu7x": "7x", "tpu7": "7"}
@@ -60,7 +59,7 @@ def test_exactly_the_listed_shapes_can_be_twisted() -> None:
 
 
 def test_shapes_come_by_chips_and_once() -> None:
-    for generation in GENERATIONS:
+    for generation in catalogue_rules():
         shapes = legal_shapes(generation)
         assert len(set(shapes)) == len(shapes)
         assert [prod(dims) for dims in shapes] == sorted(prod(dims) for dims in shapes)

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tpusim.errors import HardwareError
+from tpusim.base.errors import HardwareError
 from tpusim.hardware import Slice, load_chip, parse_slice
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.errors import HardwareError
-from tpusim.hardware.legality import default_shape, legal_shapes, parse_shape
-from tpusim.hardware.topology import Topology
+from tpusim.base.errors import HardwareError
+from tpusim.hardware import Topology, legal_shapes, parse_shape
+from tpusim.hardware.legality import default_shape
 
 
 def test_a_shape_is_lengths_joined_by_x() -> None:

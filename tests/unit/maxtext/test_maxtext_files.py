@@ -47,7 +47,7 @@ def test_a_file_holds_over_the_defaults(base: Path) -> None:
         1024,
         32000,
     )
-    assert (run.plan.remat, run.plan.global_batch, run.plan.rules) == ("minimal", 32, {})
+    assert (run.plan.remat.policy, run.plan.global_batch, run.plan.rules) == ("minimal", 32, {})
     assert str(run.pod) == "v5e:4x4"
     assert run.notes == (
         "ignored, as no step depends on them: run_name, normalization_layer_epsilon, "
@@ -59,7 +59,7 @@ def test_a_model_holds_over_the_file_and_overrides_over_both(base: Path) -> None
     """As in MaxText's pyconfig."""
     run = from_maxtext(base, ["model_name=llama2-7b", "remat_policy=full"])
     assert run.model == ts.models.load("llama2-7b")
-    assert run.plan.remat == "full"
+    assert run.plan.remat.policy == "full"
     assert any("sets base_num_decoder_layers, base_emb_dim" in note for note in run.notes)
     small = ["override_model_config=true", "base_num_decoder_layers=2"]
     assert from_maxtext(base, ["model_name=llama2-7b", *small]).model.layers == 2
@@ -140,6 +140,7 @@ def test_an_empty_file_is_the_defaults(base: Path) -> None:
     assert from_maxtext(base, pod="v5e-16").plan == from_maxtext(None, pod="v5e-16").plan
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command(base: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = [
         "simulate",

@@ -8,7 +8,7 @@ import pytest
 import tpusim as ts
 from tpusim.maxtext import from_maxtext
 from tpusim.models import Transformer
-from tpusim.runfile import Run
+from tpusim.runfile import SimulationRun
 
 SMALL = {
     "base_num_decoder_layers": 2, "base_emb_dim": 512, "base_mlp_dim": 2048, "head_dim": 128,
@@ -18,7 +18,7 @@ SMALL = {
 DOTS = ("k", "mlp_in_0", "mlp_in_1", "mlp_out", "out", "q", "v")
 
 
-def run(pod: str = "v5e-16", **keys: Any) -> Run:
+def run(pod: str = "v5e-16", **keys: Any) -> SimulationRun:
     return from_maxtext(None, {**SMALL, **keys}, pod=pod)
 
 
@@ -43,7 +43,11 @@ def test_a_policy_saves_what_maxtext_saves(
     policy: str, remat: str, save: tuple[str, ...], offload: tuple[str, ...]
 ) -> None:
     given = run(remat_policy=policy)
-    assert (given.plan.remat, given.plan.save, given.plan.offload) == (remat, save, offload)
+    assert (given.plan.remat.policy, given.plan.remat.save, given.plan.remat.offload) == (
+        remat,
+        save,
+        offload,
+    )
     ts.simulate(given.model, given.plan, given.pod)
 
 
@@ -51,7 +55,7 @@ def test_the_custom_policy_puts_each_tensor_where_its_key_says() -> None:
     where = {"decoder_layer_input": "offload", "mlpwo": "device", "context": "offload",
              "mlpwi_0": "device", "out_proj": "remat"}  # fmt: skip
     given = run(remat_policy="custom", **where).plan
-    assert (given.remat, given.save, given.offload) == (
+    assert (given.remat.policy, given.remat.save, given.remat.offload) == (
         "full", ("mlp_in_0", "mlp_out"), ("context", "layer_in")
     )  # fmt: skip
 
@@ -65,10 +69,10 @@ def test_what_goes_to_the_host_by_one_name_is_not_kept_by_another() -> None:
 def test_a_name_that_no_layer_makes_saves_nothing() -> None:
     """As in MaxText: a gated MLP has mlpwi_0 and mlpwi_1, and mlpwi only with fused_mlp."""
     keys = {"remat_policy": "custom", "mlpwi": "device", "qkv_proj": "offload"}
-    assert (run(**keys).plan.save, run(**keys).plan.offload) == ((), ())
-    assert run(**keys, fused_qkv=True).plan.offload == ("k", "q", "v")
-    assert run(**keys, fused_mlp=True).plan.save == ("mlp_in_0", "mlp_in_1")
-    assert run(**keys, mlp_activations=["relu"]).plan.save == ("mlp_in",)
+    assert (run(**keys).plan.remat.save, run(**keys).plan.remat.offload) == ((), ())
+    assert run(**keys, fused_qkv=True).plan.remat.offload == ("k", "q", "v")
+    assert run(**keys, fused_mlp=True).plan.remat.save == ("mlp_in_0", "mlp_in_1")
+    assert run(**keys, mlp_activations=["relu"]).plan.remat.save == ("mlp_in",)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +121,14 @@ def test_the_scale_doubles_heads_and_mlp_then_embed_then_layers(
 
 
 def test_dtypes_and_optimizer() -> None:
-    dtypes = {"weight_dtype": "bfloat16", "mu_dtype": "float32", "quantization": "fp8_full"}
+    of_maxtext = {"weight_dtype": "bfloat16", "mu_dtype": "float32", "quantization": "fp8_full"}
     others = {"logits_dot_in_fp32": True, "optimizer_memory_host_offload": True}
-    given = run(opt_type="sgd", **dtypes, **others).plan
-    assert (given.param_dtype, given.moment_dtype, given.second_moment_dtype) == (
-        "bf16",
-        "f32",
-        "bf16",
-    )
-    assert (given.optimizer, given.matmul_dtype, given.loss_dtype) == ("sgd", "fp8", "f32")
-    assert given.offload_optimizer
-    assert run(dtype="float32").plan.grad_dtype == "f32"
+    given = run(opt_type="sgd", **of_maxtext, **others).plan
+    dtypes = given.dtypes
+    assert (dtypes.param, dtypes.moment, dtypes.second_moment) == ("bf16", "f32", "bf16")
+    assert (given.optimizer.name, dtypes.matmul, dtypes.loss) == ("sgd", "fp8", "f32")
+    assert given.optimizer.offload
+    assert run(dtype="float32").plan.dtypes.grad == "f32"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_the_block_and_its_keys_are_the_layers(
     keys: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     model = run(**keys).model
-    assert {name: getattr(model, name) for name in fields} == fields
+    assert {name: model.flat()[name] for name in fields} == fields
 
 
 def test_rules_that_are_maxtexts_own_change_nothing() -> None:
@@ -287,7 +288,7 @@ def test_overrides_are_typed_as_their_defaults() -> None:
     texts = ["per_device_batch_size=4", "remat_policy=minimal", "logits_via_embedding=True",
              "mlp_activations=[gelu, linear]", "mu_dtype=", "vocab_size=32_768"]  # fmt: skip
     given = from_maxtext("", texts, pod="v5e-16")
-    assert (given.plan.global_batch, given.plan.remat) == (64, "minimal")
+    assert (given.plan.global_batch, given.plan.remat.policy) == (64, "minimal")
     assert given.model == Transformer(
         name="maxtext", layers=16, embed=2048, mlp=7168, heads=16, head_dim=128, vocab=32768,
         activation="gelu", tied_embeddings=True,
@@ -297,7 +298,7 @@ def test_overrides_are_typed_as_their_defaults() -> None:
 def test_settings_change_the_plan_alone() -> None:
     settings = ["plan.lowering=ideal", 'plan.placement={ fsdp = ["x", "y"] }']
     given = from_maxtext(None, SMALL, pod="v5e-16", settings=settings).plan
-    assert (given.lowering, given.placement) == ("ideal", {"fsdp": ["x", "y"]})
+    assert (given.compiler.lowering, given.placement) == ("ideal", {"fsdp": ["x", "y"]})
     assert given.style == "maxtext"
     with pytest.raises(ts.TpusimError, match="is no setting of the plan"):
         from_maxtext(None, SMALL, pod="v5e-16", settings=["slice.name=v4-8"])
@@ -344,6 +345,6 @@ def test_buffers_of_experts_have_room_for_all_unless_a_factor_says_less(
 ) -> None:
     keys = {"decoder_block": "mixtral", "num_experts": 8, "num_experts_per_tok": 2}
     plan = run(**keys, ici_expert_parallelism=4, ragged_buffer_factor=factor).plan
-    assert plan.expert_buffer == room
+    assert plan.experts.buffer == room
     dropping = run(**keys, sparse_matmul=False, capacity_factor=1.25, ragged_buffer_factor=factor)
-    assert dropping.plan.expert_buffer == 0
+    assert dropping.plan.experts.buffer == 0

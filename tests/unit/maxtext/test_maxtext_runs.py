@@ -1,16 +1,15 @@
 """A MaxText config is the run that a person would write for it."""
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tpusim as ts
-from tpusim.maxtext.tables import models
-from tpusim.validation.measured import measured_runs
-from tpusim.validation.words import Setup, setup
+from tpusim.maxtext.shipped_tables import models
+from tpusim.validation.measured_runs import measured_runs
+from tpusim.validation.run_setup import RunSetup, set_up
 
 TABLE = Path(__file__).parents[2] / "validation" / "training_runs.csv"
 
@@ -79,11 +78,11 @@ OTHERWISE = {
 """Models that the zoo calls otherwise."""
 
 
-def row(name: str) -> Setup:
+def row(name: str) -> RunSetup:
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     runs, _ = measured_runs(tuple(rows[0]), rows)
-    return setup(next(run for run in runs if run.id == name))
+    return set_up(next(run for run in runs if run.id == name))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -97,11 +96,11 @@ def test_the_keys_of_a_recipe_are_the_run_of_the_table(name: str) -> None:
 
 def shown(plan: ts.Plan) -> ts.Plan:
     """The plan without the name of what every policy saves."""
-    return replace(plan, save=tuple(name for name in plan.save if name != "layer_in"))
+    return plan.replace(save=tuple(name for name in plan.remat.save if name != "layer_in"))
 
 
 def dims(model: ts.models.Transformer) -> dict[str, Any]:
-    return {key: getattr(model, key) for key in model.__dataclass_fields__}
+    return model.flat()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from plans import small
 
-from tpusim.errors import ModelError
-from tpusim.graph import Einsum, Remat, Route, Scan, training_step
-from tpusim.graph.graph import walk
-from tpusim.models import Routing, Transformer
+from tpusim.base.errors import ModelError
+from tpusim.graph import Einsum, Remat, Scan, TokenRouting, training_step, walk
+from tpusim.models import ExpertRouting, Transformer
 
 MIXTRAL = Transformer(
     name="mixtral-8x7b", layers=32, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab=32000,
@@ -77,7 +76,7 @@ def test_layers_with_experts_come_as_often_as_said(
             found.append((scan.name, scan.trips, kinds))
     assert found == scans
     count = sum(n for op, n in walk(graph.ops) if op.name.endswith("/router"))
-    assert count == sum(map(moe(**fields).has_experts, range(fields["layers"])))
+    assert count == sum(map(moe(**fields).moe.has_experts, range(fields["layers"])))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_layers_with_experts_come_as_often_as_said(
 )
 def test_slots_of_an_expert(seq_len: int, capacity: float, slots: int) -> None:
     """`ceil(seq k / experts x capacity)`, at least 1, at most the sequence's tokens."""
-    assert Routing(capacity_factor=capacity).slots(seq_len, 8, 2) == slots
+    assert ExpertRouting(capacity_factor=capacity).slots(seq_len, 8, 2) == slots
 
 
 @pytest.mark.parametrize("capacity", [0.0, 1.0, 1.25, 2.0])
@@ -102,13 +101,13 @@ def test_the_models_flops_are_those_of_its_choices(seq_len: int, capacity: float
     """Neither a mask's products nor slots that stay empty are the model's, to the last FLOP."""
     tokens = 3 * 2 * seq_len
     model, dense = moe(), small(mlp=2 * 128)
-    graph = model.graph(batch=2, seq_len=seq_len, routing=Routing(capacity_factor=capacity))
+    graph = model.graph(batch=2, seq_len=seq_len, routing=ExpertRouting(capacity_factor=capacity))
     same = dense.graph(batch=2, seq_len=seq_len)
     assert graph.model_flops() == same.model_flops() + 2 * tokens * 64 * 8
 
 
 def test_slots_that_are_too_few_need_their_own_flops_only() -> None:
-    graph = moe().graph(batch=2, seq_len=16, routing=Routing(capacity_factor=0.5))
+    graph = moe().graph(batch=2, seq_len=16, routing=ExpertRouting(capacity_factor=0.5))
     shares = {op.model_share for op, _ in walk(graph.ops) if op.name.startswith("layer/expert_w")
               and isinstance(op, Einsum)}  # fmt: skip
     assert shares == {Fraction(1)}
@@ -117,7 +116,7 @@ def test_slots_that_are_too_few_need_their_own_flops_only() -> None:
 def test_a_sort_and_its_transpose() -> None:
     """Only the way back weighs slots, so only its transpose makes the gates' gradient."""
     step = training_step(moe().graph(batch=2, seq_len=16), Remat())
-    routes = {op.name: op for op, _ in walk(step.ops) if isinstance(op, Route)}
+    routes = {op.name: op for op, _ in walk(step.ops) if isinstance(op, TokenRouting)}
     assert {name: (r.dispatch, r.weighted) for name, r in routes.items()} == {
         "layer/dispatch": (True, False), "layer/dispatch/d": (False, False),
         "layer/combine": (False, True), "layer/combine/d": (True, True),
@@ -129,7 +128,7 @@ def test_a_sort_and_its_transpose() -> None:
 
 
 def test_a_mask_of_places_has_no_gradient() -> None:
-    graph = moe().graph(batch=2, seq_len=16, routing=Routing(capacity_factor=1.0))
+    graph = moe().graph(batch=2, seq_len=16, routing=ExpertRouting(capacity_factor=1.0))
     step = training_step(graph, Remat())
     primals = {t.primal for op, _ in walk(step.ops) for t in op.outputs}
     assert "layer/combine_mask" in primals

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpusim import models
-from tpusim.errors import FileError, ModelError
+from tpusim.base.errors import FileError, ModelError
 from tpusim.models import Transformer, from_hf, hf_dimensions, hf_notes
 
 FOLDER = Path(__file__).parent / "hf"
@@ -204,7 +204,7 @@ def test_a_bert_may_be_a_decoder() -> None:
 
 def windows(**changes: Any) -> tuple[int, int]:
     model = from_hf(changes)
-    return model.window, model.global_every
+    return model.attention.window, model.attention.global_every
 
 
 LOCAL, WHOLE = "sliding_attention", "full_attention"
@@ -242,7 +242,7 @@ def test_windows_of_qwen_moe() -> None:
 
 def test_which_layers_have_experts() -> None:
     qwen = from_hf(like("qwen3-30b-a3b", decoder_sparse_step=2))
-    assert [qwen.has_experts(i) for i in range(4)] == [False, True, False, True]
+    assert [qwen.moe.has_experts(i) for i in range(4)] == [False, True, False, True]
     assert from_hf(like("qwen3-30b-a3b", mlp_only_layers=[0, 1])).dense_layers == 2
     assert from_hf(like("deepseek-v3", first_k_dense_replace=0)).dense_layers == 0
     assert not from_hf(like("deepseek-v3", n_routed_experts=None)).experts

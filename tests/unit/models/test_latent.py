@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import comms, flat, plan_of, program_of, small, template_of
+from plans import comms, flat, partitioned_of, plan_of, program_of, small
 
-from tpusim.costs.attention import kernel_flops, visited_keys
-from tpusim.errors import ModelError
+from tpusim.base.errors import ModelError
+from tpusim.base.phase import Phase
+from tpusim.costs.compute import kernel_flops, visited_keys
 from tpusim.graph import Remat, training_step
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.template import Purpose
-from tpusim.phase import Phase
-from tpusim.program import Attention, CollectiveKind, Compute, dumps, loads
+from tpusim.partition.partitioned_graph import Purpose
+from tpusim.program import AttentionWork, CollectiveKind, Compute, dumps, loads
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
@@ -81,7 +81,7 @@ def test_the_kernel_works_on_two_widths() -> None:
     """Scores, dQ and dK over that of the queries, the weighted sum, dP and dV over the values'."""
     program = program_of(small(**LATENT), PLAN, POD)
     kernels = {op.work for op, _ in flat(program.body)
-               if isinstance(op, Compute) and isinstance(op.work, Attention)}  # fmt: skip
+               if isinstance(op, Compute) and isinstance(op.work, AttentionWork)}  # fmt: skip
     assert {(work.head_dim, work.value_width) for work in kernels} == {(32, 20)}
     assert "16 x 16 x 32 and 20" in str(program)
 
@@ -93,7 +93,7 @@ def test_a_program_of_two_widths_is_read_back_as_it_was_written() -> None:
 
 def test_the_array_rounds_each_width_up_by_itself() -> None:
     """Of DeepSeek-V3, 192 is 256 on an array of 128, and 128 is itself."""
-    forward = Attention(2, 16, 8192, 8192, 192, "bf16", False, 0, False, 0, 0, value_dim=128)
+    forward = AttentionWork(2, 16, 8192, 8192, 192, "bf16", False, 0, False, 0, 0, value_dim=128)
     scores = 2 * 16 * 8192 * 8192
     assert kernel_flops(forward, 128) == 2 * scores * (256 + 128)
     assert kernel_flops(replace(forward, backward=True), 128) == 2 * scores * (3 * 256 + 2 * 128)
@@ -104,7 +104,7 @@ def test_the_array_rounds_each_width_up_by_itself() -> None:
 def test_equal_widths_cost_what_one_width_does(
     width: int, seq: int, causal: bool, backward: bool
 ) -> None:
-    one = Attention(2, 16, seq, seq, width, "bf16", causal, 0, backward, 0, 0)
+    one = AttentionWork(2, 16, seq, seq, width, "bf16", causal, 0, backward, 0, 0)
     two = replace(one, value_dim=width)
     assert kernel_flops(two, 128) == kernel_flops(one, 128)
     assert kernel_flops(one, 128) == pytest.approx(
@@ -114,8 +114,8 @@ def test_equal_widths_cost_what_one_width_does(
 
 def test_the_ranks_are_sharded_as_embed_is() -> None:
     """Over fsdp in the matrices that bring up, and heads over tensor; no matrix is left whole."""
-    template = template_of(small(**LATENT), PLAN)
-    lie = {w.name.removeprefix("layer/"): w.local.layout for w in template.weights}
+    partitioned = partitioned_of(small(**LATENT), PLAN)
+    lie = {w.name.removeprefix("layer/"): w.local.layout for w in partitioned.weights}
     fsdp, tensor = ("fsdp",), ("tensor",)
     assert lie["wq_a"] == lie["wkv_a"] == (fsdp, ())
     assert lie["wq_b"] == lie["wkv_b"] == (fsdp, tensor, ())
@@ -125,11 +125,11 @@ def test_the_ranks_are_sharded_as_embed_is() -> None:
 
 def test_only_gradients_of_what_all_heads_share_move_over_tensor() -> None:
     """Each device brings the latents down alike, for its own heads; their gradients are sums."""
-    plain, latent = (template_of(small(**fields), PLAN) for fields in ({}, LATENT))
+    plain, latent = (partitioned_of(small(**fields), PLAN) for fields in ({}, LATENT))
     moved = [
-        {(c.tensor, c.kind, c.phase) for c, _ in comms(template)
+        {(c.tensor, c.kind, c.phase) for c, _ in comms(partitioned)
          if "tensor" in c.axes and c.purpose is not Purpose.GRADIENT}
-        for template in (plain, latent)
+        for partitioned in (plain, latent)
     ]  # fmt: skip
     shared = ("q_latent", "kv_latent", "k_rope")
     assert moved[1] - moved[0] == {
@@ -140,7 +140,7 @@ def test_only_gradients_of_what_all_heads_share_move_over_tensor() -> None:
 def test_nothing_moves_for_it_without_tensor_parallelism() -> None:
     found = simulate(small(**LATENT), plan_of({"fsdp": 16}), POD)
     assert not found.flops.redundant
-    assert not found.unasked
+    assert not found.implicit_reshardings
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 
 import pytest
-from plans import comms, flat, plan_of, program_of, small, template_of
+from plans import comms, flat, partitioned_of, plan_of, program_of, small
 
+from tpusim.base.phase import Phase
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.partition.template import Purpose
-from tpusim.phase import Phase
-from tpusim.program import Compute, Vector
+from tpusim.partition.partitioned_graph import Purpose
+from tpusim.plan import Plan
+from tpusim.program import Compute, VectorWork
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
@@ -47,7 +46,7 @@ def test_queries_and_keys_are_normed_before_they_are_turned() -> None:
 def moved(model: Transformer, remat: str) -> Counter[tuple[str, Phase]]:
     """How often each tensor is moved in each phase; a scale's gradient, and weights, apart."""
     found: Counter[tuple[str, Phase]] = Counter()
-    for comm, times in comms(template_of(model, replace(PLAN, remat=remat))):
+    for comm, times in comms(partitioned_of(model, PLAN.replace(remat=remat))):
         if comm.purpose not in (Purpose.GRADIENT, Purpose.WEIGHT):
             found[comm.tensor, comm.phase] += times
     return found
@@ -66,7 +65,9 @@ def test_no_activation_moves_for_a_norm(norms: Mapping[str, bool], remat: str) -
 
 
 def test_the_gradient_of_a_scale_of_heads_is_summed_over_all_heads() -> None:
-    named = [comm for comm, _ in comms(template_of(small(**QK), PLAN)) if "q_norm_sc" in comm.name]
+    named = [
+        comm for comm, _ in comms(partitioned_of(small(**QK), PLAN)) if "q_norm_sc" in comm.name
+    ]
     assert {axis for comm in named for axis in comm.axes} == {"fsdp", "tensor"}
 
 
@@ -76,7 +77,7 @@ def forward_bytes(model: Transformer, plan: Plan) -> float:
     return sum(
         times * (op.work.read_bytes + op.work.write_bytes)
         for op, times in flat(program.body)
-        if isinstance(op, Compute) and isinstance(op.work, Vector) and op.phase is Phase.FORWARD
+        if isinstance(op, Compute) and isinstance(op.work, VectorWork) and op.phase is Phase.FORWARD
     )
 
 
@@ -111,7 +112,7 @@ def test_a_residual_gradient_is_added_where_the_norm_is_differentiated() -> None
     assert not [name for name in found if "layer" in name and name.endswith("/dsum")]
     for name in ("attn_norm", "mlp_norm"):
         work = found[f"bwd/layer/{name}/d"]
-        assert isinstance(work, Vector)
+        assert isinstance(work, VectorWork)
         assert work.read_bytes == 3 * 2 * TOKENS * EMBED + 2 * EMBED
         assert work.write_bytes == 2 * TOKENS * EMBED + 2 * EMBED
 

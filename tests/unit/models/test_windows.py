@@ -1,14 +1,13 @@
 """Layers that see a window of the keys, in turn with layers that see all of them."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from plans import flat, plan_of, small
 
+from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Remat, Scan, model_flops, training_step, walk
 from tpusim.hardware import Slice
-from tpusim.phase import Phase
 from tpusim.simulation import simulate
 
 SEQ, WINDOW = 64, 8
@@ -89,7 +88,7 @@ def test_what_is_left_costs_its_layers(remat: str) -> None:
     """With windows of all keys, eight layers in two scans are eight in one."""
     pod, plan = Slice("v5e", "4x4"), plan_of({"fsdp": 16}, seq_len=SEQ, remat=remat)
     whole = small(layers=8, head_dim=128)
-    parts = replace(whole, window=SEQ, global_every=3)
+    parts = whole.replace(window=SEQ, global_every=3)
     one, two = (simulate(m, plan, pod) for m in (whole, parts))
     assert two.flops == one.flops
     assert two.breakdown_s["matmul"] == pytest.approx(one.breakdown_s["matmul"], rel=1e-9)

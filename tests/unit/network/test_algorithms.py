@@ -3,9 +3,9 @@
 import pytest
 from toruses import torus, whole
 
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
 from tpusim.hardware import DIE, Span
-from tpusim.network import Algorithm, algorithm, default_algorithm, dimension_sizes
+from tpusim.network import Algorithm, default_algorithm, dimension_sizes, resolve_algorithm
 from tpusim.program import CollectiveKind as Kind
 
 TORUS = torus(8, 16, 16)
@@ -44,17 +44,17 @@ def test_parts_that_cover_a_dimension_together_count_as_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [("ring", "ring"), ("ring flat", "ring"), ("nd flat", "nd"), (" flat", "nd"), ("flat", "nd")],
 )
-def test_flat_is_left_out_of_an_algorithm(asked: str, found: str) -> None:
-    assert algorithm(Kind.ALL_GATHER, whole(TORUS), TORUS, asked) == found
+def test_flat_is_left_out_of_an_algorithm(requested: str, found: str) -> None:
+    assert resolve_algorithm(Kind.ALL_GATHER, whole(TORUS), TORUS, requested) == found
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"),
+    ("kind", "requested"),
     [(Kind.ALL_GATHER, "rings"), (Kind.ALL_TO_ALL, "ring"), (Kind.ALL_REDUCE, "halo")],
 )
-def test_an_algorithm_that_cannot_be_is_refused(kind: Kind, asked: str) -> None:
-    with pytest.raises(PlanError, match=rf"algorithm '{asked}' cannot carry out {kind}; "):
-        algorithm(kind, AXIS, TORUS, asked)
+def test_an_algorithm_that_cannot_be_is_refused(kind: Kind, requested: str) -> None:
+    with pytest.raises(PlanError, match=rf"algorithm '{requested}' cannot carry out {kind}; "):
+        resolve_algorithm(kind, AXIS, TORUS, requested)

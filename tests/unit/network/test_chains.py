@@ -6,14 +6,14 @@ from hypothesis import given
 from toruses import places, torus, whole
 
 from tpusim.hardware import Span, Topology
-from tpusim.network.chains import Chain, Move, chain_hops, move_loads, one_chain, rows
-from tpusim.network.groups import groups
+from tpusim.network import Chain, ChainMove, dimension_chain, groups, one_chain
+from tpusim.network.chains import chain_hops, move_loads
 
 
 def facts(chain: Chain) -> tuple[int, bool, float, int]:
     """Chips, whether it closes, chunks on the busiest link of a gather, and its hops."""
-    busiest = float(move_loads(Move.GATHER, chain).max())
-    return chain.length, chain.closed, busiest, chain_hops(Move.GATHER, chain)
+    busiest = float(move_loads(ChainMove.GATHER, chain).max())
+    return chain.length, chain.closed, busiest, chain_hops(ChainMove.GATHER, chain)
 
 
 @given(places())
@@ -60,16 +60,16 @@ def end_of(starts: np.ndarray, moves: np.ndarray, topology: Topology, order: ran
 
 
 def test_a_whole_wrapped_dimension_is_a_ring() -> None:
-    assert facts(rows(1, (Span(1, 16),), torus(8, 16, 16))) == (16, True, 7.5, 8)
+    assert facts(dimension_chain(1, (Span(1, 16),), torus(8, 16, 16))) == (16, True, 7.5, 8)
 
 
 def test_a_contiguous_part_is_a_line() -> None:
-    assert facts(rows(1, (Span(1, 4),), torus(8, 16, 16))) == (4, False, 3, 3)
+    assert facts(dimension_chain(1, (Span(1, 4),), torus(8, 16, 16))) == (4, False, 3, 3)
 
 
 def test_a_strided_part_is_a_ring_that_shares_its_links() -> None:
     """Four of 16, every fourth: each link is on the ways of four such rings."""
-    assert facts(rows(1, (Span(1, 4, 4),), torus(8, 16, 16))) == (4, True, 6, 8)
+    assert facts(dimension_chain(1, (Span(1, 4, 4),), torus(8, 16, 16))) == (4, True, 6, 8)
 
 
 def test_two_parts_of_one_dimension_join() -> None:
@@ -101,32 +101,32 @@ def test_a_ring_through_a_plane_crosses_one_link_an_edge() -> None:
     """Half way round, or one more link where a ring turns into the next row."""
     for spans in ((Span(0, 8), Span(2, 16)), (Span(2, 16), Span(0, 8))):
         chain = one_chain(spans, torus(8, 16, 16))
-        assert 64 <= chain_hops(Move.GATHER, chain) <= 65
+        assert 64 <= chain_hops(ChainMove.GATHER, chain) <= 65
 
 
 @pytest.mark.parametrize(
     ("move", "ring", "line"),
     [
-        (Move.GATHER, [3.5] * 16, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7]),
-        (Move.SCATTER, [3.5] * 16, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7]),
-        (Move.SHIFT, [0.5] * 16, [1] * 14),
-        (Move.HALO, [0.5] * 16, [0.5] * 14),
-        (Move.SPREAD, [0.5] * 14, [1] * 7),
+        (ChainMove.GATHER, [3.5] * 16, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7]),
+        (ChainMove.SCATTER, [3.5] * 16, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7]),
+        (ChainMove.SHIFT, [0.5] * 16, [1] * 14),
+        (ChainMove.HALO, [0.5] * 16, [0.5] * 14),
+        (ChainMove.SPREAD, [0.5] * 14, [1] * 7),
     ],
 )
 def test_what_links_of_a_ring_and_of_a_line_carry(
-    move: Move, ring: list[float], line: list[float]
+    move: ChainMove, ring: list[float], line: list[float]
 ) -> None:
     """Of 8 chips. A shift from end to end of a line comes back over all of its links."""
     chips = np.arange(8)[None, :, None]
     for expected, wrap in ((ring, True), (line, False)):
-        closed = wrap or move is Move.SHIFT
+        closed = wrap or move is ChainMove.SHIFT
         loads = move_loads(move, Chain.of(chips, closed, torus(8, wrap=wrap)))
         assert sorted(loads[loads > 0].tolist()) == sorted(expected)
 
 
 def test_a_gather_on_a_line_sends_all_before_a_link_over_it() -> None:
-    loads = move_loads(Move.GATHER, rows(0, (Span(0, 4),), torus(4, wrap=False)))
+    loads = move_loads(ChainMove.GATHER, dimension_chain(0, (Span(0, 4),), torus(4, wrap=False)))
     assert loads[0].tolist() == [[1, 2, 3, 0], [0, 3, 2, 1]]
-    scatter = move_loads(Move.SCATTER, rows(0, (Span(0, 4),), torus(4, wrap=False)))
+    scatter = move_loads(ChainMove.SCATTER, dimension_chain(0, (Span(0, 4),), torus(4, wrap=False)))
     assert scatter[0].tolist() == [[3, 2, 1, 0], [0, 1, 2, 3]]

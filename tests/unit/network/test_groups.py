@@ -5,7 +5,7 @@ from hypothesis import given
 from toruses import places, torus
 
 from tpusim.hardware import DIE, Span, Topology
-from tpusim.network.groups import groups, on_torus
+from tpusim.network import groups, on_torus
 
 
 @given(places())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toruses import topologies, torus
 
 from tpusim.hardware import Topology
-from tpusim.network.paths import link_loads, link_paths, minimal_ways, shortest_moves
+from tpusim.network.paths import link_loads, link_paths, shortest_moves, shortest_routes
 
 Place = tuple[int, ...]
 TWISTED = [torus(4, 4, 8, twisted=True), torus(4, 8, 8, twisted=True)]
@@ -55,7 +55,7 @@ def test_every_minimal_way_arrives_in_any_order_and_is_shortest(
     start, end = two_chips(data, topology)
     offset = tuple(there - here for here, there in zip(start, end, strict=True))
     least = distances(topology, start)[end]
-    for way in minimal_ways(offset, topology):
+    for way in shortest_routes(offset, topology):
         assert sum(map(abs, way)) == least
         order = data.draw(st.permutations(range(len(way))))
         assert walked(topology, start, way, tuple(order)) == end
@@ -66,7 +66,7 @@ def test_shortest_moves_are_one_of_the_minimal_ways(
     topology: Topology, data: st.DataObject
 ) -> None:
     start, end = (np.array([each]) for each in two_chips(data, topology))
-    ways = minimal_ways(tuple((end - start)[0].tolist()), topology)
+    ways = shortest_routes(tuple((end - start)[0].tolist()), topology)
     for prefer in (1, -1):
         moves = shortest_moves(start, end, topology, prefer)
         assert tuple(moves[0].tolist()) in ways
@@ -77,7 +77,7 @@ def test_all_ways_on_a_twisted_torus_are_shortest_and_arrive(topology: Topology)
     for source in ((0, 0, 0), (3, 2, 5)):
         for end, least in distances(topology, source).items():
             offset = tuple(there - here for here, there in zip(source, end, strict=True))
-            for way in minimal_ways(offset, topology):
+            for way in shortest_routes(offset, topology):
                 assert sum(map(abs, way)) == least
                 assert walked(topology, source, way, (2, 0, 1)) == end
 
@@ -90,10 +90,10 @@ def test_ties_go_the_way_that_is_preferred() -> None:
 
 
 def test_two_ways_round_are_as_short_half_way_round_and_on_no_line() -> None:
-    assert minimal_ways((4,), torus(8)) == ((-4,), (4,))
-    assert minimal_ways((3,), torus(8)) == ((3,),)
-    assert minimal_ways((5,), torus(8)) == ((-3,),)
-    assert minimal_ways((4,), torus(8, wrap=False)) == ((4,),)
+    assert shortest_routes((4,), torus(8)) == ((-4,), (4,))
+    assert shortest_routes((3,), torus(8)) == ((3,),)
+    assert shortest_routes((5,), torus(8)) == ((-3,),)
+    assert shortest_routes((4,), torus(8, wrap=False)) == ((4,),)
 
 
 @given(topologies(128), st.data())

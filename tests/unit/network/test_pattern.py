@@ -5,7 +5,7 @@ from toruses import torus, whole
 
 from tpusim.hardware import Span, Topology
 from tpusim.network import Algorithm, Pattern, link_loads_of, pattern
-from tpusim.network.schedule import schedule
+from tpusim.network.algorithm import schedule
 from tpusim.program import CollectiveKind as Kind
 
 RING, ND, PAIRS = Algorithm.RING, Algorithm.ND, Algorithm.PAIRS

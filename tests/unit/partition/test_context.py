@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from plans import GIB, comms, plan_of, program_of, small, template_of
+from plans import GIB, comms, partitioned_of, plan_of, program_of, small
 
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.program import Collective, CollectiveKind, Loop, Mode, Op
@@ -63,7 +63,7 @@ def test_sequence_sharded_norms_are_lowered_as_compiled(
 def activations(model: Transformer, plan: Any) -> dict[CollectiveKind, int]:
     """How many collectives of activations a layer has forward, by kind."""
     found: dict[CollectiveKind, int] = {}
-    for comm, _ in comms(template_of(model, plan)):
+    for comm, _ in comms(partitioned_of(model, plan)):
         if comm.purpose == "activation" and comm.writes[0].startswith("layer/"):
             found[comm.kind] = found.get(comm.kind, 0) + 1
     return found
@@ -83,7 +83,7 @@ def test_sharded_norms_scatter_what_was_all_reduced(gated: bool, attention: str)
 
 def test_sharded_norms_lie_over_the_context_too() -> None:
     mesh = {"fsdp": 2, "context": 2, "tensor": 4}
-    layouts = template_of(small(), plan_of(mesh, rules=NORMS)).layouts
+    layouts = partitioned_of(small(), plan_of(mesh, rules=NORMS)).layouts
     for name in ("embedded", "layer/layer_in", "layer/attn_norm", "layer/mid", "final_norm"):
         assert layouts[name] == (("fsdp",), ("context", "tensor"), ())
     assert layouts["layer/q"] == (("fsdp",), ("context",), ("tensor",), ())
@@ -120,7 +120,7 @@ def test_key_heads_too_few_for_an_exchange_are_told_of(
 ) -> None:
     """Whether they are repeated, as two are for four devices, or gathered, as one is."""
     plan = plan_of({"fsdp": 4, "context": 4}, context_exchange="all-to-all")
-    assert template_of(small(kv_heads=kv_heads), plan).dropped == dropped
+    assert partitioned_of(small(kv_heads=kv_heads), plan).dropped == dropped
 
 
 def test_several_axes_cross_in_their_own_ways() -> None:
@@ -129,10 +129,10 @@ def test_several_axes_cross_in_their_own_ways() -> None:
         {"fsdp": 2, "heads": 2, "round": 4}, seq_len=64,
         context_exchange={"heads": "all-to-all", "round": "ring"},
     )  # fmt: skip
-    template = template_of(small(), plan)
-    assert template.layouts["layer/q"] == (("fsdp",), ("round", "heads"), (), ())
-    assert template.layouts["layer/q_kernel"] == (("fsdp",), ("round",), ("heads",), ())
-    assert template.layouts["layer/wq"] == (("fsdp", "round", "heads"), (), ())
+    partitioned = partitioned_of(small(), plan)
+    assert partitioned.layouts["layer/q"] == (("fsdp",), ("round", "heads"), (), ())
+    assert partitioned.layouts["layer/q_kernel"] == (("fsdp",), ("round",), ("heads",), ())
+    assert partitioned.layouts["layer/wq"] == (("fsdp", "round", "heads"), (), ())
     found = [
         one
         for op in program_of(small(), plan, POD).body
@@ -147,7 +147,7 @@ def test_several_axes_cross_in_their_own_ways() -> None:
 def test_what_the_plan_asks_for_is_not_unasked() -> None:
     for way in ("gather", "ring", "all-to-all"):
         plan = plan_of(MESH, seq_len=64, context_exchange=way)
-        assert simulate(small(), plan, POD).unasked == ()
+        assert simulate(small(), plan, POD).implicit_reshardings == ()
 
 
 def test_a_context_may_lie_across_slices() -> None:

@@ -1,17 +1,16 @@
-"""Buffers of experts where nothing is dropped: room for all that could come."""
+"""Buffers of experts where nothing is dropped: capacity for all that could arrive."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from plans import any_program_of, flat, plan_of, small
 
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan, check_together
-from tpusim.partition.experts import Room
-from tpusim.program import Collective, Compute, Matmul, Vector
+from tpusim.partition.expert_load import ExpertCapacity
+from tpusim.plan import Plan
+from tpusim.program import Collective, Compute, MatmulWork, VectorWork
 from tpusim.simulation import simulate
 
 MESH = {"expert": 4, "fsdp": 2}
@@ -22,11 +21,11 @@ def moe(**changes: Any) -> Transformer:
     return small(**({"experts": 8, "experts_per_token": 2, "expert_mlp": 128} | changes))
 
 
-def works(plan: Plan) -> dict[str, Matmul | Vector | float]:
+def works(plan: Plan) -> dict[str, MatmulWork | VectorWork | float]:
     """What each operation of the layers does, and the bytes of collectives."""
-    found: dict[str, Matmul | Vector | float] = {}
+    found: dict[str, MatmulWork | VectorWork | float] = {}
     for op, _ in flat(any_program_of(moe(), plan, POD).body):
-        if isinstance(op, Compute) and isinstance(op.work, Matmul | Vector):
+        if isinstance(op, Compute) and isinstance(op.work, MatmulWork | VectorWork):
             found[op.name] = op.work
         if isinstance(op, Collective):
             found[op.name] = op.bytes
@@ -47,12 +46,12 @@ def test_there_is_room_for_what_could_come(
     devices: int, experts: int, choices: int, factor: float, rows: float
 ) -> None:
     """The examples of MaxText's `get_ragged_buffer_size`."""
-    assert Room(experts, choices, factor).over(devices, 1.0) == rows
+    assert ExpertCapacity(experts, choices, factor).over(devices, 1.0) == rows
 
 
 def test_what_is_filled_takes_of_the_room() -> None:
-    assert Room(8, 2).over(4, 1.6) * 1.6 == 4
-    assert Room(8, 2, 1.5).over(4, 2.0) == 1, "nothing is dropped"
+    assert ExpertCapacity(8, 2).over(4, 1.6) * 1.6 == 4
+    assert ExpertCapacity(8, 2, 1.5).over(4, 2.0) == 1, "nothing is dropped"
 
 
 def test_passes_go_through_the_room_and_kernels_and_exchanges_do_not() -> None:
@@ -64,8 +63,8 @@ def test_passes_go_through_the_room_and_kernels_and_exchanges_do_not() -> None:
     assert changed
     for name in changed:
         one, other = mean[name], all_of_it[name]
-        assert isinstance(one, Vector)
-        assert isinstance(other, Vector)
+        assert isinstance(one, VectorWork)
+        assert isinstance(other, VectorWork)
         assert (other.read_bytes, other.write_bytes) == (4 * one.read_bytes, 4 * one.write_bytes)
     assert {"layer/expert_silu", "bwd/layer/expert_silu/d", "bwd/layer/dispatched/dsum"} <= changed
 
@@ -95,9 +94,9 @@ def test_a_capacity_sizes_its_buffers_itself() -> None:
 )
 def test_mistakes_are_told(changes: dict[str, float], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
-        check_together(plan_of(MESH, **changes))
+        plan_of(MESH, **changes).check_together()
 
 
 def test_a_model_without_experts_has_no_such_buffers() -> None:
     with pytest.raises(PlanError, match=r"plan\.expert_buffer is 2\.0, but the model has no"):
-        simulate(small(), replace(plan_of({"fsdp": 8}), expert_buffer=2.0), POD)
+        simulate(small(), plan_of({"fsdp": 8}).replace(expert_buffer=2.0), POD)

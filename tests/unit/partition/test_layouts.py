@@ -3,11 +3,12 @@
 from itertools import product
 
 import pytest
-from plans import graph_of, plan_of, small, template_of
+from plans import graph_of, partitioned_of, plan_of, small
 
-from tpusim.graph import Role, Tensor
-from tpusim.partition.layout import Layout, is_across, reshard, within
-from tpusim.partition.rules import resolve
+from tpusim.graph import Tensor, TensorRole
+from tpusim.partition.layout import Layout, is_across, within_slice
+from tpusim.partition.reshard import reshard
+from tpusim.partition.rules import resolve_rules
 from tpusim.program import CollectiveKind
 
 AXES = ("data", "fsdp", "tensor")
@@ -66,7 +67,9 @@ def test_the_steps_lead_there_across_slices_too() -> None:
             source, target = layout_of(before, ACROSS), layout_of(after, ACROSS)
             check_steps(source, partial, target, spare=2)
             steps = [step for step in reshard(source, partial, target, 2) if step.kind != EXCHANGE]
-            assert all(is_across(step.axes) or within(step.axes) == step.axes for step in steps)
+            assert all(
+                is_across(step.axes) or within_slice(step.axes) == step.axes for step in steps
+            )
             sums = [is_across(step.axes) for step in steps if step.kind is not GATHER]
             gathers = [is_across(s.axes) for s in steps if s.kind is GATHER and not s.sharing]
             assert sums == sorted(sums)
@@ -114,7 +117,7 @@ def test_the_collective_follows_from_the_mismatch(
 
 def rule_layout(tensor: Tensor, mesh: dict[str, int], **changes: object) -> Layout:
     plan = plan_of(mesh, **changes)
-    return resolve(plan, graph_of(small(), plan)).layout(tensor)
+    return resolve_rules(plan, graph_of(small(), plan)).layout(tensor)
 
 
 MESH = {"data": 2, "fsdp": 4, "tensor": 4}
@@ -123,16 +126,16 @@ MESH = {"data": 2, "fsdp": 4, "tensor": 4}
 @pytest.mark.parametrize(
     ("dims", "role", "layout"),
     [
-        (("embed", "mlp"), Role.PARAM, (("fsdp",), ("tensor",))),
-        (("vocab", "embed"), Role.PARAM, (("tensor",), ("fsdp",))),
-        (("heads", "head_dim", "embed"), Role.PARAM, (("tensor",), (), ("fsdp",))),
-        (("embed",), Role.PARAM, ((),)),
-        (("batch", "seq", "embed"), Role.ACTIVATION, (("data", "fsdp"), (), ())),
-        (("batch", "seq", "mlp"), Role.ACTIVATION, (("data", "fsdp"), (), ("tensor",))),
+        (("embed", "mlp"), TensorRole.PARAM, (("fsdp",), ("tensor",))),
+        (("vocab", "embed"), TensorRole.PARAM, (("tensor",), ("fsdp",))),
+        (("heads", "head_dim", "embed"), TensorRole.PARAM, (("tensor",), (), ("fsdp",))),
+        (("embed",), TensorRole.PARAM, ((),)),
+        (("batch", "seq", "embed"), TensorRole.ACTIVATION, (("data", "fsdp"), (), ())),
+        (("batch", "seq", "mlp"), TensorRole.ACTIVATION, (("data", "fsdp"), (), ("tensor",))),
     ],
 )
 def test_the_default_rules_are_those_that_jax_users_know(
-    dims: tuple[str, ...], role: Role, layout: Layout
+    dims: tuple[str, ...], role: TensorRole, layout: Layout
 ) -> None:
     """`data` replicates weights, `fsdp` shards them over embed, `tensor` over heads and mlp."""
     assert rule_layout(Tensor("t", dims, role), MESH) == layout
@@ -145,8 +148,8 @@ def test_a_tensor_takes_each_axis_once() -> None:
 
 
 def test_axes_of_size_one_change_nothing() -> None:
-    one = template_of(small(), plan_of({"data": 1, "fsdp": 4, "tensor": 1}))
-    other = template_of(small(), plan_of({"fsdp": 8}))
+    one = partitioned_of(small(), plan_of({"data": 1, "fsdp": 4, "tensor": 1}))
+    other = partitioned_of(small(), plan_of({"fsdp": 8}))
     assert one.nodes is other.nodes
 
 
@@ -160,15 +163,15 @@ def test_maxtext_shards_activations_on_embed() -> None:
 def test_a_tensor_lies_over_the_dimensions_that_it_is_made_with() -> None:
     """Attention calls the keys' sequence `kv_seq`; they are still made, and lie, as sequences."""
     plan = plan_of({"data": 2, "tensor": 4}, rules={"act_seq": "tensor"})
-    found = template_of(small(), plan).layouts
+    found = partitioned_of(small(), plan).layouts
     assert found["layer/k_rotary"] == found["layer/q_rotary"] == (("data",), ("tensor",), (), ())
 
 
 def test_annotations_outrank_rules_and_rules_fill_the_rest() -> None:
     batch = ("data", "fsdp")
     plan = plan_of(MESH, annotate={"layer/mlp_hidden": (batch, "tensor", None)})
-    found = template_of(small(), plan).layouts
+    found = partitioned_of(small(), plan).layouts
     assert found["layer/mlp_hidden"] == found["layer/mlp_in_0"] == (batch, ("tensor",), ())
     assert found["layer/layer_in"] == (batch, ("tensor",), ())
     assert found["layer/wi_0"] == (("fsdp",), ("tensor",))
-    assert template_of(small(), plan_of(MESH)).layouts["layer/layer_in"] == (batch, (), ())
+    assert partitioned_of(small(), plan_of(MESH)).layouts["layer/layer_in"] == (batch, (), ())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpusim.program.numeric import largest, power_sum, round_up, smallest
+from tpusim.program import largest, power_sum, round_up, smallest
 
 
 def test_numbers_stay_python_numbers() -> None:

@@ -1,9 +1,10 @@
 """The figures: their data are those of the result, and nothing that is written is hidden."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import tpusim as ts
-from tpusim.phase import Phase
+from tpusim.base.errors import TpusimError
+from tpusim.base.phase import Phase
+from tpusim.base.units import format_bytes
 from tpusim.program import Compute, Loop
 from tpusim.report import (
+    ReportFigure,
     memory_data,
     plot_axes,
     plot_memory,
@@ -22,16 +26,18 @@ from tpusim.report import (
     plot_timeline,
     plot_torus,
     plot_utilisation,
+    register_figure,
     roofline_data,
     timeline_data,
     utilisation_data,
 )
-from tpusim.report.figure import figure_bytes
-from tpusim.report.memory import COLUMNS, MemoryUse, columns
-from tpusim.report.palette import COMPUTE_STYLES, styles
-from tpusim.report.places import clusters, labels, ranges
-from tpusim.report.timeline import short
-from tpusim.result import COMPUTE_LABELS, Result
+from tpusim.report.figures.label_positions import cluster_points, number_ranges, place_labels
+from tpusim.report.figures.memory import LEVEL_COLUMNS, MemoryFigure, level_columns
+from tpusim.report.figures.palette import COMPUTE_STYLES, styles
+from tpusim.report.figures.registry import FIGURES
+from tpusim.report.figures.render import figure_bytes
+from tpusim.report.figures.timeline import short_name
+from tpusim.results.result import COMPUTE_LABELS, Result
 
 PLOTS = (plot_axes, plot_memory, plot_roofline, plot_timeline, plot_torus, plot_utilisation)
 
@@ -101,11 +107,55 @@ def test_the_timeline_is_drawn_where_one_wants_it() -> None:
     assert plot_timeline(result(), mine) == tuple(mine)
 
 
+@pytest.mark.thorough  # by default two processes write one report (unit/cli/test_process.py)
 def test_figures_are_the_same_bytes_each_time() -> None:
     one, other = figure_bytes(result()), figure_bytes(result())
-    names = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
+    names = ("axes", "breakdown", "memory", "roofline", "timeline", "torus", "utilisation")
     assert list(one) == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     assert one == other
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """The registry is afterwards as it was."""
+    before = dict(FIGURES)
+    yield
+    FIGURES.clear()
+    FIGURES.update(before)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_figure_of_the_users_own_is_in_the_report(tmp_path: Path) -> None:
+    def data(result: Result) -> float:
+        return result.hbm_peak_bytes / result.hbm_bytes
+
+    def plot(result: Result) -> Axes:
+        ax = Figure().add_subplot()
+        ax.bar(["HBM"], [data(result)])
+        return ax
+
+    register_figure("occupancy", data, plot)
+    register_figure("never", data, plot, lambda result: False)
+    ts.write_report(result(), tmp_path)
+    assert (tmp_path / "occupancy.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "occupancy.svg").read_text("utf-8")
+    assert (tmp_path / "breakdown.png").exists()
+    assert not list(tmp_path.glob("never*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("memory", "there is a figure 'memory' already"), ("../mine", "cannot name a file")],
+)
+def test_a_figure_needs_a_name_of_its_own(name: str, why: str) -> None:
+    with pytest.raises(TpusimError, match=why):
+        register_figure(name, memory_data, plot_memory)
+    assert FIGURES["memory"].plot is plot_memory
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=lambda figure: figure.name)
+def test_the_data_of_a_figure_are_the_same_each_time(figure: ReportFigure) -> None:
+    assert repr(figure.data(result())) == repr(figure.data(result()))
 
 
 def test_the_timeline_shows_one_layer_forward_and_one_backward() -> None:
@@ -140,15 +190,15 @@ def test_memory_names_who_holds_the_peak() -> None:
     assert max(level for _, level in use.levels) == use.peak_bytes
     text = "\n".join(text.get_text() for text in plot_memory(result()).texts)
     assert all(category in text for category in use.held)
-    assert f"usable {ts.units.format_bytes(result().hbm_bytes)}" in text
+    assert f"usable {format_bytes(result().hbm_bytes)}" in text
 
 
 def test_columns_keep_the_lowest_and_the_highest_level() -> None:
-    def use(*levels: tuple[float, int]) -> MemoryUse:
-        return MemoryUse(tuple(levels), 1.0, 0.5, 9, {}, 10.0)
+    def use(*levels: tuple[float, int]) -> MemoryFigure:
+        return MemoryFigure(tuple(levels), 1.0, 0.5, 9, {}, 10.0)
 
-    lows, highs = columns(use((0.0, 4), (0.5, 9), (0.5, 2)))
-    half = COLUMNS // 2
+    lows, highs = level_columns(use((0.0, 4), (0.5, 9), (0.5, 2)))
+    half = LEVEL_COLUMNS // 2
     assert set(lows[:half]) == set(highs[:half]) == {4}
     assert (lows[half], highs[half]) == (2, 9)
     assert set(lows[half + 1 :]) == set(highs[half + 1 :]) == {2}
@@ -164,7 +214,7 @@ def test_the_roofline_has_the_largest_operations_below_their_roofs() -> None:
 
 
 def test_the_roof_is_that_of_the_fastest_dtype() -> None:
-    plan = replace(result().plan, matmul_dtype="int8")
+    plan = result().plan.replace(matmul_dtype="int8")
     data = roofline_data(ts.simulate(result().model, plan, result().pod))
     assert (data.peak_flops, data.dtype) == (918e12, "int8")
     assert any(data.peak_flops / 2 < point.flops_per_s for point in data.points)
@@ -187,7 +237,7 @@ def test_a_point_is_its_flops_over_its_bytes_and_its_time() -> None:
     ("intensity", "roof"), [(1.0, 10.0), (5.0, 50.0), (10.0, 100.0), (1e6, 100.0)]
 )
 def test_the_roof_is_the_lower_of_two(intensity: float, roof: float) -> None:
-    from tpusim.report.roofline import Roofline
+    from tpusim.report.figures.roofline import Roofline
 
     assert Roofline((), 100.0, 10.0).roof(intensity) == roof
 
@@ -197,24 +247,26 @@ def test_the_roof_is_the_lower_of_two(intensity: float, roof: float) -> None:
     [([1], "1"), ([1, 2], "1, 2"), ([1, 2, 3], "1–3"), ([1, 3, 4, 5, 9], "1, 3–5, 9")],
 )
 def test_numbers_that_follow_one_another_are_a_range(numbers: list[int], text: str) -> None:
-    assert ranges(numbers) == text
+    assert number_ranges(numbers) == text
 
 
 def test_points_that_are_close_share_a_label_and_labels_stay_apart() -> None:
     where = [(50.0, 50.0), (52.0, 49.0), (62.0, 50.0), (200.0, 50.0)]
-    assert clusters(where) == [[1, 2], [3], [4]]
-    placed = {text: (where[first - 1], shift) for first, text, shift in labels(where, 300.0)}
+    assert cluster_points(where) == [[1, 2], [3], [4]]
+    placed = {text: (where[first - 1], shift) for first, text, shift in place_labels(where, 300.0)}
     assert placed["4"][1] == (0, -12)
     assert placed["1, 2"][1] != placed["3"][1] or abs(50.0 - 62.0) > 20
-    left = {text: shift[0] for _, text, shift in labels([(200.0, 50.0), (200.0, 41.0)], 203.0)}
+    left = {
+        text: shift[0] for _, text, shift in place_labels([(200.0, 50.0), (200.0, 41.0)], 203.0)
+    }
     assert left["1"] < 0
-    ((_, _, shift),) = labels([(200.0, 10.0)], 300.0)  # it would lie on the axis below
+    ((_, _, shift),) = place_labels([(200.0, 10.0)], 300.0)  # it would lie on the axis below
     assert shift[0] > 0 == shift[1]
 
 
 def test_crowded_labels_do_not_touch() -> None:
     where = [(100.0 + 9 * at, 90.0) for at in range(7)]
-    found = labels(where, 300.0)
+    found = place_labels(where, 300.0)
     boxes = [
         (x + a - 2.6 * len(text), y + b - 5, x + a + 2.6 * len(text), y + b + 5)
         for first, text, (a, b) in found
@@ -235,7 +287,7 @@ def test_what_is_on_the_chip_stands_at_the_edge_of_the_roofline() -> None:
     first = replace(data.points[0], intensity=1e12)
     with pytest.MonkeyPatch.context() as patch:
         changed = replace(data, points=(first, *data.points[1:]))
-        patch.setattr("tpusim.report.roofline.roofline_data", lambda _: changed)
+        patch.setattr("tpusim.report.figures.roofline.roofline_data", lambda _: changed)
         ax = plot_roofline(result())
     assert max(line.get_xdata()[0] for line in ax.lines) == data.farthest
     assert ax.get_xlim()[1] == 4 * data.farthest
@@ -253,7 +305,7 @@ def test_what_is_on_the_chip_stands_at_the_edge_of_the_roofline() -> None:
     ],
 )
 def test_names_on_bars_are_short(name: str, text: str) -> None:
-    assert short(name) == text
+    assert short_name(name) == text
 
 
 def test_kinds_and_axes_differ_in_print_too() -> None:

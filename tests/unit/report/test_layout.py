@@ -4,13 +4,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from replays import small_replay
 
-from tpusim.report.canvas import new_figure
-from tpusim.report.figure import _figures
-from tpusim.report.layout import PAD
+from tpusim.report.figures.axes_column import AXES_PADDING
+from tpusim.report.figures.canvas import new_figure
+from tpusim.report.figures.render import draw_figures
 
 
 def test_all_that_stands_around_the_axes_is_in_the_figure() -> None:
-    for name, figure in _figures(small_replay()):
+    for name, figure in draw_figures(small_replay()):
         FigureCanvasAgg(figure).draw()
         for ax in figure.axes:
             box = ax.get_tightbbox(for_layout_only=True)
@@ -31,7 +31,7 @@ def test_a_column_fills_its_figure_in_the_ratios_of_its_grid() -> None:
     assert second.height / first.height == pytest.approx(3)
     assert (first.x0, first.x1) == pytest.approx((second.x0, second.x1))
     above, below = (ax.get_tightbbox(for_layout_only=True) for ax in (upper, lower))
-    pad = PAD / 72 * figure.dpi
+    pad = AXES_PADDING / 72 * figure.dpi
     assert figure.bbox.height - above.y1 == pytest.approx(pad, abs=1)
     assert above.y0 - below.y1 == pytest.approx(2 * pad, abs=1)
     assert below.y0 == pytest.approx(pad, abs=1)

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import tpusim as ts
+from tpusim.base.phase import Phase
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.hardware import Topology, placement_from, placements
-from tpusim.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Loop, Program
 from tpusim.report import axes_data, plot_axes, plot_torus, torus_data, utilisation_data
-from tpusim.report.torus import TorusUse
-from tpusim.report.torus_heatmap import _finding
-from tpusim.report.torus_panels import MOST_PLANES, torus_panels
-from tpusim.result import Result
+from tpusim.report.figures.torus_heatmap import busiest_links
+from tpusim.report.figures.torus_panels import MOST_PLANES, torus_panels
+from tpusim.report.figures.torus_use import TorusUse
+from tpusim.results.result import Result
 
 NBYTES = 2**30
 
@@ -163,7 +163,7 @@ def test_the_title_names_the_busiest_links(shape: str, title: str) -> None:
 
 def test_the_title_names_links_that_are_as_busy_as_it_says() -> None:
     shares = np.array([[[[0.1106, 0.1]], [[0.11055, 0.1]]], [[[0.11, 0.1]], [[0.1, 0.1]]]])
-    assert _finding(TorusUse(Topology((1, 2), (False, False)), shares)) == (
+    assert busiest_links(TorusUse(Topology((1, 2), (False, False)), shares)) == (
         "the busiest links are x±, 11.1% of the step"
     )
 

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache
 from io import StringIO
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from extent import sample
 from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
+from pipelines import peak_alive
 from test_figures import axes_of, shown
 
 import tpusim as ts
-from tpusim.partition import schedule_of
-from tpusim.program import Pass, peak_alive
+from tpusim.pipeline import schedule_of
+from tpusim.program import PassKind
 from tpusim.report import (
     axes_data,
     document,
@@ -40,11 +42,11 @@ from tpusim.report import (
     utilisation_data,
     write_report,
 )
-from tpusim.report.tables import operations, transfers
-from tpusim.report.traffic import link_volumes
-from tpusim.report.utilisation import IDLE, STALLED, WORK
-from tpusim.result import PICO, Result
-from tpusim.stages import StageUse
+from tpusim.report.csv_tables import operations_csv, transfers_csv
+from tpusim.report.figures.utilisation import CORE_COMMUNICATES, CORE_COMPUTES, CORE_WAITS
+from tpusim.report.link_traffic import link_volumes
+from tpusim.results.result import PICO, Result
+from tpusim.results.stage_uses import StageUse
 
 PLOTS = (
     *(plot_axes, plot_breakdown, plot_memory, plot_pipeline, plot_roofline, plot_timeline),
@@ -83,8 +85,8 @@ def plain() -> Result:
 
 
 def spans(use: StageUse) -> list[tuple[int, int]]:
-    ran = [(each.start_ps, each.end_ps) for each in use.ran]
-    return sorted([*ran, *use.sent, *use.other, *use.unread])
+    ran = [(each.start_ps, each.end_ps) for each in use.slots]
+    return sorted([*ran, *use.send_waits, *use.other, *use.unread])
 
 
 @schedules
@@ -100,10 +102,10 @@ def test_what_a_stage_does_and_its_bubble_are_the_step(schedule: str, chunks: in
 
 @schedules
 def test_each_stage_has_every_microbatch_once_for_each_pass(schedule: str, chunks: int) -> None:
-    kinds = Pass if schedule.startswith("zb") else (Pass.FORWARD, Pass.BACKWARD)
+    kinds = PassKind if schedule.startswith("zb") else (PassKind.FORWARD, PassKind.BACKWARD)
     every = {(k, m, c) for k in kinds for m in range(MICROBATCHES) for c in range(chunks)}
     for use in pipeline_data(result(schedule, chunks)).stages:
-        ran = [(e.slot.kind, e.slot.microbatch, e.slot.chunk) for e in use.ran]
+        ran = [(e.slot.kind, e.slot.microbatch, e.slot.chunk) for e in use.slots]
         assert len(ran) == len(every)
         assert set(ran) == every
         assert sum(use.layers) == 16 // STAGES
@@ -113,20 +115,20 @@ def test_each_stage_has_every_microbatch_once_for_each_pass(schedule: str, chunk
 def test_a_slot_begins_when_what_it_needs_is_made(schedule: str, chunks: int) -> None:
     one = result(schedule, chunks)
     order, stages = schedule_of(one.plan), pipeline_data(one).stages
-    ran = {(use.stage, each.slot): each for use in stages for each in use.ran}
+    ran = {(use.stage, each.slot): each for use in stages for each in use.slots}
     for (stage, slot), each in ran.items():
         for needed in order.operands(stage, slot):
             assert ran[needed].end_ps <= each.start_ps
     for use, slots in zip(stages, order.slots, strict=True):
-        assert tuple(each.slot for each in use.ran) == slots
+        assert tuple(each.slot for each in use.slots) == slots
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_microbatches_go_round_a_circular_pipeline_a_stage_a_trip(chunks: int) -> None:
     one = result("circular", chunks)
     stages = pipeline_data(one).stages
-    ran = {(use.stage, each.slot): each for use in stages for each in use.ran}
-    forward = [(at, slot) for at, slot in ran if slot.kind is Pass.FORWARD and at]
+    ran = {(use.stage, each.slot): each for use in stages for each in use.slots}
+    forward = [(at, slot) for at, slot in ran if slot.kind is PassKind.FORWARD and at]
     assert all(ran[at, slot].start_ps > ran[at - 1, slot].end_ps for at, slot in forward)
     for use in stages:
         unread = sum(end - start for start, end in use.unread)
@@ -138,7 +140,7 @@ def test_microbatches_go_round_a_circular_pipeline_a_stage_a_trip(chunks: int) -
 def test_the_bubble_is_that_of_the_result(schedule: str, chunks: int) -> None:
     one = result(schedule, chunks)
     assert pipeline_data(one).bubble == pytest.approx(one.bubble, abs=1e-9)
-    sent = sum(use.sent_ps for use in pipeline_data(one).stages) / STAGES * PICO
+    sent = sum(use.send_wait_ps for use in pipeline_data(one).stages) / STAGES * PICO
     assert sent == pytest.approx(one.breakdown_s.get("exposed stage", 0.0), abs=1e-9)
 
 
@@ -164,14 +166,19 @@ def test_many_slots_are_few_artists() -> None:
     assert len(plot_pipeline(one).findobj(PathPatch)) <= 4
 
 
-@schedules
-@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
+def name(value: object) -> str | None:
+    return getattr(value, "__name__", None)
+
+
+drawn = [(plot, *schedule) for plot in PLOTS for schedule in SCHEDULES]
+
+
+@pytest.mark.parametrize(("plot", "schedule", "chunks"), sample(drawn, every=5), ids=name)
 def test_no_text_is_cut_off_and_none_lies_on_another(plot: Any, schedule: str, chunks: int) -> None:
     check_texts(axes_of(plot(result(schedule, chunks))))
 
 
-@pytest.mark.parametrize("slices", [2, 4])
-@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
+@pytest.mark.parametrize(("plot", "slices"), sample(product(PLOTS, (2, 4)), every=3), ids=name)
 def test_the_same_holds_over_slices(plot: Any, slices: int) -> None:
     check_texts(axes_of(plot(result(slices=slices))))
 
@@ -197,6 +204,7 @@ def test_stages_over_slices_are_named_with_their_slice() -> None:
     assert names == [f"slice {at // 2}, stage {at}" for at in range(STAGES)]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_only_pipelines_have_the_figure(tmp_path: Path) -> None:
     write_report(result(), tmp_path / "pipeline")
     write_report(plain(), tmp_path / "plain")
@@ -215,7 +223,7 @@ def rows(text: str) -> list[dict[str, str]]:
 def test_the_operations_of_each_stage_sum_to_the_step(schedule: str, chunks: int) -> None:
     one = result(schedule, chunks)
     totals: dict[str, Decimal] = {}
-    for row in rows(operations(one)):
+    for row in rows(operations_csv(one)):
         totals[row["stage"]] = totals.get(row["stage"], Decimal()) + Decimal(row["total_s"])
     step = Decimal(one.timeline.total_ps).scaleb(-12)
     assert totals == {str(stage): step for stage in range(STAGES)}
@@ -223,14 +231,14 @@ def test_the_operations_of_each_stage_sum_to_the_step(schedule: str, chunks: int
 
 def test_a_table_of_one_program_has_no_stages() -> None:
     for one in (plain(), result("circular")):
-        assert "stage" not in rows(operations(one))[0]
-        assert "stage" not in rows(transfers(one))[0]
+        assert "stage" not in rows(operations_csv(one))[0]
+        assert "stage" not in rows(transfers_csv(one))[0]
 
 
 @by_calls
 def test_transfers_have_every_message(schedule: str, chunks: int) -> None:
     sent: Counter[str] = Counter()
-    for row in rows(transfers(result(schedule, chunks))):
+    for row in rows(transfers_csv(result(schedule, chunks))):
         if row["kind"] == "send" and row["dtype"] == "bf16":
             sent[row["stage"]] += int(row["count"])
             assert float(row["bytes"]) == 8 * 2048 * 2048 * 2 / 4
@@ -268,10 +276,12 @@ def test_memory_says_how_many_microbatches_are_in_flight(schedule: str) -> None:
 def test_the_rows_of_the_core_are_the_breakdown(schedule: str, chunks: int) -> None:
     one = result(schedule, chunks)
     busy = {row.resource: row for row in utilisation_data(one)}
-    core = [busy[name].total for name in (WORK, STALLED, IDLE) if name in busy]
+    core = [
+        busy[name].total for name in (CORE_COMPUTES, CORE_COMMUNICATES, CORE_WAITS) if name in busy
+    ]
     assert sum(core) == pytest.approx(1)
     if schedule != "circular":
-        assert busy[IDLE].total == pytest.approx(one.bubble)
+        assert busy[CORE_WAITS].total == pytest.approx(one.bubble)
     for link, share in one.link_use.items():
         if link in busy:
             assert busy[link].total == pytest.approx(share, rel=1e-9)
@@ -317,8 +327,12 @@ def test_no_operation_is_above_its_roof_and_some_are_near(schedule: str, chunks:
     assert 0.5 < max(reached) <= 1
 
 
-def events(one: Result, kind: str, **given: Any) -> list[dict[str, Any]]:
-    return [event for event in trace(one, **given)["traceEvents"] if event["ph"] == kind]
+def events(one: Result, **given: Any) -> dict[str, list[dict[str, Any]]]:
+    """The events of a trace, by their kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in trace(one, **given)["traceEvents"]:
+        found.setdefault(event["ph"], []).append(event)
+    return found
 
 
 @schedules
@@ -326,18 +340,19 @@ def test_the_trace_has_the_slots_of_each_stage_and_the_ways_between(
     schedule: str, chunks: int
 ) -> None:
     one = result(schedule, chunks)
+    every = events(one)
     threads = {
         (event["pid"], event["tid"])
-        for event in events(one, "M")
+        for event in every["M"]
         if event["name"] == "thread_name" and event["args"]["name"].startswith("Microbatches")
     }
     assert len(threads) == STAGES
-    slots = [e for e in events(one, "X") if (e["pid"], e["tid"]) in threads]
-    assert len(slots) == sum(len(use.ran) for use in pipeline_data(one).stages)
+    slots = [e for e in every["X"] if (e["pid"], e["tid"]) in threads]
+    assert len(slots) == sum(len(use.slots) for use in pipeline_data(one).stages)
     assert {e["args"]["microbatch"] for e in slots} == set(range(MICROBATCHES))
-    starts, ends = ({e["id"]: e for e in events(one, kind)} for kind in "sf")
+    starts, ends = ({e["id"]: e for e in every[kind]} for kind in "sf")
     assert starts.keys() == ends.keys()
-    assert len(starts) == len(events(one, "s")) == 2 * MICROBATCHES * (STAGES * chunks - 1)
+    assert len(starts) == len(every["s"]) == 2 * MICROBATCHES * (STAGES * chunks - 1)
     for number, end in ends.items():
         start = starts[number]
         assert isinstance(number, int)
@@ -357,17 +372,20 @@ def around(event: dict[str, Any], slices: list[dict[str, Any]]) -> str:
     return str(name)
 
 
-@by_calls
-@pytest.mark.parametrize("expand", ["ends", "all"])
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "expand"),
+    sample([(*each, expand) for each in BY_CALLS for expand in ("ends", "all")], every=3),
+)
 def test_a_stage_is_a_process_of_the_trace(schedule: str, chunks: int, expand: Any) -> None:
     one = result(schedule, chunks)
-    named = [e["args"]["name"] for e in events(one, "M") if e["name"] == "process_name"]
+    every = events(one, expand=expand)
+    named = [e["args"]["name"] for e in every["M"] if e["name"] == "process_name"]
     assert named == [f"/device:TPU:{stage} stage {stage}" for stage in range(STAGES)]
     peaks = [use.hbm_peak_bytes for use in pipeline_data(one).stages]
     for stage in range(STAGES):
-        levels = [e["args"]["bytes"] for e in events(one, "C", expand=expand) if e["pid"] == stage]
+        levels = [e["args"]["bytes"] for e in every["C"] if e["pid"] == stage]
         assert max(levels) == peaks[stage]
-        core = [e for e in events(one, "X", expand=expand) if (e["pid"], e["tid"]) == (stage, 1)]
+        core = [e for e in every["X"] if (e["pid"], e["tid"]) == (stage, 1)]
         if expand == "all":
             length = sum(round(e["dur"] * 10**6) for e in core)
             assert length == one.timeline.total_ps

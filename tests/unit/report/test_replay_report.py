@@ -9,15 +9,15 @@ from replays import called_replay, small_replay
 
 import tpusim as ts
 from tpusim.report import document, perfect_compiler, plot_memory, trace
-from tpusim.report.files import rendered
-from tpusim.report.tables import lines
+from tpusim.report.csv_tables import lines_csv
+from tpusim.report.report_files import render_files
 
 FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
 
 
 def test_all_files_are_written() -> None:
     result = small_replay()
-    files = rendered(result, None)
+    files = render_files(result, None)
     assert set(files) == {
         "summary.txt", "result.json", "operations.csv", "transfers.csv", "lines.csv",
         "program.txt", "trace.json.gz",
@@ -48,7 +48,7 @@ def test_the_document_has_the_keys_of_a_plans_and_more() -> None:
 
 def test_lines_csv_sums_to_the_step() -> None:
     result = small_replay()
-    rows = list(csv.DictReader(StringIO(lines(result))))
+    rows = list(csv.DictReader(StringIO(lines_csv(result))))
     assert rows[0]["line"] == "model.py:12"
     assert sum(float(row["total_s"]) for row in rows) == pytest.approx(result.step_time_s)
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1, abs=1e-5)
@@ -59,7 +59,7 @@ def test_lines_csv_sums_to_the_step() -> None:
 
 def test_what_a_package_runs_is_in_the_files_with_the_line_that_calls_it() -> None:
     result = called_replay()
-    rows = list(csv.DictReader(StringIO(lines(result))))
+    rows = list(csv.DictReader(StringIO(lines_csv(result))))
     assert [(row["line"], row["library_line"], row["function"]) for row in rows] == [
         ("train.py:66", "net/mlp.py:9", "MLP.__call__"),
         ("train.py:66", "net/attention.py:30", "attend"),
@@ -88,10 +88,10 @@ def test_slices_of_the_trace_have_line_and_scope() -> None:
     assert "mfu" not in found["train_step"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_program_that_is_too_large_says_so_first() -> None:
-
     held = {"heap": 2.0**36}
-    files = rendered(small_replay(held=held), None)
+    files = render_files(small_replay(held=held), None)
     assert files["summary.txt"].startswith(b"DOES NOT FIT")
     assert json.loads(files["result.json"])["fits"] is False
 

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import tpusim as ts
-from tpusim.errors import FileError
-from tpusim.phase import Phase
+from tpusim.base.errors import FileError
+from tpusim.base.phase import Phase
 from tpusim.report import (
     breakdown_data,
     check_folder,
@@ -24,9 +24,9 @@ from tpusim.report import (
     trace,
     write_report,
 )
-from tpusim.report.palette import PHASE_SHADES
-from tpusim.report.tables import operations, seconds, transfers
-from tpusim.result import Result
+from tpusim.report.csv_tables import decimal_seconds, operations_csv, transfers_csv
+from tpusim.report.figures.palette import PHASE_SHADES
+from tpusim.results.result import Result
 
 MODEL = ts.models.Transformer(layers=3, embed=1024, mlp=4096, heads=8, kv_heads=2, vocab=1003)
 MESH = {"fsdp": 8, "tensor": 4}
@@ -46,8 +46,10 @@ def rows(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("fold", [True, False])
 def test_operations_sum_to_the_step_to_the_picosecond(lowering: str, fold: bool) -> None:
     run = result(lowering, fold=fold)
-    table = rows(operations(run))
-    assert sum(Decimal(row["total_s"]) for row in table) == Decimal(seconds(run.timeline.total_ps))
+    table = rows(operations_csv(run))
+    assert sum(Decimal(row["total_s"]) for row in table) == Decimal(
+        decimal_seconds(run.timeline.total_ps)
+    )
     for row in table:
         assert int(row["count"]) * Decimal(row["duration_s"]) == Decimal(row["total_s"])
     starts = [Decimal(row["start_s"]) for row in table]
@@ -63,8 +65,8 @@ def test_folded_and_unfolded_tables_hold_the_same_work(lowering: str) -> None:
             found[row["name"]] = count + int(row["count"]), total + Decimal(row["total_s"])
         return found
 
-    assert totals(True, "operations") == totals(False, "operations")
-    assert totals(True, "transfers") == totals(False, "transfers")
+    assert totals(True, "operations_csv") == totals(False, "operations_csv")
+    assert totals(True, "transfers_csv") == totals(False, "transfers_csv")
 
 
 def test_transfers_hold_every_collective_as_often_as_it_runs() -> None:
@@ -75,7 +77,7 @@ def test_transfers_hold_every_collective_as_often_as_it_runs() -> None:
     run = result()
     moving = {op.name: (op, n) for op, n in flat(run.program.body) if isinstance(op, Collective)}
     counts: dict[str, int] = {}
-    batch, *others = rows(transfers(run))
+    batch, *others = rows(transfers_csv(run))
     assert (batch["name"], batch["kind"], batch["count"]) == ("input", "input", "1")
     for row in others:
         counts[row["name"]] = counts.get(row["name"], 0) + int(row["count"])
@@ -92,8 +94,8 @@ def test_transfers_hold_every_collective_as_often_as_it_runs() -> None:
 def test_a_collective_has_a_row_for_each_of_its_parts() -> None:
     plan = ts.Plan(mesh={"data": 64}, seq_len=256, global_batch=64)
     run = ts.simulate(MODEL, plan, ts.Slice("v4", "4x4x4"))
-    parts = [row for row in rows(transfers(run)) if row["name"].endswith("/data/0")]
-    names = {row["name"] for row in rows(transfers(run))}
+    parts = [row for row in rows(transfers_csv(run)) if row["name"].endswith("/data/0")]
+    names = {row["name"] for row in rows(transfers_csv(run))}
     assert parts
     for row in parts:
         assert row["name"].removesuffix("/data/0") in names
@@ -108,7 +110,7 @@ def test_a_collective_has_a_row_for_each_of_its_parts() -> None:
     [(0, "0.000000000000"), (1, "0.000000000001"), (21_570_000_000_001, "21.570000000001")],
 )
 def test_picoseconds_are_written_exactly(picoseconds: int, written: str) -> None:
-    assert seconds(picoseconds) == written
+    assert decimal_seconds(picoseconds) == written
 
 
 def test_the_bars_sum_to_the_step_and_are_ranked() -> None:
@@ -224,6 +226,7 @@ def test_the_perfect_compiler_is_the_ideal_lowering() -> None:
     assert perfect_compiler(result("ideal")) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path) -> None:
     write_report(result(batch=32), tmp_path)
     before = {file.name for file in tmp_path.iterdir()}
@@ -233,6 +236,7 @@ def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path
     assert written["step_time_s"] == result().step_time_s
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_file_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").mkdir()
     with pytest.raises(FileError, match=r"result.json cannot be written: "):

@@ -5,16 +5,22 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tpusim.report.canvas import DIGIT
-from tpusim.report.torus_labels import APART, HIGH, Label, Room, labels
+from tpusim.report.figures.palette import DIGIT
+from tpusim.report.figures.torus_labels import (
+    NUMBER_GAP,
+    NUMBER_HEIGHT,
+    LabelSpace,
+    TorusLabel,
+    panel_labels,
+)
 
-LARGE = Room(30, 30, 7)
-SMALL = Room(9.9, 9.9, 7)
+LARGE = LabelSpace(30, 30, 7)
+SMALL = LabelSpace(9.9, 9.9, 7)
 """A cell of a panel of four chips a side, and of sixteen."""
 
 
-def said(shares: np.ndarray, room: Room = LARGE) -> list[tuple[float, float, str]]:
-    return [(label.row, label.column, label.text) for label in labels(shares, room)]
+def said(shares: np.ndarray, room: LabelSpace = LARGE) -> list[tuple[float, float, str]]:
+    return [(label.row, label.column, label.text) for label in panel_labels(shares, room)]
 
 
 def test_a_panel_that_is_all_alike_has_one_number_with_its_sign() -> None:
@@ -56,10 +62,10 @@ def test_cells_of_which_each_is_another_have_numbers_where_there_is_room() -> No
 
 def test_a_number_that_is_wider_than_its_column_stands_up_or_is_left_out() -> None:
     columns = np.tile([0.18] * 15 + [0.004], (16, 1))
-    assert [(one.text, one.upright) for one in labels(columns, SMALL)] == [
+    assert [(one.text, one.upright) for one in panel_labels(columns, SMALL)] == [
         ("18", False), ("0.4", True),
     ]  # fmt: skip
-    assert [one.text for one in labels(columns, Room(5, 5, 7))] == ["18"]
+    assert [one.text for one in panel_labels(columns, LabelSpace(5, 5, 7))] == ["18"]
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (8, 8), (16, 16), (4, 16), (16, 4), (24, 24), (1, 16)])
@@ -69,13 +75,13 @@ def test_no_number_lies_on_another(shape: tuple[int, int], kind: str) -> None:
     if kind != "cells":
         shares = np.broadcast_to(shares[:, :1] if kind == "rows" else shares[:1], shape)
     cell = min(30.0, 158 / max(shape))
-    for one, other in combinations(labels(shares, Room(cell, cell, 7)), 2):
+    for one, other in combinations(panel_labels(shares, LabelSpace(cell, cell, 7)), 2):
         down, across = (sum(sizes) / 2 for sizes in zip(size(one), size(other), strict=True))
         apart_down, apart_across = abs(one.row - other.row), abs(one.column - other.column)
-        assert apart_down * cell >= down + APART or apart_across * cell >= across + APART
+        assert apart_down * cell >= down + NUMBER_GAP or apart_across * cell >= across + NUMBER_GAP
 
 
-def size(label: Label) -> tuple[float, float]:
+def size(label: TorusLabel) -> tuple[float, float]:
     """Points of a number down and across."""
-    high, wide = HIGH * 7, DIGIT * 7 * len(label.text)
+    high, wide = NUMBER_HEIGHT * 7, DIGIT * 7 * len(label.text)
     return (wide, high) if label.upright else (high, wide)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.errors import TpusimError
+from tpusim.base.errors import TpusimError
 from tpusim.report import trace
 from tpusim.report.trace import trace_bytes
-from tpusim.result import Result
+from tpusim.results.result import Result
 
 MODEL = ts.models.Transformer(layers=9, embed=1024, mlp=4096, heads=8, kv_heads=2, vocab=1003)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.search import Space
 
 POD = Slice("v5e", "4x4")

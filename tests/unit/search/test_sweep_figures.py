@@ -4,9 +4,9 @@ import pytest
 from matplotlib.figure import Figure
 from search_spaces import MODEL, POD, space
 
-from tpusim.errors import TpusimError
+from tpusim.base.errors import TpusimError
 from tpusim.report import mesh_heatmap_data, plot_mesh_heatmap, plot_ranking, ranking_data
-from tpusim.report.canvas import scale
+from tpusim.report.figures.canvas import time_scale
 from tpusim.search import sweep
 
 
@@ -79,7 +79,7 @@ def test_the_bars_are_as_long_as_the_steps(table) -> None:  # type: ignore[no-un
     for patch in ax.patches:
         row = round(patch.get_y() + patch.get_height() / 2)
         ends[row] = max(ends.get(row, 0.0), patch.get_x() + patch.get_width())
-    factor, _ = scale(data[0].step_time_s)
+    factor, _ = time_scale(data[0].step_time_s)
     assert [ends[row] / factor for row in range(3)] == pytest.approx([r.step_time_s for r in data])
 
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from extent import thorough
 from pandas import DataFrame, read_parquet
 from pandas.testing import assert_frame_equal
 from search_spaces import BASE, MODEL, POD, space
 
 import tpusim as ts
-from tpusim.errors import FileError, PlanError, TpusimError
+from tpusim.base.errors import FileError, PlanError, TpusimError
 from tpusim.search import Space, candidates, sweep
-from tpusim.search.rows import NUMBERS, labels
-from tpusim.search.table import written
+from tpusim.search.frame import cell
+from tpusim.search.rows import RESULT_NUMBERS, breakdown_labels
 from tpusim.simulation import simulate
 
 RULES = [{}, {"act_embed": "tensor"}]
@@ -38,20 +39,21 @@ def test_a_host_that_is_slow_has_columns_of_its_own(tmp_path: Path) -> None:
     assert exposed.iloc[2] - exposed.iloc[1] == pytest.approx(1.75)
 
 
-def test_each_row_is_the_result_of_its_plan() -> None:
-    given = space(placements="all", vary={"rules": RULES})
+@pytest.mark.parametrize("rules", [RULES[1:], thorough(RULES)])
+def test_each_row_is_the_result_of_its_plan(rules: list[object]) -> None:
+    given = space(placements="all", vary={"rules": rules})
     table = swept(given)
     tried = list(candidates(given, POD))
     assert len(table) == len(tried)
     for row, candidate in zip(table.to_dict("records"), tried, strict=True):
         result = simulate(MODEL, candidate.plan, POD, placement=candidate.placement)
-        assert {name: row[name] for name in NUMBERS} == {
-            name: getattr(result, name) for name in NUMBERS
+        assert {name: row[name] for name in RESULT_NUMBERS} == {
+            name: getattr(result, name) for name in RESULT_NUMBERS
         }
         assert {axis: row[axis] for axis in candidate.plan.mesh} == candidate.plan.mesh
-        assert row["rules"] == written(candidate.plan.rules)
+        assert row["rules"] == cell(candidate.plan.rules)
         assert row["placement"] == str(candidate.placement)
-        assert {label: row[label] for label in labels(("data", "fsdp", "tensor"))
+        assert {label: row[label] for label in breakdown_labels(("data", "fsdp", "tensor"))
                 if row[label]} == pytest.approx(result.breakdown_s)  # fmt: skip
 
 
@@ -107,25 +109,31 @@ def test_a_sweep_of_refused_plans_has_the_same_columns() -> None:
     assert list(refused.dtypes) == list(known.dtypes)
 
 
-def test_neither_processes_nor_an_executor_change_the_frame() -> None:
-    given = space(vary={"rules": RULES, "remat": ["full", "none"]})
+@pytest.mark.parametrize(
+    ("vary", "batches"), [({}, 2), thorough({"rules": RULES, "remat": ["full", "none"]}, 8)]
+)
+def test_neither_processes_nor_an_executor_change_the_frame(
+    vary: dict[str, object], batches: int
+) -> None:
+    given = space(vary=vary)
     alone = swept(given)
     assert_frame_equal(swept(given, workers=2), alone)
     with ThreadPoolExecutor(3) as pool:
         assert_frame_equal(swept(given, executor=pool), alone)
-    assert_frame_equal(swept(given, executor=Backwards()), alone)
+    assert_frame_equal(swept(given, executor=Backwards(batches)), alone)
 
 
 class Backwards(Executor):
-    """Finishes what was submitted last first."""
+    """Finishes what was submitted last first, once there are so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
         self.waiting: list[tuple[Future, object, tuple]] = []
 
     def submit(self, function, /, *given):  # type: ignore[no-untyped-def]
         future: Future = Future()
         self.waiting.append((future, function, given))
-        if len(self.waiting) == 8:
+        if len(self.waiting) == self.batches:
             for held, call, what in reversed(self.waiting):
                 held.set_result(call(*what))
         return future
@@ -150,10 +158,11 @@ def test_an_axis_is_not_named_like_a_column() -> None:
         swept(Space(base=BASE, meshes=[{"fsdp": 4, "mfu": 4}]))
 
 
-def test_the_dataset_reads_back_as_the_frame(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [RULES[1:], thorough(RULES)])
+def test_the_dataset_reads_back_as_the_frame(rules: list[object], tmp_path: Path) -> None:
     wrong = [{"fsdp": 16, "data": 1, "tensor": 2}]
     meshes = wrong + [dict(candidate.plan.mesh) for candidate in candidates(space(), POD)]
-    table = swept(space(axes=(), meshes=meshes, vary={"rules": RULES}), out=tmp_path)
+    table = swept(space(axes=(), meshes=meshes, vary={"rules": rules}), out=tmp_path)
     assert len(list(tmp_path.glob("*.parquet"))) > 1
     assert set(table["status"]) == {"ok", "refused"}
     assert_frame_equal(read_parquet(tmp_path), table)
@@ -197,6 +206,7 @@ SHAPES = Space(
 )
 
 
+@pytest.mark.thorough
 def test_a_row_of_another_shape_is_the_result_on_it(tmp_path: Path) -> None:
     pod = ts.Slice("v4", "8x8x4")
     table = sweep(MODEL, pod, SHAPES, workers=1, out=tmp_path)
@@ -227,4 +237,4 @@ def test_the_shape_is_a_column_where_it_varies_only() -> None:
     ],
 )  # fmt: skip
 def test_a_field_is_one_cell(value: object, text: object) -> None:
-    assert written(value) == text
+    assert cell(value) == text

@@ -1,14 +1,17 @@
 """Sweeps over schedules: bubbles are a column, contradictions are refused plans."""
 
+from functools import cache
+
 import pytest
+from pandas import DataFrame
 from search_spaces import POD
 
 import tpusim as ts
-from tpusim.errors import PlanError
-from tpusim.result import COMPUTE_LABELS, EXPOSED
+from tpusim.base.errors import PlanError
+from tpusim.results.result import COMPUTE_LABELS, EXPOSED
 from tpusim.search import Space, sweep
-from tpusim.search.rows import OK, REFUSED
-from tpusim.search.text import text
+from tpusim.search.format import sweep_text
+from tpusim.search.rows import PLAN_FITS, PLAN_REFUSED
 
 BASE = ts.Plan(mesh={"stage": 2, "fsdp": 8}, seq_len=64, global_batch=64)
 MODEL = ts.models.Transformer(layers=4, embed=256, mlp=1024, heads=4, vocab=1000)
@@ -19,21 +22,26 @@ VARY = {
 }
 
 
+@cache
+def varied() -> DataFrame:
+    return sweep(MODEL, POD, Space(base=BASE, vary=VARY), workers=1)
+
+
 def test_every_combination_is_a_row_and_contradictions_are_refused() -> None:
-    table = sweep(MODEL, POD, Space(base=BASE, vary=VARY), workers=1)
+    table = varied()
     assert len(table) == 5 * 2 * 2
     chunked = table["schedule"].isin(["interleaved", "circular"])
-    refused = table["status"] == REFUSED
+    refused = table["status"] == PLAN_REFUSED
     assert refused[(table["virtual_stages"] == 2) & ~chunked].all()
     assert refused[(table["virtual_stages"] == 1) & (table["schedule"] == "interleaved")].all()
     assert table.loc[refused, "reason"].str.len().min() > 20
-    ran = table[table["status"] == OK]
+    ran = table[table["status"] == PLAN_FITS]
     assert set(ran["schedule"]) == set(VARY["schedule"])
 
 
 def test_a_breakdown_with_bubbles_sums_to_the_step() -> None:
-    table = sweep(MODEL, POD, Space(base=BASE, vary=VARY), workers=1)
-    ran = table[table["status"] == OK]
+    table = varied()
+    ran = table[table["status"] == PLAN_FITS]
     labels = [c for c in ran if c in (*COMPUTE_LABELS, "bubble") or c.startswith(EXPOSED)]
     assert ran[labels].sum(axis=1).tolist() == pytest.approx(ran["step_time_s"].tolist())
     for _, row in ran.iterrows():
@@ -48,19 +56,21 @@ def test_a_breakdown_with_bubbles_sums_to_the_step() -> None:
 
 
 def test_bubbles_are_printed_where_there_are_any() -> None:
-    piped = text(sweep(MODEL, POD, Space(base=BASE, vary={"microbatches": [2, 4]}), workers=1), "x")
+    piped = sweep_text(
+        sweep(MODEL, POD, Space(base=BASE, vary={"microbatches": [2, 4]}), workers=1), "x"
+    )
     assert "bubble" in piped
     flat = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=64)
-    assert "bubble" not in text(sweep(MODEL, POD, Space(base=flat), workers=1), "x")
+    assert "bubble" not in sweep_text(sweep(MODEL, POD, Space(base=flat), workers=1), "x")
 
 
 def test_a_mesh_of_one_stage_is_a_row_without_a_pipeline() -> None:
     space = Space(base=BASE, axes=("stage", "fsdp"), vary={"microbatches": [4]})
     table = sweep(MODEL, POD, space, workers=1)
     alone = table[table["stage"] == 1].iloc[0]
-    assert alone["status"] == OK
+    assert alone["status"] == PLAN_FITS
     assert alone["bubble"] == 0
-    assert (table.loc[(table["status"] == OK) & (table["stage"] > 1), "bubble"] > 0).all()
+    assert (table.loc[(table["status"] == PLAN_FITS) & (table["stage"] > 1), "bubble"] > 0).all()
 
 
 def test_a_word_that_no_plan_can_have_is_refused_at_once() -> None:
@@ -74,5 +84,5 @@ def test_a_value_that_contradicts_all_plans_makes_refused_rows(
 ) -> None:
     table = sweep(MODEL, POD, Space(base=BASE, vary=vary), workers=1)
     assert len(table)
-    assert set(table["status"]) == {REFUSED}
+    assert set(table["status"]) == {PLAN_REFUSED}
     assert table["reason"].str.contains("virtual_stages").all()

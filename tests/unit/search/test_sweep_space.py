@@ -5,11 +5,15 @@ from math import prod
 import pytest
 from search_spaces import AXES, BASE, POD, space
 
-from tpusim.errors import HardwareError, PlanError
+from tpusim.base.errors import HardwareError, PlanError
 from tpusim.hardware import Slice, placements
-from tpusim.partition import Plan
+from tpusim.plan import Plan
 from tpusim.search import Space, candidates
-from tpusim.search.space import factorisations, meshes
+from tpusim.search.search_axes import factorisations
+
+
+def meshes(tried: Space, pod: Slice) -> list[dict[str, int]]:
+    return [dict(candidate.plan.mesh) for candidate in candidates(tried, pod)]
 
 
 def test_factorisations_of_a_power_of_two_are_counted_by_stars_and_bars() -> None:
@@ -24,7 +28,7 @@ def test_factorisations_know_other_primes() -> None:
 
 def test_values_are_outermost_then_meshes_then_placements() -> None:
     tried = list(candidates(space(placements="all", vary={"remat": ["none", "full"]}), POD))
-    remats = [candidate.plan.remat for candidate in tried]
+    remats = [candidate.plan.remat.policy for candidate in tried]
     assert remats == sorted(remats, reverse=True)
     half = tried[: len(tried) // 2]
     assert [c.plan.mesh for c in half] == [c.plan.mesh for c in tried[len(half) :]]
@@ -40,7 +44,7 @@ def test_all_placements_are_those_of_the_geometry() -> None:
 
 def test_the_base_mesh_is_tried_when_there_is_no_other() -> None:
     only = list(candidates(Space(base=BASE, vary={"remat": ["full", "none"]}), POD))
-    assert [(c.plan.mesh, c.plan.remat) for c in only] == [
+    assert [(c.plan.mesh, c.plan.remat.policy) for c in only] == [
         ({"fsdp": 16}, "full"), ({"fsdp": 16}, "none"),
     ]  # fmt: skip
 
@@ -48,11 +52,11 @@ def test_the_base_mesh_is_tried_when_there_is_no_other() -> None:
 def test_axes_of_the_base_keep_their_size_and_dcn_axes_share_the_slices() -> None:
     pod = Slice("v5e", "4x4", 2)
     base = Plan(mesh={"dcn_data": 2, "tensor": 4}, seq_len=64, global_batch=32)
-    found = list(meshes(Space(base=base, axes=("data", "fsdp")), pod))
+    found = meshes(Space(base=base, axes=("data", "fsdp")), pod)
     assert found == [
         {"dcn_data": 2, "tensor": 4, "data": d, "fsdp": 4 // d} for d in (1, 2, 4)
     ]  # fmt: skip
-    across = list(meshes(Space(base=BASE, axes=("fsdp", "dcn_data")), pod))
+    across = meshes(Space(base=BASE, axes=("fsdp", "dcn_data")), pod)
     assert across == [{"fsdp": 16, "dcn_data": 2}]
 
 
@@ -92,7 +96,7 @@ def test_a_space_that_cannot_be_is_one_sentence(given: dict, sentence: str) -> N
 def shapes_of(chip: str, shape: str, given: str | list[str]) -> list[str]:
     base = Plan(mesh={"fsdp": 8}, seq_len=64, global_batch=32)
     tried = candidates(Space(base=base, shapes=given), Slice(chip, shape))
-    return [candidate.shape for candidate in tried]
+    return [str(candidate.pod.topology) for candidate in tried]
 
 
 def test_all_shapes_have_the_chips_of_the_slice_and_one_order() -> None:
@@ -107,12 +111,12 @@ def test_each_shape_has_its_own_placements() -> None:
     base = Plan(mesh=mesh, seq_len=64, global_batch=256)
     tried = list(candidates(Space(base=base, shapes="all", placements="all"), pod))
     for shape in ("4x4x16", "4x8x8"):
-        assert tuple(c.placement for c in tried if c.shape == shape) == placements(
+        assert tuple(c.placement for c in tried if str(c.pod.topology) == shape) == placements(
             Slice("v5p", shape), mesh
         )
 
 
-def test_a_shape_of_another_slice_is_told() -> None:
+def test_a_shape_of_another_slice_is_reported() -> None:
     with pytest.raises(
         PlanError, match=r"shapes\[1\] is 4x4x4, which has 64 chips, but the slice 4x8x8 has 256"
     ):
@@ -123,13 +127,13 @@ def test_a_shape_of_another_slice_is_told() -> None:
         shapes_of("v4", "4x8x8", ["4x4x16_twisted"])
 
 
-def test_a_kept_axis_that_does_not_divide_is_told() -> None:
+def test_a_kept_axis_that_does_not_divide_is_reported() -> None:
     base = Plan(mesh={"tensor": 3}, seq_len=64, global_batch=32)
     with pytest.raises(PlanError, match=r"plan.mesh has tensor = 3 besides, which does not divide"):
         list(candidates(Space(base=base, axes=("data", "fsdp")), POD))
 
 
 def test_every_factorisation_is_a_mesh_once() -> None:
-    found = list(meshes(space(), POD))
+    found = meshes(space(), POD)
     assert {tuple(mesh) for mesh in found} == {AXES}
     assert sorted(tuple(mesh.values()) for mesh in found) == sorted(factorisations(16, 3))

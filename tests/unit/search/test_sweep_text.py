@@ -3,12 +3,12 @@
 from search_spaces import BASE, MODEL, POD, space
 
 from tpusim.search import Space, sweep
-from tpusim.search.text import best, text
+from tpusim.search.format import best_plans, sweep_text
 
 
 def test_the_fastest_that_fits_is_on_top() -> None:
     table = sweep(MODEL, POD, space(), workers=1)
-    lines = text(table, "a sweep").splitlines()
+    lines = sweep_text(table, "a sweep").splitlines()
     assert lines[:2] == [
         "sweep       a sweep",
         f"            {len(table)} fit, 0 do not fit, 0 refused",
@@ -21,7 +21,7 @@ def test_the_fastest_that_fits_is_on_top() -> None:
 
 def test_a_plan_is_listed_once_with_its_best_placement() -> None:
     table = sweep(MODEL, POD, space(placements="all"), workers=1)
-    shown = best(table, 100)
+    shown = best_plans(table, 100)
     shapes = list(shown[["data", "fsdp", "tensor"]].itertuples(index=False, name=None))
     assert len(shapes) == len(set(shapes)) == 15
     fastest = table.groupby(["data", "fsdp", "tensor"])["step_time_s"].min()
@@ -30,13 +30,13 @@ def test_a_plan_is_listed_once_with_its_best_placement() -> None:
 
 def test_where_none_fits_the_smallest_is_on_top() -> None:
     table = sweep(MODEL, POD, Space(base=BASE, vary={"global_batch": [3_200_000, 2_400_000]}))
-    lines = text(table, "").splitlines()
+    lines = sweep_text(table, "").splitlines()
     assert "none fits; those that need the least memory" in lines
     assert lines[-2].split()[2] == "2400000"
 
 
 def test_reasons_that_differ_in_numbers_alone_are_one_line() -> None:
     table = sweep(MODEL, POD, space(vary={"global_batch": [17]}), workers=1)
-    said = text(table, "")
+    said = sweep_text(table, "")
     assert "refused     14, such as: plan.global_batch is 17, which " in said
     assert "other reason" not in said

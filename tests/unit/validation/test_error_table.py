@@ -2,8 +2,8 @@
 
 import pytest
 
-from tpusim.errors import FileError
-from tpusim.validation.table import in_page
+from tpusim.base.errors import FileError
+from tpusim.validation.error_table import in_page
 
 
 def test_only_what_stands_between_the_markers_changes() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tpusim.validation import Measured
+from tpusim.validation import MeasuredRun
 from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
-from tpusim.validation.precision import precision_notes, precision_of
+from tpusim.validation.run_dtypes import dtype_notes, dtypes_of
 
 
-def run(**columns: str) -> Measured:
-    return Measured(
+def run(**columns: str) -> MeasuredRun:
+    return MeasuredRun(
         id="a", chip="v6e", topology="4x4", n_layers=2, d_model=64, n_heads=8, d_ff=256, vocab=512,
         seq_len=16, global_batch=32, mesh="fsdp=16", step_s=1.0, **columns,
     )  # fmt: skip
@@ -16,17 +16,17 @@ def run(**columns: str) -> Measured:
 
 def test_torchprime_trains_in_bf16_with_adafactor_unless_the_row_says_otherwise() -> None:
     bare = run(framework="torchprime")
-    assert precision_of(bare)["param_dtype"] == "bf16"
+    assert dtypes_of(bare)["param_dtype"] == "bf16"
     assert optimizer_of(bare)[0] == "adafactor"
-    assert any("as torchprime has them" in note for note in precision_notes(bare))
+    assert any("as torchprime has them" in note for note in dtype_notes(bare))
     told = run(framework="torchprime", optimizer="adamw", notes="fp32 weights")
-    assert precision_of(told)["param_dtype"] == "f32"
+    assert dtypes_of(told)["param_dtype"] == "f32"
     assert optimizer_of(told) == ("adam", "")
 
 
 @pytest.mark.parametrize("name", ["maxtext", "axlearn", "lingvo", "levanter"])
 def test_the_others_keep_f32_weights_and_moments(name: str) -> None:
-    found = precision_of(run(framework=name))
+    found = dtypes_of(run(framework=name))
     assert set(found.values()) == {"f32"}
 
 

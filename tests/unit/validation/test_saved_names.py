@@ -5,14 +5,14 @@ from itertools import product
 import pytest
 from plans import small
 
-from tpusim.errors import PlanError
+from tpusim.base.errors import PlanError
+from tpusim.base.phase import Phase
 from tpusim.graph import Scan, training_step
 from tpusim.models import Transformer
-from tpusim.partition import Plan
-from tpusim.phase import Phase
-from tpusim.validation import Measured
-from tpusim.validation.devices import pod_of
-from tpusim.validation.words import plan_of
+from tpusim.plan import Plan
+from tpusim.validation import MeasuredRun
+from tpusim.validation.run_mesh import slice_of
+from tpusim.validation.run_setup import plan_of
 
 COLUMNS = ("layer_in", "q", "k", "v", "context", "out", "mlp_in", "mlpwi", "mlpwo")
 PERIODS = {1: {}, 3: {"window": 4, "global_every": 3}}
@@ -26,16 +26,16 @@ MODELS = {
 
 
 def planned(model: Transformer, **columns: str) -> Plan:
-    run = Measured(
+    run = MeasuredRun(
         id="a", chip="v5e", topology="4x4", n_layers=6, d_model=64, n_heads=8, d_ff=256, vocab=512,
         seq_len=16, global_batch=32, mesh="fsdp=16", step_s=1.0, **columns,
     )  # fmt: skip
-    return plan_of(run, model, pod_of(run)[0])[0]
+    return plan_of(run, model, slice_of(run)[0])[0]
 
 
 def saved(model: Transformer, plan: Plan) -> list[str]:
     """Short names of all stacks of one trip, those of several layers as often as they are."""
-    step = training_step(model.graph(batch=4, seq_len=16), plan.remat_policy)
+    step = training_step(model.graph(batch=4, seq_len=16), plan.remat)
     scans = (op for op in step.ops if isinstance(op, Scan) and op.phase is Phase.FORWARD)
     return sorted(tensor.short for scan in scans for tensor in scan.saves)
 

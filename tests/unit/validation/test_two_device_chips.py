@@ -6,13 +6,12 @@ import pandas as pd
 import pytest
 
 import tpusim as ts
-from tpusim.hardware import load_chip
-from tpusim.hardware.spans import DIE
-from tpusim.result import Result
+from tpusim.hardware import DIE, load_chip
+from tpusim.results.result import Result
 from tpusim.simulation import simulate
-from tpusim.validation import Measured, Outcome
-from tpusim.validation.outcome import outcome
-from tpusim.validation.words import setup
+from tpusim.validation import MeasuredRun, RunOutcome
+from tpusim.validation.outcome import simulate_run
+from tpusim.validation.run_setup import set_up
 
 MODEL: dict[str, object] = {
     "n_layers": 2, "d_model": 512, "n_heads": 4, "d_ff": 2048, "vocab": 1000, "seq_len": 128,
@@ -41,12 +40,12 @@ def row(name: str, **changes: object) -> dict[str, Any]:
     return {"id": name, **MODEL, **place, **changes}
 
 
-def one(name: str, **changes: object) -> Outcome:
-    return outcome(Measured(**row(name, **changes)))
+def one(name: str, **changes: object) -> RunOutcome:
+    return simulate_run(MeasuredRun(**row(name, **changes)))
 
 
 def simulated(name: str) -> Result:
-    given = setup(Measured(**row(name)))
+    given = set_up(MeasuredRun(**row(name)))
     return simulate(given.model, given.plan, given.pod)
 
 
@@ -99,7 +98,7 @@ def test_the_die_is_the_innermost_dimension_of_the_last_axis(name: str) -> None:
 def test_the_number_of_chips_may_count_cores(counted: int) -> None:
     given = one("v3-device", num_chips=counted)
     assert given.predicted_s == one("v3-device").predicted_s
-    assert ("num_chips taken as devices, two a v3 chip" in given.notes) == (counted == 512)
+    assert ("num_chips taken as devices, two per v3 chip" in given.notes) == (counted == 512)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +115,15 @@ def test_the_number_of_chips_may_count_cores(counted: int) -> None:
 def test_the_devices_of_a_chip_share_its_batch_or_else_its_heads(
     mesh: str, batch: int, wide: dict[str, int]
 ) -> None:
-    given = setup(Measured(**row("v3-chip", mesh=mesh, global_batch=batch)))
+    given = set_up(MeasuredRun(**row("v3-chip", mesh=mesh, global_batch=batch)))
     assert given.plan.mesh == wide
 
 
 def test_slices_are_counted_once() -> None:
     """Axes across slices count slices, and no devices."""
-    two = setup(Measured(**row("v3-chip", mesh="dcn_data=2;fsdp=256", num_slices=2)))
+    two = set_up(MeasuredRun(**row("v3-chip", mesh="dcn_data=2;fsdp=256", num_slices=2)))
     assert two.plan.mesh == {"dcn_data": 2, "fsdp": 512}
-    assert setup(Measured(**row("v3-chip", chip="v4", topology="4x4x4", mesh="fsdp=64"))).plan
+    assert set_up(MeasuredRun(**row("v3-chip", chip="v4", topology="4x4x4", mesh="fsdp=64"))).plan
 
 
 CONTRADICTIONS = [

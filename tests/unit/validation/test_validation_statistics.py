@@ -2,9 +2,9 @@
 
 import pytest
 
-from tpusim.validation import Measured, Outcome
-from tpusim.validation.outcome import families
-from tpusim.validation.pairs import pairs
+from tpusim.validation import MeasuredRun, RunOutcome
+from tpusim.validation.outcome import families_of
+from tpusim.validation.pairs import run_pairs
 from tpusim.validation.statistics import (
     error_statistics,
     summarise,
@@ -14,18 +14,18 @@ from tpusim.validation.statistics import (
 )
 
 
-def run(name: str = "a", **changes: object) -> Measured:
+def run(name: str = "a", **changes: object) -> MeasuredRun:
     given: dict[str, object] = {
         "id": name, "chip": "v4", "topology": "4x4x4", "n_layers": 2, "d_model": 512, "n_heads": 4,
         "d_ff": 2048, "vocab": 1000, "seq_len": 128, "global_batch": 64, "mesh": "fsdp=64",
         "step_s": 10.0, "num_chips": 64,
     }  # fmt: skip
-    return Measured(**(given | changes))  # type: ignore[arg-type]
+    return MeasuredRun(**(given | changes))  # type: ignore[arg-type]
 
 
-def done(name: str, predicted: float, mfu: float = 0.5, **changes: object) -> Outcome:
+def done(name: str, predicted: float, mfu: float = 0.5, **changes: object) -> RunOutcome:
     measured = run(name, **changes)
-    return Outcome(
+    return RunOutcome(
         run=measured, status="ok", predicted_s=predicted, mfu=mfu,
         measured_mfu=mfu * predicted / measured.step_s,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def test_within_chips_generations_do_not_help() -> None:
     mfus = {"a": ("v4", 0.1, 0.2), "b": ("v4", 0.2, 0.1), "c": ("v5p", 0.5, 0.6),
             "d": ("v5p", 0.6, 0.5)}  # fmt: skip
     outcomes = [
-        Outcome(run=run(name, chip=chip), status="ok", mfu=mfu, measured_mfu=measured)
+        RunOutcome(run=run(name, chip=chip), status="ok", mfu=mfu, measured_mfu=measured)
         for name, (chip, mfu, measured) in mfus.items()
     ]
     assert tau_b_within_chips(outcomes) == -1
@@ -73,7 +73,7 @@ def test_within_chips_generations_do_not_help() -> None:
 
 
 def test_failed_runs_are_counted_and_not_averaged() -> None:
-    failed = Outcome(run=run("b"), status="error", reason="no")
+    failed = RunOutcome(run=run("b"), status="error", reason="no")
     found = summarise([done("a", 11.0), failed])
     assert (found["runs"], found["failed"]) == (2, 1)
     assert found["mean_error"] == pytest.approx(0.1)
@@ -82,10 +82,10 @@ def test_failed_runs_are_counted_and_not_averaged() -> None:
 def test_the_guess_leaves_the_run_itself_out() -> None:
     """Measured MFU 0.4, 0.5 and 0.8, all in 10 s: a guess by 0.65 takes 10 * 0.4 / 0.65."""
     outcomes = [
-        Outcome(run=run(name), status="error", measured_mfu=mfu)
+        RunOutcome(run=run(name), status="error", measured_mfu=mfu)
         for name, mfu in (("a", 0.4), ("b", 0.5), ("c", 0.8))
     ]
-    alone = Outcome(run=run("d", chip="v5e", topology="4x4"), status="error", measured_mfu=0.5)
+    alone = RunOutcome(run=run("d", chip="v5e", topology="4x4"), status="error", measured_mfu=0.5)
     guesses = [one.guess_s for one in with_guesses([*outcomes, alone])]
     assert guesses == [pytest.approx(10 * 0.4 / 0.65), pytest.approx(10 * 0.5 / 0.6),
                        pytest.approx(10 * 0.8 / 0.45), None]  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_pair_differs_in_one_thing() -> None:
         done("one", 10.0), done("two", 11.0, step_s=12.0, **two),
         done("other model", 10.0, n_layers=3), done("two things", 10.0, **two, dtype="int8"),
     ]  # fmt: skip
-    found = {(pair.first, pair.second): pair for pair in pairs(outcomes)}
+    found = {(pair.first, pair.second): pair for pair in run_pairs(outcomes)}
     assert set(found) == {("one", "two"), ("two", "two things")}
     pair = found["one", "two"]
     assert (pair.thing, pair.change, pair.also) == ("num_slices", "1 to 2", ())
@@ -110,12 +110,12 @@ def test_a_pair_names_what_else_differs() -> None:
         done("a", 10.0),
         done("b", 10.0, chip="v5p", remat="minimal", mesh="fsdp=32;tensor=2", global_batch=128),
     ]
-    assert pairs(outcomes)[0].also == ("remat", "mesh", "batch a chip")
+    assert run_pairs(outcomes)[0].also == ("remat", "mesh", "batch a chip")
 
 
 def test_a_pair_without_a_prediction_has_no_error() -> None:
-    failed = Outcome(run=run("b", dtype="int8"), status="error")
-    (pair,) = pairs([done("a", 10.0), failed])
+    failed = RunOutcome(run=run("b", dtype="int8"), status="error")
+    (pair,) = run_pairs([done("a", 10.0), failed])
     assert (pair.predicted_ratio, pair.error) == (None, None)
 
 
@@ -130,4 +130,4 @@ def test_a_pair_without_a_prediction_has_no_error() -> None:
     ],
 )
 def test_families(changes: dict[str, object], expected: tuple[str, ...]) -> None:
-    assert families(run(**changes)) == expected
+    assert families_of(run(**changes)) == expected

@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from tpusim.errors import TpusimError
+from tpusim.base.errors import TpusimError
 from tpusim.models import load
 from tpusim.simulation import simulate
-from tpusim.validation import Measured
-from tpusim.validation.model import model_of
-from tpusim.validation.outcome import outcome
-from tpusim.validation.words import obstacles, setup
+from tpusim.validation import MeasuredRun
+from tpusim.validation.outcome import simulate_run
+from tpusim.validation.run_model import model_of
+from tpusim.validation.run_setup import set_up, unsupported_features
 
 
-def run(**changes: object) -> Measured:
+def run(**changes: object) -> MeasuredRun:
     given: dict[str, object] = {
         "id": "a", "chip": "v5e", "topology": "4x4", "n_layers": 2, "d_model": 512, "n_heads": 4,
         "d_ff": 2048, "vocab": 1000, "seq_len": 128, "global_batch": 64, "mesh": "fsdp=16",
         "step_s": 10.0, "framework": "maxtext", "optimizer": "adamw", "attention": "flash",
     }  # fmt: skip
-    return Measured(**(given | changes))  # type: ignore[arg-type]
+    return MeasuredRun(**(given | changes))  # type: ignore[arg-type]
 
 
 def test_a_model_of_the_zoo_is_known_by_its_dimensions() -> None:
@@ -28,7 +28,11 @@ def test_a_model_of_the_zoo_is_known_by_its_dimensions() -> None:
             model="whatever", params_b=174.567)
     )  # fmt: skip
     gpt3 = load("gpt3-175b")
-    assert (model.activation, model.rotary, model.tied_embeddings) == ("gelu", False, True)
+    assert (model.activation, model.attention.rotary, model.tied_embeddings) == (
+        "gelu",
+        False,
+        True,
+    )
     assert (model.name, model.parameter_count, notes) == ("whatever", gpt3.parameter_count, ())
 
 
@@ -100,7 +104,7 @@ def test_gemma_3_is_known_by_its_dimensions() -> None:
     ],
 )
 def test_attention(written: str, head_dim: str, taken: str) -> None:
-    assert model_of(run(attention=written, head_dim=head_dim))[0].attention == taken
+    assert model_of(run(attention=written, head_dim=head_dim))[0].attention.kernel == taken
 
 
 @pytest.mark.parametrize(
@@ -118,8 +122,8 @@ def test_attention(written: str, head_dim: str, taken: str) -> None:
     ],
 )
 def test_remat(columns: dict[str, object], remat: str, save: tuple[str, ...]) -> None:
-    plan = setup(run(**columns)).plan
-    assert (plan.remat, tuple(plan.save)) == (remat, save)
+    plan = set_up(run(**columns)).plan
+    assert (plan.remat.policy, tuple(plan.remat.save)) == (remat, save)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +136,12 @@ def test_remat(columns: dict[str, object], remat: str, save: tuple[str, ...]) ->
 )
 def test_offload(written: str, offload: tuple[str, ...]) -> None:
     """A policy stands for the tensors that it saves; the layer's input stays where it is."""
-    plan = setup(run(offload=written)).plan
-    assert (plan.remat, tuple(plan.offload)) == ("full", offload)
+    plan = set_up(run(offload=written)).plan
+    assert (plan.remat.policy, tuple(plan.remat.offload)) == ("full", offload)
 
 
 def test_minimal_except_nothing_is_minimal() -> None:
-    minimal, except_none = (setup(run(remat=r)) for r in ("minimal", "minimal_except:layer_in"))
+    minimal, except_none = (set_up(run(remat=r)) for r in ("minimal", "minimal_except:layer_in"))
     times = {simulate(s.model, s.plan, s.pod).step_time_s for s in (minimal, except_none)}
     assert len(times) == 1
 
@@ -153,18 +157,18 @@ def test_minimal_except_nothing_is_minimal() -> None:
     ],
 )
 def test_framework(framework: str, style: str) -> None:
-    plan = setup(run(framework=framework, mesh="fsdp=8;tensor=2")).plan
-    assert plan.style == style
+    plan = set_up(run(framework=framework, mesh="fsdp=8;tensor=2")).plan
+    assert plan.compiler.style == style
     assert plan.rules == ({"act_embed": "tensor"} if framework == "lingvo" else {})
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8"])
 def test_quantised_runs_multiply_all_three_matmuls_so(dtype: str) -> None:
-    one = setup(run(dtype=dtype, chip="v6e"))
-    assert set(one.plan.matmul_dtypes.values()) == {dtype}
-    assert one.plan.dtype == "bf16"
+    one = set_up(run(dtype=dtype, chip="v6e"))
+    assert set(one.plan.dtypes.matmuls.values()) == {dtype}
+    assert one.plan.dtypes.compute == "bf16"
     assert any(note.startswith(f"{dtype} taken for") for note in one.notes)
-    assert not list(obstacles(run(dtype=dtype)))
+    assert not list(unsupported_features(run(dtype=dtype)))
 
 
 F32 = {"param_dtype": "f32", "moment_dtype": "f32", "second_moment_dtype": "f32"}
@@ -187,8 +191,8 @@ F32 = {"param_dtype": "f32", "moment_dtype": "f32", "second_moment_dtype": "f32"
 )  # fmt: skip
 def test_dtypes_that_the_notes_give(notes: str, found: dict[str, str]) -> None:
     """A remark that stands by itself is read, and said; prose about it is not."""
-    one, plain = setup(run(notes=notes)), setup(run())
-    assert one.plan == replace(plain.plan, **found)
+    one, plain = set_up(run(notes=notes)), set_up(run())
+    assert one.plan == plain.plan.replace(**found)
     said = [note for note in one.notes if note.endswith(", as the notes say")]
     assert bool(said) == bool(found)
 
@@ -197,7 +201,7 @@ def test_the_other_dimension_of_the_weights() -> None:
     """Sharding both dimensions leaves a chip as many weights as sharding one over all chips."""
     both, one = (
         simulate(s.model, s.plan, s.pod)
-        for s in (setup(run(mesh=mesh)) for mesh in ("fsdp=4;fsdp_transpose=4", "fsdp=16"))
+        for s in (set_up(run(mesh=mesh)) for mesh in ("fsdp=4;fsdp_transpose=4", "fsdp=16"))
     )
     assert both.flops.model == one.flops.model
     assert both.flops.redundant == one.flops.redundant
@@ -217,26 +221,33 @@ def test_the_other_dimension_of_the_weights() -> None:
     ],
 )
 def test_what_is_lacking_is_said(columns: dict[str, object], reason: str) -> None:
-    assert reason in ", ".join(obstacles(run(**columns)))
-    one = outcome(run(**columns, mfu_half_causal_pct=40.0))
+    assert reason in ", ".join(unsupported_features(run(**columns)))
+    one = simulate_run(run(**columns, mfu_half_causal_pct=40.0))
     assert (one.status, one.predicted_s, one.measured_mfu) == ("error", None, 0.4)
     assert one.reason.startswith("not simulated yet: ")
 
 
 def test_experts_are_of_the_width_and_the_capacity_of_the_table() -> None:
-    given = setup(run(experts=8, experts_per_token=2, capacity_factor=1.25))
+    given = set_up(run(experts=8, experts_per_token=2, capacity_factor=1.25))
     model, plan = given.model, given.plan
-    assert (model.experts, model.experts_per_token, model.expert_mlp) == (8, 2, model.mlp)
-    assert plan.capacity_factor == 1.25
-    dropless = setup(run(experts=8, experts_per_token=2, mesh="fsdp=4;expert=4"))
-    assert (dropless.plan.capacity_factor, dropless.plan.expert_exchange) == (0, "all-to-all")
+    assert (model.moe.experts, model.moe.experts_per_token, model.moe.expert_mlp) == (
+        8,
+        2,
+        model.mlp,
+    )
+    assert plan.experts.capacity_factor == 1.25
+    dropless = set_up(run(experts=8, experts_per_token=2, mesh="fsdp=4;expert=4"))
+    assert (dropless.plan.experts.capacity_factor, dropless.plan.experts.exchange) == (
+        0,
+        "all-to-all",
+    )
     gathered = run(experts=8, experts_per_token=2, mesh="expert=16", expert_exchange="gather")
-    assert setup(replace(gathered, experts=16)).plan.expert_exchange == "gather"
+    assert set_up(replace(gathered, experts=16)).plan.experts.exchange == "gather"
     assert "no token is dropped" in ", ".join(dropless.notes)
 
 
 def test_an_expert_axis_of_a_dense_run_contradicts_itself() -> None:
-    assert "the model has no experts" in outcome(run(mesh="fsdp=8;expert=2")).reason
+    assert "the model has no experts" in simulate_run(run(mesh="fsdp=8;expert=2")).reason
 
 
 def test_deepseek_v3_is_known_by_its_name() -> None:
@@ -244,18 +255,18 @@ def test_deepseek_v3_is_known_by_its_name() -> None:
         model, notes = model_of(
             run(model=written, n_layers=6, experts=16, experts_per_token=2, d_ff=2048, params_b=40)
         )
-        assert (model.dense_layers, model.mlp, model.shared_mlp) == (3, 18432, 2048)
-        assert (model.experts, model.expert_mlp) == (16, 2048)
+        assert (model.moe.dense_layers, model.mlp, model.moe.shared_mlp) == (3, 18432, 2048)
+        assert (model.moe.experts, model.moe.expert_mlp) == (16, 2048)
         assert "the first 3 layers have an MLP of 18432" in ", ".join(notes)
 
 
 def test_saved_names_of_experts_are_those_of_maxtext() -> None:
     columns = {"experts": 8, "experts_per_token": 2, "save": "moe_mlpwi_0,moe_mlpwo"}
-    assert set(setup(run(**columns)).plan.save) == {"expert_mlp_in_0", "expert_out"}
+    assert set(set_up(run(**columns)).plan.remat.save) == {"expert_mlp_in_0", "expert_out"}
 
 
 def test_axes_of_one_chip_are_no_obstacle() -> None:
-    assert not list(obstacles(run(mesh="fsdp=16;sequence=1")))
+    assert not list(unsupported_features(run(mesh="fsdp=16;sequence=1")))
 
 
 CONTRADICTIONS = [
@@ -275,24 +286,24 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("columns", "sentence"), CONTRADICTIONS)
 def test_a_run_that_contradicts_itself_is_a_row(columns: dict[str, object], sentence: str) -> None:
-    one = outcome(run(**columns))
+    one = simulate_run(run(**columns))
     assert one.status == "error"
     assert sentence in one.reason
 
 
 def test_notes_say_what_is_taken_otherwise() -> None:
     taken = run(optimizer="", framework="novel", attention="")
-    notes = " ".join(setup(taken).notes)
+    notes = " ".join(set_up(taken).notes)
     for words in ("taken as adam", "(novel) is lowered", "no attention"):
         assert words in notes
 
 
 def test_the_loss_is_computed_in_as_many_tiles() -> None:
-    assert [setup(run(vocab_tiles=tiles)).plan.vocab_tiles for tiles in (0, 1, 4)] == [1, 1, 4]
+    assert [set_up(run(vocab_tiles=tiles)).plan.vocab_tiles for tiles in (0, 1, 4)] == [1, 1, 4]
 
 
 def test_a_plan_that_does_not_fit_is_simulated() -> None:
-    one = outcome(run(global_batch=3_200_000))
+    one = simulate_run(run(global_batch=3_200_000))
     assert (one.status, one.fits) == ("ok", False)
     assert one.reason.startswith("does not fit: needs ")
 
@@ -302,14 +313,14 @@ def test_a_defect_of_ours_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("lost")
 
     monkeypatch.setattr("tpusim.validation.outcome.simulate", broken)
-    one = outcome(run())
+    one = simulate_run(run())
     assert (one.status, one.predicted_s) == ("defect", None)
     assert "report it: KeyError('lost')" in one.reason
     monkeypatch.setenv("TPUSIM_DEBUG", "1")
     with pytest.raises(KeyError, match="lost"):
-        outcome(run())
+        simulate_run(run())
 
 
 def test_contradictions_raise_for_those_who_ask() -> None:
     with pytest.raises(TpusimError):
-        setup(run(num_chips=32))
+        set_up(run(num_chips=32))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SIZES = {
+SIZE_KEYS = {
     "layers": "num_hidden_layers",
     "embed": "hidden_size",
     "mlp": "intermediate_size",
@@ -17,7 +17,7 @@ SIZES = {
     "vocab": "vocab_size",
 }
 """Dimensions of a `Transformer`, and the keys that give them. A file has to write them, except in a
-section of its own, such as `text_config`, where transformers leaves the class's out too."""
+part of their own, such as `text_config`, where transformers also leaves out those of the class."""
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -28,8 +28,8 @@ ACTIVATIONS = {
     "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
 }
-"""The activation functions of transformers, and what each is here: GELU by its error function and
-by tanh cost about the same."""
+"""The activation functions of transformers, and ours for each: GELU by its error function and by
+tanh cost about the same."""
 
 DROPOUT = dict.fromkeys(
     ("attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout_prob",
@@ -41,7 +41,7 @@ BIASES = {
     "mlp_bias": "the biases of the MLP's projections",
 }
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Keys that say how many experts there are; transformers reads some of them for one another."""
+"""Keys of the number of experts; transformers reads some of them for one another."""
 
 SOFT_CAPS = {
     "attn_logit_softcapping": "the soft cap of the attention scores",
@@ -50,25 +50,29 @@ SOFT_CAPS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """What the configs of one family have in common.
+class HfFamily:
+    """The common part of the configs of one family.
 
-    architectures: the classes with a head for language modelling. types: its `model_type`s.
-    layer: fields of `Transformer` that no key gives. defaults: of the keys that a config may leave
-    out. sizes, activation: the keys that give the dimensions and the activation function.
-    windows: which layers see a window of the keys, where `layer_types` does not say: `none`,
-    `all`, `pattern` (all but each so many-th), `last` (from `max_window_layers` on), `alternate`
-    (each other one up to there).
-    experts: dimensions of the experts, and the keys that give them; none where there are none.
+    architectures: the classes with a head for language modelling.
+    types: its `model_type`s.
+    layer: flat keys of `Transformer` that no key of the config gives.
+    defaults: of the keys that a config may leave out.
+    sizes: the keys of the dimensions.
+    activation: the key of the activation function.
+    windows: the layers that see a window of the keys, where `layer_types` does not give them:
+        `none`, `all`, `pattern` (all but each so many-th), `last` (from `max_window_layers` on),
+        `alternate` (each other one up to there).
+    experts: dimensions of the experts, and the keys that give them; empty where there are none.
     latent: attention is latent.
-    left_out: keys that ask for what is not modelled, and always: what no key asks for.
+    left_out: keys of features that are not modelled.
+    always: features that are not modelled and have no key.
     """
 
     architectures: tuple[str, ...]
     types: tuple[str, ...]
     layer: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
+    sizes: Mapping[str, str] = field(default_factory=lambda: SIZE_KEYS)
     activation: str = "hidden_act"
     windows: str = "none"
     experts: Mapping[str, str] = field(default_factory=dict)
@@ -105,26 +109,26 @@ _DEEPSEEK_LEFT_OUT = DROPOUT | BIASES | {
 }  # fmt: skip
 _POSITIONS = "the table of learnt positions"
 
-FAMILIES: tuple[Family, ...] = (
-    Family(
+FAMILIES: tuple[HfFamily, ...] = (
+    HfFamily(
         architectures=("LlamaForCausalLM",),
         types=("llama",),
         defaults={"hidden_act": "silu", "tie_word_embeddings": False},
     ),
-    Family(
+    HfFamily(
         architectures=("MistralForCausalLM",),
         types=("mistral",),
         defaults={"num_key_value_heads": 8, "hidden_act": "silu", "tie_word_embeddings": False,
                   "sliding_window": 4096},
         windows="all",
     ),
-    Family(
+    HfFamily(
         architectures=("GemmaForCausalLM",),
         types=("gemma",),
         defaults={"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True,
                   "hidden_act": "gelu_pytorch_tanh"},
     ),
-    Family(
+    HfFamily(
         architectures=("Gemma2ForCausalLM",),
         types=("gemma2",),
         layer={"post_norms": True},
@@ -134,7 +138,7 @@ FAMILIES: tuple[Family, ...] = (
         windows="pattern",
         left_out=_GEMMA_LEFT_OUT,
     ),
-    Family(
+    HfFamily(
         architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
         types=("gemma3_text", "gemma3"),
         layer={"post_norms": True, "qk_norm": True},
@@ -145,21 +149,21 @@ FAMILIES: tuple[Family, ...] = (
         windows="pattern",
         left_out=_GEMMA_LEFT_OUT,
     ),
-    Family(
+    HfFamily(
         architectures=("Qwen2ForCausalLM",),
         types=("qwen2",),
         defaults=_QWEN_DEFAULTS,
         windows="last",
         always=("the biases of Q, K and V",),
     ),
-    Family(
+    HfFamily(
         architectures=("Qwen3ForCausalLM",),
         types=("qwen3",),
         layer={"qk_norm": True},
         defaults=_QWEN_DEFAULTS | {"head_dim": 128},
         windows="last",
     ),
-    Family(
+    HfFamily(
         architectures=("MixtralForCausalLM",),
         types=("mixtral",),
         defaults={"num_key_value_heads": 8, "hidden_act": "silu", "tie_word_embeddings": False,
@@ -167,7 +171,7 @@ FAMILIES: tuple[Family, ...] = (
         windows="all",
         experts=_MIXTRAL_EXPERTS,
     ),
-    Family(
+    HfFamily(
         architectures=("Qwen2MoeForCausalLM",),
         types=("qwen2_moe",),
         defaults=_QWEN_DEFAULTS | {"num_key_value_heads": 16, "num_experts": 60,
@@ -179,7 +183,7 @@ FAMILIES: tuple[Family, ...] = (
         left_out=DROPOUT | BIASES | {"qkv_bias": "the biases of Q, K and V"},
         always=("the gate of the shared expert",),
     ),
-    Family(
+    HfFamily(
         architectures=("Qwen3MoeForCausalLM",),
         types=("qwen3_moe",),
         layer={"qk_norm": True},
@@ -189,7 +193,7 @@ FAMILIES: tuple[Family, ...] = (
         windows="all",
         experts=_QWEN_EXPERTS,
     ),
-    Family(
+    HfFamily(
         architectures=("GptOssForCausalLM",),
         types=("gpt_oss",),
         defaults={"num_key_value_heads": 8, "head_dim": 64, "hidden_act": "silu",
@@ -200,7 +204,7 @@ FAMILIES: tuple[Family, ...] = (
         always=("the sinks of the attention, a number a head beside the scores",
                 "the biases of the router and the experts"),
     ),
-    Family(
+    HfFamily(
         architectures=("DeepseekV2ForCausalLM",),
         types=("deepseek_v2",),
         defaults=_DEEPSEEK_DEFAULTS | {"first_k_dense_replace": 0, "n_routed_experts": 64,
@@ -209,7 +213,7 @@ FAMILIES: tuple[Family, ...] = (
         latent=True,
         left_out=_DEEPSEEK_LEFT_OUT,
     ),
-    Family(
+    HfFamily(
         architectures=("DeepseekV3ForCausalLM",),
         types=("deepseek_v3", "kimi_k2"),
         defaults=_DEEPSEEK_DEFAULTS | {"first_k_dense_replace": 3, "n_routed_experts": 256,
@@ -220,7 +224,7 @@ FAMILIES: tuple[Family, ...] = (
         left_out=_DEEPSEEK_LEFT_OUT,
         always=("the biases that steer the router",),
     ),
-    Family(
+    HfFamily(
         architectures=("GPT2LMHeadModel",),
         types=("gpt2",),
         layer={"gated": False, "rotary": False},
@@ -232,7 +236,7 @@ FAMILIES: tuple[Family, ...] = (
         left_out=DROPOUT | {"n_positions": _POSITIONS},
         always=("the biases of all projections and norms",),
     ),
-    Family(
+    HfFamily(
         architectures=("BertForMaskedLM", "BertForPreTraining"),
         types=("bert",),
         layer={"kind": "encoder", "gated": False, "rotary": False},
@@ -243,11 +247,11 @@ FAMILIES: tuple[Family, ...] = (
                             "type_vocab_size": "the table of segments"},
         always=("the biases of all projections and norms",
                 "the dense layer before the logits, and the pooler",
-                "norms behind attention and MLP, which stand before them here"),
+                "norms after attention and MLP, which are before them here"),
     ),
 )  # fmt: skip
 
-CANNOT = {
+UNSUPPORTED = {
     "state-space layers": ("mamba_d_state", "ssm_cfg", "state_size"),
     "linear attention": ("linear_num_value_heads",),
     "attention in chunks": ("attention_chunk_size",),
@@ -256,15 +260,15 @@ CANNOT = {
     "attention in both directions": ("use_bidirectional_attention",),
     "relative positions": ("position_embedding_type",),
 }
-"""What cannot be simulated yet, and the keys that ask for it."""
+"""Features that cannot be simulated yet, and the keys that ask for them."""
 
-OF_SOME = {"experts": EXPERT_KEYS, "latent attention": ("kv_lora_rank",)}
-"""What some families have, and the keys that ask for it."""
+OPTIONAL_FEATURES = {"experts": EXPERT_KEYS, "latent attention": ("kv_lora_rank",)}
+"""Features that some families have, and the keys that ask for them."""
 
-HARMLESS = (None, False, 0, 1, "absolute")
-"""Values with which none of these keys asks for anything; one expert is an MLP."""
+INACTIVE = (None, False, 0, 1, "absolute")
+"""Values with which these keys have no effect; one expert is an MLP."""
 
-CANNOT_TYPES = {
+UNSUPPORTED_TYPES = {
     "llama4": "attention in chunks",
     "deepseek_v32": "attention that picks its keys",
     "qwen3_next": "linear attention",
@@ -273,7 +277,7 @@ CANNOT_TYPES = {
 }
 """Known `model_type`s that cannot be simulated yet, with the reason."""
 
-CANNOT_CLASSES = {
+UNSUPPORTED_CLASSES = {
     "Llama4ForCausalLM": "llama4",
     "Llama4ForConditionalGeneration": "llama4",
     "DeepseekV32ForCausalLM": "deepseek_v32",

@@ -1,35 +1,38 @@
-"""Which family a config belongs to, or why none that can be simulated."""
+"""The family of a config, or the reason that it cannot be simulated."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from tpusim.errors import ModelError
+from tpusim.base.errors import ModelError
 from tpusim.models.hf.families import (
-    CANNOT,
-    CANNOT_CLASSES,
-    CANNOT_TYPES,
     FAMILIES,
-    HARMLESS,
-    OF_SOME,
-    Family,
+    INACTIVE,
+    OPTIONAL_FEATURES,
+    UNSUPPORTED,
+    UNSUPPORTED_CLASSES,
+    UNSUPPORTED_TYPES,
+    HfFamily,
 )
-from tpusim.models.hf.file import shown
+from tpusim.models.hf.json_file import shown
 
 _NEAR = 0.85
-"""Architectures that end alike are near each other; a slip of the pen is nearer."""
+"""Similarity of a misspelt architecture; those that merely end alike are less similar."""
 
 _CLASSES = {name: family for family in FAMILIES for name in family.architectures}
 _TYPES = {name: family for family in FAMILIES for name in family.types}
 KNOWN = f"known are {', '.join(_CLASSES)}"
 
 
-def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> Family:
-    """The family that `architectures` and `model_type` of a config name.
+def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> HfFamily:
+    """Return the family that `architectures` and `model_type` of a config name.
 
-    where: the words that name the config. keys: all that it says, its parts included. Raises
-    `ModelError` for what is unknown, what cannot be simulated yet, and where the two disagree, or
-    keys ask for what the family does not have.
+    where: the words that name the config in messages.
+    table: its keys.
+    keys: its keys, with those of its parts.
+
+    Raise ModelError if the family is unknown or cannot be simulated yet, if the two disagree, and
+    if keys ask for a feature that the family does not have.
     """
     name, kind = _architecture(where, table), _type(where, table)
     if name is None and kind is None:
@@ -61,9 +64,11 @@ def _type(where: str, table: Mapping[str, Any]) -> str | None:
 
 
 def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> None:
-    """Raise for what is understood and cannot be simulated yet."""
-    found = {what: f"{what} ({key} = {shown(keys[key])})" for what, key in _asked(CANNOT, keys)}
-    what = CANNOT_TYPES.get(CANNOT_CLASSES.get(name or "", kind or ""))
+    """Raise ModelError for known features that cannot be simulated yet."""
+    found = {
+        what: f"{what} ({key} = {shown(keys[key])})" for what, key in _requested(UNSUPPORTED, keys)
+    }
+    what = UNSUPPORTED_TYPES.get(UNSUPPORTED_CLASSES.get(name or "", kind or ""))
     if what:
         found.setdefault(what, what)
     if found:
@@ -73,20 +78,20 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
         )
 
 
-def _asked(
-    things: Mapping[str, tuple[str, ...]], keys: Mapping[str, Any]
+def _requested(
+    features: Mapping[str, tuple[str, ...]], keys: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """What the keys ask for of `things`, and the key of each that does."""
-    for what, names in things.items():
+    """Yield the features that the keys ask for, each with its key."""
+    for what, names in features.items():
         for key in names:
-            if keys.get(key) is True or keys.get(key) not in HARMLESS:
+            if keys.get(key) is True or keys.get(key) not in INACTIVE:
                 yield what, key
 
 
-def _check_understood(where: str, family: Family, keys: Mapping[str, Any]) -> None:
-    """Raise where a key asks for what other families have and this one has not."""
+def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> None:
+    """Raise ModelError for a key of a feature that only other families have."""
     has = {"experts": bool(family.experts), "latent attention": family.latent}
-    for what, key in _asked(OF_SOME, keys):
+    for what, key in _requested(OPTIONAL_FEATURES, keys):
         if not has[what]:
             raise ModelError(
                 f"{where}: {key} is {shown(keys[key])}, but {family.architectures[0]} has no "
@@ -94,13 +99,16 @@ def _check_understood(where: str, family: Family, keys: Mapping[str, Any]) -> No
             )
 
 
-def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> Family:
+def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> HfFamily:
     family = _TYPES.get(kind or "") if name is None else _CLASSES.get(name)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
         near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        asks = [f"{what} ({key} = {shown(keys[key])})" for what, key in _asked(OF_SOME, keys)]
+        asks = [
+            f"{what} ({key} = {shown(keys[key])})"
+            for what, key in _requested(OPTIONAL_FEATURES, keys)
+        ]
         of = f", and so how it means its {' and '.join(asks)}" if asks else ""
         raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{KNOWN}")
     if kind is not None and kind not in family.types:

@@ -1,0 +1,33 @@
+"""The pages of the site: the documents of the repository, each under its own path."""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+SHOWN = (
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "docs/*.md",
+    "docs/tools/*.css",
+    "experiments/**/*.md",
+    "experiments/**/*.svg",
+    "experiments/**/*.py",
+    "experiments/**/*.toml",
+    "hardware_specs/*.toml",
+    "tests/validation/*.md",
+    "tests/validation/*.csv",
+)
+"""Patterns of the files that the site shows; links may lead to any of them."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Replace the files of `docs_dir` by those of the repository; the theme's own stay."""
+    root = Path(config.config_file_path).parent
+    for file in [file for file in files if file.src_dir == config.docs_dir]:
+        files.remove(file)
+    for path in sorted({path for pattern in SHOWN for path in root.glob(pattern)}):
+        uri = path.relative_to(root).as_posix()
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files

@@ -1,0 +1,181 @@
+"""The documents hold: their blocks run, their commands are understood, their names exist."""
+
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import said
+from unit.test_layering import ROWS
+
+import tpusim as ts
+from tpusim.runfile import read_run, read_sweep
+from tpusim.runfile.schema import FIELDS
+from tpusim.search import candidates
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+SHOWN = {page.name: page.read_text("utf-8") for page in PAGES}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", SHOWN[page], re.S | re.M)
+
+
+RUNS = [
+    (page, number, block)
+    for page in ("README.md", "user_guide.md")
+    for number, block in enumerate(blocks(page, "toml"))
+]
+
+
+@pytest.mark.parametrize(("page", "number", "block"), RUNS, ids=[f"{p}-{n}" for p, n, _ in RUNS])
+def test_a_run_file_of_the_documents_simulates(
+    page: str, number: int, block: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(block, "utf-8")
+    if "[sweep]" in block:
+        sweep = read_sweep(path)
+        space = ts.Space(base=sweep.run.plan, **sweep.tries)
+        assert len(list(candidates(space, sweep.run.pod))) == 14
+        return
+    run = read_run(path)
+    result = ts.simulate(run.model, run.plan, run.pod)
+    assert result.fits
+    assert not [text for label, text in result.notes() if "not used" in text]
+
+
+def test_the_blocks_of_the_guide_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that compile need the TPU compiler: see tests/xla."""
+    plain = [block for block in blocks("user_guide.md", "python") if "import jax" not in block]
+    assert plain
+    for block in plain:
+        exec(compile(block, "user_guide.md", "exec"), {})
+    assert "step_time_s" in capsys.readouterr().out
+
+
+def test_the_walk_through_the_design_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (walk,) = blocks("design.md", "python")
+    shutil.copytree(ROOT / "experiments/bert_480b", tmp_path / "experiments/bert_480b")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(walk, "design.md", "exec"), {})
+    out = capsys.readouterr().out
+    assert "events=204" in out
+    assert "trips=1284" in out
+    assert "204 events for 1284 loop iterations" in SHOWN["design.md"]
+    assert (tmp_path / "breakdown.png").stat().st_size
+
+
+OTHERS = (["--costs"], ["other.hlo"])
+"""Commands that name no file, or HLO of 256 devices."""
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command that a page shows, in a block or in a line, but for installations."""
+    for page, text in SHOWN.items():
+        if page == "validation.md":
+            continue
+        lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+        for command in [*lines, *re.findall(r"`(tpusim [^`]+)`", text)]:
+            if command.startswith("tpusim ") and command.split()[2:3] not in OTHERS:
+                yield page, command
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files that the documents' commands name."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    run, *_, sweep = blocks("user_guide.md", "toml")
+    sweep = sweep.replace('"fsdp", "tensor"', '"fsdp"')
+    (tmp_path / "run.toml").write_text(run, "utf-8")
+    (tmp_path / "sweep.toml").write_text(sweep, "utf-8")
+    (tmp_path / "experiments/mesh_shapes/sweep.toml").write_text(sweep, "utf-8")
+    shutil.copy(ROOT / "tests/data/hlo/decode_v5e_2x4.hlo.gz", tmp_path / "step.hlo.gz")
+    (tmp_path / "base.yml").write_text("per_device_batch_size: 4\n", "utf-8")
+    runs = (ROOT / "tests/validation/training_runs.csv").read_text("utf-8").splitlines()
+    (tmp_path / "RUNS.csv").write_text("\n".join(runs[:3]) + "\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+def test_a_command_of_the_documents_runs(
+    page: str, command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = said(shlex.split(command)[1:], capsys)
+    assert (code, error) == (0, "")
+
+
+def test_a_name_or_a_file_that_the_documents_give_exists() -> None:
+    packages = ROOT / "tpusim"
+    for page, text in SHOWN.items():
+        for dotted in set(re.findall(r"\btpusim(?:\.\w+)+", text)):
+            assert _found(dotted), f"{page} names {dotted}"
+        for path in set(re.findall(r"`([\w/]+\.py)`", text)):
+            known = [*packages.rglob(path), ROOT / path]
+            assert any(one.exists() for one in known), f"{page} names {path}"
+
+
+def test_a_class_that_the_nomenclature_gives_exists() -> None:
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "tpusim").rglob("*.py"))
+    known = set(re.findall(r"^(?:class )?([A-Z]\w+)(?:[:(\[]| =)", code, re.M))
+    shown = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)[`.]", SHOWN["nomenclature.md"]))
+    assert len(shown) > 40
+    assert shown <= known, shown - known
+
+
+def _found(dotted: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one, at any depth."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            owner = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for name in parts[cut:]:
+            if not hasattr(owner, name):
+                return False
+            owner = getattr(owner, name)
+        return True
+    return False
+
+
+def test_the_design_lists_every_room_in_its_row() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", SHOWN["design.md"], re.M)
+    rooms = [room for room in ROWS for room in room if room not in ("__main__", "xla")]
+    order = [{room for room in row if room not in ("__main__", "xla")} for row in ROWS]
+    assert {name for _, name in rows} == set(rooms)
+    for row, name in rows:
+        assert name in order[int(row)], f"{name} is not in row {row}"
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    shown = set(re.findall(r"^::: tpusim\.([\w.]+)$", SHOWN["api.md"], re.M))
+    public = set(ts.__all__) - {"__version__"}
+    public |= {f"models.{name}" for name in ("Transformer", "load", "names", "from_hf")}
+    public |= {f"xla.{name}" for name in ts.xla.__all__}
+    assert public <= shown
+
+
+def test_the_generated_tables_are_those_of_today() -> None:
+    script = [sys.executable, str(DOCS / "tools/generate.py"), "--check"]
+    ran = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, ""), f"run generate.py for {ran.stdout}"
+
+
+def test_the_page_of_keys_has_every_key() -> None:
+    sections = re.split(r"^## ", SHOWN["run_file.md"], flags=re.M)
+    pages = {section.split("\n")[0].lower(): section for section in sections}
+    for section, keys in FIELDS.items():
+        for key in keys:
+            shown = f"`{key}`" in pages[section] or f"### {key}\n" in pages[section]
+            assert shown, f"{section}.{key}"

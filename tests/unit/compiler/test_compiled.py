@@ -1,0 +1,97 @@
+"""A compiled program in a file: what was known of it comes back."""
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compiled import HLO, WHOLE
+
+from tpusim.base.errors import FileError
+from tpusim.compiler import Compiled, load
+
+
+@pytest.mark.parametrize("file", ["step.hlo", "step.hlo.gz"])
+def test_what_is_saved_comes_back_whole(tmp_path: Path, file: str) -> None:
+    WHOLE.save(tmp_path / file)
+    found = load(tmp_path / file)
+    assert replace(found, data=HLO) == WHOLE
+    assert found.hlo.strip() == HLO.decode().strip()
+
+
+def test_a_saved_file_is_hlo_behind_a_comment(tmp_path: Path) -> None:
+    WHOLE.save(tmp_path / "step.hlo")
+    first, _, rest = (tmp_path / "step.hlo").read_bytes().partition(b"\n")
+    assert first.startswith(b"// tpusim: {")
+    assert rest == HLO
+
+
+def test_a_slice_is_spelled_as_it_prints_and_was_once_a_list(tmp_path: Path) -> None:
+    spelled = b'"slice": "v5e:2x2 x 2 slices"'
+    WHOLE.save(tmp_path / "step.hlo")
+    written = (tmp_path / "step.hlo").read_bytes()
+    assert spelled in written
+    (tmp_path / "old.hlo").write_bytes(written.replace(spelled, b'"slice": ["v5e:2x2", 2]'))
+    assert load(tmp_path / "old.hlo").slice == WHOLE.slice
+
+
+def test_equal_programs_make_equal_files(tmp_path: Path) -> None:
+    for file in ("a.hlo.gz", "b.hlo.gz"):
+        WHOLE.save(tmp_path / file)
+    assert (tmp_path / "a.hlo.gz").read_bytes() == (tmp_path / "b.hlo.gz").read_bytes()
+
+
+def test_of_other_files_only_the_hlo_is_known(tmp_path: Path) -> None:
+    (tmp_path / "mine.hlo").write_bytes(HLO)
+    assert load(tmp_path / "mine.hlo") == Compiled(name="mine", data=HLO)
+
+
+def test_a_proto_has_no_text(tmp_path: Path) -> None:
+    (tmp_path / "mine.pb").write_bytes(b"\x0a\x04jit_\x00\x01")
+    assert load(tmp_path / "mine.pb").hlo == ""
+
+
+def test_it_prints_as_a_short_report() -> None:
+    assert str(WHOLE).splitlines() == [
+        "step for v5e:2x2 x 2 slices (8 devices), mesh dcn_data=2, fsdp=4",
+        "  compiled in 1.25 s (jax 0.10.2, libtpu 0.0.42.1)",
+        "  flags        --xla_tpu_scoped_vmem_limit_kib=98304",
+        "  HLO          75 B",
+        "  HBM a device 10 B (arguments 3 B, outputs 2 B, heap 5 B)",
+        "  model FLOPs  3 PFLOP a step",
+    ]
+    assert str(Compiled(name="mine", data=HLO)).splitlines() == ["mine", "  HLO          75 B"]
+
+
+def test_versions_that_are_not_tested_are_a_note() -> None:
+    other = replace(WHOLE, versions=(("jax", "0.10.2"), ("libtpu", "0.0.51")))
+    assert "  note         what is tested is libtpu 0.0.42.1" in str(other).splitlines()
+
+
+PACKED = gzip.compress(HLO, mtime=0)  # without the time: every worker collects the same test
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (PACKED[:-9], "broken gzip"),
+        (PACKED[:12] + b"\xff" * 30, "broken gzip"),
+        (b'// tpusim: {"slice": 3}\n' + HLO, "line 1 is not what tpusim writes there"),
+        (b'// tpusim: {"devices": [[1, 2]]}\n' + HLO, "line 1 is not what tpusim writes there"),
+        (b'// tpusim: {"memory": {"total": 3}}\n' + HLO, "line 1 is not what tpusim writes there"),
+        (b'// tpusim: {"mesh": [1]}\n' + HLO, "line 1 is not what tpusim writes there"),
+        (b'// tpusim: {"slice"\n' + HLO, "line 1 begins with '// tpusim:' and is not JSON"),
+    ],
+)
+def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    file = tmp_path / "step.hlo"
+    file.write_bytes(content)
+    with pytest.raises(FileError, match=rf"step\.hlo: {sentence}|step\.hlo: .*({sentence})"):
+        load(file)
+
+
+def test_a_missing_file_and_one_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"none\.hlo: cannot be read: No such file"):
+        load(tmp_path / "none.hlo")
+    with pytest.raises(FileError, match="cannot be written: No such file"):
+        WHOLE.save(tmp_path / "none" / "step.hlo")

@@ -1,0 +1,65 @@
+"""Products for gradients of weights stand behind the other operations of their layer."""
+
+from typing import Any
+
+import pytest
+from plans import any_program_of, calcs, loop, partitioned_of, plan_of, small
+
+from tpusim.hardware import Slice
+from tpusim.lowering.passes.backward_order import weight_gradients_last
+from tpusim.plan import Plan
+from tpusim.program import Compute, Loop
+
+MESHES = [{"data": 16}, {"data": 4, "tensor": 4}, {"fsdp": 16}]
+WEIGHTS = ("wo_mlp", "wi_1", "wi_0", "wo", "wv", "wk", "wq")
+"""In the order of differentiation."""
+
+
+def order(plan: Plan, scan: str = "layers/d", **changes: Any) -> list[str]:
+    """Names of what computes in a loop's body: rings by the name of their matmul."""
+    body = loop(any_program_of(small(**changes), plan, Slice("v6e", "4x4")).body, scan).body
+    named = (op.name for op in body if isinstance(op, Compute | Loop))
+    return [name.removesuffix("/ring") for name in named]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("remat", ["full", "none"])
+@pytest.mark.parametrize("attention", ["flash", "dot"])
+def test_weights_wait_for_the_backward_pass_of_attention(
+    mesh: dict[str, int], remat: str, attention: str
+) -> None:
+    """Only copies out of stacks come between them, and to those of gradients after them."""
+    names = order(plan_of(mesh, remat=remat), attention=attention)
+    products = [f"bwd/layer/{weight}/dw" for weight in WEIGHTS]
+    behind = names[names.index(products[0]) :]
+    assert [name for name in behind if not name.startswith(("load/", "stack/"))] == products
+
+
+def test_each_layer_of_a_pattern_ends_with_its_own() -> None:
+    names = order(plan_of({"fsdp": 16}), layers=6, window=4, global_every=3)
+    layers = [name.split("/")[2] for name in names if name.endswith("/dw")]
+    assert layers == [layer for layer in "210" for _ in range(7)]
+    for layer, following in ("21", "10"):
+        last = max(i for i, n in enumerate(names) if n.startswith(f"bwd/layer/{layer}/"))
+        assert names[last].endswith("/dw")
+        assert last < min(i for i, n in enumerate(names) if n.startswith(f"bwd/layer/{following}/"))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_of({"fsdp": 4, "tensor": 4}, rules={"act_embed": "tensor"}),
+        plan_of({"fsdp": 16}, lowering="ideal"),
+    ],
+    ids=["gathered activations", "ideal"],
+)
+def test_elsewhere_they_follow_the_gradient_beside_them(plan: Plan) -> None:
+    names = order(plan)
+    assert names.index("bwd/layer/wo_mlp/dw") < names.index("bwd/layer/attention/d")
+
+
+def test_without_attention_nothing_is_held_for_them() -> None:
+    """A scan of MLPs was compiled to hold two hidden layers (see test_gelu_scan_memory.py)."""
+    partitioned = partitioned_of(small(), plan_of({"data": 16}))
+    nodes = [node for node, _ in calcs(partitioned) if "attention" not in node.name]
+    assert weight_gradients_last(nodes, {weight.name for weight in partitioned.weights}) == nodes

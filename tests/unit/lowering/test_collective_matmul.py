@@ -1,0 +1,228 @@
+"""Collective matmuls: chunks that add up to the whole, on the wire and on the core."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+from plans import (
+    ENCODER_480B,
+    PLAN_480B,
+    calcs,
+    comms,
+    loop,
+    partitioned_of,
+    payload,
+    plan_of,
+    program_of,
+    sizes_of,
+    small,
+    v4_2048,
+)
+
+from tpusim.graph import Einsum
+from tpusim.hardware import Slice
+from tpusim.lowering.body_entries import CollectiveMatmul
+from tpusim.lowering.collective_matmul import done_after, ring_loop
+from tpusim.lowering.op_work import flops_of, work_of
+from tpusim.models import Transformer
+from tpusim.partition.partitioned_graph import PartitionedGraph
+from tpusim.partition.sizes import Sizes
+from tpusim.program import Collective, CollectiveKind, Compute, Dep, Loop, MatmulWork, Mode
+
+RULES = {"act_embed": "tensor"}
+
+
+def rings(partitioned: PartitionedGraph) -> Iterator[CollectiveMatmul]:
+    """Every einsum with a collective that could be woven into it."""
+    products = [calc for calc, _ in calcs(partitioned) if isinstance(calc.op, Einsum)]
+    for comm, _ in comms(partitioned):
+        for calc in products:
+            gathered = comm.kind is CollectiveKind.ALL_GATHER and comm.writes[0] in calc.reads
+            scattered = comm.kind is CollectiveKind.REDUCE_SCATTER and comm.maker == calc.op.name
+            if gathered or (scattered and comm.reads[0] in calc.writes):
+                yield CollectiveMatmul(calc, comm)
+
+
+def parts(made: Loop) -> tuple[list[Compute], list[Collective]]:
+    """The matmuls and the permutes of one trip: those of one step, or of two."""
+    chunks = [op for op in made.body if isinstance(op, Compute) and "/chunk" in op.name]
+    permutes = [op for op in made.body if isinstance(op, Collective)]
+    products = [op for op in chunks if isinstance(op.work, MatmulWork)]
+    assert len(products) == len(permutes)
+    return products, permutes
+
+
+def exact(*numbers: float) -> Fraction:
+    product = Fraction(1)
+    for number in numbers:
+        product *= Fraction(number)
+    return product
+
+
+@pytest.mark.parametrize("tensor", [2, 4, 8, 16])
+def test_a_ring_moves_all_but_its_own_shard_and_computes_the_whole(tensor: int) -> None:
+    model = small(heads=16, embed=256)
+    plan = plan_of({"fsdp": 4, "tensor": tensor}, rules=RULES)
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    found = list(rings(partitioned))
+    assert {ring.gathers for ring in found} == {True, False}
+    for ring in found:
+        made = ring_loop(ring, sizes, partitioned.buffers, ())
+        chunks, permutes = parts(made)
+        n = int(sizes.group(ring.collective.axes))
+        moved = sum(permute.bytes for permute in permutes)
+        assert made.trips * moved == payload(ring.collective, sizes) * (n - 1) / n
+        assert {permute.mode for permute in permutes} == {Mode.RING}
+        whole = work_of(ring.compute, sizes, partitioned.buffers)
+        assert isinstance(whole, MatmulWork)
+        shapes = sum(exact(c.work.batch, c.work.m, c.work.k, c.work.n) for c in chunks)
+        assert made.trips * shapes == exact(whole.batch, whole.m, whole.k, whole.n)
+        assert made.trips * sum(c.work.epilogue_flops for c in chunks) == whole.epilogue_flops
+        assert (
+            made.trips * sum(c.flops.total for c in chunks) == flops_of(ring.compute, sizes).total
+        )
+
+
+def test_three_devices_take_one_trip() -> None:
+    model, plan = small(heads=9, kv_heads=9), plan_of({"tensor": 3}, rules=RULES)
+    partitioned = partitioned_of(model, plan)
+    sizes = Sizes(sizes_of(model, plan).dims, {"tensor": 3})
+    ring = next(rings(partitioned))
+    made = ring_loop(ring, sizes, partitioned.buffers, ())
+    assert made.trips == 1
+    assert parts(made)[1][0].bytes == pytest.approx(payload(ring.collective, sizes) * 2 / 3)
+
+
+def test_a_chunk_never_reads_more_than_the_whole_but_rereads_what_it_needs() -> None:
+    """Chunks of a free dimension read the other operand each trip: more in all, less in each."""
+    model, plan = small(), plan_of({"fsdp": 4, "tensor": 8}, rules=RULES)
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    for ring in rings(partitioned):
+        made = ring_loop(ring, sizes, partitioned.buffers, ())
+        chunks, _ = parts(made)
+        whole = work_of(ring.compute, sizes, partitioned.buffers)
+        assert made.trips * sum(c.work.read_bytes for c in chunks) >= whole.read_bytes
+        assert made.trips * sum(c.work.write_bytes for c in chunks) >= whole.write_bytes
+
+
+def test_chunks_of_a_contraction_are_summed_two_by_two() -> None:
+    """Of two steps, the first writes a product and the second adds it and its own to the sum: four
+    passes over the result, so n passes for a ring of n, where one product would take one.
+    """
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    partitioned, sizes = partitioned_of(LM, plan), sizes_of(LM, plan)
+    (ring,) = (r for r in rings(partitioned) if r.name == "layer/wi" and r.gathers)
+    chunks, _ = parts(ring_loop(ring, sizes, partitioned.buffers, ()))
+    first, second = (chunk.work for chunk in chunks)
+    whole = work_of(ring.compute, sizes, partitioned.buffers)
+    made = 4 * 1024 * 8192 * 2
+    assert (first.write_bytes, second.write_bytes) == (made, made)
+    assert second.read_bytes - first.read_bytes == 2 * made
+    assert first.read_bytes == pytest.approx(whole.read_bytes / 8)
+
+
+def test_columns_of_a_result_are_copied_into_it() -> None:
+    """A weight gathered by columns leaves chunks that are copied to a result cleared before: one
+    read and two writes of it in all (plain language models on v5p 2x2x4).
+    """
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    partitioned, sizes = partitioned_of(LM, plan), sizes_of(LM, plan)
+    (ring,) = (r for r in rings(partitioned) if r.name == "layer/wo_mlp" and r.gathers)
+    made = ring_loop(ring, sizes, partitioned.buffers, ())
+    place = made.body[-1]
+    assert (place.name, made.trips) == ("layer/wo_mlp/place", 8)
+    result = 4 * 1024 * 2048 * 2
+    assert (8 * place.work.read_bytes, 8 * place.work.write_bytes) == (result, 2 * result)
+
+
+def test_a_gathering_ring_multiplies_what_the_trip_before_received() -> None:
+    program = program_of(ENCODER_480B, PLAN_480B, v4_2048())
+    made = loop(program.body, "bwd/layer/wo/dx/ring")
+    chunks, permutes = parts(made)
+    assert (made.trips, len(chunks)) == (2, 2)
+    received = (Dep(permutes[-1].name, 1), Dep(permutes[0].name))
+    for step, (permute, chunk) in enumerate(zip(permutes, chunks, strict=True)):
+        assert received[step] in permute.deps
+        assert received[step] in chunk.deps
+        assert Dep(permute.name) not in chunk.deps
+
+
+def test_a_scattering_ring_adds_what_the_trip_before_received() -> None:
+    program = program_of(ENCODER_480B, PLAN_480B, v4_2048())
+    made = loop(program.body, "layer/wo/ring")
+    chunk, add, permute = made.body
+    assert add.deps == (Dep(permute.name, 1),)
+    assert permute.deps == (Dep(add.name),)
+    assert not [dep for dep in chunk.deps if dep.op == permute.name]
+
+
+def test_the_flagships_rings_have_four_trips_of_two_chunks() -> None:
+    program = program_of(ENCODER_480B, PLAN_480B, v4_2048())
+    made = loop(program.body, "layer/wo/ring")
+    assert made.trips == 4
+    assert parts(made)[1][0].bytes == 256 * 2**20 / 8 * 7 / 4
+
+
+def test_what_follows_waits_for_the_last_operation_of_a_ring() -> None:
+    model, plan = small(), plan_of({"tensor": 8}, rules=RULES, lowering="ideal")
+    partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
+    for ring in rings(partitioned):
+        names = [op.name for op in ring_loop(ring, sizes, partitioned.buffers, ()).body]
+        assert done_after(ring) == names[-1]
+
+
+LM = Transformer(layers=4, embed=2048, mlp=8192, heads=16, vocab=32000, gated=False)
+
+
+def test_a_small_language_model_is_all_rings_but_for_what_is_used_twice() -> None:
+    """Plain language model on v6e 4x4, 16-way, libtpu 0.0.42.1: forward every weight gather is a
+    ring and so is every weight gradient's reduction; the matrices used twice in the backward pass
+    (again and for dX) are gathered synchronously, the last projection is not one of them.
+    """
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    program = program_of(LM, plan, Slice("v6e", "4x4"))
+    matrices = ("wq", "wk", "wv", "wo", "wi", "wo_mlp")
+    forward = loop(program.body, "layers").body
+    assert [op.name for op in forward if isinstance(op, Loop)] == [
+        f"layer/{name}/ring" for name in matrices
+    ]
+    assert not [op for op in forward if isinstance(op, Collective)]
+    backward = loop(program.body, "layers/d").body
+    names = {op.name for op in backward if isinstance(op, Loop)}
+    assert names == {f"bwd/layer/{m}/dw/ring" for m in matrices} | {"bwd/layer/wo_mlp/dx/ring"}
+    gathers = [op for op in backward if isinstance(op, Collective) and "gather" in op.kind]
+    assert {op.scope for op in gathers} == {f"layer/{m}" for m in matrices[:-1]}
+    assert {op.mode for op in gathers} == {Mode.SYNC}
+
+
+def test_maxtexts_flags_change_only_how_what_is_used_twice_is_gathered() -> None:
+    """As compiled with them for 16 ways on v5p 2x2x4 and 8 ways on v6e 2x4: the same rings."""
+    programs = {
+        style: program_of(
+            LM, plan_of({"fsdp": 16}, seq_len=1024, global_batch=64, style=style),
+            Slice("v5p", "2x2x4"),
+        )
+        for style in ("plain", "maxtext")
+    }  # fmt: skip
+    for name in ("layers", "layers/d"):
+        plain, maxtext = (loop(made.body, name).body for made in programs.values())
+        assert [op.name for op in plain if isinstance(op, Loop)] == [
+            op.name for op in maxtext if isinstance(op, Loop)
+        ]
+    gathers = [op for op in loop(programs["maxtext"].body, "layers/d").body
+               if isinstance(op, Collective) and "gather" in op.kind]  # fmt: skip
+    assert [op.mode for op in gathers] == [Mode.SYNC] + 4 * [Mode.ASYNC]
+
+
+def test_what_was_fused_to_a_product_follows_its_ring_on_its_own() -> None:
+    """Activations and residual sums; a perfect compiler keeps them in the epilogue."""
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    body = loop(program_of(LM, plan, Slice("v5p", "2x2x4")).body, "layers").body
+    names = [op.name for op in body]
+    for ring, group in (("wo", "mid"), ("wi", "silu"), ("wo_mlp", "layer_out")):
+        assert names.index(f"layer/{group}") == names.index(f"layer/{ring}/ring") + 1
+    assert all(
+        op.work.epilogue_flops == 0
+        for inner in body if isinstance(inner, Loop)
+        for op in inner.body if isinstance(op, Compute) and isinstance(op.work, MatmulWork)
+    )  # fmt: skip

@@ -1,0 +1,168 @@
+"""The lowering's table against the programs that it cites.
+
+Compiled programs: libtpu 0.0.42.1 with jax 0.10.2; `maxtext` ones: MaxText of 2025 with jax 0.5.3
+and libtpu 0.0.11.1, and those of up to 16 ways with MaxText's flags and the first two.
+"""
+
+from dataclasses import replace
+
+import pytest
+from plans import MIB
+
+from tpusim.hardware import Slice, load_chip, placements
+from tpusim.lowering.collective_lowering import IDEAL, Lowering
+from tpusim.lowering.collectives_by_generation import TABLE, lowering_for
+from tpusim.lowering.device_groups import DeviceGroup, group_of
+from tpusim.lowering.passes.fuse_collectives import fusion_pays
+from tpusim.models import Transformer
+from tpusim.plan import Compiler, Plan
+from tpusim.program import Mode
+from tpusim.simulation import simulate
+
+SYNC, ASYNC, RING = Mode.SYNC, Mode.ASYNC, Mode.RING
+FUSED, WHOLE, PLAIN = "", "all-reduce", ""
+
+PROGRAMS = [
+    # chip, topology, mesh, style; how weights are gathered and gradients reduced over fsdp
+    ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v5e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, "nd"), (SYNC, WHOLE)),
+    ("v6e", "16x16", {"fsdp": 256}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 64}, "maxtext", (ASYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "8x8x16", {"fsdp": 64, "tensor": 16}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v5e", "16x16", {"fsdp": 256}, "plain", (ASYNC, "nd"), (SYNC, WHOLE)),
+    ("v6e", "4x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v4", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v5p", "2x2x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v5p", "2x2x4", {"fsdp": 16}, "maxtext", (RING, PLAIN), (RING, FUSED)),
+    ("v6e", "2x4", {"fsdp": 8}, "maxtext", (RING, PLAIN), (RING, FUSED)),
+    ("v5e", "4x4", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v5e", "2x2", {"fsdp": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("v4", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
+    ("v5p", "8x8x8", {"fsdp": 512}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
+    ("v6e", "16x16", {"fsdp": 256}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "16x16", {"fsdp": 32, "expert": 8}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 16, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("7x", "4x8x8", {"fsdp": 512}, "plain", (ASYNC, WHOLE), (ASYNC, WHOLE)),
+    ("7x", "2x2x1", {"fsdp": 8}, "maxtext", (ASYNC, PLAIN), (ASYNC, FUSED)),
+    ("7x", "2x2x2", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
+    ("7x", "2x2x2", {"fsdp": 4, "expert": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
+]
+
+
+def selected(chip: str, topology: str, mesh: dict[str, int], style: str) -> Lowering:
+    pod = Slice(chip, topology)
+    group = group_of(("fsdp",), pod, placements(pod, mesh)[0])
+    return lowering_for(pod.chip.generation, Compiler(style=style), group)
+
+
+@pytest.mark.parametrize(("chip", "topology", "mesh", "style", "gather", "reduce"), PROGRAMS)
+def test_a_program_gets_the_lowering_that_was_seen_in_it(
+    chip: str, topology: str, mesh: dict[str, int], style: str,
+    gather: tuple[Mode, str], reduce: tuple[Mode, str],
+) -> None:  # fmt: skip
+    low = selected(chip, topology, mesh, style)
+    assert (low.gather, low.gather_algorithm) == gather
+    assert (low.reduce, low.reduce_algorithm) == reduce
+
+
+def test_each_line_of_the_table_is_one_that_a_program_shows() -> None:
+    shown = [selected(*program[:4]).shown_by for program in PROGRAMS]
+    assert set(shown) == {line.lowering.shown_by for lines in TABLE.values() for line in lines}
+    assert all(shown)
+
+
+def test_a_line_names_every_generation_and_style_of_its_programs() -> None:
+    """So a result notes no line that a program shows, and each one that is borrowed."""
+    seen: dict[str, set[str]] = {}
+    for chip, topology, mesh, style, *_ in PROGRAMS:
+        low = selected(chip, topology, mesh, style)
+        seen.setdefault(low.name, set()).add(f"{Slice(chip, topology).chip.generation} {style}")
+    lowerings = {line.lowering.name: line.lowering for lines in TABLE.values() for line in lines}
+    assert {name: set(low.seen_on) for name, low in lowerings.items()} == seen
+
+
+def test_ideal_waits_for_nothing() -> None:
+    group = group_of(("fsdp",), pod := Slice("v4", "4x4x4"), placements(pod, {"fsdp": 64})[0])
+    low = lowering_for("v4", Compiler(lowering="ideal"), group)
+    assert low is IDEAL
+    assert (low.gather, low.reduce, low.overlap.needs_carrier) == (ASYNC, ASYNC, False)
+
+
+D, TOKENS = 8192, 64 * 512 // 2
+
+EINSUMS = [
+    # chip, devices of the axis, one whole dimension, F, MiB of activations, a ring
+    ("v4", 8, True, 32768, 256, True),
+    ("v4", 8, True, 32768, 16, True),
+    ("v4", 8, True, 8192, 256, True),
+    ("v4", 8, True, 2048, 256, False),
+    ("v4", 8, True, 512, 256, False),
+    ("v4", 16, True, 32768, 256, True),
+    ("v5e", 16, True, 32768, 256, True),
+    ("v6e", 16, True, 32768, 256, True),
+    ("v5p", 8, True, 32768, 256, True),
+    ("7x", 8, True, 32768, 256, True),
+    ("v5e", 4, True, 32768, 256, True),
+    ("v6e", 4, True, 32768, 256, True),
+    ("v6e", 4, True, 8192, 256, False),
+    ("v6e", 4, True, 2048, 256, False),
+    ("v6e", 4, True, 512, 256, False),
+    ("v4", 4, False, 32768, 256, False),
+    ("v4", 2, True, 32768, 256, False),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "ring", "width", "mib", "wanted"), EINSUMS)
+def test_an_einsum_becomes_a_ring_where_the_compiler_made_one(
+    name: str, size: int, ring: bool, width: int, mib: int, wanted: bool
+) -> None:
+    """One einsum of [tokens, 8192] by [8192, F / n], or its reverse, 16 to 256 MiB gathered."""
+    chip = load_chip(name)
+    group = DeviceGroup(size, 1 if ring else 2, False, ring, 2 * chip.ici_bandwidth)
+    tokens = mib * MIB // (2 * D)
+    assert mib < 256 or tokens == TOKENS
+    flops = 2 * tokens * D * width / size
+    weight = 2 * D * width / size
+    peak = chip.device.flops["bf16"]
+    assert fusion_pays(group, mib * MIB, flops, peak, weight) == wanted
+
+
+def test_wide_mlp_weights_and_flat_axes_make_no_ring() -> None:
+    chip = load_chip("v4")
+    group = DeviceGroup(8, 1, False, True, 2 * chip.ici_bandwidth)
+    enough = (256 * MIB, 1e15, chip.device.flops["bf16"])
+    assert fusion_pays(group, *enough, 128 * MIB)
+    assert not fusion_pays(group, *enough, 512 * MIB)
+    assert not fusion_pays(replace(group, ring=False), *enough, 128 * MIB)
+    assert not fusion_pays(replace(group, size=2), *enough, 128 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("chip", "topology", "mesh", "axis", "expected"),
+    [
+        ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "tensor", (8, 1, False, True)),
+        ("v4", "8x16x16", {"fsdp": 256, "tensor": 8}, "fsdp", (256, 2, False, True)),
+        ("v5e", "16x16", {"fsdp": 256}, "fsdp", (256, 2, True, True)),
+        ("v5e", "4x4", {"data": 4, "tensor": 4}, "tensor", (4, 1, False, True)),
+        ("v5p", "4x4x4", {"fsdp": 64}, "fsdp", (64, 3, True, True)),
+        ("7x", "2x2x1", {"fsdp": 8}, "fsdp", (8, 2, True, False)),
+        ("v5p", "8x8x8", {"fsdp": 32, "tensor": 16}, "tensor", (16, 2, False, True)),
+        ("v5e", "4x4", {"data": 2, "tensor": 8}, "tensor", (8, 2, False, True)),
+        ("v5e", "4x4", {"data": 8, "tensor": 2}, "tensor", (2, 1, False, False)),
+    ],
+)
+def test_a_group_is_described_by_where_it_lies(
+    chip: str, topology: str, mesh: dict[str, int], axis: str,
+    expected: tuple[int, int, bool, bool],
+) -> None:  # fmt: skip
+    pod = Slice(chip, topology)
+    plan = Plan(mesh=mesh, seq_len=512, global_batch=4096, rules={"act_embed": "tensor"}
+                if "tensor" in mesh else {})  # fmt: skip
+    model = Transformer(layers=2, embed=1024, mlp=4096, heads=16, vocab=1024)
+    placed = simulate(model, plan, pod, among=placements(pod, mesh)).placement
+    group = group_of((axis,), pod, placed)
+    assert (group.size, group.dimensions, group.whole, group.ring) == expected

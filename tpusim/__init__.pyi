@@ -1,0 +1,25 @@
+"""The front door: each public name, listed here alone; `__init__.py` loads it on first use."""
+
+from . import models as models
+from . import xla as xla
+from .base.errors import TpusimError as TpusimError
+from .hardware import Chip as Chip
+from .hardware import Slice as Slice
+from .hardware import load_chip as load_chip
+from .maxtext import from_maxtext as from_maxtext
+from .plan import Plan as Plan
+from .report import write_report as write_report
+from .results.lines import explain_lines as explain_lines
+from .results.plan_result import PlanResult as PlanResult
+from .results.replay_result import ReplayResult as ReplayResult
+from .results.result import Result as Result
+from .results.stage_table import explain_pipeline as explain_pipeline
+from .runfile import read_run as read_run
+from .search import Space as Space
+from .search import sweep as sweep
+from .simulation import explain_collectives as explain_collectives
+from .simulation import explain_placement as explain_placement
+from .simulation import simulate as simulate
+from .validation import validate as validate
+
+__version__: str

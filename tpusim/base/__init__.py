@@ -1,0 +1,1 @@
+"""Errors, units, the phases of a step, and text files, for every package."""

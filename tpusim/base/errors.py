@@ -1,0 +1,61 @@
+"""The project's exceptions, and helpers for their messages.
+
+Every error that a user can cause is a `TpusimError`: one sentence that says what was found, where,
+why it cannot be, and what to write instead. The command line prints the sentence and exits with 2;
+any other exception that escapes is a defect of tpusim.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+
+class TpusimError(Exception):
+    """An input that cannot be used; its text is for the user."""
+
+
+class UnitError(TpusimError, ValueError):
+    """A quantity without a unit, with the wrong one, or not a finite, non-negative number."""
+
+
+class HardwareError(TpusimError, ValueError):
+    """An unknown chip, an illegal topology, or a broken hardware file."""
+
+
+class ModelError(TpusimError, ValueError):
+    """A model that cannot be built: unknown name, or dimensions that contradict each other."""
+
+
+class PlanError(TpusimError, ValueError):
+    """A plan that the model or the slice does not admit."""
+
+
+class FileError(TpusimError, OSError):
+    """A file that is missing, unreadable, not text, or cannot be written."""
+
+
+class CompileError(TpusimError, RuntimeError):
+    """A program that the TPU compiler cannot make: it does not fit, or something is missing."""
+
+
+@contextmanager
+def blame(where: str) -> Iterator[None]:
+    """Prefix the sentence of a TpusimError raised in the block with `where`, a file or a key."""
+    try:
+        yield
+    except TpusimError as error:
+        shown = where if where.isprintable() else repr(where)
+        raise type(error)(f"{shown}: {error}") from error
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return a clause that offers the nearest valid names, or all of them if none is near.
+
+    >>> nearest("v5pp", ["v4", "v5e", "v5p"])
+    "did you mean 'v5p'?"
+    """
+    names = sorted(valid)
+    close = get_close_matches(name, names, n=2, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(repr(match) for match in close)}?"
+    return f"valid are {', '.join(names)}" if names else "none is valid here"

@@ -1,0 +1,124 @@
+"""Quantities with units: text is parsed to SI floats, and floats are formatted as text.
+
+Each unit has a fixed list of spellings, so that `GB` and `GiB` differ, and `Gb` is refused rather
+than guessed. Inside the library there are bytes, seconds, hertz, watts and FLOPs only.
+"""
+
+import math
+import re
+from functools import cache
+
+from quantiphy import Quantity
+
+from tpusim.base.errors import UnitError, nearest
+
+_METRIC = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SMALL_PREFIXES = ("", "m", "u", "µ", "μ", "n", "p")
+_PREFIXES = {
+    "B": _METRIC + _BINARY,
+    "B/s": _METRIC + _BINARY,
+    "bit/s": _METRIC,
+    "FLOP/s": _METRIC,
+    "Hz": _METRIC[:4],
+    "s": _SMALL_PREFIXES,
+    "W": ("m", "", "k", "M"),
+    "USD/h": ("",),
+}
+_UNIT_EXAMPLES = {
+    "B": "32 GiB",
+    "B/s": "1.2 TB/s",
+    "FLOP/s": "275 TFLOP/s",
+    "Hz": "1.05 GHz",
+    "s": "3 us",
+    "W": "192 W",
+    "USD/h": "3.22 USD/h",
+}
+_TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|nan))\s*(\S*)\s*")
+
+
+@cache
+def _factors(unit: str) -> dict[str, float]:
+    """Return the SI value of each spelling that is accepted for `unit`."""
+    spellings = [prefix + unit for prefix in _PREFIXES[unit]]
+    factors = {name: float(Quantity(f"1 {name}", binary=True)) for name in spellings}
+    if unit == "B/s":
+        factors |= {name: value / 8 for name, value in _factors("bit/s").items()}
+    return factors
+
+
+def parse(text: object, unit: str, where: str) -> float:
+    """Return the value of a quantity in SI, finite and >= 0.
+
+    text: number and unit, such as `32 GiB`.
+    unit: one of B, B/s, FLOP/s, Hz, s, W, USD/h; rates in `bit/s` are accepted for `B/s`.
+    where: name of the field, for the message.
+
+    Raise UnitError if the unit is missing or another one, or the number is negative or not finite.
+
+    >>> parse("32 GiB", "B", "hbm_bytes")
+    34359738368.0
+    >>> parse("400 Gbit/s", "B/s", "dcn_bandwidth")
+    50000000000.0
+    """
+    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise _error(where, text, "is not a number followed by a unit", unit)
+    factors = _factors(unit)
+    number, spelling = float(found[1]), found[2]
+    if not spelling:
+        raise _error(where, text, "has no unit", unit)
+    if spelling not in factors:
+        raise _error(where, text, f"has the unit {spelling!r} ({nearest(spelling, factors)})", unit)
+    value = number * factors[spelling]
+    if not math.isfinite(value):
+        raise _error(where, text, "is not finite", unit)
+    if value < 0:
+        raise _error(where, text, "is negative", unit)
+    return value
+
+
+def _error(where: str, text: object, fault: str, unit: str) -> UnitError:
+    return UnitError(f"{where}: {text!r} {fault}; write for example {_UNIT_EXAMPLES[unit]!r}")
+
+
+def format_bytes(value: float) -> str:
+    """Format bytes with a binary prefix and three digits.
+
+    >>> format_bytes(9.16 * 2**30)
+    '9.16 GiB'
+    """
+    return _scaled(value, 1024.0, ("B", *(f"{prefix}B" for prefix in _BINARY)))
+
+
+def format_rate(value: float, unit: str) -> str:
+    """Format a rate or a plain quantity with a metric prefix and three digits.
+
+    >>> format_rate(275e12, "FLOP/s")
+    '275 TFLOP/s'
+    """
+    return _scaled(value, 1000.0, tuple(prefix + unit for prefix in _METRIC))
+
+
+def format_seconds(value: float) -> str:
+    """Format seconds with three digits, in s, ms, µs, ns or ps.
+
+    >>> format_seconds(3.1e-6)
+    '3.1 µs'
+    """
+    if value == 0 or abs(value) >= 0.9995:
+        return _scaled(value, math.inf, ("s",))
+    return _scaled(value * 1e12, 1000.0, ("ps", "ns", "µs", "ms"))
+
+
+def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
+    """Format three digits with the largest unit that leaves one before the point."""
+    power = 0
+    while power < len(units) - 1 and abs(float(_digits(value))) >= base:
+        value /= base
+        power += 1
+    return f"{_digits(value)} {units[power]}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"

@@ -1,0 +1,96 @@
+"""The command `tpusim simulate`."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tpusim.base.errors import FileError, blame
+from tpusim.cli.explanations import Explanation, find_explanation
+from tpusim.program import program_text
+from tpusim.report import check_folder, perfect_compiler, write_report
+from tpusim.results import Result, entry
+from tpusim.results.summary import summary
+from tpusim.runfile import SimulationRun, read_run
+from tpusim.simulation import simulate
+
+
+def read_arguments(
+    words: Sequence[str],
+    settings: Sequence[str],
+    maxtext: str | None,
+    pod: str | None,
+    *,
+    verbose: bool,
+) -> SimulationRun:
+    """Return the run of the one file in `words`, or of a MaxText config that they override."""
+    if maxtext is not None:
+        from tpusim.maxtext import from_maxtext
+
+        return from_maxtext(maxtext, words, pod=pod, settings=settings, verbose=verbose)
+    if pod is not None or verbose:
+        raise FileError("--slice and --verbose are for --maxtext; a run file names its slice")
+    if not words:
+        raise FileError(
+            "Missing argument 'RUN.toml'; give a run file, or --maxtext and a MaxText config"
+        )
+    if len(words) > 1:
+        setting = next((word for word in words[1:] if "=" in word), None)
+        hint = f"write --set {setting}" if setting else "give one"
+        raise FileError(
+            f"{len(words)} run files are given; {hint}, or --maxtext and a MaxText config"
+        )
+    return read_run(words[0], settings)
+
+
+def simulate_run_file(
+    run: SimulationRun,
+    folder: Path | None,
+    *,
+    stats: bool,
+    fold: bool,
+    program: bool,
+    explain: str | None = None,
+    network: str = "flows",
+) -> str:
+    """Simulate a run and return its report, which a folder gets too."""
+    explanation = find_explanation(explain)
+    if folder is not None:
+        check_folder(folder)
+    with blame(run.where):
+        result = simulate(run.model, run.plan, run.pod, fold=fold, network=network)
+        ideal = perfect_compiler(result)
+    if folder is not None:
+        write_report(result, folder, ideal)
+    parts = [summary(result, ideal)]
+    if run.notes:
+        parts.append("\n".join(line for note in run.notes for line in entry("note", note)))
+    parts += extra_parts(result, folder, explanation, program=program, stats=stats)
+    return "\n\n".join(parts)
+
+
+def extra_parts(
+    result: Result,
+    folder: Path | None,
+    explanation: Explanation | None,
+    *,
+    program: bool,
+    stats: bool,
+) -> Iterator[str]:
+    """Yield the parts of an answer that options add to the summary."""
+    if explanation is not None:
+        yield str(explanation.table(result))
+    if program:
+        yield from map(program_text, result.programs)
+    if folder is not None:
+        yield f"report      {folder}"
+    if stats:
+        yield "\n".join(_stats_lines(result))
+
+
+def _stats_lines(result: Result) -> Iterator[str]:
+    stats = result.timeline.stats
+    yield (
+        f"stats       {stats.events:,} events, {stats.trips_simulated:,} trips simulated of "
+        f"{stats.trips:,}, engine {stats.seconds * 1e3:.1f} ms"
+    )
+    for fold in stats.folds:
+        yield f"  folded    {fold.loop}: {fold.repeats} x {fold.trips} trips"

@@ -1,0 +1,215 @@
+"""A compiled program: the TPU compiler's HLO, and facts that the HLO does not record."""
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import inf
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+from tpusim.base.errors import FileError, PlanError
+from tpusim.base.text_files import atomic_write
+from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
+from tpusim.hardware import Slice, parse_slice
+
+TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
+"""Versions with which the tests compile."""
+
+DevicePosition: TypeAlias = tuple[int, int, int, int, int]
+"""Position of a device: slice, x, y, z, core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """Bytes of HBM on one device, as the compiler assigned them.
+
+    total = arguments + outputs + heap.
+
+    outputs: those that do not share an argument's memory.
+    aliased: those that do.
+    heap: all else, which lives within the step.
+    host: memory offloaded to the host.
+    exact: True for the compiler's buffer assignment, False for its rougher summary.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    heap: int
+    total: int
+    host: int = 0
+    exact: bool = True
+
+    def __str__(self) -> str:
+        parts = (f"{n} {format_bytes(getattr(self, n))}" for n in ("arguments", "outputs", "heap"))
+        host = f", and {format_bytes(self.host)} on the host" if self.host else ""
+        rough = "" if self.exact else ", by the compiler's summary"
+        return f"{format_bytes(self.total)} ({', '.join(parts)}{rough}){host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A program made by `compile` or read by `load`; facts missing in a file are None or empty.
+
+    data: HLO text, scheduled if the TPU compiler made it, or a serialised HloModuleProto.
+    devices: the position of each id of the HLO, in the order of ids.
+    mesh: axes and their sizes.
+    versions: of jax, jaxlib and libtpu.
+    flags: compiler flags that were set, as `--name=value`.
+    seconds: duration of the compilation.
+    model_flops: FLOPs of a step on all devices, without recomputation.
+    from_cache: True if an earlier call compiled it.
+    """
+
+    name: str
+    data: bytes
+    slice: Slice | None = None
+    devices: tuple[DevicePosition, ...] | None = None
+    mesh: tuple[tuple[str, int], ...] | None = None
+    memory: MemoryReport | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
+    seconds: float | None = None
+    model_flops: float | None = None
+    from_cache: bool = False
+
+    @property
+    def hlo(self) -> str:
+        """The HLO text; empty for a proto."""
+        return "" if b"\0" in self.data[:1024] else self.data.decode("utf-8", "replace")
+
+    def save(self, path: str | Path) -> None:
+        """Write the HLO after a line of comment, which `load` reads; gzipped for a .gz path.
+
+        Raise FileError if it cannot be written.
+        """
+        facts = format_header(self.facts()) if self.hlo else ""
+        data = facts.encode() + self.data.lstrip(b"\n")
+        path = Path(path)
+        packed = gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data
+        try:
+            with atomic_write(path) as beside:
+                beside.write_bytes(packed)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def facts(self) -> dict[str, Any]:
+        """Return all but the HLO, as JSON holds it."""
+        return {
+            "name": self.name,
+            "slice": None if self.slice is None else _spell_slice(self.slice),
+            "mesh": None if self.mesh is None else dict(self.mesh),
+            "devices": None if self.devices is None else [list(place) for place in self.devices],
+            "memory": None if self.memory is None else asdict(self.memory),
+            "versions": dict(self.versions),
+            "flags": list(self.flags),
+            "seconds": self.seconds,
+            "model_flops": self.model_flops,
+        }
+
+    @classmethod
+    def of(cls, data: bytes, facts: Mapping[str, Any], name: str = "") -> Self:
+        """Return the program of HLO and its facts, as `facts` returns them.
+
+        Raise ValueError or TpusimError for malformed facts.
+        """
+        devices, mesh, memory = (facts.get(key) for key in ("devices", "mesh", "memory"))
+        axes = None if mesh is None else [(axis, _typed(size, int)) for axis, size in _items(mesh)]
+        return cls(
+            name=str(facts.get("name") or name),
+            data=data,
+            slice=None if facts.get("slice") is None else _slice(facts["slice"]),
+            devices=None if devices is None else tuple(map(_position, _typed(devices, list))),
+            mesh=None if axes is None else tuple(axes),
+            memory=None if memory is None else _memory(memory),
+            versions=tuple((key, str(value)) for key, value in _items(facts.get("versions", {}))),
+            flags=tuple(str(flag) for flag in _typed(facts.get("flags", []), list)),
+            seconds=_number(facts.get("seconds")),
+            model_flops=_number(facts.get("model_flops")),
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        pod = self.slice
+        where = f" for {pod} ({pod.devices} devices)" if pod else ""
+        axes = ", ".join(f"{axis}={size}" for axis, size in self.mesh or ())
+        lines = [f"{self.name}{where}" + (f", mesh {axes}" if axes else "")]
+        made = ", ".join(f"{name} {version}" for name, version in self.versions)
+        if self.seconds is not None:
+            cached = "; now read from the cache" if self.from_cache else ""
+            lines.append(f"  compiled in {format_seconds(self.seconds)} ({made}){cached}")
+        if self.flags:
+            lines.append(f"  flags        {' '.join(self.flags)}")
+        other = [f"{k} {TESTED[k]}" for k, v in self.versions if TESTED.get(k, v) != v]
+        if other:
+            lines.append(f"  note         what is tested is {', '.join(other)}")
+        lines.append(f"  HLO          {format_bytes(len(self.data))}")
+        if self.memory is not None:
+            lines.append(f"  HBM a device {self.memory}")
+        if self.model_flops is not None:
+            lines.append(f"  model FLOPs  {format_rate(self.model_flops, 'FLOP')} a step")
+        return lines
+
+
+def load(path: str | Path) -> Compiled:
+    """Return the program in a file: HLO text or a serialised HloModuleProto, gzipped or not.
+
+    A file that `Compiled.save` wrote is restored in full; of others only the HLO is known. The HLO
+    is not parsed here. Raise FileError for a file that cannot be read.
+    """
+    path = Path(path)
+    facts, data = read_hlo_file(path)
+    name = path.name.removesuffix(".gz").removesuffix(".hlo")
+    try:
+        return Compiled.of(data, facts or {}, name)
+    except ValueError as error:
+        raise FileError(
+            f"{path}: line 1 is not what tpusim writes there ({error}); save the file again, or "
+            "delete the line and give the slice yourself"
+        ) from error
+
+
+def check_flops(model_flops: object) -> None:
+    """Raise PlanError for an impossible number of FLOPs per step."""
+    if not isinstance(model_flops, (int, float)) or not 0 < model_flops < inf:
+        raise PlanError(f"model_flops is {model_flops!r}; write the FLOPs of a step, above 0")
+
+
+def _spell_slice(pod: Slice) -> str:
+    """Return the slice as it prints, with the chip as its file has it."""
+    return str(Slice(pod.chip.generation, str(pod.topology), pod.num_slices))
+
+
+def _slice(spelt: Any) -> Slice:
+    """Return the slice of a header; earlier ones list a slice and the number of slices."""
+    parts = [spelt] if isinstance(spelt, str) else _typed(spelt, list)
+    return parse_slice(" x ".join(map(str, parts)))
+
+
+def _typed(value: Any, *kinds: type) -> Any:
+    """Return the value. Raise ValueError if it is of none of these types."""
+    if not isinstance(value, kinds):
+        raise ValueError(f"{value!r} is not of type {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return [(str(key), each) for key, each in _typed(value, dict).items()]
+
+
+def _position(row: Any) -> DevicePosition:
+    number, x, y, z, core = (_typed(part, int) for part in _typed(row, list))
+    return number, x, y, z, core
+
+
+def _memory(value: Any) -> MemoryReport:
+    facts = dict(_items(value))
+    known = {each.name: facts.get(each.name, each.default) for each in fields(MemoryReport)}
+    return MemoryReport(**{name: _typed(fact, int) for name, fact in known.items()})
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(_typed(value, int, float))

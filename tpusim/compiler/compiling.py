@@ -1,0 +1,264 @@
+"""Compilation of a JAX function by the TPU compiler for a slice that need not exist."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+from tpusim.base.errors import CompileError
+from tpusim.compiler import cache as program_cache
+from tpusim.compiler.compiled import Compiled, check_flops
+from tpusim.compiler.jaxpr_flops import count_flops
+from tpusim.compiler.memory_report import memory_report
+from tpusim.compiler.options import ENVIRONMENT, Option, check_options, flags_of, own_options
+from tpusim.compiler.refusals import explain_misfits, explain_refusals
+from tpusim.compiler.topologies import (
+    INSTALL,
+    as_slice,
+    device_position,
+    devices_of,
+    make_mesh,
+    versions,
+)
+from tpusim.hardware import Slice
+
+
+def compile(
+    fn: Callable[..., Any],
+    *args: Any,
+    slice: Slice | str,
+    mesh: Mapping[str, int] | Any = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate: int | Sequence[int] = (),
+    static: int | Sequence[int] = (),
+    name: str = "",
+    model_flops: float | None = None,
+    without_remat: Callable[..., Any] | None = None,
+    compiler_options: Mapping[str, Option] | None = None,
+    cache: bool = True,
+) -> Compiled:
+    """Compile `fn(*args)` for a slice with the TPU compiler. No TPU is needed, and none is used.
+
+    fn: a function as `jax.jit` takes it, or one that is jitted already; then its own shardings and
+        donation hold. In it, a bare `PartitionSpec` is over the axes of `mesh`.
+    args: arrays, `jax.ShapeDtypeStruct`s (nothing is allocated for them), or pytrees of them; their
+        own shardings hold where `in_shardings` says nothing.
+    slice: a `ts.Slice`, or its name, such as `v4:8x16x16` or `v5e:16x16 x 2`.
+    mesh: sizes of axes by name, as in `ts.Plan`, those across slices beginning with `dcn_`; or the
+        result of `ts.xla.make_mesh`. On a slice of one device it may be left out.
+    in_shardings, out_shardings: pytrees (or prefixes of them) of `PartitionSpec`s; None leaves the
+        choice to the compiler.
+    donate, static: numbers of the arguments that are donated, and of those that are constants.
+    model_flops: FLOPs of a step on all devices without recomputation; or without_remat: the same
+        function without `jax.checkpoint`, in which they are counted. With neither they are counted
+        in `fn`, without what its `jax.checkpoint`s recompute.
+    compiler_options: flags of XLA and libtpu for this program alone, as `jax.jit` takes them:
+        `{"xla_tpu_scoped_vmem_limit_kib": 98304}`. Those in `LIBTPU_INIT_ARGS` hold too, and those
+        of a jitted `fn`.
+    cache: read a program that was compiled before from disk (`tpusim.compiler.cache`).
+
+    Raise CompileError if jax or libtpu is missing, the mesh does not fill the slice, a sharding
+    does not fit its argument, the compiler does not know an option, or the program does not fit
+    into HBM. Errors of `fn` itself pass through.
+    """
+    for role, given in (("fn", fn), ("without_remat", without_remat or fn)):
+        if not callable(given):
+            raise CompileError(
+                f"{role} is {given!r}; give a function of arrays, as jax.jit takes it"
+            )
+    found = versions()
+    if model_flops is not None:
+        check_flops(model_flops)
+    chosen = check_options(compiler_options or {})
+    pod = as_slice(slice)
+    import jax
+
+    grid = _mesh(pod, mesh)
+    constant = {} if static == () else {"static_argnums": static}
+    options = {
+        **constant,
+        **({} if donate == () else {"donate_argnums": donate}),
+        **({} if in_shardings is None else {"in_shardings": in_shardings}),
+        **({} if out_shardings is None else {"out_shardings": out_shardings}),
+    }
+    abstract = _abstract(args, static, grid)
+    name = name or getattr(fn, "__name__", "") or type(fn).__name__
+    with jax.set_mesh(grid), explain_misfits(name):
+        jitted = fn if hasattr(fn, "trace") and not options else jax.jit(fn, **options)
+        traced = jitted.trace(*abstract)
+        lowered = traced.lower()
+        plain = jax.jit(without_remat, **constant).trace(*abstract) if without_remat else None
+    made = _compile_or_load(
+        lowered, name, pod, grid, found, {**own_options(traced), **chosen}, cache
+    )
+    if model_flops is None:
+        model_flops = count_flops((plain or traced).jaxpr)
+    return replace(made, name=name, slice=pod, model_flops=model_flops)
+
+
+def _compile_or_load(
+    lowered: Any,
+    name: str,
+    pod: Slice,
+    grid: Any,
+    found: Mapping[str, str],
+    options: Mapping[str, Option],
+    cache: bool,
+) -> Compiled:
+    """Return the program from the cache, or compile and cache it. found: installed versions."""
+    positions = tuple(device_position(device) for device in grid.devices.flat)
+    facts = {
+        "slice": str(pod),
+        "devices": positions,
+        "versions": found,
+        "mesh": dict(grid.shape),
+        "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
+        **({"options": options} if options else {}),
+    }
+    entry = program_cache.key(_stablehlo(lowered), facts) if cache else ""
+    made = program_cache.get(entry) if cache else None
+    if made is not None:
+        return made
+    made = replace(
+        _compile(lowered, name, pod, options),
+        devices=positions,
+        mesh=tuple((str(axis), int(size)) for axis, size in grid.shape.items()),
+        versions=tuple(found.items()),
+        flags=flags_of(options),
+    )
+    if cache:
+        program_cache.put(entry, made)
+    return made
+
+
+def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option]) -> Compiled:
+    """Run the compiler; its memory report goes through a temporary folder."""
+    start = monotonic()
+    with TemporaryDirectory(prefix="tpusim-") as dump:
+        given = {**options, "xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+        what = f"compiling {name} for {pod} ({pod.devices} devices)"
+        with explain_refusals(name, pod), progress(what):
+            executable = lowered.compile(compiler_options=given)
+        memory = memory_report(Path(dump), executable.memory_analysis())
+    seconds = monotonic() - start
+    try:
+        text = executable.as_text()
+    except Exception as error:
+        raise CompileError(
+            f"{name} was compiled for {pod}, but this version of libtpu cannot print the program "
+            f"({str(error).splitlines()[0][:200]}); {INSTALL} installs one that can"
+        ) from error
+    return Compiled(name=name, data=text.encode(), memory=memory, seconds=seconds)
+
+
+def _stablehlo(lowered: Any) -> bytes:
+    """Return the program before compilation: StableHLO, with shardings and source lines.
+
+    The lines that lead to `compile` are left out: the program is the same wherever it is compiled.
+    """
+    text: str = lowered.as_text(debug_info=True)
+    for file, line in _callers():
+        text = re.sub(rf'"{re.escape(file)}":{line}:\d+ to [\d:]+', '""', text)
+    return text.encode()
+
+
+def _callers() -> set[tuple[str, int]]:
+    found, frame = set(), sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        found.add((frame.f_code.co_filename, frame.f_lineno))
+    return found
+
+
+def _mesh(pod: Slice, mesh: Any) -> Any:
+    from jax.sharding import Mesh
+
+    if mesh is None and pod.devices == 1:
+        mesh = {"one": 1}
+    if mesh is None:
+        raise CompileError(
+            f"{pod} has {pod.devices} devices and no mesh is given; write mesh={{'data': "
+            f"{pod.devices}}} or the axes that your shardings name"
+        )
+    if not isinstance(mesh, Mesh):
+        return make_mesh(pod, mesh)
+    if set(map(_device_key, mesh.devices.flat)) != set(map(_device_key, devices_of(pod))):
+        axes = dict(mesh.shape) if mesh.size == pod.devices else {"data": pod.devices}
+        raise CompileError(
+            f"the mesh has other devices than {pod}; make it with ts.xla.make_mesh({str(pod)!r}, "
+            f"{axes})"
+        )
+    return mesh
+
+
+def _device_key(device: Any) -> tuple[Any, ...]:
+    """Return a key that distinguishes devices of different slices and chips."""
+    return (
+        device.id,
+        device.device_kind,
+        device_position(device) if hasattr(device, "coords") else None,
+    )
+
+
+def _abstract(args: Sequence[Any], static: int | Sequence[int], grid: Any) -> list[Any]:
+    """Return the arguments without values; shardings over named axes are moved to the mesh."""
+    import jax
+    from jax.sharding import NamedSharding
+
+    constant = {static} if isinstance(static, int) else set(static)
+
+    def one(leaf: Any) -> Any:
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            return leaf
+        given = getattr(leaf, "sharding", None)
+        kind = getattr(given, "memory_kind", None)
+        sharding = None
+        if isinstance(given, NamedSharding) and set(given.mesh.axis_names) <= set(grid.shape):
+            sharding = NamedSharding(grid, given.spec, memory_kind=_tpu_memory_kind(kind))
+        weak = bool(getattr(leaf, "weak_type", False))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+    return [arg if n in constant else jax.tree.map(one, arg) for n, arg in enumerate(args)]
+
+
+def _tpu_memory_kind(kind: str | None) -> str | None:
+    """Return a memory kind of a TPU, or None: arrays on the host's CPU have others."""
+    return kind if kind in ("device", "pinned_host", "unpinned_host") else None
+
+
+PROGRESS_DELAY = 1.0
+"""Seconds until the progress line appears; faster work prints nothing."""
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Print `what`... to standard error while the body runs, with the seconds that it takes."""
+    done, start = Event(), monotonic()
+    thread = Thread(target=_report_progress, args=(what, done, start), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _report_progress(what: str, done: Event, start: float) -> None:
+    terminal = sys.stderr.isatty()
+    if done.wait(PROGRESS_DELAY):
+        return
+    if not terminal:
+        print(f"{what}...", file=sys.stderr, flush=True)
+    while not done.wait(1.0):
+        if terminal:
+            print(f"\r{what}... {monotonic() - start:.0f} s", end="", file=sys.stderr, flush=True)
+    again = "\r" if terminal else ""
+    print(f"{again}{what}... {monotonic() - start:.1f} s", file=sys.stderr, flush=True)

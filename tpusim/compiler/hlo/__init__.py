@@ -1,0 +1,1 @@
+"""Reading HLO: its text as modules of computations and instructions."""

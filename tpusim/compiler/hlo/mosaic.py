@@ -1,0 +1,294 @@
+"""Work in the body of a Pallas kernel, from its Mosaic module.
+
+Used only by the child process that runs `parser.py`, which passes jaxlib's MLIR modules: malformed
+input may abort the process. It imports nothing of tpusim.
+"""
+
+import base64
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+
+@dataclass
+class _MosaicWork:
+    """The work of a kernel.
+
+    matmuls: counts by batch, m, k and n, the dtypes of both operands, and True for exact ones.
+    operations: elements by the operation on them.
+    once: True if a loop is counted once because its trip count is not constant.
+    """
+
+    matmuls: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    operations: dict[str, Fraction] = field(default_factory=dict)
+    once: bool = False
+
+    def add(self, other: "_MosaicWork", times: int = 1) -> None:
+        """Add `times` times the other work."""
+        for matmul, count in other.matmuls.items():
+            self.matmuls[matmul] += times * count
+        for name, elements in other.operations.items():
+            self.operations[name] = self.operations.get(name, Fraction()) + times * elements
+        self.once |= other.once
+
+    def divide_operations(self, period: int) -> None:
+        """Count vector operations in one of `period` iterations; matmuls count in all."""
+        self.operations = {name: each / period for name, each in self.operations.items()}
+
+    @property
+    def size(self) -> tuple[int, float]:
+        """Multiplications, and elements of all operations."""
+        done = (count * prod(matmul[:4]) for matmul, count in self.matmuls.items())
+        return sum(done), float(sum(self.operations.values()))
+
+
+MAX_WORK = 2**80
+"""Bound on multiplications and elements, above that of any real kernel."""
+
+MATMUL_OPERATIONS = ("tpu.matmul", "vector.contract")
+
+NOT_UNDERSTOOD = ("func.call", "cf.br", "cf.cond_br", "cf.switch", "tpu.matmul_")
+"""Prefixes of operations that work elsewhere, jump, or multiply piece by piece."""
+
+
+def kernel_work(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
+    """Return the work of a kernel's body: `matmuls` with counts, `operations`, `once` and `moved`.
+
+    ir, dialect: jaxlib's modules for MLIR and for the TPU's own operations. A body is written in
+        their stable form, which is registered nowhere, so operations are known by name.
+
+    Loops and the grid multiply; of branches the costliest counts. `moved` holds the elements of
+    each operand's and result's blocks, counted each time that one is transferred. Raise ValueError
+    for a body that is not understood.
+    """
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    dialect.register_dialect(context)
+    module = ir.Module.parse(base64.b64decode(body, validate=True), context)
+    functions = [each.operation for each in module.body.operations if _name(each) == "func.func"]
+    kernel = next((each for each in functions if GRID_ATTRIBUTE in each.attributes), functions[0])
+    if "<tc>" not in _attribute(kernel, "tpu.core_type", "<tc>"):
+        raise ValueError("it is no kernel of the TensorCore")
+    grid = _numbers(_attribute(kernel, GRID_ATTRIBUTE))
+    found = _MosaicWork(once=any(size < 0 for size in grid))
+    found.add(_regions_work(kernel, grid), prod(size for size in grid if size >= 0))
+    matmuls = [[count, *matmul] for matmul, count in found.matmuls.items()]
+    named = {_attribute(each, "sym_name").strip('"'): each for each in functions}
+    windows = kernel.attributes.get("window_params", ())
+    moved = [_block_elements(window, named, grid) for window in windows]
+    if max(*found.size, *(each or 0 for each in moved), 0) > MAX_WORK:
+        raise ValueError("it does more than any kernel")
+    return {
+        "matmuls": matmuls,
+        "once": found.once,
+        "moved": moved,
+        "operations": {name: round(each) for name, each in found.operations.items()},
+    }
+
+
+GRID_ATTRIBUTE = "iteration_bounds"
+
+
+def _name(operation: Any) -> str:
+    return str(operation.operation.name).removeprefix("stable_mosaic.")
+
+
+def _attribute(operation: Any, key: str, missing: str = "") -> str:
+    found = operation.attributes
+    return str(found[key]) if key in found else missing
+
+
+def _numbers(array: str) -> list[int]:
+    """Return 8 and 2 for `array<i64: 8, 2>`."""
+    return [int(number) for number in re.findall(r"-?\d+", array.partition(":")[2])]
+
+
+def _block_elements(window: Any, functions: dict[str, Any], grid: list[int]) -> int | None:
+    """Return the elements of all blocks that a window transfers; None if it has no blocks.
+
+    A block is transferred again when its index differs from the iteration before: as often as the
+    innermost grid dimension on which the index depends advances.
+    """
+    if "window_bounds" not in window or "transform_indices" not in window:
+        return None
+    place = functions[str(window["transform_indices"]).removeprefix("@")]
+    turning = [at for at in _index_arguments(place) if at < len(grid) and grid[at] > 1]
+    block = prod(max(size, 0) for size in _numbers(str(window["window_bounds"])))
+    return block * prod(max(size, 1) for size in grid[: max(turning, default=-1) + 1])
+
+
+def _index_arguments(function: Any) -> set[int]:
+    """Return the numbers of the arguments on which the results of a one-block function depend."""
+    operations = list(function.regions[0].blocks[0].operations)
+    pending, found = list(operations[-1].operands), set()
+    seen: set[Any] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if hasattr(value.owner, "operands"):
+            pending += value.owner.operands
+        else:
+            found.add(int(value.arg_number))
+    return found
+
+
+def _sends(transfer: Any) -> bool:
+    """Return True if a transfer goes to another chip: only then has its source a semaphore."""
+    return sum(_numbers(_attribute(transfer, "operandSegmentSizes"))[1:2]) > 0
+
+
+def _regions_work(operation: Any, grid: list[int]) -> _MosaicWork:
+    found = _MosaicWork()
+    for region in operation.regions:
+        found.add(_region_work(region, grid))
+    return found
+
+
+def _region_work(region: Any, grid: list[int]) -> _MosaicWork:
+    found = _MosaicWork()
+    for block in region.blocks:
+        for each in block.operations:
+            _count(each.operation, found, grid)
+    return found
+
+
+def _count(operation: Any, work: _MosaicWork, grid: list[int]) -> None:
+    name = _name(operation)
+    if name in ("scf.if", "scf.index_switch"):
+        branches = [_region_work(region, grid) for region in operation.regions]
+        if name == "scf.if":
+            branches[0].divide_operations(_condition_period(operation.operands[0], grid))
+        work.add(max(branches, key=lambda branch: branch.size))
+    elif name in ("scf.for", "scf.while"):
+        trips = _trips(operation) if name == "scf.for" else None
+        once = 0 if name == "scf.for" and _is_remainder(operation) else 1
+        work.add(_regions_work(operation, grid), once if trips is None else trips)
+        work.once |= trips is None
+    elif name in MATMUL_OPERATIONS:
+        work.matmuls[_matmul(operation)] += 1
+    elif name in ADDITIONS and any(map(_is_matmul, operation.operands)):
+        return
+    elif name.startswith(NOT_UNDERSTOOD) or (name == "tpu.enqueue_dma" and _sends(operation)):
+        raise ValueError(f"{name} is not understood")
+    elif len(operation.regions):
+        work.add(_regions_work(operation, grid))
+    else:
+        elements = max(map(prod, map(_dims, _vectors(operation))), default=0)
+        work.operations[name] = work.operations.get(name, Fraction()) + elements
+
+
+ADDITIONS = ("arith.addf", "arith.addi")
+"""Operations that add a matmul to its sum. They count with the matmul, as the same sum over parts
+of the contraction does in the compiler's own matmuls."""
+
+
+def _is_matmul(value: Any) -> bool:
+    return hasattr(value.owner, "operands") and _name(value.owner) in MATMUL_OPERATIONS
+
+
+def _condition_period(condition: Any, grid: list[int], depth: int = 0) -> int:
+    """Return n if a condition, such as "is the first", holds in one of n iterations."""
+    made = condition.owner
+    name = _name(made) if hasattr(made, "operands") and depth <= MAX_OPERATIONS_BACK else ""
+    if name == "arith.extui":
+        return _condition_period(made.operands[0], grid, depth + 1)
+    if name == "arith.andi":
+        return prod(_condition_period(each, grid, depth + 1) for each in made.operands)
+    if name != "arith.cmpi" or _number(made.operands[1]) is None:
+        return 1
+    left, predicate = made.operands[0], int(made.attributes["predicate"])
+    if predicate == NOT_EQUAL and _number(made.operands[1]) == 0:
+        return _condition_period(left, grid, depth + 1)
+    in_grid = not hasattr(left.owner, "operands") and _name(left.owner.owner) == "func.func"
+    if predicate != EQUAL or not in_grid:
+        return 1
+    return max(1, *grid[int(left.arg_number) :][:1])
+
+
+EQUAL, NOT_EQUAL = 0, 1
+"""Integer comparisons, as MLIR numbers them."""
+
+
+def _trips(loop: Any) -> int | None:
+    """Return the trip count of a loop with constant bounds."""
+    start, stop, step = (_number(bound) for bound in list(loop.operands)[:3])
+    if start is None or stop is None or not step or step < 0:
+        return None
+    return max(0, -((start - stop) // step))
+
+
+def _is_remainder(loop: Any) -> bool:
+    """Return True for the remainder of an unrolled loop: it begins where that one ends."""
+    uses = [(_name(use.owner), use.operand_number) for use in loop.operands[0].uses]
+    return _number(loop.operands[0]) is None and ("scf.for", 1) in uses
+
+
+MAX_OPERATIONS_BACK = 8
+"""Operations between a value and its constants; each may have two operands."""
+
+
+def _number(value: Any, depth: int = 0) -> int | None:
+    """Return the value of a number that is computed from constants."""
+    made = value.owner
+    if depth > MAX_OPERATIONS_BACK or not hasattr(made, "operands"):
+        return None
+    name = _name(made)
+    if name == "arith.constant":
+        return int(made.attributes["value"].value)
+    found = [_number(operand, depth + 1) for operand in made.operands]
+    if name not in ARITHMETIC or None in found:
+        return None
+    return ARITHMETIC[name](*found)
+
+
+ARITHMETIC: dict[str, Callable[..., int]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.divsi": operator.floordiv,
+    **dict.fromkeys(("arith.index_cast", "arith.extsi", "arith.trunci"), operator.pos),
+}
+
+
+def _vectors(operation: Any) -> list[Any]:
+    values = [*operation.operands, *operation.results]
+    return [value.type for value in values if str(value.type).startswith("vector<")]
+
+
+def _dims(vector: Any) -> list[int]:
+    """Return 8 and 128 for `vector<8x128xf32>`."""
+    return [int(size) for size in re.findall(r"(\d+)x", str(vector))]
+
+
+def _matmul(operation: Any) -> tuple[Any, ...]:
+    """Return batch, m, k and n, the operands' dtypes, and True if the matmul is exact."""
+    left, right = (value.type for value in list(operation.operands)[:2])
+    sizes, others = _dims(left), _dims(right)
+    contracted, batched = _dot_dimensions(operation)
+    batch, k = (prod(sizes[dim] for dim in dims) for dims in (batched, contracted))
+    m, n = (prod(dims) // max(batch * k, 1) for dims in (sizes, others))
+    dtypes = (str(each.element_type) for each in (left, right))
+    return batch, m, k, n, *dtypes, "fp32" in _attribute(operation, "precision")
+
+
+def _dot_dimensions(operation: Any) -> tuple[list[int], list[int]]:
+    """Return the contracted and the batch dimensions of the left operand."""
+    maps = re.findall(r"-> \(([^)]*)\)", _attribute(operation, "indexing_maps"))
+    if maps:
+        left, right, out = (each.split(", ") for each in maps)
+        return (
+            [at for at, dim in enumerate(left) if dim not in out],
+            [at for at, dim in enumerate(left) if dim in out and dim in right],
+        )
+    dims = re.findall(r"\[([\d, ]*)\]", _attribute(operation, "dimension_numbers"))
+    if not dims:
+        return [0 if "true" in _attribute(operation, "transpose_lhs") else 1], []
+    contracted, batched = ([int(dim) for dim in re.findall(r"\d+", dims[at])] for at in (0, 5))
+    return contracted, batched

@@ -1,0 +1,1 @@
+"""Lowering of a compiled module to a program that the engine runs."""

@@ -1,0 +1,80 @@
+"""Data movement of one instruction: its kind, and its role in an asynchronous transfer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tpusim.compiler.hlo.replica_groups import ReplicaGroups
+from tpusim.compiler.hlo.shapes import Shape
+from tpusim.program import CollectiveKind
+
+
+class MovementKind(StrEnum):
+    """Transfers between devices, to or from on-chip memory, with the host, or on a SparseCore."""
+
+    COLLECTIVE = "collective"
+    DMA = "dma"
+    TO_HOST = "to-host"
+    FROM_HOST = "from-host"
+    SPARSECORE = "sparsecore"
+    NOTHING = "nothing"
+
+
+class AsyncRole(StrEnum):
+    """The role of an instruction in its transfer.
+
+    sync: all of it, and the core waits.
+    start: its start.
+    step: a fusion that computes during the transfer.
+    done: the wait for its end; `DataMovement.operand` leads to its start.
+    """
+
+    SYNC = "sync"
+    START = "start"
+    STEP = "step"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class DataMovement:
+    """The data that an instruction moves.
+
+    collective: its kind, of `MovementKind.COLLECTIVE`.
+    bytes: of a collective as `program.Collective` counts them; of a DMA or a SparseCore, those read
+        and written in HBM; with the host, those transferred.
+    groups: device ids of a collective.
+    slices: groups or pairs of slices, from 0, of pure DCN transfers.
+    operand: of a done or a step, its start, or the tuple, loop or step that passes it on.
+    chain: equal for all instructions of a collective that is split over fusions, and for a send and
+        its recv.
+    algorithm: the one that the compiler names, otherwise empty.
+    hbm: of a collective, the shares of its operands and of its results that are in HBM.
+    note: anything that is not known of it.
+    """
+
+    kind: MovementKind
+    role: AsyncRole
+    collective: CollectiveKind | None = None
+    bytes: float = 0.0
+    dtype: str = ""
+    groups: ReplicaGroups | None = None
+    slices: ReplicaGroups | None = None
+    operand: str = ""
+    chain: str = ""
+    algorithm: str = ""
+    hbm: tuple[float, float] = (1.0, 1.0)
+    note: str = ""
+
+
+NO_MOVEMENT = DataMovement(MovementKind.NOTHING, AsyncRole.SYNC)
+
+
+def total_bytes(shapes: Iterable[Shape]) -> float:
+    """Return the bytes of all arrays."""
+    return sum(shape.bytes for shape in shapes)
+
+
+def largest_dtype(shapes: Iterable[Shape]) -> str:
+    """Return the dtype of the largest array."""
+    largest = max(shapes, key=lambda shape: shape.bytes, default=None)
+    return largest.dtype if largest else ""

@@ -1,0 +1,81 @@
+"""From a compiled module to the program that the engine runs.
+
+The groups of its collectives are placed on the torus first; the program then keeps the compiler's
+order (`walk.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tpusim.base.phase import Phase
+from tpusim.compiler.hlo.attributes import op_name
+from tpusim.compiler.hlo.module import HloModule
+from tpusim.compiler.lower.collectives import module_groups
+from tpusim.compiler.lower.device_ids import DeviceIds, check_device_count
+from tpusim.compiler.lower.infer_mesh import InferredMesh, infer_mesh
+from tpusim.compiler.lower.memory_profile import argument_allocs, buffer_changes
+from tpusim.compiler.lower.op_metadata import is_training
+from tpusim.compiler.lower.sends import slice_pairs
+from tpusim.compiler.lower.walk import ModuleLowering
+from tpusim.compiler.work.instruction_work import Costs
+from tpusim.hardware import DCN_PREFIX, Placement, Slice
+from tpusim.program import Barrier, Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredModule:
+    """A compiled module as a program, and the placement of its axes on the torus.
+
+    pod: the slice that runs it.
+    notes: assumptions made.
+    unknown: the reasons why operations are not understood, by name; these are costed by their
+        bytes.
+    """
+
+    program: Program
+    pod: Slice
+    placement: Placement
+    notes: tuple[str, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+def lower_module(
+    module: HloModule,
+    pod: Slice,
+    devices: DeviceIds,
+    mesh: Mapping[str, int] | None = None,
+    costs: Costs = "model",
+) -> LoweredModule:
+    """Return the program of a module that the `devices` of the pod run.
+
+    mesh: the user's axes over the devices in row-major order; they name the groups.
+    costs: `compiler` takes its estimates where it made one, `model` the shapes in fusions.
+
+    Raise PlanError for a module of other devices than the pod's.
+    """
+    check_device_count(module.devices, pod)
+    inferred = infer_mesh(module_groups(module), devices, pod, mesh, slice_pairs(module))
+    names = (op_name(each) for where in module.computations.values() for each in where.instructions)
+    walk = ModuleLowering(
+        module, inferred, costs, is_training(names), buffer_changes(module), pod.chip.flops
+    )
+    body = walk.body(module.entry, Phase.FORWARD)
+    program = Program(
+        name=module.name,
+        axes=inferred.axes,
+        body=(*body, *_slice_barrier(inferred)),
+        resident=argument_allocs(module),
+    )
+    return LoweredModule(
+        program=program,
+        pod=pod,
+        placement=inferred.placement,
+        notes=(*module.notes, *filter(None, (devices.note,)), *walk.notes),
+        unknown=walk.unknown,
+    )
+
+
+def _slice_barrier(mesh: InferredMesh) -> tuple[Barrier, ...]:
+    """Return the barrier at which the slices wait for the slowest of them, once per step."""
+    across = tuple(name for name, size in mesh.axes if name.startswith(DCN_PREFIX) and size > 1)
+    return (Barrier(name="slices", phase=Phase.BACKWARD, axes=across),) if across else ()

@@ -1,0 +1,41 @@
+"""From a compiled program to the program that the engine runs on a slice."""
+
+from collections.abc import Mapping
+
+from tpusim.base.errors import PlanError
+from tpusim.compiler.compiled import Compiled
+from tpusim.compiler.hlo.read import read_module
+from tpusim.compiler.lower.collectives import module_groups
+from tpusim.compiler.lower.infer_mesh import locate_devices
+from tpusim.compiler.lower.lower_module import LoweredModule, lower_module
+from tpusim.compiler.work.instruction_work import Costs
+from tpusim.hardware import Slice, check_mesh
+
+
+def lower_compiled(
+    compiled: Compiled,
+    pod: Slice | None = None,
+    mesh: Mapping[str, int] | None = None,
+    costs: Costs = "model",
+) -> LoweredModule:
+    """Return the program of `compiled` on `pod`, by default the slice that it was compiled for.
+
+    mesh: axes and sizes that name the groups, in place of the compiled program's own.
+    costs: `compiler` takes its estimates where it made one, `model` the shapes in fusions.
+
+    Raise PlanError for a slice that is missing or has other devices, or a mesh that does not have
+    them, and FileError for data that is not HLO of a TPU, or without jaxlib, which reads it.
+    """
+    module = read_module(compiled.data, compiled.name)
+    pod = pod or compiled.slice
+    if pod is None:
+        raise PlanError(
+            f"{compiled.name} is for {module.devices} devices and does not say of which slice; "
+            "give the one that it was compiled for, such as v4:8x16x16 (--slice v4:8x16x16)"
+        )
+    if mesh is not None:
+        check_mesh(pod, mesh)
+    mesh = mesh or dict(compiled.mesh or ())
+    rows = compiled.devices or ()
+    devices = locate_devices(module_groups(module), module.devices, pod, rows, mesh)
+    return lower_module(module, pod, devices, mesh, costs)

@@ -1,0 +1,66 @@
+"""The TPU compiler's report of HBM: its buffer assignment, or the summary of an executable."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tpusim.compiler.compiled import MemoryReport
+
+_ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*)", re.MULTILINE)
+_TOTAL_BYTES = re.compile(r"color=0\)\nTotal bytes: (\d+)")
+
+
+def memory_report(dump: Path, stats: Any) -> MemoryReport:
+    """Return the report of one compilation.
+
+    dump: the folder given as `xla_dump_to`.
+    stats: the executable's `memory_analysis()`, for aliased outputs, and for all if the dump has no
+        buffer assignment.
+    """
+    texts = [_text(dump, kind) for kind in ("buffer-assignment", "memory-usage-report")]
+    total = _TOTAL_BYTES.search(texts[1] or "")
+    if texts[0] is None or total is None:
+        return summary_report(stats)
+    arguments, outputs, host = _sizes(texts[0])
+    return MemoryReport(
+        arguments=arguments,
+        outputs=outputs,
+        aliased=stats.alias_size_in_bytes,
+        heap=int(total[1]) - arguments - outputs,
+        total=int(total[1]),
+        host=host,
+    )
+
+
+def summary_report(stats: Any) -> MemoryReport:
+    """Return the report of `memory_analysis()` alone; its peak is near the total.
+
+    Its parts are not, so what is neither argument nor output counts as heap, up to the peak.
+    """
+    arguments, aliased = stats.argument_size_in_bytes, stats.alias_size_in_bytes
+    outputs = stats.output_size_in_bytes - aliased
+    total = max(stats.peak_memory_in_bytes, arguments + outputs)
+    return MemoryReport(
+        arguments=arguments,
+        outputs=outputs,
+        aliased=aliased,
+        heap=total - arguments - outputs,
+        total=total,
+        host=stats.host_temp_size_in_bytes,
+        exact=False,
+    )
+
+
+def _text(dump: Path, kind: str) -> str | None:
+    files = sorted(dump.glob(f"*{kind}.txt"), key=lambda file: file.stat().st_size)
+    return files[-1].read_text("utf-8", "replace") if files else None
+
+
+def _sizes(assignment: str) -> tuple[int, int, int]:
+    """Return bytes of arguments, of outputs with memory of their own, and of all on the host."""
+    arguments = outputs = host = 0
+    for size, what in ((int(m[1]), m[2]) for m in _ALLOCATION.finditer(assignment)):
+        host += size if what.startswith("color 5, preallocated-temp") else 0
+        arguments += size if "parameter" in what and "color" not in what else 0
+        outputs += size if "maybe-live-out" in what and "parameter" not in what else 0
+    return arguments, outputs, host

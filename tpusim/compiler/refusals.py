@@ -1,0 +1,145 @@
+"""Errors of JAX and the TPU compiler, as sentences."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tpusim.base.errors import CompileError, nearest
+from tpusim.base.units import format_bytes
+from tpusim.hardware import Slice
+
+_MEMORY_NEEDED = re.compile(
+    r"total memory required for [^(]*\(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMGT]?)\)"
+)
+_MEMORY_USED = re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm")
+_OPTION = re.compile(r"No such compile option: '([^']*)'")
+_SCALE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNKNOWN_AXIS = re.compile(r"Resource axis: (\w+) of (P\(.*\)) is not found in mesh: \((.*)\)")
+_MISFITS = (
+    (
+        r"spec=(P\(.*?\)), .*array axis (\d+) is partitioned (\d+) times, but the dimension size "
+        r"is (\d+) \(full shape: (\([\d, ]*\))",
+        "the sharding {0} cuts dimension {1} of an array {4} into {2} parts, and {3} is not a "
+        "multiple of {2}; pad it, or shard another dimension",
+    ),
+    (
+        r"should be divisible by (\d+), but it is equal to (\d+)",
+        "{first}; pad {1} to a multiple of {0}, or shard it otherwise",
+    ),
+    (
+        r"(?s)pjit (?:arguments|outputs).*spec=(P\([^=]*?\)), .*values of rank at least (\d+), but "
+        r".* of rank (\d+)",
+        "the sharding {0} is for at least {1} dimensions, and its array has {2}; leave the others "
+        "out",
+    ),
+    (
+        r"has (donate|static)_argnums=\((.*?),?\), but only accepts (\d+) positional",
+        "{0} is {1}, and the function takes {2} arguments, which are numbered from 0",
+    ),
+    (
+        r"problematic value is of type <class '(.*?)'> .* at path ([^\n]*)\.",
+        "the argument {1} is a {0}, and no array; write its number in static=, or close over it",
+    ),
+    (
+        "Non-hashable static arguments",
+        "an argument that static= names cannot be hashed; close over it instead",
+    ),
+    (
+        "incompatible devices for jitted computation",
+        "a sharding is over other devices than the mesh; write a bare PartitionSpec, or give its "
+        "mesh as mesh=",
+    ),
+    (
+        "should match the mesh passed to shard_map",
+        "a shard_map has another mesh; leave it out there, or give it as mesh=",
+    ),
+)
+"""JAX's messages on arguments and shardings that do not fit, and the sentence for each."""
+
+_DETAILS = "Mismatch details (1 found):"
+_SHARDING_ERRORS = (
+    "must be a tree prefix",
+    "duplicate entries",
+    "pytree structure error",
+    "leaf specifications are expected to be",
+)
+"""JAX's messages on shardings that do not fit; all its other errors are of the user's function."""
+_UNKNOWN_SHARDING = "Unhandled OpSharding type"
+"""JAX's message on a callback's result whose sharding is not given."""
+
+
+@contextmanager
+def explain_misfits(name: str) -> Iterator[None]:
+    """Raise JAX's errors on shardings that do not fit as one sentence."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if sentence := _misfit(text):
+            raise CompileError(f"{name}: {sentence}") from error
+        raise
+
+
+def _misfit(text: str) -> str:
+    """Return the sentence, or "" for other errors."""
+    if found := _UNKNOWN_AXIS.search(text):
+        axis, spec, axes = found.groups()
+        return (
+            f"the sharding {spec} names an axis {axis!r} that the mesh does not have; "
+            f"{nearest(axis, re.findall(r'[^, ]+', axes.replace(chr(39), '')))}"
+        )
+    for pattern, sentence in _MISFITS:
+        if found := re.search(pattern, text):
+            return sentence.format(*found.groups(), first=_first(text))
+    return (
+        f"{_first(text)}; see in_shardings"
+        if any(part in text for part in _SHARDING_ERRORS)
+        else ""
+    )
+
+
+def _first(text: str) -> str:
+    """Return an error's first sentence on one line, without the comparison of trees."""
+    first = re.split(r"\.\s|\n\n|\s+so the diff ", text.removeprefix(_DETAILS))[0]
+    return " ".join(first.replace("pjit ", "").split()).rstrip(".")
+
+
+@contextmanager
+def explain_refusals(name: str, pod: Slice) -> Iterator[None]:
+    """Raise the compiler's errors as one sentence."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" in text:
+            raise CompileError(f"{name} does not fit {pod}: {_too_large(text)}") from error
+        if _UNKNOWN_SHARDING in text:
+            raise CompileError(
+                f"{name}: JAX cannot tell the sharding of a callback's result; give out_shardings"
+            ) from error
+        if type(error).__name__ != "JaxRuntimeError":
+            raise
+        if found := _OPTION.search(text):
+            raise CompileError(
+                f"compiler_options has {found[1]!r}, which this libtpu does not know; write the "
+                "name of a flag as in LIBTPU_INIT_ARGS, without dashes"
+            ) from error
+        raise CompileError(
+            f"{name}: the TPU compiler refused it for {pod}: {text.splitlines()[0][:500]}"
+        ) from error
+
+
+def _too_large(text: str) -> str:
+    found = _MEMORY_NEEDED.search(text) or _MEMORY_USED.search(text)
+    if found is None:
+        return text.splitlines()[0][:500]
+    needed, there = (format_bytes(_bytes(part)) for part in found.groups())
+    return (
+        f"it needs {needed} of HBM per device, and {there} can be used; shard it over more "
+        "devices, save less for the backward pass (jax.checkpoint), or donate the state"
+    )
+
+
+def _bytes(text: str) -> float:
+    scale = _SCALE.get(text[-1])
+    return float(text[:-1]) * scale if scale else float(text)

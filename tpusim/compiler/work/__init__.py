@@ -1,0 +1,1 @@
+"""The work of compiled instructions: fusions, dots and kernels."""

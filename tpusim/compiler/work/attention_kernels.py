@@ -1,0 +1,181 @@
+"""Attention kernels: their work, from the name and the shapes of a custom call."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tpusim.compiler.hlo.module import Instruction
+from tpusim.compiler.hlo.shapes import Shape
+from tpusim.compiler.work.dots import dtype_name
+from tpusim.program import AttentionWork, seen_keys
+
+BACKWARD_SHARES = {"dq": 3 / 7, "dkv": 4 / 7}
+"""Parts of the backward pass that its two kernels do: dQ takes three matmuls, dK and dV four, as
+both compute the scores and their gradient (JAX, splash and flash attention kernels)."""
+
+FUSED_SHARE = 5 / 7
+"""Part that one kernel for all three gradients does: five matmuls instead of seven."""
+
+USEFUL_MATMULS = {"dq": 1, "dkv": 3, "": 4}
+"""Matmuls of a backward kernel whose result is new: dQ; dP, dK and dV. The probabilities are
+recomputed, and dQ's kernel computes dP a second time."""
+
+UNMASKED_OPERATIONS, MASKED_OPERATIONS = 2, 4
+"""Operations per score, besides the matmuls, in the estimate of JAX's flash attention: with neither
+scale nor causal mask, and with both. With three it has one of the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMask:
+    """The mask of a kernel, causal or full, and what was assumed."""
+
+    causal: bool
+    note: str = ""
+
+
+FULL_MASK, CAUSAL_MASK = KernelMask(False), KernelMask(True)
+ASSUMED_MASK = KernelMask(True, "attention kernel whose mask is not known: taken as causal")
+
+
+def attention_work(
+    instruction: Instruction,
+    operands: Sequence[Shape],
+    mask: KernelMask,
+    read: float,
+    written: float,
+) -> AttentionWork:
+    """Return the work of a forward or backward kernel, of queries, keys and values in this order.
+
+    Raise ValueError for operands that are not [batch, heads, sequence, width], of which the first
+    two may be missing.
+    """
+    query, key, value = float_arrays(operands)[:3]
+    if not all(len(shape.dims) in (2, 3, 4) for shape in (query, key, value)):
+        raise ValueError(f"queries {query} are not [batch, heads, sequence, width]")
+    batch, heads = prod(query.dims[:-3]), prod(query.dims[-3:-2])
+    width = value.dims[-1] if value.dims[-1] != query.dims[-1] else 0
+    share = backward_share(instruction, query)
+    return AttentionWork(
+        batch=batch,
+        heads=heads,
+        q_len=query.dims[-2],
+        kv_len=key.dims[-2],
+        head_dim=query.dims[-1],
+        dtype=dtype_name(query.dtype),
+        causal=mask.causal,
+        window=0,
+        backward=bool(share),
+        read_bytes=read,
+        write_bytes=written,
+        value_dim=width,
+        share=share,
+    )
+
+
+def float_arrays(operands: Iterable[Shape]) -> list[Shape]:
+    """Return the operands of at least two dimensions that hold floating-point numbers."""
+    return [shape for shape in operands if is_float(shape) and len(shape.dims) >= 2]
+
+
+def is_float(shape: Shape) -> bool:
+    """Return True if the elements are floating-point numbers."""
+    return shape.dtype.startswith(("bf", "f"))
+
+
+def gradient_part(instruction: Instruction) -> str:
+    """Return the gradients that a kernel computes, by its name: `dq`, `dkv`, or neither ("")."""
+    return next((part for part in BACKWARD_SHARES if f"_{part}" in instruction.name.lower()), "")
+
+
+def backward_share(instruction: Instruction, query: Shape) -> float:
+    """Return the part of the backward pass that a kernel does; 0 for a forward kernel."""
+    part = gradient_part(instruction)
+    fused = part == "dkv" and _computes_dq(instruction, query)
+    return FUSED_SHARE if fused else BACKWARD_SHARES.get(part, 0)
+
+
+def _computes_dq(instruction: Instruction, query: Shape) -> bool:
+    """Return True if a kernel for dK and dV also writes dQ: a third result of at least its size."""
+    wide = [shape for shape in instruction.arrays if shape.dims[-1:] == query.dims[-1:]]
+    return len([shape for shape in wide if shape.elements >= query.elements]) >= 3
+
+
+def useful_flops(instruction: Instruction, work: AttentionWork) -> float:
+    """Return the FLOPs that count: two matmuls forward, four backward, causal ones at half."""
+    matmuls = 2
+    if work.backward:
+        matmuls = USEFUL_MATMULS["" if work.share == FUSED_SHARE else gradient_part(instruction)]
+    scores = work.batch * work.heads * work.q_len * seen_keys(work)
+    return float(2 * matmuls * scores * (work.head_dim + work.value_width) / 2)
+
+
+def splash_mask(operands: Sequence[Shape]) -> KernelMask:
+    """Return the mask of splash attention, from the operands after the values.
+
+    A mask brings the queries' positions or its blocks; a full mask neither. Segments come in pairs,
+    of queries and keys. The kind of mask is not recorded.
+    """
+    query, _, value = float_arrays(operands)[:3]
+    last = max(at for at, shape in enumerate(operands) if shape == value)
+    marks = [
+        shape
+        for shape in operands[last + 1 :]
+        if not is_float(shape) and query.dims[-2] in shape.dims[-2:]
+    ]
+    return ASSUMED_MASK if len(marks) % 2 else FULL_MASK
+
+
+def flash_mask(
+    flops: float, transcendentals: float, operands: Sequence[Shape]
+) -> KernelMask | None:
+    """Return the mask of JAX's flash attention, from its author's estimate; None for other kernels.
+
+    The estimate is one exponential per score, besides two matmuls over the width.
+    """
+    found = float_arrays(operands)
+    if len(found) < 3 or len({len(shape.dims) for shape in found[:3]}) > 1:
+        return None
+    query, key, value = found[:3]
+    scores = prod(query.dims[:-1]) * key.dims[-2]
+    if not scores or transcendentals != scores:
+        return None
+    beside = flops / scores - 2 * (query.dims[-1] + value.dims[-1])
+    if not UNMASKED_OPERATIONS - 1 < beside < MASKED_OPERATIONS + 1:
+        return None
+    return {UNMASKED_OPERATIONS: FULL_MASK, MASKED_OPERATIONS: CAUSAL_MASK}.get(
+        round(beside), ASSUMED_MASK
+    )
+
+
+def paged_attention(
+    operands: Sequence[Shape], read: float, written: float, pages_at: int
+) -> AttentionWork:
+    """Return the work of a kernel that reads keys and values by pages, with full page tables.
+
+    pages_at: the dimension of the pages that numbers them. The queries are the last of each
+        sequence.
+
+    Raise ValueError if there is no page table.
+    """
+    tables = [shape for shape in operands if not is_float(shape) and len(shape.dims) == 2]
+    found = float_arrays(operands)
+    pages = next((shape for shape in found if len(shape.dims) == 4), None)
+    if not tables or pages is None:
+        raise ValueError("a paged attention kernel without a table of pages")
+    query, (sequences, each) = found[0], tables[0].dims
+    count = max(pages.dims[pages_at], 1)
+    held = sum(shape.padded_bytes for shape in found if shape == pages)
+    return AttentionWork(
+        batch=sequences,
+        heads=query.dims[-2],
+        q_len=max(query.dims[0] / max(sequences, 1), 1),
+        kv_len=each * pages.dims[pages_at + 1],
+        head_dim=query.dims[-1],
+        dtype=dtype_name(query.dtype),
+        causal=True,
+        window=0,
+        backward=False,
+        read_bytes=read - held * (1 - min(1.0, sequences * each / count)),
+        write_bytes=written,
+        late=True,
+    )

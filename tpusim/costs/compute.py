@@ -1,0 +1,269 @@
+"""Seconds of the work of one operation on a device.
+
+The equations take numbers or arrays of them; `work_seconds` picks one by the type of the work.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tpusim.base.errors import PlanError, nearest
+from tpusim.hardware import Device
+from tpusim.program import (
+    SUBLANES,
+    AttentionWork,
+    CombinedWork,
+    ConvolutionWork,
+    EstimatedWork,
+    MatmulWork,
+    Number,
+    VectorWork,
+    Work,
+    equivalent_matmul,
+    largest,
+    power_sum,
+    round_up,
+    seen_keys,
+    smallest,
+)
+
+BYTE_SUBLANES = 32
+"""Rows of a memory tile of 8-bit elements; 16-bit and 32-bit ones have `SUBLANES` (JAX's
+`tpu_info`, `get_sublane_tiling`).
+"""
+
+BYTE_DTYPES = ("int8", "fp8")
+
+ATTENTION_BLOCK = 512
+"""Queries and keys of the block that a tuned splash kernel visits at once (marin PR #6330)."""
+
+MEASURED_HEAD_DIM = 128
+"""The head_dim for which the chips' attention efficiencies were measured."""
+
+KERNEL_STEP_WORK = 670.0**2
+"""Fixed cost of a kernel step, in scores of one head at full rate.
+
+v5e reaches 3.7 % of peak with blocks of 128 (jax issue #24633), v5p 38-41 % with blocks of 512
+(marin PR #6330): a time per block of (edge^2 + KERNEL_STEP_WORK) passes through both.
+"""
+
+STATISTIC_BYTES = 4 * 128
+"""Bytes that the forward kernel leaves for each query: the logarithm of its sum of exponentials,
+one f32 number in each of 128 lanes (JAX's splash and flash attention kernels).
+"""
+
+
+def matrix_rate(device: Device, dtype: str) -> float:
+    """Return the peak FLOP/s of the device's systolic arrays on operands of `dtype`.
+
+    Raise PlanError if the chip has no rate for the dtype.
+    """
+    rate = device.flops.get(dtype)
+    if rate is None:
+        raise PlanError(
+            f"dtype {dtype!r}: {device.name} has no matrix rate for it; "
+            f"{nearest(dtype, device.flops)}"
+        )
+    return rate
+
+
+def copy_bandwidth(device: Device) -> float:
+    """Return the HBM bandwidth that copies reach, in bytes per second."""
+    return device.hbm_bandwidth * device.costs.hbm_efficiency
+
+
+def hbm_seconds(read_bytes: Number, write_bytes: Number, device: Device) -> Number:
+    """Return the seconds to move the bytes between HBM and the core at `copy_bandwidth`."""
+    return (read_bytes + write_bytes) / copy_bandwidth(device)
+
+
+def vector_seconds(flops: Number, device: Device) -> Number:
+    """Return the seconds of `flops` vector operations at the rate that fused groups reach."""
+    return flops / (device.vpu_flops * device.costs.vector_efficiency)
+
+
+def group_seconds(work: VectorWork, device: Device) -> Number:
+    """Return the seconds of an element-wise group: `max(bytes / HBM, flops / VPU) + launch`.
+
+    Loads and stores run beside the vector unit, so the slower of the two decides. The launch is
+    half a matmul's: no tiles of an array have to be filled and drained.
+
+    Source: "How to Scale Your Model", roofline chapter.
+    """
+    memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
+    return largest(memory, vector_seconds(work.flops, device)) + device.costs.vector_launch
+
+
+def array_seconds(
+    batch: Number, m: Number, k: Number, n: Number, dtype: str, device: Device
+) -> Number:
+    """Return the seconds that the systolic array is busy: `2 batch m' k' n' / (peak e)`.
+
+    k' is k rounded up to the array's side, m' is m rounded up to the rows of a tile, and n' is n,
+    but no less than the side. K alone rounds up: at 4160 against 4096 the compiler's estimates grow
+    by 3.5 % (v5e) and 6.2 % (v6e), while M and N stay nearly linear (4000 against 4096). 8-bit
+    operands fill tiles of 32 rows, and 7x's array is 512 wide for fp8.
+
+    Source: compiler estimates of 269 matmuls, libtpu 0.0.42.1; array sides from JAX's tpu_info.
+    """
+    side = device.side(dtype)
+    rows = BYTE_SUBLANES if dtype in BYTE_DTYPES else SUBLANES
+    work = 2.0 * batch * round_up(m, rows) * round_up(k, side) * largest(n, side)
+    return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
+
+
+def matmul_seconds(work: MatmulWork, device: Device) -> Number:
+    """Return the seconds of a matmul: `((array + epilogue)^p + memory^p)^(1/p) + launch`.
+
+    array: see `array_seconds`.
+    epilogue: the vector operations fused into the matmul, which the core does as well.
+    memory: operands and result at `copy_bandwidth`, beside both.
+    p: the chip's `matmul_overlap`, how well the two hide each other.
+
+    The form fits the compiler's estimates with a median error of 0.8 to 6.2 % by chip (libtpu
+    0.0.42.1; M = 1 excluded). CMEM (v4) is not credited: a weight prefetched into it has crossed
+    HBM before, so the step as a whole moves the same bytes.
+
+    Raise PlanError if the chip has no matrix rate for the dtype.
+    """
+    array = array_seconds(*equivalent_matmul(work), work.dtype, device)
+    memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
+    on_core = array + vector_seconds(work.epilogue_flops, device)
+    return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch
+
+
+def as_matmul(work: ConvolutionWork) -> MatmulWork:
+    """Return the implicit matmul: m = batch x positions, k = taps x in_channels, n = out_channels.
+
+    The patches are formed on the way into the array, so HBM sees the image once and not once per
+    tap.
+    """
+    return MatmulWork(
+        batch=1,
+        m=work.batch * work.positions,
+        k=work.taps * work.in_channels,
+        n=work.out_channels,
+        dtype=work.dtype,
+        read_bytes=work.read_bytes,
+        write_bytes=work.write_bytes,
+        epilogue_flops=work.epilogue_flops,
+    )
+
+
+def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
+    """Return the seconds of a convolution, which are those of its implicit matmul."""
+    return matmul_seconds(as_matmul(work), device)
+
+
+def estimate_seconds(work: EstimatedWork, device: Device) -> Number:
+    """Return the seconds of the compiler's own estimate: `cycles / clock`.
+
+    The cycles are those of the whole device, of both cores if it has two, and include a launch: the
+    constant of the fit to estimates of 269 matmuls is what `op_launch` is (libtpu 0.0.42.1).
+    """
+    return work.cycles / device.clock
+
+
+def visited_keys(work: AttentionWork) -> Number:
+    """Return the keys that the kernel visits for one query, on average, in whole blocks.
+
+    These are the keys that the query sees (`seen_keys`) and half a block at each edge of the mask:
+    one edge on the diagonal of a causal kernel, two with a window, but never more than without a
+    window.
+    """
+    block = smallest(work.kv_len, ATTENTION_BLOCK)
+    if not work.window:
+        return seen_keys(work) + block / 2 if work.causal else seen_keys(work)
+    full = visited_keys(replace(work, window=0))
+    return smallest(full, seen_keys(work) + block)
+
+
+def array_width(head_dim: Number, side: int) -> Number:
+    """Return the head_dim that keeps the array busy: rounded up to its side, 128 counting as 128.
+
+    Scores contract over head_dim and the weighted sum has it as columns, so 128 and 256 take equal
+    time on an array of 256 (MaxText, model guide). The efficiencies are measured at 128 and so
+    include what 128 itself wastes of a wide array.
+    """
+    return round_up(head_dim, side) * MEASURED_HEAD_DIM / round_up(MEASURED_HEAD_DIM, side)
+
+
+def kernel_flops(work: AttentionWork, side: int) -> Number:
+    """Return the FLOPs that the array spends: `2 b h q keys` times the widths of the matmuls.
+
+    Forward there are two matmuls: scores contract over the width of queries and keys, and the
+    weighted sum has the width of the values. Backward there are five, 2.5 times as much for equal
+    widths (flash-attention, #1525): scores, dQ and dK over the width of queries and keys, dP and dV
+    over that of the values. Each width is rounded up to the array by itself.
+    """
+    scores = work.batch * work.heads * work.q_len * visited_keys(work)
+    keys, values = (array_width(width, side) for width in (work.head_dim, work.value_width))
+    forward = 2 * scores * (keys + values)
+    return forward * ((3 * keys + 2 * values) / (keys + values)) if work.backward else forward
+
+
+def short_block_factor(work: AttentionWork) -> Number:
+    """Return the factor on the time of a score if a sequence is shorter than a block, at least 1.
+
+    A step costs `area + KERNEL_STEP_WORK`, so a score costs `1 + KERNEL_STEP_WORK / area`, relative
+    to that of a whole block.
+    """
+    area = largest(
+        smallest(work.q_len, ATTENTION_BLOCK) * smallest(work.kv_len, ATTENTION_BLOCK), 1
+    )
+    return (1 + KERNEL_STEP_WORK / area) / (1 + KERNEL_STEP_WORK / ATTENTION_BLOCK**2)
+
+
+def statistics_seconds(work: AttentionWork, device: Device) -> Number:
+    """Return the seconds to copy the backward kernel's statistics to its layout: `3 n / HBM`.
+
+    n is what the forward kernel left, `b h q` numbers in 128 lanes each. Compiled programs copy it
+    and then read one lane of the copy (plain language models with splash attention on v5e, v5p).
+    """
+    if not work.backward or np.any(work.share):
+        return 0.0 * work.q_len
+    left = work.batch * work.heads * work.q_len * STATISTIC_BYTES
+    return hbm_seconds(2 * left, left, device) + 2 * device.costs.vector_launch
+
+
+def attention_seconds(work: AttentionWork, device: Device) -> Number:
+    """Return the seconds of a fused kernel: `max(flops x short / (peak e), bytes / HBM) + launch`.
+
+    e is the chip's measured efficiency, forward or backward, on the blocks that are visited. The
+    backward kernel comes after `statistics_seconds`. A kernel that is a part of the pass takes its
+    share of it.
+
+    Raise PlanError if the chip has no matrix rate for the dtype.
+    """
+    costs = device.costs
+    reached = (
+        costs.attention_efficiency_backward
+        if work.backward
+        else (costs.attention_efficiency_forward)
+    )
+    rate = matrix_rate(device, work.dtype) * reached
+    share = work.share if np.any(work.share) else 1
+    array = share * kernel_flops(work, device.mxu_side) * short_block_factor(work) / rate
+    kernel = largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device))
+    return kernel + costs.op_launch + statistics_seconds(work, device)
+
+
+_SECONDS_OF: Mapping[type, Callable[..., Number]] = {
+    MatmulWork: matmul_seconds,
+    ConvolutionWork: convolution_seconds,
+    AttentionWork: attention_seconds,
+    VectorWork: group_seconds,
+    EstimatedWork: estimate_seconds,
+}
+
+
+def work_seconds(work: Work, device: Device) -> Number:
+    """Return the seconds of an operation alone on the device; parts of one operation launch once.
+
+    Raise PlanError if the chip has no rate for a dtype.
+    """
+    if isinstance(work, CombinedWork):
+        launches = (len(work.parts) - 1) * device.costs.op_launch
+        return sum(work_seconds(part, device) for part in work.parts) - launches
+    return _SECONDS_OF[type(work)](work, device)

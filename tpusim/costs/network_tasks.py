@@ -1,0 +1,291 @@
+"""The tasks of transfers between devices: collectives, and messages between pipeline stages.
+
+A collective transfers within the slice, adds afterwards if its algorithm does, and crosses slices.
+A message goes in one direction, to the counterpart of a device on a neighbouring stage.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import prod
+from typing import Any
+
+from tpusim.base.phase import Phase
+from tpusim.costs.collective import (
+    BEST_ALGORITHM,
+    adding_seconds,
+    best_route,
+    dcn_delay_seconds,
+    delay_seconds,
+    path_seconds,
+)
+from tpusim.costs.links import DCN, SliceNics
+from tpusim.costs.route import (
+    BUSIEST_WEIGHT,
+    NO_ROUTE,
+    CollectiveRoute,
+    dcn_route,
+    listed_route,
+    route,
+    shift_route,
+)
+from tpusim.costs.tasks import CORE, HBM, MessageTask, Task
+from tpusim.hardware import DCN_PREFIX, Chip, Device, Placement, Slice
+from tpusim.network import CollectiveMoves
+from tpusim.program import Call, Collective, CollectiveKind, Dep, Mode, Program, Send, TopOp
+
+
+@dataclass(frozen=True, slots=True)
+class CostedGroup:
+    """The group of a collective: its size and route within the slice, and its route across slices.
+
+    stream: of its transfers within the slice, if they run beside the core.
+    """
+
+    stream: str
+    ici_axes: tuple[str, ...]
+    dcn_axes: tuple[str, ...]
+    ici: CollectiveRoute
+    dcn: CollectiveRoute
+    ici_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCosts:
+    """The costs of the collectives of one program; each group is worked out once.
+
+    nics: the links of DCN.
+    """
+
+    chip: Chip
+    device: Device
+    pod: Slice
+    placement: Placement
+    sizes: Mapping[str, int]
+    nics: SliceNics
+    groups: dict[tuple[object, ...], CostedGroup] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, pod: Slice, placement: Placement) -> "CollectiveCosts":
+        """Return the costs of a program whose mesh is placed on the pod."""
+        nics = SliceNics.of((each for _, each in placement.listed), pod.num_slices)
+        return cls(pod.chip, pod.chip.device, pod, placement, dict(program.axes), nics)
+
+    def group(self, op: Collective) -> CostedGroup:
+        """Return the group of a collective."""
+        nbytes = float(op.bytes) if op.algorithm == BEST_ALGORITHM else 0.0
+        key = (op.kind, op.axes, op.algorithm, nbytes, op.hbm)
+        found = self.groups.get(key)
+        if found is None:
+            made = self._group(op)
+            found = replace(
+                made, ici=made.ici.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
+            )
+            self.groups[key] = found
+        return found
+
+    def _group(self, op: Collective) -> CostedGroup:
+        listed = self.placement.listed_as(op.axes)
+        axes = op.axes if listed is None else listed.along
+        dcn = tuple(axis for axis in axes if axis.startswith(DCN_PREFIX))
+        ici = tuple(axis for axis in axes if axis not in dcn)
+        if listed is not None:
+            path, size, slices = listed_route(
+                op.kind, listed, self.pod.topology, self.chip.devices, op.algorithm
+            )
+            across = dcn_route(op.kind, slices, self.nics.links(listed))
+            return CostedGroup(f"ici:{op.axes[0]}", ici, dcn, path, across, size)
+        spans = tuple(span for axis in ici for span in self.placement.spans(axis))
+        if op.algorithm == BEST_ALGORITHM:
+            within = best_route(op.kind, spans, self.pod.topology, float(op.bytes), self.chip)
+        else:
+            within = route(op.kind, spans, self.pod.topology, op.algorithm)
+        slices = prod(self.sizes[axis] for axis in dcn)
+        size = prod(self.sizes[axis] for axis in ici)
+        across = dcn_route(op.kind, slices, self.nics.links())
+        labels = op.axes if across is NO_ROUTE else ici
+        return CostedGroup(f"ici:{','.join(labels)}", labels, dcn, within, across, size)
+
+
+_TaskFields = dict[str, Any]
+"""The fields of a task, except those that depend on its place among the others."""
+
+
+def _within_slice(
+    op: Collective, group: CostedGroup, machine: CollectiveCosts
+) -> list[_TaskFields]:
+    """Return the tasks of a collective within the slice: transfers, and then additions."""
+    chip, nbytes, path = machine.chip, float(op.bytes), group.ici
+    common = {
+        "label": "+".join(group.ici_axes),
+        "stream": CORE if op.mode is Mode.SYNC else group.stream,
+    }
+    transfer = common | {
+        "delay_s": delay_seconds(path, chip),
+        "work_s": float(path_seconds(path, nbytes, chip)),
+        "bytes": nbytes * path.share / BUSIEST_WEIGHT,
+        "uses": path.uses,
+        "moves": _message_builder(path, nbytes, chip),
+    }
+    adding = float(adding_seconds(path, nbytes, chip))
+    if not adding:
+        return [transfer]
+    touched = {
+        "work_s": adding,
+        "bytes": path.added_hbm_bytes * path.added_bytes * nbytes,
+        "uses": ((HBM, 1),),
+    }
+    return [transfer, common | touched]
+
+
+def _message_builder(
+    path: CollectiveRoute, nbytes: float, chip: Chip
+) -> Callable[[], CollectiveMoves] | None:
+    """Return a function that makes the messages of the transfers, for the hop-by-hop network."""
+    carried = path.carried
+    if carried is None:
+        return None
+    hop = chip.costs.hop_latency
+    launch = delay_seconds(path, chip) - carried.hops * hop
+    return lambda: carried.collective_moves(nbytes, launch, hop)
+
+
+def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts) -> _TaskFields:
+    """Return the task that crosses slices, with 1/n of the tensor if n devices of a slice share it.
+
+    Reductions shrink to a shard first, gathers cross first, so DCN carries 1/n of the tensor, as
+    compiled programs for two slices do (libtpu 0.0.42.1).
+    """
+    whole = op.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE)
+    nbytes = float(op.bytes) if whole else float(op.bytes) / group.ici_size
+    return {
+        "label": "+".join(group.dcn_axes),
+        "stream": CORE if op.mode is Mode.SYNC else DCN,
+        "delay_s": dcn_delay_seconds(op.kind, group.dcn, machine.chip),
+        "bytes": nbytes * group.dcn.share / BUSIEST_WEIGHT,
+        "uses": group.dcn.uses,
+    }
+
+
+def collective_tasks(op: Collective, machine: CollectiveCosts) -> tuple[Task, ...]:
+    """Return the tasks of a collective, each after the one before.
+
+    A group of one device takes no time. If a group extends within a slice and across slices,
+    reductions run within the slice first, gathers across slices first.
+    """
+    group = machine.group(op)
+    if group.dcn is NO_ROUTE:
+        return _chain_tasks(op, _within_slice(op, group, machine))
+    across = [_across_slices(op, group, machine)]
+    if group.ici is NO_ROUTE:
+        return _chain_tasks(op, across)
+    within = _within_slice(op, group, machine)
+    inward = op.kind is CollectiveKind.ALL_GATHER
+    return _chain_tasks(op, [*across, *within] if inward else [*within, *across])
+
+
+def _chain_tasks(op: Collective, parts: list[_TaskFields]) -> tuple[Task, ...]:
+    """Return the tasks of one operation in a row.
+
+    The first takes its dependencies, the last its name.
+    """
+    earlier = [f"{op.name}/{part['label']}/{number}" for number, part in enumerate(parts[:-1])]
+    names = [*earlier, op.name]
+    deps = [op.deps, *((Dep(name),) for name in earlier)]
+    last = len(parts) - 1
+    return tuple(
+        Task(
+            name=names[at],
+            phase=op.phase,
+            deps=deps[at],
+            allocs=() if at else op.allocs,
+            frees=op.frees if at == last else (),
+            **part,
+        )
+        for at, part in enumerate(parts)
+    )
+
+
+class StageNeighbour(StrEnum):
+    """A neighbour on the ring of stages; the first and the last are neighbours too."""
+
+    NEXT = "next"
+    PREVIOUS = "previous"
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(slots=True)
+class StageMessageCosts:
+    """The sends of the stages of one pipeline; those of equal cost share their task."""
+
+    machine: CollectiveCosts
+    stages: int
+    _known: dict[tuple[object, ...], Task] = field(default_factory=dict)
+
+    def messages(
+        self, stage: int, body: Iterable[TopOp], phases: Mapping[str, Phase]
+    ) -> Iterator[MessageTask]:
+        """Yield the messages from the segments of a stage to other stages.
+
+        phases: of each segment.
+
+        Raise ValueError for a stage that is not a neighbour on the ring of stages.
+        """
+        found: dict[tuple[str, int, float], Send] = {}
+        for call in body:
+            if isinstance(call, Call):
+                for send in call.sends:
+                    found.setdefault((call.segment, send.to, float(send.bytes)), send)
+        for (segment, to, nbytes), send in found.items():
+            task = self._task(send, stage, segment, phases[segment])
+            yield MessageTask(segment=segment, to=to, bytes=nbytes, task=task)
+
+    def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
+        neighbour = _neighbour(stage, send.to, self.stages)
+        key = (segment, phase, neighbour, send.axes, float(send.bytes))
+        task = self._known.get(key)
+        if task is None:
+            alike = sum(known[:3] == key[:3] for known in self._known)
+            name = f"{segment} to {neighbour}" + (f" ({alike + 1})" if alike else "")
+            task = self._known[key] = _message_task(send, name, neighbour, phase, self.machine)
+        return task
+
+
+def _neighbour(stage: int, to: int, stages: int) -> StageNeighbour:
+    """Return the neighbour of a stage that another one is."""
+    if to - stage in (1, -1):
+        return StageNeighbour.NEXT if to > stage else StageNeighbour.PREVIOUS
+    if {stage, to} == {0, stages - 1}:
+        return StageNeighbour.LAST if to else StageNeighbour.FIRST
+    raise ValueError(f"stage {stage} of {stages} sends to stage {to}, which is no neighbour")
+
+
+def _message_task(
+    send: Send, name: str, neighbour: StageNeighbour, phase: Phase, machine: CollectiveCosts
+) -> Task:
+    """Return the task of a message over DCN, or over the torus on links of its own.
+
+    Over DCN a stage receives as much as it sends, except the first and the last; what it receives
+    is counted where it sends. From the last stage to the first a message takes the closing edge of
+    a ring, or all links of a line back.
+    """
+    chip, nbytes, label = machine.chip, float(send.bytes), "+".join(send.axes)
+    if any(axis.startswith(DCN_PREFIX) for axis in send.axes):
+        path = dcn_route(CollectiveKind.PERMUTE, 2, machine.nics.links())
+        stream, delay = DCN, dcn_delay_seconds(CollectiveKind.PERMUTE, path, chip)
+    else:
+        spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))
+        backward = neighbour in (StageNeighbour.PREVIOUS, StageNeighbour.LAST)
+        closed = neighbour in (StageNeighbour.FIRST, StageNeighbour.LAST)
+        path = shift_route(spans, machine.pod.topology, backward, closed)
+        stream, delay = f"ici:{','.join(send.axes)}", delay_seconds(path, chip)
+    return Task(
+        name=name,
+        phase=phase,
+        label=label,
+        stream=stream,
+        delay_s=delay,
+        bytes=nbytes * path.share / BUSIEST_WEIGHT,
+        uses=path.uses,
+    )

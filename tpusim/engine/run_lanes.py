@@ -1,0 +1,144 @@
+"""Run lanes through SimPy."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Literal, TypeAlias, get_args
+
+from simpy import Environment
+
+from tpusim.base.errors import PlanError, nearest
+from tpusim.costs import CostedProgram
+from tpusim.engine.compile_lane import EnclosingLane, compile_lane
+from tpusim.engine.event_loop import run_processes
+from tpusim.engine.flows import FlowNetwork
+from tpusim.engine.hop_messages import add_messages, link_rates
+from tpusim.engine.hops import HopNetwork
+from tpusim.engine.instructions import LaneCode
+from tpusim.engine.journal import JournalEntry, TimedStep, flatten
+from tpusim.engine.lane import Lane, lane_stats
+from tpusim.engine.lane_part import link_volumes
+from tpusim.engine.memory import lane_memory, memory_profile
+from tpusim.engine.pipeline import has_calls, run_calls
+from tpusim.engine.timeline import LinkUse, Record, Stats, Timeline, record_of
+
+NetworkMode: TypeAlias = Literal["flows", "hops"]
+NETWORK_MODES: tuple[NetworkMode, ...] = get_args(NetworkMode)
+
+
+def run(
+    lanes: Sequence[CostedProgram], *, fold: bool = True, network: NetworkMode = "flows"
+) -> Timeline:
+    """Return the timeline of one step of `lanes`, which start together with a core and links each.
+
+    fold: skip iterations of loops that repeat exactly (see `fold`). The result is the same to the
+        picosecond; several lanes are not folded, as their states would have to repeat together.
+    network: `flows` lets a collective draw on classes of links as one flow. `hops` sends its
+        messages (`Task.moves`) over each physical link of the torus, to check the flows on small
+        tori.
+
+    A task takes `delay_s`, then moves its bytes at its share of the links that it uses, for at
+    least `work_s`; see `lane` and `flows` for the order and the shares.
+
+    Hop by hop, a task with messages takes `launch_s`, and ends when all of them have arrived and
+    its flow over the links off the torus has drained too, whatever its `delay_s` and `work_s`.
+    Tasks without messages stay as they are, and so do the volumes of links. Nothing is folded, as
+    the messages in flight are not in the state that folding compares.
+
+    If lanes call segments, each segment is run alone, and once, and the lanes step through their
+    calls (see `lane_part`, `stage_lane`). Folding and `hops` are then within segments; a message
+    between lanes always takes as long as its task does alone.
+
+    Raise ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
+    `lane_memory`, `run_calls`), and PlanError for an unknown `network`, or too many messages.
+    """
+    check_network_mode(network)
+    if any(has_calls(lane) for lane in lanes):
+        return run_calls(lanes, partial(_run_alone, fold=fold, network=network))
+    began = perf_counter()
+    codes = _compile(lanes)
+    env = Environment(0)
+    flows = FlowNetwork(env, [rate for code in codes for _, rate in code.links])
+    alike = fold and len(codes) == 1
+    states = [
+        _lane(env, flows, code, lane, alike, network)
+        for code, lane in zip(codes, lanes, strict=True)
+    ]
+    events = run_processes(env, states)
+    events += sum(lane.hops.crossings for lane in states if lane.hops)
+    return _timeline(states, lane_stats(states, events, began))
+
+
+def check_network_mode(network: str) -> None:
+    """Raise PlanError for a network mode that does not exist."""
+    if network not in NETWORK_MODES:
+        near = nearest(str(network), NETWORK_MODES)
+        raise PlanError(f"network={network!r} is not a mode of the network; {near}")
+
+
+def _compile(lanes: Sequence[CostedProgram]) -> list[LaneCode]:
+    codes: list[LaneCode] = []
+    first_link = 0
+    for program in lanes:
+        codes.append(compile_lane(program, first_link))
+        first_link += len(codes[-1].links)
+    return codes
+
+
+def _run_alone(
+    program: CostedProgram, enclosing: EnclosingLane, fold: bool, network: NetworkMode
+) -> Lane:
+    """Return the lane of a part, run to its end."""
+    env, code = Environment(0), compile_lane(program, enclosing=enclosing)
+    lane = _lane(
+        env, FlowNetwork(env, [rate for _, rate in code.links]), code, program, fold, network
+    )
+    lane.events = run_processes(env, [lane]) + (lane.hops.crossings if lane.hops else 0)
+    return lane
+
+
+def _lane(
+    env: Environment,
+    flows: FlowNetwork,
+    code: LaneCode,
+    program: CostedProgram,
+    fold: bool,
+    network: NetworkMode,
+) -> Lane:
+    """Return a lane; hop by hop, its collectives send messages over the links of the torus."""
+    if network == "flows":
+        return Lane(env, flows, code, fold)
+    add_messages(code, program)
+    return Lane(env, flows, code, False, HopNetwork(env, flows, link_rates(program)))
+
+
+def _timeline(lanes: Sequence[Lane], stats: Stats) -> Timeline:
+    waits = [wait for at, lane in enumerate(lanes) for wait in _records(at, lane.journal.waits)]
+    return Timeline(
+        total_ps=max((lane.end_ps for lane in lanes), default=0),
+        lanes=tuple((lane.code.name, lane.end_ps) for lane in lanes),
+        tasks=tuple(
+            record for at, lane in enumerate(lanes) for record in _records(at, lane.journal.tasks)
+        ),
+        waits=tuple(wait for wait in waits if wait.duration_ps),
+        links=tuple(use for at, lane in enumerate(lanes) for use in _link_uses(at, lane)),
+        memory=tuple(
+            lane_memory(lane.code.resident, memory_profile(lane.code, lane.journal.changes))
+            for lane in lanes
+        ),
+        stats=stats,
+    )
+
+
+def _records(lane: int, entries: Sequence[JournalEntry[TimedStep]]) -> Iterator[Record]:
+    for (step, start, end), levels in flatten(entries):
+        yield record_of(lane, step.task, start, end, levels)
+
+
+def _link_uses(number: int, lane: Lane) -> list[LinkUse]:
+    code = lane.code
+    carried = link_volumes(tuple(flatten(lane.journal.tasks)), code.first_link, len(code.links))
+    return [
+        LinkUse(number, name, volume, rate)
+        for (name, rate), volume in zip(code.links, carried, strict=True)
+    ]

@@ -1,0 +1,83 @@
+"""The catalogue as text: a table of all chips, or one chip with its sources."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+
+from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
+from tpusim.hardware.chip_fields import EXPONENT, SHARE
+
+_INDENT = " " * 4
+_SOURCE_COLUMNS = 100 - len(_INDENT)
+_COLUMN_FIELDS = (
+    ("year", ""),
+    ("devices", ""),
+    ("flops.bf16", " TFLOP/s"),
+    ("flops.int8", " TFLOP/s"),
+    ("flops.fp8", " TFLOP/s"),
+    ("hbm_bytes", ""),
+    ("hbm_bandwidth", ""),
+    ("ici_bandwidth", ""),
+    ("pod_shape", ""),
+    ("dcn_bandwidth", ""),
+    ("price", " USD/h"),
+)
+_HEADINGS = (
+    (
+        "chip",
+        "year",
+        "devices",
+        *("bf16", "int8", "fp8"),
+        *("HBM", "HBM"),
+        *("ICI link", "pod", "DCN", "USD"),
+    ),
+    ("", "", "", *("TFLOP/s",) * 3, "", "bandwidth", "one way", "", "a chip", "/h"),
+)
+
+
+def show_chips() -> str:
+    """Return a table of the catalogue, one row per chip."""
+    return "\n".join(_columns([*_HEADINGS, *map(_row, chip_names())]))
+
+
+def _row(name: str) -> tuple[str, ...]:
+    texts = {field: entry.text for field, entry in load_entries(name).items()}
+    return (name, *(texts.get(field, "-").removesuffix(unit) for field, unit in _COLUMN_FIELDS))
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join([row[0].ljust(widths[0]), *cells]).rstrip()
+
+
+def show_chip(name: str) -> str:
+    """Return every number of a chip with its unit, kind, source, range and note."""
+    entries = load_entries(name)
+    names = max(map(len, entries))
+    values = max(len(_written(entry)) for entry in entries.values())
+    lines = [f"TPU {name}: {_kinds(entries)}"]
+    for field, entry in entries.items():
+        lines.append(f"{field:<{names}}  {_written(entry):>{values}}  {entry.kind}")
+        lines.extend(_INDENT + line for line in wrap(_origin(entry), _SOURCE_COLUMNS))
+    return "\n".join(lines)
+
+
+def _written(entry: Sourced) -> str:
+    return f"{entry.text} ({entry.unit})" if entry.unit in (SHARE, EXPONENT) else entry.text
+
+
+def _kinds(entries: Mapping[str, Sourced]) -> str:
+    kinds = [entry.kind for entry in entries.values()]
+    counts = (f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    return f"{len(kinds)} numbers, {', '.join(counts)}"
+
+
+def _origin(entry: Sourced) -> str:
+    """Return the source of a number, its data, its range and its note, as sentences."""
+    parts = [entry.source]
+    if entry.data:
+        parts.append(f"data: {entry.data}")
+    if entry.range:
+        parts.append(f"range: {' to '.join(entry.range)}")
+    return ". ".join([*(part.rstrip(".") for part in parts), entry.note]).rstrip(". ") + "."

@@ -1,0 +1,154 @@
+"""The candidate placements of a mesh on a slice.
+
+Axes take products of whole torus dimensions if they can. Otherwise they share some: the inner axis
+of a shared dimension is on neighbouring chips (a line), the outer one on chips `stride` apart (a
+ring, if the dimension wraps, whose links its neighbours share). JAX splits dimensions with
+`allow_split_physical_axes` (`mesh_utils.create_device_mesh`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count, permutations
+from math import gcd, prod
+
+from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, dimensions
+from tpusim.hardware.slices import Slice
+from tpusim.hardware.spans import DIE, Span
+from tpusim.hardware.topology import Topology
+
+MAX_EXTRA_CUTS = 2
+"""Cuts of a dimension that a candidate may have beyond the fewest possible."""
+
+MAX_CANDIDATES = 24
+"""Candidates with extra cuts are added while there are at most so many in all."""
+
+_AxisSpans = tuple[tuple[str, Span], ...]
+_RenumberedSpans = tuple[tuple[tuple[int, int, int], ...], ...]
+
+
+def placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
+    """Return the placements with the fewest cuts of a dimension: none if possible.
+
+    Some placement always exists. Of those that differ by an exchange of like dimensions only, the
+    first stands for all. The order is fixed: first those in which the first axes of the mesh take
+    the first dimensions, the larger parts of a dimension first. An axis' spans are in the order of
+    the dimensions.
+
+    Raise PlanError if the mesh does not have the slice's devices.
+    """
+    return _fewest_cuts(pod, mesh)[1]
+
+
+def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
+    """Return the placements among which the best is searched, those of `placements` first.
+
+    If each axis has whole dimensions that all close to rings, no link can carry less. Otherwise
+    placements with more cuts are candidates too: on a slice without wraparound an axis of 4 is a
+    ring on 2 x 2 neighbours, and only a line along a dimension. They follow, cut by cut, as long as
+    there are at most 24 in all and at most two cuts more than needed.
+
+    Raise PlanError if the mesh does not have the slice's devices.
+    """
+    least, found = _fewest_cuts(pod, mesh)
+    if least == 0 and all(pod.topology.wrap) and not pod.topology.twisted:
+        return found
+    for cuts in range(least + 1, least + 1 + MAX_EXTRA_CUTS):
+        more = _with_cuts(pod, mesh, cuts)
+        if len(found) + len(more) > MAX_CANDIDATES:
+            break
+        found += more
+    return found
+
+
+def _fewest_cuts(pod: Slice, mesh: Mapping[str, int]) -> tuple[int, tuple[Placement, ...]]:
+    """Return the least number of cuts that a placement needs, and the placements with so many."""
+    check_mesh(pod, mesh)
+    return next((cuts, found) for cuts in count() if (found := _with_cuts(pod, mesh, cuts)))
+
+
+def _with_cuts(pod: Slice, mesh: Mapping[str, int], cuts: int) -> tuple[Placement, ...]:
+    """Return the placements that cut dimensions `cuts` times, one of each class of symmetry."""
+    inside = {axis: size for axis, size in mesh.items() if not axis.startswith(DCN_PREFIX)}
+    found = (
+        Placement(
+            tuple((axis, tuple(span for owner, span in spans if owner == axis)) for axis in mesh)
+        )
+        for spans in assignments(tuple(dimensions(pod).items()), inside, cuts)
+    )
+    return _distinct(found, pod.topology)
+
+
+def symmetries(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """Return the permutations of dimensions that map the torus onto itself, the identity first.
+
+    They exchange dimensions of equal length and equal wraparound. A twist depends on the lengths
+    alone, so it is mapped onto itself too.
+
+    >>> symmetries(Topology.of("v4", "8x16x16"))
+    ((0, 1, 2), (0, 2, 1))
+    """
+    kinds = list(zip(topology.dims, topology.wrap, strict=True))
+    orders = permutations(range(len(kinds)))
+    return tuple(order for order in orders if [kinds[dim] for dim in order] == kinds)
+
+
+def _distinct(found: Iterable[Placement], topology: Topology) -> tuple[Placement, ...]:
+    """Return the first placement of each class that the symmetries of the torus make equal.
+
+    The order of an axis' spans does not count: its chips are the same.
+    """
+    orders = symmetries(topology)
+    classes: dict[_RenumberedSpans, Placement] = {}
+    for placement in found:
+        classes.setdefault(min(_renumbered(placement, order) for order in orders), placement)
+    return tuple(classes.values())
+
+
+def _renumbered(placement: Placement, order: tuple[int, ...]) -> _RenumberedSpans:
+    """Return the spans of each axis, sorted, with each dimension under its new number."""
+    return tuple(
+        tuple(
+            sorted(
+                (DIE if span.dim == DIE else order[span.dim], span.size, span.stride)
+                for span in spans
+            )
+        )
+        for _, spans in placement.axes
+    )
+
+
+def assignments(
+    lengths: tuple[tuple[int, int], ...], left: Mapping[str, int], cuts: int
+) -> Iterator[_AxisSpans]:
+    """Yield the assignments of dimensions to axes that cut exactly `cuts` times.
+
+    lengths: number and length of each dimension.
+    left: positions that each axis still needs.
+    """
+    if not lengths:
+        if cuts == 0 and prod(left.values()) == 1:
+            yield ()
+        return
+    (dim, length), *others = lengths
+    for shares in _shares(dim, length, 1, left, cuts + 1):
+        taken = {axis: span.size for axis, span in shares}
+        rest = {axis: size // taken.get(axis, 1) for axis, size in left.items()}
+        for more in assignments(tuple(others), rest, cuts + 1 - len(shares)):
+            yield shares + more
+
+
+def _shares(
+    dim: int, length: int, stride: int, left: Mapping[str, int], parts: int
+) -> Iterator[_AxisSpans]:
+    """Yield the divisions of a dimension among at most `parts` axes, innermost first."""
+    if length == 1:
+        yield ()
+    for axis, size in left.items() if parts else ():
+        rest = {other: need for other, need in left.items() if other != axis}
+        for part in _divisors(gcd(length, size)):
+            for more in _shares(dim, length // part, stride * part, rest, parts - 1):
+                yield ((axis, Span(dim, part, stride)), *more)
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors above 1, the largest first."""
+    return [part for part in range(number, 1, -1) if number % part == 0]

@@ -1,0 +1,51 @@
+"""Lowering: a partitioned graph becomes the program of one device, as XLA for TPU makes it.
+
+A body of the partitioned graph goes through a list of passes, which decide how each collective
+runs and in which order; what comes out becomes the operations of a `Program`.
+"""
+
+from tpusim.lowering.accumulate import MICROBATCHES, GradientDeps, accumulator, addition, zeros
+from tpusim.lowering.body_entries import Entry
+from tpusim.lowering.decisions import LoweringDecisions
+from tpusim.lowering.device_groups import group_of
+from tpusim.lowering.evidence import LoweringEvidence, borrowed_notes, lowering_evidence
+from tpusim.lowering.lower_body import Bodies, BodyLowerer
+from tpusim.lowering.lower_graph import barrier, batch_copy, lower, sizes_of, with_optimizer
+from tpusim.lowering.lowering_pass import LoweringPass
+from tpusim.lowering.offload import names
+from tpusim.lowering.pass_log import PassRecord, record_passes
+from tpusim.lowering.pass_manager import all_passes, check_switches, switched_off
+from tpusim.lowering.passes.quantise import check_dtypes
+from tpusim.lowering.passes.transfer_dtypes import cast_before
+from tpusim.lowering.ring_attention import ONWARD
+
+__all__ = [
+    "MICROBATCHES",
+    "ONWARD",
+    "Bodies",
+    "BodyLowerer",
+    "Entry",
+    "GradientDeps",
+    "LoweringDecisions",
+    "LoweringEvidence",
+    "LoweringPass",
+    "PassRecord",
+    "accumulator",
+    "addition",
+    "all_passes",
+    "barrier",
+    "batch_copy",
+    "borrowed_notes",
+    "cast_before",
+    "check_dtypes",
+    "check_switches",
+    "group_of",
+    "lower",
+    "lowering_evidence",
+    "names",
+    "record_passes",
+    "sizes_of",
+    "switched_off",
+    "with_optimizer",
+    "zeros",
+]

@@ -1,0 +1,172 @@
+"""Entries of a body: the nodes of a partitioned graph once their modes are chosen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tpusim.base.phase import Phase
+from tpusim.partition import CollectiveNode, ComputeNode, LoopNode
+from tpusim.program import CollectiveKind, Mode, TransferKind
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCollective:
+    """A collective as it will run: one logical collective, or several merged into one.
+
+    after: names of collectives that must be done before it starts, besides those of its operands.
+    pipelined: software-pipelined. Nothing in its iteration of the loop depends on it: the producer
+        of its operand waits for it one iteration later, and so does whatever reads its result.
+    """
+
+    collectives: tuple[CollectiveNode, ...]
+    mode: Mode
+    algorithm: str = ""
+    after: tuple[str, ...] = ()
+    pipelined: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the first collective, and the number of others merged into it."""
+        merged = f" (+{len(self.collectives) - 1})" if len(self.collectives) > 1 else ""
+        return self.collectives[0].name + merged
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that it reads."""
+        return tuple(key for collective in self.collectives for key in collective.reads)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Buffers that it writes."""
+        return tuple(key for collective in self.collectives for key in collective.writes)
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step."""
+        return self.collectives[0].phase
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveMatmul:
+    """A matmul and a collective as one loop over chunks."""
+
+    compute: ComputeNode
+    collective: CollectiveNode
+
+    @property
+    def name(self) -> str:
+        """Name of the matmul."""
+        return self.compute.name
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step."""
+        return self.compute.phase
+
+    @property
+    def gathers(self) -> bool:
+        """True if the collective gathers an operand, false if it scatters the result."""
+        return self.collective.kind is CollectiveKind.ALL_GATHER
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that it reads: shards of the gathered operand."""
+        if not self.gathers:
+            return self.compute.reads
+        others = (key for key in self.compute.reads if key not in self.collective.writes)
+        return (*self.collective.reads, *others)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Buffers that it writes: shards of the scattered result."""
+        if self.gathers:
+            return self.compute.writes
+        kept = (key for key in self.compute.writes if key not in self.collective.reads)
+        return (*kept, *self.collective.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class RingAttention:
+    """An attention kernel beside which keys and values go round a ring, block by block.
+
+    gathers: of K and V, whose shards go round instead.
+    scatters: of their gradients, whose sums go round with them instead.
+    """
+
+    compute: ComputeNode
+    gathers: tuple[CollectiveNode, ...]
+    scatters: tuple[CollectiveNode, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        return self.compute.name
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step."""
+        return self.compute.phase
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that it reads: shards of keys and values."""
+        shards = {gather.writes[0]: gather.reads[0] for gather in self.gathers}
+        return tuple(shards.get(key, key) for key in self.compute.reads)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Buffers that it writes: shards of the gradients of keys and values."""
+        shards = {scatter.reads[0]: scatter.writes[0] for scatter in self.scatters}
+        return tuple(shards.get(key, key) for key in self.compute.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A copy of a saved tensor to the host, or back for the next iteration of the loop."""
+
+    kind: TransferKind
+    key: str
+    tensor: str
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        """The direction and the tensor."""
+        return f"{self.kind}/{self.tensor}"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The buffer that it copies to the host."""
+        return (self.key,) if self.kind is TransferKind.TO_HOST else ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The buffer that it copies from the host."""
+        return (self.key,) if self.kind is TransferKind.FROM_HOST else ()
+
+
+Entry: TypeAlias = (
+    ComputeNode | PlannedCollective | CollectiveMatmul | RingAttention | LoopNode | HostCopy
+)
+
+
+def on_core(entry: Entry) -> bool:
+    """Return True for one operation that occupies the core: its times are in program order."""
+    return isinstance(entry, ComputeNode) or (
+        isinstance(entry, PlannedCollective) and entry.mode is Mode.SYNC
+    )
+
+
+def pipelined_results(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the buffers that are ready one iteration later, each with the name of its writer."""
+    operands = pipelined_operands(entries)
+    return {k: e.name for e in _pipelined(entries) for k in e.writes if k not in operands}
+
+
+def pipelined_operands(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the operands of software-pipelined collectives, each with its collective's name."""
+    return {key: entry.name for entry in _pipelined(entries) for key in entry.reads}
+
+
+def _pipelined(entries: Sequence[Entry]) -> list[PlannedCollective]:
+    return [e for e in entries if isinstance(e, PlannedCollective) and e.pipelined]

@@ -1,0 +1,196 @@
+"""Collective matmuls: a loop of chunks, each computed while the next one is on the wire.
+
+As XLA unrolls them on a bidirectional ring of n: two chunks per step, one from each side, so n / 2
+steps, in each of which permutes in both directions are in flight (Wang et al., ASPLOS 2023,
+section 4).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tpusim.graph import Einsum
+from tpusim.lowering.body_entries import CollectiveMatmul
+from tpusim.lowering.op_work import Buffers, flops_of, operand_bytes, vector_of, work_of
+from tpusim.lowering.passes.quantise import is_quantised, quantisation
+from tpusim.lowering.passes.transfer_dtypes import conversion
+from tpusim.partition import Purpose, Sizes
+from tpusim.program import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Flops,
+    Loop,
+    MatmulWork,
+    Mode,
+    Number,
+    Op,
+    VectorWork,
+)
+
+
+def done_after(ring: CollectiveMatmul) -> str:
+    """Return the operation of the loop after which the result is complete."""
+    last = ("place" if _is_placed(ring) else "chunk") if ring.gathers else "permute"
+    return f"{ring.name}/{last}"
+
+
+def _is_placed(ring: CollectiveMatmul) -> bool:
+    """Return True if the result arrives by columns, one for each chunk of the weight."""
+    return (
+        ring.collective.purpose is Purpose.WEIGHT
+        and ring.collective.dim in ring.compute.op.outputs[0].dims
+    )
+
+
+def ring_loop(
+    ring: CollectiveMatmul, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...]
+) -> Loop:
+    """Return the loop that computes `ring`; `deps` are the dependencies of its operands."""
+    compute, collective = ring.compute, ring.collective
+    n = int(sizes.group(collective.axes))
+    steps = max(n // 2, 1)
+    whole = work_of(compute, sizes, buffers)
+    assert isinstance(whole, MatmulWork)
+    nbytes = sizes.nbytes(collective.payload, collective.dtype)
+    permute = Collective(
+        name=f"{compute.name}/permute",
+        phase=compute.phase,
+        kind=CollectiveKind.PERMUTE,
+        axes=collective.axes,
+        bytes=nbytes * (n - 1) / n / steps,
+        mode=Mode.RING,
+        scope=collective.tensor,
+        dtype=sizes.dtype(collective.dtype),
+    )
+    flops = _share(flops_of(compute, sizes), steps)
+    matmuls = [
+        Compute(
+            name=f"{compute.name}/chunk",
+            phase=compute.phase,
+            scope=compute.op.name,
+            work=work,
+            flops=flops,
+        )
+        for work in _chunks(ring, whole, sizes, steps)
+    ]
+    if ring.gathers:
+        casts, placed = _casts(ring, sizes, steps), _placed(ring, whole, steps)
+        body = (*_gathering(permute, matmuls, deps, casts), *placed)
+    else:
+        body = _scattering(
+            permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps
+        )
+    return Loop(name=f"{compute.name}/ring", trips=steps // len(matmuls), body=body)
+
+
+def _gathering(
+    permute: Collective,
+    matmuls: Sequence[Compute],
+    deps: tuple[Dep, ...],
+    casts: tuple[Compute, ...],
+) -> tuple[Op, ...]:
+    """Return a body in which each step multiplies the chunks received before, cast if need be.
+
+    An iteration has a step for each of `matmuls`; the last one keeps the names.
+    """
+    ops: list[Op] = []
+    received = (*deps, Dep(permute.name, 1))
+    for left, matmul in zip(reversed(range(len(matmuls))), matmuls, strict=True):
+        mark = f" ({left} before)" if left else ""
+        made = [replace(cast, name=cast.name + mark, deps=received) for cast in casts]
+        moved = replace(permute, name=permute.name + mark, deps=received)
+        waits = (*received, *(Dep(cast.name) for cast in made))
+        ops += [moved, *made, replace(matmul, name=matmul.name + mark, deps=waits)]
+        received = (*deps, Dep(moved.name))
+    return tuple(ops)
+
+
+def _casts(ring: CollectiveMatmul, sizes: Sizes, trips: int) -> tuple[Compute, ...]:
+    """Return the cast of one iteration's chunk, if the ring gathers in another dtype."""
+    compute, source = ring.compute, ring.collective.dtype
+    gathered = next((t for t in compute.op.inputs if t.name == ring.collective.tensor), None)
+    if gathered is None or gathered.dtype == source:
+        return ()
+    if isinstance(compute.op, Einsum) and is_quantised(compute.op):
+        what, group = "quantise", quantisation(gathered, compute.phase, source=source)
+    else:
+        what, group = "cast", conversion(gathered, source, compute.phase)
+    whole = vector_of(group, dict(compute.split), sizes)
+    chunk = VectorWork(whole.read_bytes / trips, whole.write_bytes / trips, whole.flops / trips)
+    name = f"{compute.name}/{what}"
+    return (Compute(name=name, phase=compute.phase, scope=compute.op.name, work=chunk),)
+
+
+def _placed(ring: CollectiveMatmul, whole: MatmulWork, trips: int) -> tuple[Compute, ...]:
+    """Return the copy of an iteration's columns into the cleared result: a read, two writes.
+
+    So it is where a weight is gathered by columns: the layer's output projections of plain language
+    models, 16-way on v5p 2x2x4. Chunks of the contraction are summed in place.
+    """
+    if not _is_placed(ring):
+        return ()
+    compute = ring.compute
+    nbytes = whole.write_bytes / trips
+    work = VectorWork(nbytes, 2 * nbytes, 0.0)
+    return (
+        Compute(
+            name=f"{compute.name}/place", phase=compute.phase, scope=compute.op.name, work=work
+        ),
+    )
+
+
+def _scattering(
+    permute: Collective, matmul: Compute, nbytes: Number, itemsize: float, deps: tuple[Dep, ...]
+) -> tuple[Op, ...]:
+    """Return a body that adds its matmuls to the sums that arrive, and sends them on.
+
+    The addition unpacks two elements, adds, and packs one.
+    """
+    add = Compute(
+        name=f"{matmul.name}/add",
+        phase=matmul.phase,
+        scope=matmul.scope,
+        work=VectorWork(2 * nbytes, nbytes, 4 * nbytes / itemsize),
+        deps=(Dep(permute.name, 1),),
+    )
+    return (replace(matmul, deps=deps), add, replace(permute, deps=(Dep(add.name),)))
+
+
+def _chunks(
+    ring: CollectiveMatmul, whole: MatmulWork, sizes: Sizes, steps: int
+) -> tuple[MatmulWork, ...]:
+    """Return the matmuls of an iteration: one step, or two if chunks of a contraction are summed.
+
+    There the first writes its own result, and the second reads it and the accumulator, and
+    writes their sum with its own result; an odd number of steps sums each at once. A chunk of a
+    free dimension reads the operand that lacks it each step.
+    """
+    compute, dim = ring.compute, ring.collective.dim
+    op, split = compute.op, dict(compute.split)
+    operands = {t: operand_bytes(t, split, sizes) for t in op.inputs}
+    fused = (whole.read_bytes - sum(operands.values())) / steps
+    reads = fused + sum(n / steps if dim in t.dims else n for t, n in operands.items())
+    made, epilogue = whole.write_bytes, whole.epilogue_flops / steps
+    if dim in op.outputs[0].dims:
+        side = "m" if dim in op.inputs[0].dims else "n"
+        part = {side: getattr(whole, side) / steps}
+        return (
+            replace(
+                whole, **part, read_bytes=reads, write_bytes=made / steps, epilogue_flops=epilogue
+            ),
+        )
+    sums = (0, 2) if steps % 2 == 0 else (1,)
+    return tuple(
+        replace(whole, k=whole.k / steps, read_bytes=reads + n * made, epilogue_flops=epilogue)
+        for n in sums
+    )
+
+
+def _share(flops: Flops, trips: int) -> Flops:
+    """Return one iteration's part of an operation's FLOPs; exact if the iterations divide them."""
+
+    def part(value: Number) -> Number:
+        return value // trips if value % trips == 0 else value / trips
+
+    return Flops(*(part(v) for v in (flops.model, flops.recompute, flops.redundant, flops.padding)))

@@ -1,0 +1,120 @@
+"""Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering.collective_lowering import Lowering
+from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowering_for
+from tpusim.lowering.device_groups import DeviceGroup, group_of
+from tpusim.lowering.passes.transfer_dtypes import reduced_in
+from tpusim.partition import (
+    Buffer,
+    CollectiveNode,
+    ComputeNode,
+    LoopNode,
+    Node,
+    PartitionedGraph,
+    Sizes,
+    within_slice,
+)
+from tpusim.plan import Axes, Plan
+from tpusim.program import CollectiveKind
+
+REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+"""Kinds of collectives that add up."""
+
+
+class LoweringDecisions:
+    """The lowering of one plan on one slice, for all bodies of its partitioned graph.
+
+    circular: True if the bodies are those of a circular pipeline's loop.
+    """
+
+    def __init__(
+        self,
+        partitioned: PartitionedGraph,
+        sizes: Sizes,
+        plan: Plan,
+        pod: Slice,
+        placement: Placement,
+        circular: bool = False,
+    ) -> None:
+        self.sizes = sizes
+        self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
+        self.weights = frozenset(weight.name for weight in partitioned.weights)
+        self.plan = plan
+        self.pod = pod
+        self.placement = placement
+        self.ideal = plan.compiler.lowering == "ideal"
+        self._circular = circular and not self.ideal
+        self._groups: dict[Axes, tuple[DeviceGroup, Lowering]] = {}
+
+    def over(self, axes: Axes) -> tuple[DeviceGroup, Lowering]:
+        """Return the group of a collective over `axes`, and its lowering."""
+        if axes not in self._groups:
+            group = group_of(axes, self.pod, self.placement)
+            low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
+            self._groups[axes] = (group, in_circular_pipeline(low) if self._circular else low)
+        return self._groups[axes]
+
+
+class Body:
+    """One body between two passes: its nodes so far, and the inputs of decisions about them.
+
+    name: of the loop, or `step`.
+    looped: True if it is the body of a loop.
+    """
+
+    def __init__(
+        self, decisions: LoweringDecisions, nodes: Sequence[Node], name: str, looped: bool
+    ) -> None:
+        self.decisions = decisions
+        self.nodes = nodes
+        self.name = name
+        self.looped = looped
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.decisions.plan
+
+    @property
+    def weights(self) -> frozenset[str]:
+        """Names of the model's weights."""
+        return self.decisions.weights
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """Buffers of all bodies; a pass adds those that it introduces."""
+        return self.decisions.buffers
+
+    @cached_property
+    def collectives(self) -> list[CollectiveNode]:
+        """The collectives, in order."""
+        return [node for node in self.nodes if isinstance(node, CollectiveNode)]
+
+    @cached_property
+    def computes(self) -> list[ComputeNode]:
+        """The compute nodes, in order."""
+        return [node for node in self.nodes if isinstance(node, ComputeNode)]
+
+    @cached_property
+    def makers(self) -> dict[str, ComputeNode]:
+        """The compute nodes by the name of their operation."""
+        return {node.op.name: node for node in self.computes}
+
+    @cached_property
+    def has_loop(self) -> bool:
+        """True if the body contains a loop."""
+        return any(isinstance(node, LoopNode) for node in self.nodes)
+
+    @cached_property
+    def lowerings(self) -> list[Lowering]:
+        """The lowerings of its collectives, of those within a slice where there are any."""
+        axes = {collective.axes for collective in self.collectives}
+        return [self.decisions.over(each)[1] for each in set(filter(within_slice, axes)) or axes]
+
+    def nbytes(self, collective: CollectiveNode) -> float:
+        """Return the bytes of the full tensor on one device."""
+        return float(self.decisions.sizes.nbytes(collective.payload, collective.dtype))

@@ -1,0 +1,59 @@
+"""Device groups of collectives, as far as the compiler's choices depend on them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tpusim.hardware import DIE, Placement, Slice, Span, Topology
+from tpusim.network import Algorithm, dimension_sizes, on_torus, pattern
+from tpusim.plan import Axes
+from tpusim.program import CollectiveKind
+
+HALF = 0.5
+"""Load of each link of a ring in a permute to both neighbours, where no other ring shares it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """The devices of a collective.
+
+    dimensions: torus dimensions that the group spans.
+    whole: True if it spans the whole slice.
+    ring: True if it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
+    bandwidth: of a bidirectional ring, nominal, in B/s.
+    slices: slices that the program runs on.
+    """
+
+    size: int
+    dimensions: int
+    whole: bool
+    ring: bool
+    bandwidth: float
+    slices: int = 1
+
+
+def group_of(axes: Axes, pod: Slice, placement: Placement) -> DeviceGroup:
+    """Return the group of a collective over `axes` under a placement.
+
+    It is a ring where it is one whole dimension (programs for v5e 4x4 have collective matmuls
+    without a wraparound), and where a ring through several dimensions loads no link twice.
+    """
+    spans = tuple(span for axis in axes for span in placement.spans(axis))
+    sizes = dimension_sizes(spans)
+    return DeviceGroup(
+        size=prod(span.size for span in spans),
+        dimensions=len(sizes),
+        whole=prod(sizes.values()) == pod.topology.chips,
+        ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
+        bandwidth=2 * pod.chip.ici_bandwidth,
+        slices=pod.num_slices,
+    )
+
+
+def _is_ring(spans: tuple[Span, ...], sizes: Mapping[int, int], topology: Topology) -> bool:
+    if len(sizes) == 1:
+        return all(size == topology.dims[dim] for dim, size in sizes.items())
+    if not sizes:
+        return False
+    shifted = pattern(CollectiveKind.PERMUTE, Algorithm.NEIGHBOURS, on_torus(spans), topology)
+    return max(load for _, load in shifted.links) == HALF

@@ -1,0 +1,68 @@
+"""The evidence for a lowering: the line of the table for each group, and the program behind it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering.collective_lowering import TableLine
+from tpusim.lowering.collectives_by_generation import line_for
+from tpusim.lowering.device_groups import DeviceGroup, group_of
+from tpusim.plan import Axes, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringEvidence:
+    """The line of the lowering table that the collectives over one group get.
+
+    borrowed: no program of this generation and style shows it.
+    """
+
+    axes: Axes
+    group: DeviceGroup
+    line: TableLine
+    borrowed: bool
+
+    def __str__(self) -> str:
+        low, group = self.line.lowering, self.group
+        part = "the whole slice" if group.whole else "part of the slice"
+        seen = f"seen on {', '.join(low.seen_on)} only" if self.borrowed else "seen"
+        return (
+            f"{'+'.join(self.axes)}, {group.size} devices on {group.dimensions} torus "
+            f"dimension{'s' * (group.dimensions != 1)}, {part}: {self.line}; {seen} in: "
+            f"{low.shown_by}"
+        )
+
+
+def lowering_evidence(
+    plan: Plan, pod: Slice, placement: Placement, groups: Iterable[Axes]
+) -> tuple[LoweringEvidence, ...]:
+    """Return the evidence for each group of axes within a slice; none if the lowering is ideal.
+
+    groups: axes of the collectives of a step.
+    """
+    if plan.compiler.lowering == "ideal":
+        return ()
+    generation = pod.chip.generation
+    found = []
+    for axes in sorted(set(groups)):
+        group = group_of(axes, pod, placement)
+        if group.size > 1 and group.dimensions:
+            line = line_for(generation, plan.compiler, group)
+            borrowed = f"{generation} {plan.compiler.style}" not in line.lowering.seen_on
+            found.append(LoweringEvidence(axes, group, line, borrowed))
+    return tuple(found)
+
+
+def borrowed_notes(
+    plan: Plan, pod: Slice, placement: Placement, groups: Iterable[Axes]
+) -> Iterator[str]:
+    """Yield a sentence for the lowerings that no program of the generation and style shows."""
+    borrowed: dict[str, list[str]] = {}
+    for one in lowering_evidence(plan, pod, placement, groups):
+        if one.borrowed:
+            borrowed.setdefault(", ".join(one.line.lowering.seen_on), []).append("+".join(one.axes))
+    for seen_on, axes in borrowed.items():
+        yield (
+            f"no {plan.compiler.style} program compiled for {pod.chip.generation} shows how "
+            f"collectives over {', '.join(axes)} run; they run as on {seen_on}"
+        )

@@ -1,0 +1,287 @@
+"""Bodies of a partitioned graph as operations of one device."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple, TypeAlias
+
+from tpusim.base.phase import Phase
+from tpusim.lowering.accumulate import GradientDeps
+from tpusim.lowering.body_entries import (
+    CollectiveMatmul,
+    Entry,
+    HostCopy,
+    PlannedCollective,
+    RingAttention,
+)
+from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
+from tpusim.lowering.collective_matmul import ring_loop
+from tpusim.lowering.decisions import REDUCTIONS, LoweringDecisions
+from tpusim.lowering.dependencies import BodyDependencies
+from tpusim.lowering.loop_stacks import with_stacks
+from tpusim.lowering.offload import (
+    LAST,
+    arrivals,
+    fetched_ahead,
+    host_copies,
+    names,
+    with_host_copies,
+)
+from tpusim.lowering.op_work import buffer_bytes, flops_of, work_of
+from tpusim.lowering.pass_manager import run_passes
+from tpusim.lowering.ring_attention import kernel_ring, on_slowest
+from tpusim.partition import (
+    ComputeNode,
+    LoopNode,
+    Node,
+    PartitionedGraph,
+    Purpose,
+    Sizes,
+    is_across,
+)
+from tpusim.plan import Plan
+from tpusim.program import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Loop,
+    Mode,
+    Op,
+    Transfer,
+    VectorWork,
+)
+
+
+class LoweredBody(NamedTuple):
+    """The body of a loop, its complete gradients, and its collectives that cross slices."""
+
+    ops: tuple[Op, ...]
+    reduced: Mapping[str, str]
+    crossing: tuple[str, ...]
+
+
+Bodies: TypeAlias = dict[int, LoweredBody]
+"""Bodies of loops, by the identity of the nodes that they are made of."""
+
+
+class BodyLowerer:
+    """Lower the bodies of one partitioned graph.
+
+    known: bodies of loops that are lowered already.
+    left_over: the tensors that each pass holds to its end, which its successor frees.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        partitioned: PartitionedGraph,
+        decisions: LoweringDecisions,
+        plan: Plan,
+        known: Bodies | None = None,
+    ) -> None:
+        self.known = known
+        self.sizes = sizes
+        self.partitioned = partitioned
+        self.decisions = decisions
+        self.outside = dict(partitioned.gradients)
+        self.offload = plan.remat.offload
+        self.memory = BufferLifetimes(
+            sizes,
+            decisions.buffers,
+            plan.dtypes.grad,
+            frozenset(self.outside.values()),
+            plan.remat.offload,
+            partitioned.nodes,
+        )
+        self.reduced: dict[str, str] = {}
+        self.crossing: list[str] = []
+        self.left_over: list[list[str]] = []
+
+    def passes(self) -> tuple[list[tuple[Op, ...]], GradientDeps]:
+        """Return the operations of each pass of the step, and the gradients after them."""
+        bodies = self.bodies(self.partitioned.groups, tuple(self.outside.values()))
+        return bodies, GradientDeps({**self.memory.gradients, **self.outside}, self.reduced)
+
+    def bodies(
+        self,
+        groups: Sequence[Sequence[Node]],
+        kept: Sequence[str],
+        loop_node: LoopNode | None = None,
+        outside: Mapping[str, str] | None = None,
+    ) -> list[tuple[Op, ...]]:
+        """Return the operations of each pass of one body, that of `loop_node` if given.
+
+        outside: buffers of the body around it that it uses, each with the operation that wrote it.
+        """
+        carried, gradients = (loop_node.carried, loop_node.gradients) if loop_node else ((), ())
+        loads = [key for _, key in loop_node.copied] if loop_node else []
+        passes = [self._entries(nodes, loop_node) for nodes in groups]
+        lives, left_over = self.memory.lives(passes, kept, loads, outside or ())
+        whole = list(chain.from_iterable(passes))
+        self.crossing += [
+            each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
+        ]
+        waits = BodyDependencies(whole, carried, outside or {})
+        firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
+        made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
+        self.reduced |= {
+            weight: waits.makers[key]
+            for weight, key in chain(gradients, self.partitioned.gradients)
+            if key in waits.makers
+        }
+        if loop_node is None:
+            self.left_over = left_over
+        return made
+
+    def _entries(self, nodes: Sequence[Node], loop_node: LoopNode | None) -> list[Entry]:
+        copies = host_copies(loop_node, self.offload) if loop_node else ()
+        name = loop_node.name if loop_node else "step"
+        return with_host_copies(
+            run_passes(self.decisions, nodes, name, loop_node is not None), copies
+        )
+
+    def _pass(
+        self,
+        one: Sequence[Entry],
+        lives: Sequence[BufferEvents],
+        first: int,
+        waits: BodyDependencies,
+    ) -> tuple[Op, ...]:
+        """Return the operations of a pass; `first` is its first entry's place among all passes."""
+        ops: list[Op] = []
+        for place, (entry, life) in enumerate(zip(one, lives, strict=True), first):
+            ops.extend(self._operations(entry, waits.of(place, entry), life, waits.written))
+            waits.passed(entry)
+        return tuple(ops)
+
+    def _operations(
+        self, entry: Entry, deps: tuple[Dep, ...], life: BufferEvents, written: Mapping[str, str]
+    ) -> tuple[Op, ...]:
+        match entry:
+            case ComputeNode():
+                return (self._compute(entry, deps, life),)
+            case PlannedCollective():
+                return (self._collective(entry, deps, life),)
+            case CollectiveMatmul():
+                return (ring_loop(entry, self.sizes, self.decisions.buffers, deps),)
+            case RingAttention():
+                plan = self.decisions.plan
+                return kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)
+            case HostCopy():
+                return (self._transfer(entry, deps, life),)
+            case LoopNode():
+                loop = self._loop(entry, {key: written.get(key, "") for key in entry.outside})
+                return (*_loop_allocation(entry, life), *loop)
+
+    def _loop(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        """Return a loop, with the operations around it if it fetches from the host."""
+        body = self._trip(loop_node, outside)
+        loop = Loop(name=loop_node.scan.name, trips=loop_node.scan.trips, body=body)
+        if loop_node.scan.phase is not Phase.BACKWARD:
+            return (loop,)
+        ops = fetched_ahead(loop)
+        last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
+        self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
+        self.crossing = [last.get(name, name) for name in self.crossing]
+        return ops
+
+    def _trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        """Return the body of a loop; parts of a model with the same layers share it."""
+        if self.known is None:
+            return self._new_trip(loop_node, outside)
+        like = id(loop_node.body)
+        if like not in self.known:
+            crossing, reduced = len(self.crossing), set(self.reduced)
+            body = self._new_trip(loop_node, outside)
+            made = {weight: op for weight, op in self.reduced.items() if weight not in reduced}
+            self.known[like] = LoweredBody(body, made, tuple(self.crossing[crossing:]))
+            return body
+        found = self.known[like]
+        self.reduced |= found.reduced
+        self.crossing += found.crossing
+        return found.ops
+
+    def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
+        if self.decisions.ideal:
+            return body
+        arriving = arrivals(host_copies(loop_node, self.offload))
+        buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
+        return with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
+
+    def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:
+        return Transfer(
+            name=copy.name,
+            phase=copy.phase,
+            kind=copy.kind,
+            scope=copy.tensor,
+            deps=deps,
+            bytes=buffer_bytes(self.decisions.buffers[copy.key], self.sizes),
+            allocs=tuple(life.allocs),
+            frees=tuple(life.frees),
+        )
+
+    def _compute(self, compute: ComputeNode, deps: tuple[Dep, ...], life: BufferEvents) -> Compute:
+        return Compute(
+            name=compute.name,
+            phase=compute.phase,
+            scope=compute.op.name,
+            deps=deps,
+            work=on_slowest(
+                work_of(compute, self.sizes, self.decisions.buffers),
+                self.decisions.plan.context.balanced,
+            ),
+            flops=flops_of(compute, self.sizes),
+            allocs=tuple(life.allocs),
+            frees=tuple(life.frees),
+        )
+
+    def _collective(
+        self, planned: PlannedCollective, deps: tuple[Dep, ...], life: BufferEvents
+    ) -> Collective:
+        first, sizes = planned.collectives[0], self.sizes
+        nbytes = sum(sizes.nbytes(c.payload, c.dtype) for c in planned.collectives)
+        return Collective(
+            name=planned.name,
+            phase=first.phase,
+            kind=first.kind,
+            axes=first.axes,
+            bytes=nbytes,
+            dtype=sizes.dtype(first.dtype),
+            mode=planned.mode,
+            algorithm=_algorithm(planned, self.decisions.plan),
+            scope=first.tensor,
+            asked=first.asked,
+            deps=(*deps, *(Dep(name) for name in planned.after)),
+            allocs=tuple(life.allocs),
+            frees=tuple(life.frees),
+        )
+
+
+def _algorithm(planned: PlannedCollective, plan: Plan) -> str:
+    """Return the algorithm of a collective: the lowering's, or `best` if the plan asks for it."""
+    several = (CollectiveKind.ALL_GATHER, *REDUCTIONS)
+    best = plan.compiler.collectives == "best" and planned.collectives[0].kind in several
+    return "best" if best else planned.algorithm
+
+
+def _loop_allocation(loop_node: LoopNode, life: BufferEvents) -> tuple[Compute, ...]:
+    """Return an operation that allocates the buffers of a loop, if no other of the core can."""
+    if not life.allocs:
+        return ()
+    return (
+        Compute(
+            name=f"{loop_node.scan.name}/begin",
+            phase=loop_node.scan.phase,
+            scope=loop_node.scan.name,
+            work=VectorWork(0, 0, 0),
+            allocs=tuple(life.allocs),
+        ),
+    )
+
+
+def _crosses(planned: PlannedCollective) -> bool:
+    """Return True if it reduces gradients across slices beside the core."""
+    first = planned.collectives[0]
+    gradient = first.purpose is Purpose.GRADIENT
+    return planned.mode is Mode.ASYNC and gradient and is_across(first.axes)

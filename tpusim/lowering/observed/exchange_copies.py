@@ -1,0 +1,154 @@
+"""Copies around all-to-alls: an exchange leaves pieces in an order that no reader takes.
+
+An all-to-all sends one piece to each device of its group, one after the other in memory, and leaves
+the received pieces in the order of the senders. A matmul has its tensors in the order of its
+dimensions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeGuard
+
+from tpusim.graph import Pointwise, Tensor, TokenRouting
+from tpusim.lowering.body_entries import Entry, PlannedCollective
+from tpusim.lowering.decisions import Body
+from tpusim.partition import HEADS, TOKENS, Buffer, CollectiveNode, ComputeNode, Sizes
+from tpusim.program import CollectiveKind
+
+
+def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Insert a pass through HBM wherever an exchange of slots needs a copy.
+
+    Between matmuls (a mask): before the exchange where the dimension that it brings together has
+    more than one element, which is then outside of the pieces; and after it where the dimension
+    that it parts has, too. With b sequences and e experts per chip, that is in the dispatch
+    for b > 1, in the combine for e > 1, and after both for b > 1 and e > 1: so all 35 exchanges
+    of slots, of their results and of the slots' gradients in layers with a mask (libtpu 0.0.42.1;
+    embed 4096, mlp 14336, E=8 with b, e = 2, 2 on v6e 4x4, with MaxText's flags too, and on v5p
+    4x4x4, 2, 1 on v6e 16x16 and 1, 2 on v5e 4x4; mlp 8192, E=16, 1, 1 on v5e 4x4; embed 2048, E=64,
+    1, 4 on v5e 4x4). Gradients of results are turned besides in three of these seven programs, as
+    their matmul has the embedding first; that is not counted.
+
+    What is sorted is gathered in the order of the senders, and sorted again among the experts of
+    the device that has them: after the dispatch and before the combine (MaxText's moe.py,
+    `local_permute`).
+    """
+    sorted_keys = {
+        key
+        for entry in entries
+        if isinstance(entry, ComputeNode) and isinstance(entry.op, TokenRouting)
+        for key in (*entry.reads, *entry.writes)
+    }
+    buffers, sizes = body.buffers, body.decisions.sizes
+    result: list[Entry] = []
+    for entry in entries:
+        if not _exchanges_slots(entry):
+            result.append(entry)
+            continue
+        (collective,) = entry.collectives
+        by_sort = not sorted_keys.isdisjoint((*collective.reads, *collective.writes))
+        sides = (
+            _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, buffers, sizes)
+        )
+        result.extend(_copied(entry, sides, "sort" if by_sort else "relayout", buffers))
+    return result
+
+
+def copy_head_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Insert a pass through HBM after each all-to-all of an attention kernel's tensors.
+
+    All four forward and all eight backward have one in a compiled program of 32 heads and 8 K/V
+    heads over 4 devices (sequences of 32,768, v6e 4x4, libtpu 0.0.42.1), besides the copies into
+    the kernel's layout and out of it.
+    """
+    result: list[Entry] = []
+    for entry in entries:
+        if _exchanges_heads(entry):
+            result.extend(_copied(entry, (False, True), "turn", body.buffers))
+        else:
+            result.append(entry)
+    return result
+
+
+def _exchanges_slots(entry: Entry) -> TypeGuard[PlannedCollective]:
+    """Return True if slots go from the devices of tokens to those of experts, or back."""
+    dims = _exchanged_dims(entry)
+    return "expert" in dims and "slot" in dims and "seq" not in dims
+
+
+def _exchanges_heads(entry: Entry) -> TypeGuard[PlannedCollective]:
+    dims = _exchanged_dims(entry)
+    return not dims.isdisjoint(HEADS) and not dims.isdisjoint(TOKENS)
+
+
+def _exchanged_dims(entry: Entry) -> frozenset[str]:
+    """Return the dimensions of the tensor of an all-to-all; none for any other entry."""
+    if isinstance(entry, PlannedCollective):
+        first = entry.collectives[0]
+        if first.kind is CollectiveKind.ALL_TO_ALL:
+            return frozenset(first.payload.dims)
+    return frozenset()
+
+
+def _of_matmuls(
+    collective: CollectiveNode, buffers: Mapping[str, Buffer], sizes: Sizes
+) -> tuple[bool, bool]:
+    """Return True for a copy before it, and for one after it: see `copy_exchanges`."""
+    before, after = (
+        buffers[key].local.split() for key in (collective.reads[0], collective.writes[0])
+    )
+    joined = next(dim for dim in before if len(before[dim]) > len(after[dim]))
+    parted = next(dim for dim in before if len(before[dim]) < len(after[dim]))
+    several = bool(sizes.extent(joined, before[joined]) > 1)
+    return several, several and bool(sizes.extent(parted, after[parted]) > 1)
+
+
+def _of_sort(collective: CollectiveNode, buffers: Mapping[str, Buffer]) -> tuple[bool, bool]:
+    """Return True if the sending device has the experts, and if the receiving one does."""
+    there = bool(buffers[collective.writes[0]].local.split()["expert"])
+    return not there, there
+
+
+def _copied(
+    entry: PlannedCollective, sides: tuple[bool, bool], name: str, buffers: dict[str, Buffer]
+) -> tuple[Entry, ...]:
+    """Return an exchange with passes through HBM before and after it, as `sides` say.
+
+    The copies are added to `buffers`.
+    """
+    (collective,) = entry.collectives
+    (source,), (made,) = collective.reads, collective.writes
+    copied, turned = sides
+    sent = _copy_of(source, name, "sent", buffers) if copied else source
+    came = _copy_of(made, name, "as it came", buffers) if turned else made
+    moved = replace(entry, collectives=(replace(collective, reads=(sent,), writes=(came,)),))
+    before = (_pass(f"{name}/{sent}", collective, source, sent, buffers),) if copied else ()
+    after = (_pass(f"{name}/{made}", collective, came, made, buffers),) if turned else ()
+    return (*before, moved, *after)
+
+
+def _copy_of(key: str, name: str, which: str, buffers: dict[str, Buffer]) -> str:
+    copy = f"{key} {name} {which}"
+    buffers[copy] = buffers[key]
+    return copy
+
+
+def _pass(
+    name: str, collective: CollectiveNode, source: str, made: str, buffers: Mapping[str, Buffer]
+) -> ComputeNode:
+    """Return a copy in another order, which cannot be written over its operand."""
+    local = buffers[source].local
+    tensor = Tensor(collective.tensor, local.dims, dtype=collective.dtype)
+    turned = replace(tensor, name=f"{tensor.name} turned")
+    group = Pointwise(
+        f"{collective.tensor}/turn",
+        (tensor,),
+        (turned,),
+        0.0,
+        over=local.dims[-1:],
+        keeps="",
+        alone=True,
+        phase=collective.phase,
+    )
+    split = tuple((dim, axes) for dim, axes in local.split().items() if axes)
+    return ComputeNode(name=name, op=group, split=split, reads=(source,), writes=(made,))

@@ -1,0 +1,237 @@
+"""Work and FLOPs of partitioned operations, from local extents."""
+
+from collections.abc import Mapping
+
+from tpusim import graph, program
+from tpusim.base.phase import Phase
+from tpusim.graph import Op, Tensor, union_dims
+from tpusim.lowering.passes.quantise import SCALE_FLOPS, is_quantised
+from tpusim.partition import Buffer, ComputeNode, Sizes
+from tpusim.plan import Axes
+from tpusim.program import Flops, Number, Work, grouped_bytes_read
+
+Buffers = Mapping[str, Buffer]
+
+
+def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
+    """Return the local work of an operation, with its fused groups."""
+    op = compute.op
+    split = dict(compute.split)
+    read, written = _bytes(compute, split, sizes, buffers)
+    epilogue = sum(_vector_flops(group, split, sizes) for group in compute.epilogue)
+    match op:
+        case graph.Einsum():
+            batch, m, k, n = _matrix(op, split, sizes)
+            dtype = sizes.compute_dtype
+            epilogue += _narrowing(op, split, sizes)
+            if is_quantised(op):
+                epilogue += SCALE_FLOPS * batch * m * n
+                dtype = op.lhs.dtype
+            ragged = ("k" if "slot" not in op.output.dims else "m") if op.ragged else ""
+            if ragged:
+                item = sizes.itemsize(op.lhs.dtype)
+                read = grouped_bytes_read(batch, m, k, n, ragged, item)
+            return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged)
+        case graph.Convolution():
+            return _convolution(op, split, sizes, read, written, epilogue)
+        case graph.Attention():
+            return _attention(op, split, sizes, read, written)
+        case graph.Gather() | graph.Scatter():
+            rows = operand_bytes(
+                op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
+            )
+            return program.VectorWork(read, written, rows / sizes.itemsize("compute"))
+        case graph.TokenRouting():
+            return _routing(op, split, sizes)
+        case graph.Pointwise():
+            flops = _vector_flops(op, split, sizes) + epilogue
+            spare = sizes.spare(_dims(op), split)
+            return program.VectorWork(spare * read, spare * written, spare * flops)
+    raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
+
+
+def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
+    """Return the matrix FLOPs of all devices: model, recompute, redundant and padding.
+
+    Local FLOPs x devices = model + masked + padding + redundant, exactly: what every device
+    computes is the padded operation divided by the axes of its split, and the axes that it does
+    not use repeat it.
+    """
+    op, split = compute.op, dict(compute.split)
+    whole = graph.executed_flops(op, dict(sizes.dims))
+    if not whole:
+        return Flops()
+    padded_sizes = {dim: sizes.padded((dim,), split) for dim in _dims(op)}
+    padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
+    used = sizes.group(tuple(dict.fromkeys(axis for _, axes in compute.split for axis in axes)))
+    copies = sizes.group(tuple(sizes.axes)) / used
+    model = graph.model_flops(op, dict(sizes.dims))
+    redundant = (_whole_number(copies) - 1) * padded + (whole - model)
+    recompute = op.phase is Phase.RECOMPUTE
+    return Flops(
+        model=0 if recompute else model,
+        recompute=model if recompute else 0,
+        redundant=redundant,
+        padding=padded - whole,
+    )
+
+
+def _whole_number(value: Number) -> Number:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _dims(op: Op) -> tuple[str, ...]:
+    return union_dims(*op.inputs, *op.outputs)
+
+
+def _matrix(
+    op: graph.Einsum, split: Mapping[str, Axes], sizes: Sizes
+) -> tuple[Number, Number, Number, Number]:
+    """Return batch, m, k, n: dimensions of operands and result, of one operand, summed."""
+    left, right, out = set(op.lhs.dims), set(op.rhs.dims), set(op.output.dims)
+    dims = union_dims(op.lhs, op.rhs)
+    groups = (
+        [d for d in dims if d in left and d in right and d in out],
+        [d for d in dims if d in left and d not in right and d in out],
+        [d for d in dims if d not in out],
+        [d for d in dims if d in right and d not in left and d in out],
+    )
+    batch, m, k, n = (sizes.product(tuple(group), split) for group in groups)
+    return batch, m, k, n
+
+
+def _narrowing(op: graph.Einsum, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the conversions of operands wider than their matmul: one per element."""
+    wide = sizes.itemsize("compute")
+    return sum(sizes.product(t.dims, split) for t in op.inputs if sizes.itemsize(t.dtype) > wide)
+
+
+def _convolution(
+    op: graph.Convolution,
+    split: Mapping[str, Axes],
+    sizes: Sizes,
+    read: Number,
+    written: Number,
+    epilogue: Number,
+) -> program.ConvolutionWork:
+    taps = tuple(window.tap_dim for window in op.windows)
+    spatial = tuple(window.out_dim for window in op.windows)
+    inputs = tuple(d for d in op.kernel.dims if d not in taps and d not in op.output.dims)
+    outputs = tuple(d for d in op.output.dims if d in op.kernel.dims)
+    batch = tuple(d for d in op.output.dims if d not in spatial and d not in outputs)
+    sequences, positions, tap_count, in_channels, out_channels = (
+        sizes.product(dims, split) for dims in (batch, spatial, taps, inputs, outputs)
+    )
+    return program.ConvolutionWork(
+        sequences,
+        positions,
+        tap_count,
+        in_channels,
+        out_channels,
+        sizes.compute_dtype,
+        read,
+        written,
+        epilogue,
+    )
+
+
+def _attention(
+    op: graph.Attention, split: Mapping[str, Axes], sizes: Sizes, read: Number, written: Number
+) -> program.AttentionWork:
+    batch, q_len, heads, head_dim = (sizes.extent(d, split.get(d, ())) for d in op.query.dims)
+    kv_len = sizes.extent(op.key.dims[1], split.get(op.key.dims[1], ()))
+    value = op.value.dims[-1]
+    value_dim = sizes.extent(value, ()) if value != op.query.dims[-1] else 0
+    return program.AttentionWork(
+        batch=batch,
+        heads=heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=head_dim,
+        dtype=sizes.compute_dtype,
+        causal=op.causal,
+        window=op.window,
+        backward=op.backward,
+        read_bytes=read,
+        write_bytes=written,
+        value_dim=value_dim,
+    )
+
+
+def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the vector operations of a group: arithmetic, and a conversion per narrow element.
+
+    The vector unit computes in f32; bf16 operands are unpacked and results packed again, one
+    operation per element each (JAX documentation, Pallas TPU details: "mostly f32").
+    """
+    tensors = (*group.inputs, *group.outputs)
+    largest = max(tensors, key=lambda tensor: len(tensor.dims))
+    converted = sum(
+        sizes.product(tensor.dims, split) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
+    )
+    return group.flops * sizes.product(largest.dims, split) + converted
+
+
+def vector_of(
+    group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes
+) -> program.VectorWork:
+    """Return the work of a group on its own: its operands read, its results written."""
+    read, written = (
+        sum(operand_bytes(tensor, split, sizes) for tensor in tensors)
+        for tensors in (group.inputs, group.outputs)
+    )
+    return program.VectorWork(read, written, _vector_flops(group, split, sizes))
+
+
+def operand_bytes(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the bytes of the part of a tensor that the operation touches."""
+    return sizes.product(tensor.dims, split) * sizes.itemsize(tensor.dtype)
+
+
+def _bytes(
+    compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes, buffers: Buffers
+) -> tuple[Number, Number]:
+    """Return the bytes read and written: operands as divided, and those of fused groups."""
+    ops = (compute.op, *compute.epilogue, *compute.generated)
+    own = {tensor.name for op in ops for tensor in op.outputs}
+    operands = [t for op in ops for t in op.inputs if t.name not in own]
+    if isinstance(compute.op, graph.Gather):
+        operands = [compute.op.output, compute.op.ids]
+    read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
+    written = sum(sizes.nbytes(buffers[key].local, buffers[key].dtype) for key in compute.writes)
+    return read, written
+
+
+def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
+    """Return the bytes of a buffer on one device, with padding and spare capacity."""
+    local = buffer.local
+    return sizes.nbytes(local, buffer.dtype) * sizes.spare(local.dims, local.split())
+
+
+def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:
+    """Return the bytes of a buffer that hold no data."""
+    return buffer_bytes(buffer, sizes) * sizes.padding(buffer.local)
+
+
+def _routing(op: graph.TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> program.VectorWork:
+    """Return the work of sorting tokens: rows cross HBM, picked by the order of their experts.
+
+    A dispatch first repeats the row of each token for its choices, and then gathers the row of each
+    slot: both are read, and written. A combine gathers the rows back, then reads them and writes
+    their sum for each token, in f32. The transpose of a weighted one first writes each token's
+    gradient times its gates, and gathers what the combine had gathered again for the gates'
+    gradient (MaxText's moe.py, `permute` and `unpermute`; its repetition is a pass of its own and
+    its gathers need no other on v6e 2x2, libtpu 0.0.42.1. `jnp.take` needs one that selects, in
+    place of the repetition). A conversion, a multiplication and an addition each element of a slot;
+    the sort of the experts' numbers is not counted.
+    """
+    one, other = op.tokens, op.output
+    slots, tokens = (other, one) if op.dispatch else (one, other)
+    row = sizes.product(slots.dims, split) * sizes.itemsize(slots.dtype)
+    own = sizes.product(tokens.dims, split) * sizes.itemsize(tokens.dtype)
+    flops = 3 * sizes.product(slots.dims, split)
+    if not op.dispatch:
+        return program.VectorWork(2 * row, row + own, flops)
+    if op.weighted:
+        return program.VectorWork(own + 3 * row, 3 * row, 2 * flops)
+    return program.VectorWork(own + row, 2 * row, 0.0)

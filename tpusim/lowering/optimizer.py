@@ -1,0 +1,201 @@
+"""The optimizer: its state in HBM, and the update of each weight at the end of the step."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tpusim.base.phase import Phase
+from tpusim.lowering.accumulate import GradientDeps
+from tpusim.partition import DTYPE_BYTES, Sizes, StoredWeight
+from tpusim.plan import Axes, Plan
+from tpusim.program import (
+    Alloc,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Mode,
+    Number,
+    Op,
+    Transfer,
+    TransferKind,
+    VectorWork,
+)
+
+UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0}
+"""Vector operations per element: Adam's two moving averages, their correction, root and quotient
+(Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
+its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction."""
+
+
+SUM_OF_SQUARES_FLOPS = 2.0
+"""Vector operations per element of a sum of squares."""
+
+
+def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Number:
+    """Return the elements of optimizer state on one device.
+
+    Adam keeps two for each weight, plain SGD none; Adafactor keeps means over the rows and over
+    the columns of matrices (its last dimension, and all others), and one a weight of vectors.
+    """
+    elements = sizes.elements(weight.local)
+    if optimizer == "adam":
+        return weight.copies * 2 * elements
+    if optimizer == "sgd":
+        return 0
+    if len(weight.local.dims) < 2:
+        return weight.copies * elements
+    columns = sizes.extent(weight.local.dims[-1], weight.local.layout[-1])
+    return weight.copies * (elements / columns + columns)
+
+
+def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
+    """Return the bytes of optimizer state on one device.
+
+    Adam's moments are as many of the first as of the second; Adafactor's means are second moments.
+    """
+    first, second = (
+        DTYPE_BYTES[plan.dtypes.moment],
+        DTYPE_BYTES[plan.dtypes.of("second_moment")],
+    )
+    item = (first + second) / 2 if plan.optimizer.name == "adam" else second
+    return moment_elements(plan.optimizer.name, weight, sizes) * item
+
+
+def resident(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
+    """Return the allocations of the step's arguments: weights, and moments if not on the host."""
+    item = DTYPE_BYTES[plan.dtypes.param]
+    allocs = []
+    for weight in weights:
+        stored = item * weight.copies * sizes.elements(weight.local)
+        padding = sizes.padding(weight.local)
+        allocs.append(Alloc(weight.name, stored, "weights", stored * padding))
+    return (*allocs, *(() if plan.optimizer.offload else moments(weights, plan, sizes)))
+
+
+def moments(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
+    """Return the optimizer's moments of each weight; plain SGD has none."""
+    if plan.optimizer.name == "sgd":
+        return ()
+    allocs = []
+    for weight in weights:
+        state = moment_bytes(weight, plan, sizes)
+        padded = state * sizes.padding(weight.local)
+        allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
+    return tuple(allocs)
+
+
+def cast(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> Compute | None:
+    """Return the cast of these local weights to the compute dtype, once per step.
+
+    None where they are stored so, or where there are none.
+    """
+    if plan.dtypes.param == plan.dtypes.compute or not weights:
+        return None
+    counts = [weight.copies * sizes.elements(weight.local) for weight in weights]
+    elements = sum(counts)
+    empty = sum(n * sizes.padding(w.local) for n, w in zip(counts, weights, strict=True))
+    item = DTYPE_BYTES[plan.dtypes.compute]
+    return Compute(
+        name="cast_weights",
+        phase=Phase.FORWARD,
+        scope="cast_weights",
+        work=VectorWork(elements * DTYPE_BYTES[plan.dtypes.param], elements * item, elements),
+        allocs=(Alloc("cast_weights", elements * item, "cast weights", empty * item),),
+    )
+
+
+def clip(
+    weights: tuple[StoredWeight, ...],
+    plan: Plan,
+    sizes: Sizes,
+    gradients: GradientDeps,
+    apart: Axes = (),
+) -> tuple[Op, ...]:
+    """Return the norm of all gradients, by which Adam's are clipped, before any update.
+
+    A pass over the gradients, two operations per element, and an all-reduce of one number over each
+    axis that shards weights, or along which they are `apart`; the scaling is part of the updates.
+    MaxText, AXLearn and Levanter clip by default; taken for every run with Adam and for no other.
+    """
+    if plan.optimizer.name != "adam":
+        return ()
+    elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
+    deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
+    norm = Compute(
+        name="gradient_norm",
+        phase=Phase.OPTIMIZER,
+        scope="gradient_norm",
+        deps=deps,
+        work=VectorWork(
+            elements * DTYPE_BYTES[plan.finished_dtype], 0, SUM_OF_SQUARES_FLOPS * elements
+        ),
+    )
+    sharding = {axis for w in weights for axes in w.local.layout for axis in axes}.union(apart)
+    return (norm, *(_sum_over(axis) for axis in plan.active_axes if axis in sharding))
+
+
+def _sum_over(axis: str) -> Collective:
+    """Return the all-reduce of the shards' sums of squares over one axis."""
+    return Collective(
+        name=f"all-reduce/gradient_norm@{axis}",
+        phase=Phase.OPTIMIZER,
+        kind=CollectiveKind.ALL_REDUCE,
+        axes=(axis,),
+        bytes=DTYPE_BYTES["f32"],
+        dtype="f32",
+        mode=Mode.SYNC,
+        scope="gradient_norm",
+        deps=(Dep("gradient_norm"),),
+    )
+
+
+def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
+    """Return the update of one weight (all layers): it reads weight, moments and gradient."""
+    elements = weight.copies * sizes.elements(weight.local)
+    state = moment_bytes(weight, plan, sizes)
+    stored = elements * DTYPE_BYTES[plan.dtypes.param]
+    reads = stored + state + elements * DTYPE_BYTES[plan.finished_dtype]
+    return Compute(
+        name=f"update/{weight.name}",
+        phase=Phase.OPTIMIZER,
+        scope=weight.name,
+        work=VectorWork(reads, stored + state, UPDATE_FLOPS[plan.optimizer.name] * elements),
+        frees=(gradient,) if gradient else (),
+    )
+
+
+def streamed_updates(updates: Sequence[Compute], moments: Sequence[Alloc]) -> tuple[Op, ...]:
+    """Return the updates, each between the copies of its moments from the host and back.
+
+    The next weight's moments come, one after another, while those of this one are updated and
+    leave, once those of the weight before have left: two weights' are in HBM at a time. Without
+    `moments` the updates are as they were.
+    """
+    if not moments:
+        return tuple(updates)
+    ops: list[Op] = [_fetch(updates[0], moments[0])]
+    for place, (update, state) in enumerate(zip(updates, moments, strict=True)):
+        after, fetched = place + 1, Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
+        if after < len(updates):
+            left = tuple(Dep(f"{TransferKind.TO_HOST}/{m.tensor}") for m in moments[:place][-1:])
+            fetch = _fetch(updates[after], moments[after])
+            ops.append(replace(fetch, deps=(fetched, *left)))
+        ops.append(replace(update, deps=(*update.deps, fetched)))
+        ops.append(_copy(TransferKind.TO_HOST, update, state, frees=(state.tensor,)))
+    return tuple(ops)
+
+
+def _fetch(update: Compute, state: Alloc) -> Transfer:
+    return _copy(TransferKind.FROM_HOST, update, state, allocs=(state,))
+
+
+def _copy(kind: TransferKind, update: Compute, state: Alloc, **life: Any) -> Transfer:
+    return Transfer(
+        name=f"{kind}/{state.tensor}",
+        phase=Phase.OPTIMIZER,
+        kind=kind,
+        bytes=state.bytes,
+        scope=update.scope,
+        **life,
+    )

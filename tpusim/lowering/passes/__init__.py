@@ -1,0 +1,1 @@
+"""Passes over the bodies of a partitioned graph, one file for each kind of rewrite."""

@@ -1,0 +1,102 @@
+"""The attention of a config: heads, latents and windows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpusim.models.hf.config import HfConfig
+from tpusim.models.hf.json_file import shown
+
+PATTERN = "sliding_window_pattern"
+LOCAL, WHOLE = "sliding_attention", "full_attention"
+
+
+def heads(config: HfConfig, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return `kv_heads` and `head_dim`, where the config gives them."""
+    key, embed, heads = config.family.sizes["heads"], sizes["embed"], sizes["heads"]
+    kv_heads, head_dim = config.count("num_key_value_heads"), config.count("head_dim")
+    if kv_heads and heads % kv_heads:
+        raise config.fault(
+            f"{heads} heads ({key}) cannot share {kv_heads} K/V heads (num_key_value_heads) "
+            f"evenly; write a num_key_value_heads that divides {heads}"
+        )
+    if not head_dim and embed % heads:
+        raise config.fault(
+            f"{config.family.sizes['embed']} {embed} does not divide into {heads} heads ({key}); "
+            "write a number of heads that divides it, or head_dim where the family has one"
+        )
+    given = {"kv_heads": kv_heads, "head_dim": head_dim}
+    return {name: value for name, value in given.items() if value}
+
+
+def latent(config: HfConfig, heads: int) -> dict[str, int]:
+    """Return `head_dim`, the whole width of queries and keys, and the ranks and other widths.
+
+    A `head_dim` in the config is the rotated part alone, and of no use here.
+    """
+    kv_heads = config.dims.get("num_key_value_heads")
+    if kv_heads not in (None, heads):
+        raise config.fault(
+            f"num_key_value_heads is {kv_heads!r}, but with latent attention (kv_lora_rank) each "
+            f"of the {heads} heads has keys and values of its own; write {heads}, or leave it out"
+        )
+    q_rank = config.count("q_lora_rank")
+    rope_dim = config.needed("qk_rope_head_dim")
+    return {
+        "head_dim": config.needed("qk_nope_head_dim") + rope_dim,
+        **({"q_rank": q_rank} if q_rank else {}),
+        "kv_rank": config.needed("kv_lora_rank"),
+        "rope_dim": rope_dim,
+        "v_head_dim": config.needed("v_head_dim"),
+    }
+
+
+def windows(config: HfConfig, layers: int) -> dict[str, int]:
+    """Return `window` and `global_every`; neither where all layers see all keys."""
+    if config.family.windows == "none":
+        return {}
+    if "use_sliding_window" in config.family.defaults and not config.flag("use_sliding_window"):
+        return {}
+    window = config.count("sliding_window")
+    if window is None:
+        return {}
+    every = _global_period(config, _types(config, layers))
+    return {} if every == 1 else {"window": window, "global_every": every}
+
+
+def _types(config: HfConfig, layers: int) -> Sequence[Any]:
+    """Return the kind of attention of each layer, as written or by the family's default."""
+    written = config.value("layer_types")
+    if written is not None:
+        if not isinstance(written, list) or len(written) != layers:
+            raise config.fault(
+                f"layer_types is {shown(written)}; write a list of {layers} kinds, one per layer"
+            )
+        return written
+    if config.family.windows == "all":
+        return [LOCAL] * layers
+    if config.family.windows == "last":
+        first = config.count("max_window_layers", least=0) or 0
+        return [LOCAL if i >= first else WHOLE for i in range(layers)]
+    if config.family.windows == "alternate":
+        end = config.count("max_window_layers", least=0) or 0
+        return [LOCAL if i % 2 == 0 and i < end else WHOLE for i in range(layers)]
+    every = config.count(PATTERN) or config.family.defaults[PATTERN]
+    return [WHOLE if (i + 1) % every == 0 else LOCAL for i in range(layers)]
+
+
+def _global_period(config: HfConfig, types: Sequence[Any]) -> int:
+    """Return the period of layers that see all keys; 0 for none of them, 1 for all."""
+    for i, kind in enumerate(types):
+        if kind not in (LOCAL, WHOLE):
+            raise config.fault(
+                f"layer_types[{i}] is {shown(kind)}, which cannot be simulated; "
+                f"write {LOCAL} or {WHOLE}"
+            )
+    every = types.index(WHOLE) + 1 if WHOLE in types else 0
+    for i, kind in enumerate(types):
+        if (kind == WHOLE) != (every > 0 and (i + 1) % every == 0):
+            raise config.fault(
+                f"layer {i} has {kind}, which breaks the pattern of those before; only patterns "
+                f"that repeat and end with {WHOLE} can be simulated"
+            )
+    return every

@@ -1,0 +1,72 @@
+"""The experts of a config."""
+
+from typing import Any
+
+from tpusim.models.hf.config import HfConfig
+from tpusim.models.hf.families import EXPERT_KEYS
+from tpusim.models.hf.json_file import shown
+
+
+def experts(config: HfConfig, layers: int) -> dict[str, int]:
+    """Return the flat keys of the experts of a `Transformer`; empty where it has none."""
+    keys = config.family.experts
+    if not keys:
+        return {}
+    own = keys["experts"]
+    key = next((key for key in (own, *EXPERT_KEYS) if key in config.dims), own)
+    if config.value(key) is None:
+        return {}
+    found = {name: config.needed(given) for name, given in keys.items() if name in _AT_LEAST_ONE}
+    found = {
+        "experts": config.needed(key),
+        **found,
+        **_shared(config),
+        **_dense_layers(config, layers),
+    }
+    if found["experts_per_token"] > found["experts"]:
+        raise config.fault(
+            f"{keys['experts_per_token']} is {found['experts_per_token']}, but there are "
+            f"{found['experts']} experts ({key}); write a number from 1 to {found['experts']}"
+        )
+    return found
+
+
+_AT_LEAST_ONE = ("experts_per_token", "expert_mlp", "expert_every")
+
+
+def _shared(config: HfConfig) -> dict[str, int]:
+    """Return the width of the shared experts together."""
+    key = config.family.experts.get("shared_mlp")
+    if key:
+        return {"shared_mlp": config.needed(key, least=0)}
+    if not config.count("n_shared_experts", least=0):
+        return {}
+    width = config.needed(config.family.experts["expert_mlp"])
+    return {"shared_mlp": config.needed("n_shared_experts") * width}
+
+
+def _dense_layers(config: HfConfig, layers: int) -> dict[str, int]:
+    """Return the first layers that have no experts."""
+    every = config.count("moe_layer_freq")
+    if every not in (None, 1):
+        raise config.fault(
+            f"moe_layer_freq is {every}; only experts in each layer after the first dense ones "
+            "can be simulated, so write 1"
+        )
+    first = config.count("first_k_dense_replace", least=0) or _leading_mlp_layers(config, layers)
+    if first >= layers:
+        raise config.fault(f"none of the {layers} layers has experts; write fewer dense ones")
+    return {"dense_layers": first} if first else {}
+
+
+def _leading_mlp_layers(config: HfConfig, layers: int) -> int:
+    """Return the number of first layers that `mlp_only_layers` names."""
+    written: Any = config.value("mlp_only_layers")
+    if not written:
+        return 0
+    if not isinstance(written, list) or written != list(range(len(written))):
+        raise config.fault(
+            f"mlp_only_layers is {shown(written)}; only the first layers can be without experts, "
+            "so write the numbers from 0 on, such as [0, 1]"
+        )
+    return len(written)

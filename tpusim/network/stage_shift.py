@@ -1,0 +1,64 @@
+"""Shifts along a chain, as the stages of a pipeline send to the next one alone."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.hardware import Span, Topology
+from tpusim.network.chains import Chain, Numbers, one_chain
+from tpusim.network.groups import covered_part, on_torus
+from tpusim.network.paths import Loads, link_shape
+from tpusim.network.pattern import busiest_links, link_class, on_all_links
+
+Shifted = tuple[tuple[tuple[str, float], ...], int]
+"""Bytes on the busiest link of each class, by byte that a chip sends, and the hops of an edge."""
+
+
+@lru_cache(maxsize=256)
+def shift_pattern(
+    spans: tuple[Span, ...], topology: Topology, backward: bool = False, closed: bool = False
+) -> Shifted:
+    """Return the loads when each chip of a group sends to the next of its chain, that of a permute.
+
+    backward: to the one before.
+    closed: the last sends to the first too, through all others if the chain is a line.
+    """
+    inner, part, dims = covered_part(spans, topology)
+    chain = Chain.of(one_chain(on_torus(inner), part).chips, closed, part)
+    edges = chain.forward.shape[1]
+    weights = (np.zeros(edges), np.ones(edges))
+    loads = busiest_links(chain.loads(weights if backward else weights[::-1]))
+    links = tuple((link_class(dims[dim], side), load) for (dim, side), load in loads)
+    return links, int(chain.edge_hops.max())
+
+
+def chain_positions(spans: Sequence[Span], topology: Topology) -> NDArray[np.intp]:
+    """Return the position of each chip in its group's chain; 0 in a group of one."""
+    if not on_torus(spans):
+        return np.zeros(topology.dims, dtype=np.intp)
+    inner, part, dims = covered_part(spans, topology)
+    places = np.zeros(part.dims, dtype=np.intp)
+    chips = one_chain(inner, part).chips
+    places[tuple(np.moveaxis(chips, -1, 0))] = np.arange(chips.shape[1])
+    shape = [length if dim in dims else 1 for dim, length in enumerate(topology.dims)]
+    return np.broadcast_to(places.reshape(shape), topology.dims)
+
+
+def shift_loads(spans: Sequence[Span], topology: Topology, ahead: Numbers, back: Numbers) -> Loads:
+    """Return the load of every single link in a shift, [dimension, direction, *coordinates].
+
+    ahead: bytes that each place of a chain sends to the next one, the last to the first.
+    back: to the one before, the first to the last.
+
+    A chain of one sends nothing.
+    """
+    if not on_torus(spans):
+        return np.zeros(link_shape(topology))
+    inner, part, dims = covered_part(spans, topology)
+    closed = bool(ahead[-1] or back[0])
+    chain = Chain.of(one_chain(inner, part).chips, closed, part)
+    edges = chain.forward.shape[1]
+    loads = chain.loads((ahead[:edges], np.roll(back, -1)[:edges]))
+    return on_all_links(loads, dims, topology)

@@ -1,0 +1,315 @@
+"""Builder of one body of a partitioned graph: its nodes so far, and the value of each tensor."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tpusim.base.phase import Phase
+from tpusim.graph import COPIES, NARROW, Op, Pointwise, Scan, Tensor, TensorRole, whole_dim
+from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.partitioned_graph import Buffer, CollectiveNode, ComputeNode, Node, Purpose
+from tpusim.partition.reshard import ReshardStep, reshard
+from tpusim.partition.split import Split
+from tpusim.plan import Axes
+from tpusim.program import CollectiveKind
+
+HEADS, TOKENS = ("heads", NARROW, COPIES), ("seq", "kv_seq")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedValue:
+    """A tensor as one device holds it at some point of the program.
+
+
+    partial: axes over which its terms are still to be added up.
+    maker: name of the operation that made it; empty once a collective or a sum has touched it.
+    """
+
+    key: str
+    tensor: Tensor
+    layout: Layout
+    partial: Axes = ()
+    maker: str = ""
+
+
+class BodyBuilder:
+    """Nodes of a body so far, and the sharded values that it holds.
+
+    wanted: the layout that the plan gives each forward tensor; a gradient has its primal's.
+    sizes: of the dimensions.
+    prefix: of names in a backward body, to distinguish them from those of the forward one.
+    outer: the builder of the body around a loop's, with what all iterations of the loop share.
+    """
+
+    def __init__(
+        self,
+        wanted: Mapping[str, Layout],
+        weights: frozenset[str],
+        buffers: dict[str, Buffer],
+        sizes: Mapping[str, int],
+        prefix: str = "",
+        outer: "BodyBuilder | None" = None,
+    ) -> None:
+        self.wanted = wanted
+        self.sizes = sizes
+        self.weights = weights
+        self.buffers = buffers
+        self.prefix = prefix
+        self.outer = outer
+        self.phase = Phase.FORWARD
+        self.nodes: list[Node] = []
+        self.held: dict[str, ShardedValue] = {}
+        self.outside: dict[str, None] = {}
+        self._shared: frozenset[str] = frozenset()
+        self._summed: frozenset[str] = frozenset()
+        self._copies: dict[tuple[str, Layout], ShardedValue] = {}
+        self._readers: dict[str, list[Op]] = {}
+
+    def inner(self, prefix: str, scan: Scan) -> "BodyBuilder":
+        """Return a builder for the body of `scan` that writes to the same table of buffers."""
+        made = BodyBuilder(self.wanted, self.weights, self.buffers, self.sizes, prefix, self)
+        made._shared = frozenset(tensor.name for tensor in scan.shared)
+        made._summed = frozenset(inside.name for inside, _ in scan.sums)
+        return made
+
+    def begin_pass(self) -> None:
+        """Begin a pass of the step, with nodes and gathered copies of its own."""
+        self.nodes = []
+        self._copies = {}
+
+    def note_readers(self, ops: Sequence[Op]) -> None:
+        """Record the readers of each tensor before the operations are emitted."""
+        for op in ops:
+            for tensor in op.inputs:
+                self._readers.setdefault(tensor.name, []).append(op)
+
+    def layout_of(self, tensor: Tensor) -> Layout:
+        """Return the layout that the plan gives a tensor."""
+        return self.wanted[tensor.primal or tensor.name]
+
+    def is_weight_gradient(self, tensor: Tensor) -> bool:
+        """Return True if the tensor is the gradient of a parameter, or a contribution to it."""
+        return tensor.primal in self.weights
+
+    def add_input(self, tensor: Tensor) -> ShardedValue:
+        """Add a tensor from outside this body, in the layout that the plan gives it."""
+        value = ShardedValue(self.prefix + tensor.name, tensor, self.layout_of(tensor))
+        self.held[tensor.name] = value
+        self.buffers.setdefault(
+            value.key, Buffer(LocalShape(tensor.dims, value.layout), tensor.dtype, "activations")
+        )
+        return value
+
+    def value_of(self, tensor: Tensor) -> ShardedValue:
+        """Return the current value of a tensor, which may still be partial."""
+        if self.outer and tensor.name in self._shared:
+            return self.outer.value_of(tensor)
+        return self.held.get(tensor.name) or self.add_input(tensor)
+
+    def reduced(self, tensor: Tensor) -> ShardedValue:
+        """Return the value of a tensor with all its terms added up."""
+        value = self.value_of(tensor)
+        return self.settle(value) if value.partial else value
+
+    def buffer_for(self, tensor: Tensor, split: Split) -> str:
+        """Return the key of a buffer with the tensor divided as `split` says, or less divided.
+
+        Tensors that all iterations of a loop share are resharded once, before the loop.
+        """
+        if self.outer and tensor.name in self._shared:
+            key = self.outer.buffer_for(tensor, split)
+            self.outside[key] = None
+            return key
+        value = self.reduced(tensor)
+        target = tuple(split.get(dim, ()) for dim in tensor.dims)
+        steps = list(reshard(value.layout, (), target))
+        if not steps:
+            return value.key
+        wanted = (tensor.name, steps[-1].after)
+        if wanted not in self._copies:
+            needed = frozenset(axis for axes in split.values() for axis in axes)
+            self._copies[wanted] = self.reshard(value, target, needed)
+        return self._copies[wanted].key
+
+    def settle(self, value: ShardedValue) -> ShardedValue:
+        """Bring a fresh result into the layout that the plan gives it."""
+        settled = self.reshard(value, self.layout_of(value.tensor))
+        self.held[value.tensor.name] = settled
+        return settled
+
+    def reduced_term(self, term: ShardedValue, target: Layout) -> ShardedValue:
+        """Bring a term of a sum to `target`; later readers (to save it) get it in that layout."""
+        settled = self.reshard(term, target)
+        if self.held.get(term.tensor.name) is term and self.layout_of(term.tensor) == target:
+            self.held[term.tensor.name] = settled
+        return settled
+
+    def settle_results(self, values: Sequence[ShardedValue]) -> None:
+        """Settle results at once, unless a later sum adds up their terms first.
+
+        Sums over the iterations of a loop are settled after the loop.
+        """
+        for value in values:
+            if value.tensor.name in self._summed:
+                continue
+            readers = self._readers.get(value.tensor.name, ())
+            summed = readers and all(isinstance(op, Pointwise) and op.linear for op in readers)
+            if not (value.partial and summed):
+                self.settle(value)
+
+    def reshard(
+        self, value: ShardedValue, target: Layout, needed: frozenset[str] = frozenset()
+    ) -> ShardedValue:
+        """Emit the collectives that bring a value to the layout `target`.
+
+        needed: axes that the reader divides other dimensions over.
+        """
+        spare = self._spare(value, target)
+        for step in reshard(value.layout, value.partial, target, spare):
+            value = self._collective(value, step, _is_requested(value, step, needed))
+        return replace(value, layout=target, partial=())
+
+    def _spare(self, value: ShardedValue, target: Layout) -> int:
+        """Return the index of the largest dimension, of unsharded ones if there are any."""
+        free = [not have and not want for have, want in zip(value.layout, target, strict=True)]
+        sizes = [self.sizes[dim] for dim in value.tensor.dims]
+        return max(range(len(sizes)), key=lambda dim: (free[dim], sizes[dim]), default=0)
+
+    def _collective(self, value: ShardedValue, step: ReshardStep, asked: bool) -> ShardedValue:
+        tensor = value.tensor
+        key = f"{value.key}@{'+'.join(step.axes)}"
+        while key in self.buffers:
+            key += "'"
+        self.nodes.append(
+            CollectiveNode(
+                name=f"{step.kind}/{key}",
+                phase=self.phase,
+                kind=step.kind,
+                axes=step.axes,
+                payload=LocalShape(tensor.dims, _payload(tensor, step)),
+                dtype=tensor.dtype,
+                purpose=self._purpose(tensor),
+                reads=(value.key,),
+                writes=(key,),
+                tensor=tensor.name,
+                dim=_changed(tensor, value, step),
+                maker="" if step.sharing else value.maker,
+                asked=asked,
+            )
+        )
+        category = "gathered weights" if tensor.role is TensorRole.PARAM else self._category(tensor)
+        self.buffer(key, LocalShape(tensor.dims, step.after), tensor.dtype, category)
+        return ShardedValue(key, tensor, step.after)
+
+    def compute(
+        self, op: Op, split: Split, reads: Sequence[str], name: str = ""
+    ) -> tuple[ShardedValue, ...]:
+        """Emit an operation; results are sharded as it is divided, partial over what it sums."""
+        values = tuple(
+            ShardedValue(
+                self.prefix + (f"{name}:{t.name}" if name else t.name),
+                t,
+                tuple(split.get(dim, ()) for dim in t.dims),
+                _summed(op, t, split),
+                op.name,
+            )
+            for t in op.outputs
+        )
+        for value in values:
+            tensor = value.tensor
+            local = LocalShape(tensor.dims, value.layout)
+            self.buffer(value.key, local, tensor.dtype, self._category(tensor))
+            self.held[tensor.name] = value
+        self.nodes.append(
+            ComputeNode(
+                name=self.prefix + (name or op.name),
+                op=op,
+                split=tuple((dim, axes) for dim, axes in split.items() if axes),
+                reads=tuple(dict.fromkeys(reads)),
+                writes=tuple(p.key for p in values),
+            )
+        )
+        return values
+
+    def accumulate(self, total: ShardedValue, op: Op, split: Split, term: ShardedValue) -> None:
+        """Emit `op`, which adds `term` to `total`, a value of the outer builder."""
+        self.outside[total.key] = None
+        self.nodes.append(
+            ComputeNode(
+                name=self.prefix + op.name,
+                op=op,
+                split=tuple((dim, axes) for dim, axes in split.items() if axes),
+                reads=(total.key, term.key),
+                writes=(total.key,),
+            )
+        )
+
+    def buffer(self, key: str, local: LocalShape, dtype: str, category: str) -> None:
+        """Declare a buffer that a node writes."""
+        self.buffers[key] = Buffer(local, dtype, category)
+
+    def _category(self, tensor: Tensor) -> str:
+        return "unreduced gradients" if self.is_weight_gradient(tensor) else "activations"
+
+    def _purpose(self, tensor: Tensor) -> Purpose:
+        if tensor.role is TensorRole.PARAM:
+            return Purpose.WEIGHT
+        return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
+
+
+def _is_requested(value: ShardedValue, step: ReshardStep, needed: frozenset[str]) -> bool:
+    """Return True if rules or annotations ask for a collective, False if it is implicit.
+
+    Sums are what contraction over a sharded dimension means, and a gather frees an axis that the
+    operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). Any
+    other gather or exchange between dimensions is an implicit resharding, except that tokens for
+    experts have to leave the batch's axis for theirs, and that heads are sharded in place of tokens
+    only where the plan says so.
+    """
+    if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
+        return needed.issuperset(step.axes)
+    if step.kind is CollectiveKind.ALL_TO_ALL:
+        changed = {whole_dim(dim) for dim in _dims_changed(value.tensor, value, step)}
+        heads = not changed.isdisjoint(HEADS) and not changed.isdisjoint(TOKENS)
+        return "expert" in changed or heads
+    return True
+
+
+def _changed(tensor: Tensor, value: ShardedValue, step: ReshardStep) -> str:
+    """Return the first dimension whose axes the collective changes."""
+    return next(iter(_dims_changed(tensor, value, step)), "")
+
+
+def _dims_changed(tensor: Tensor, value: ShardedValue, step: ReshardStep) -> tuple[str, ...]:
+    triples = zip(tensor.dims, value.layout, step.after, strict=True)
+    return tuple(dim for dim, before, after in triples if before != after)
+
+
+def _payload(tensor: Tensor, step: ReshardStep) -> Layout:
+    """Return the layout of the tensor that a collective moves; with experts, on their side.
+
+    That side may be uneven: the busiest device receives the most.
+    """
+    to_experts = step.kind is CollectiveKind.ALL_TO_ALL and "expert" in tensor.dims
+    if to_experts and step.after[tensor.dims.index("expert")]:
+        return step.after
+    return step.payload
+
+
+def _summed(op: Op, output: Tensor, split: Split) -> Axes:
+    """Return the axes over which `output` is a partial sum, of dimensions that only operands have.
+
+    Sums that a group exchanges itself (`over`) are complete, and so are those of repeated heads
+    where the narrow dimension is sharded like the wide one. A copy sums nothing.
+    """
+    if isinstance(op, Pointwise) and op.copies:
+        return ()
+    whole = set(output.dims)
+    over: tuple[str, ...] = ()
+    if isinstance(op, Pointwise):
+        over = () if op.phase is Phase.BACKWARD else op.over
+        whole.update(wide for narrow, wide in op.repeats if split.get(narrow) == split.get(wide))
+    missing = {dim for t in op.inputs for dim in t.dims if dim not in whole and dim not in over}
+    kept = {axis for dim in output.dims for axis in split.get(dim, ())}
+    return tuple(
+        axis for dim, axes in split.items() if dim in missing for axis in axes if axis not in kept
+    )

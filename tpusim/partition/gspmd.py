@@ -1,0 +1,68 @@
+"""Partitioning: a graph and its rules become a partitioned graph, once for all mesh sizes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from tpusim.graph import Graph, ModelPart
+from tpusim.partition.insert_collectives import emit
+from tpusim.partition.layout import Layout
+from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
+from tpusim.partition.propagate import layouts
+from tpusim.partition.rules import resolve_rules
+from tpusim.plan import Plan
+
+
+def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
+    """Return the partitioned graph of a training step under `plan`.
+
+    It is the same for all plans whose rules give the same layouts: only which axes are larger than
+    one matters, and which dimensions are too small for theirs. Raise PlanError for a plan that the
+    graph does not admit.
+    """
+    rules = resolve_rules(plan, graph)
+    found = tuple(sorted(layouts(graph, plan, rules).items()))
+    return replace(_emitted(graph, found), axes=tuple(plan.active_axes), dropped=rules.dropped)
+
+
+def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> list[PartitionedGraph]:
+    """Return the partitioned graph of each part of the model whose training step is `graph`.
+
+    Their tensors have the layouts of the whole model. Raise PlanError as `partition_graph` does.
+    """
+    rules = resolve_rules(plan, graph)
+    whole = layouts(graph, plan, rules)
+    made: dict[int, PartitionedGraph] = {}
+    for part in {id(part): part for part in parts}.values():
+        own = {name: whole[like] for name, like in part.origin if like in whole}
+        found = tuple(sorted((whole | own).items()))
+        partitioned = _emitted(part.graph, found, part.passes)
+        axes = tuple(plan.active_axes)
+        made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
+    return [made[id(part)] for part in parts]
+
+
+@lru_cache(maxsize=64)
+def _emitted(
+    graph: Graph, found: tuple[tuple[str, Layout], ...], passes: tuple[int, ...] = ()
+) -> PartitionedGraph:
+    partitioned = emit(graph, dict(found), passes)
+    nodes = (
+        _shared(node) if passes and isinstance(node, LoopNode) else node
+        for node in partitioned.nodes
+    )
+    return replace(partitioned, nodes=tuple(nodes))
+
+
+def _shared(loop_node: LoopNode) -> LoopNode:
+    """Return the loop with a body that all parts of a model with the same layers share."""
+    carries = tuple(
+        (before, before, after, after) for _, before, after, _ in loop_node.scan.carries
+    )
+    scan = replace(loop_node.scan, trips=1, carries=carries)
+    return replace(loop_node, body=_body_of(replace(loop_node, scan=scan, reads=(), writes=())))
+
+
+@lru_cache(maxsize=256)
+def _body_of(loop_node: LoopNode) -> tuple[Node, ...]:
+    return loop_node.body

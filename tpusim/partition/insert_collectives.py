@@ -1,0 +1,274 @@
+"""Insertion of collectives: from a graph and its layouts to a partitioned graph.
+
+Each operation is divided as `split.py` says. An operand in another layout is resharded before it;
+a result that is a partial sum, or not in the layout that the plan gives it, is resharded after it.
+Nothing here knows a model: data, FSDP, tensor and sequence parallelism all come from mismatches.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from tpusim.base.phase import Phase
+from tpusim.graph import (
+    Attention,
+    Convolution,
+    Einsum,
+    Gather,
+    Graph,
+    Op,
+    Pointwise,
+    Scan,
+    Scatter,
+    Tensor,
+    TokenRouting,
+)
+from tpusim.partition import split as divide
+from tpusim.partition.body_builder import BodyBuilder, ShardedValue
+from tpusim.partition.epilogues import fuse_epilogues
+from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.partitioned_graph import (
+    CollectiveNode,
+    LoopNode,
+    Node,
+    PartitionedGraph,
+    Purpose,
+    StoredWeight,
+)
+from tpusim.partition.split import Split
+from tpusim.plan import Axes
+from tpusim.program import CollectiveKind
+
+
+def emit(
+    graph: Graph, wanted: Mapping[str, Layout], passes: Sequence[int] = ()
+) -> PartitionedGraph:
+    """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
+
+    passes: indices of operations before which a new pass begins, which keeps no gathered copies.
+    """
+    weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
+    builder = BodyBuilder(wanted, weights, {}, graph.sizes)
+    builder.note_readers(graph.ops)
+    groups: list[list[Node]] = []
+    for begin, end in pairwise((0, *passes, len(graph.ops))):
+        builder.begin_pass()
+        for op in graph.ops[begin:end]:
+            _operation(builder, op)
+        groups.append(builder.nodes)
+    gradients = tuple(
+        (weight, builder.reduced(gradient).key)
+        for weight, gradient in graph.gradients
+        if gradient.name in builder.held
+    )
+    kept = [key for _, key in gradients]
+    kept += [builder.held[name].key for name in graph.results if name in builder.held]
+    fused = []
+    for group in groups:
+        others = (key for other in groups if other is not group for n in other for key in n.reads)
+        fused.append(fuse_epilogues(group, (*kept, *others)))
+    return PartitionedGraph(
+        name=graph.name,
+        nodes=tuple(node for group in fused for node in group),
+        passes=tuple(accumulate(map(len, fused)))[:-1],
+        buffers=builder.buffers,
+        weights=tuple(
+            StoredWeight(p.tensor.name, LocalShape(p.tensor.dims, wanted[p.tensor.name]), p.copies)
+            for p in graph.parameters
+        ),
+        gradients=gradients,
+        layouts=dict(wanted),
+    )
+
+
+def _body(builder: BodyBuilder, ops: tuple[Op, ...]) -> None:
+    builder.note_readers(ops)
+    for op in ops:
+        _operation(builder, op)
+
+
+def _operation(builder: BodyBuilder, op: Op) -> None:
+    builder.phase = op.phase
+    match op:
+        case Einsum() | Convolution():
+            _contraction(builder, op)
+        case Pointwise(linear=True):
+            _sum(builder, op)
+        case Pointwise():
+            _pointwise(builder, op)
+        case Attention():
+            _attention(builder, op)
+        case Gather():
+            _lookup(builder, op, op.table)
+        case Scatter():
+            _lookup(builder, op, op.output)
+        case Scan():
+            _scan(builder, op)
+        case TokenRouting():
+            _route(builder, op)
+
+
+def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
+    """Reshard the operands as the operation is divided, emit it, and settle its results."""
+    reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
+    if isinstance(op, Pointwise):
+        _statistics(builder, op, split, reads[0])
+    builder.settle_results(builder.compute(op, split, reads))
+
+
+def _contraction(builder: BodyBuilder, op: Einsum | Convolution) -> None:
+    (output,) = op.outputs
+    operands = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
+    _divided(builder, op, divide.contraction(operands, output, builder.layout_of(output)))
+
+
+def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
+    inputs = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
+    outputs = [(tensor, builder.layout_of(tensor)) for tensor in op.outputs]
+    _divided(builder, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
+
+
+def _attention(builder: BodyBuilder, op: Attention) -> None:
+    query, key = builder.reduced(op.query), builder.reduced(op.key)
+    _divided(builder, op, divide.attention(op, query.layout, key.layout))
+
+
+def _route(builder: BodyBuilder, op: TokenRouting) -> None:
+    tokens, gates = builder.reduced(op.tokens), builder.reduced(op.gates)
+    _divided(builder, op, divide.route(op, tokens.layout, gates.layout))
+
+
+def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
+    """Emit a lookup or its transpose: each device serves the rows of the table that it holds.
+
+    A row on another device adds zero, so the result is a partial sum over the rows' axes.
+    """
+    split = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
+    used = {axis for axes in split.values() for axis in axes}
+    for dim, axes in zip(table.dims, builder.layout_of(table), strict=True):
+        split[dim] = tuple(a for a in axes if a not in used) if dim == op.dim else ()
+    _divided(builder, op, split)
+
+
+def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> None:
+    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension."""
+    axes = tuple(axis for dim in op.over for axis in split.get(dim, ()))
+    if not axes:
+        return
+    largest = max((*op.inputs, *op.outputs), key=lambda tensor: len(tensor.dims))
+    dims = tuple(dim for dim in largest.dims if dim not in op.over)
+    local = LocalShape(dims, tuple(split.get(dim, ()) for dim in dims))
+    key = f"{builder.prefix}{op.name}/sums"
+    builder.buffer(key, local, "f32", "activations")
+    builder.nodes.append(
+        CollectiveNode(
+            name=f"{CollectiveKind.ALL_REDUCE}/{key}",
+            phase=op.phase,
+            kind=CollectiveKind.ALL_REDUCE,
+            axes=axes,
+            payload=local,
+            dtype="f32",
+            purpose=Purpose.STATISTICS,
+            reads=(reads,),
+            writes=(key,),
+            tensor=op.name,
+        )
+    )
+
+
+def _sum(builder: BodyBuilder, op: Pointwise) -> None:
+    """Add up terms that are partial over the same axes before their collective, others after."""
+    (output,) = op.outputs
+    want = builder.layout_of(output)
+    terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
+    settled = [builder.reduced_term(term, want) for term in terms]
+    if len(settled) == 1:
+        builder.held[output.name] = replace(settled[0], tensor=output)
+        return
+    split = dict(zip(output.dims, want, strict=True))
+    builder.settle_results(builder.compute(op, split, [value.key for value in settled]))
+
+
+def _merged_terms(
+    builder: BodyBuilder, op: Pointwise, values: list[ShardedValue]
+) -> list[ShardedValue]:
+    groups: dict[tuple[Layout, Axes], list[ShardedValue]] = {}
+    for value in values:
+        groups.setdefault((value.layout, value.partial), []).append(value)
+    terms: list[ShardedValue] = []
+    for (layout, partial), members in groups.items():
+        if not partial or len(members) == 1:
+            terms.extend(members)
+            continue
+        split = dict(zip(op.outputs[0].dims, layout, strict=True))
+        keys = [value.key for value in members]
+        (made,) = builder.compute(op, split, keys, f"{op.name}/terms")
+        terms.append(replace(made, partial=partial, maker=""))
+    return terms
+
+
+def _scan(builder: BodyBuilder, op: Scan) -> None:
+    """Emit a loop; tensors enter and leave it in the layouts that the plan gives them."""
+    again = "wgt/" if op.weights_only else "bwd/"
+    inner = builder.inner(again if op.phase is Phase.BACKWARD else builder.prefix, op)
+    entered = [inner.add_input(inner_in).key for _, inner_in, _, _ in op.carries]
+    loads = tuple(inner.add_input(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
+    for _, part in op.slices:
+        inner.add_input(part)
+    _body(inner, op.body)
+    left = [inner.reduced(inner_out).key for _, _, inner_out, _ in op.carries]
+    saves = tuple(inner.reduced(tensor).key for tensor in op.saves)
+    parts = [inner.reduced(part).key for part, _ in op.stacks]
+    sums = [_sum_over_trips(builder, inner, inside, outside) for inside, outside in op.sums]
+    gradients = _stacked_gradients(inner, op)
+    outside = tuple(inner.outside)
+    kept = (*left, *saves, *parts, *outside, *(key for _, key in gradients))
+    given = (*(before for before, *_ in op.carries), *(whole for whole, _ in op.slices))
+    made = (*(after for *_, after in op.carries), *(whole for _, whole in op.stacks))
+    builder.nodes.append(
+        LoopNode(
+            scan=op,
+            body=fuse_epilogues(inner.nodes, kept),
+            reads=(*(builder.reduced(tensor).key for tensor in given), *outside),
+            writes=tuple(builder.add_input(tensor).key for tensor in made),
+            carried=tuple(zip(entered, left, strict=True)),
+            saves=saves,
+            loads=loads,
+            gradients=gradients,
+            outside=outside,
+        )
+    )
+    builder.settle_results(sums)
+
+
+def _stacked_gradients(inner: BodyBuilder, op: Scan) -> tuple[tuple[str, str], ...]:
+    """Return the weights of single iterations, with the buffer of each one's gradient."""
+    shared = {tensor.name for tensor in op.shared}
+    return tuple(
+        (tensor.primal, inner.held[tensor.name].key)
+        for tensor in {t.name: t for o in op.body for t in o.outputs}.values()
+        if tensor.name == f"d({tensor.primal})"
+        and tensor.primal not in shared
+        and inner.is_weight_gradient(tensor)
+    )
+
+
+def _sum_over_trips(
+    builder: BodyBuilder, inner: BodyBuilder, inside: Tensor, outside: Tensor
+) -> ShardedValue:
+    """Add each iteration's term to a sum that starts at zero before the loop.
+
+    Partial terms are added up as they are, and reduced once after the loop: XLA moves the
+    reduction there (compiled programs of MaxText's loss in tiles on v5p and v6e, libtpu 0.0.42.1).
+    """
+    term = inner.value_of(inside)
+    split = dict(zip(inside.dims, term.layout, strict=True))
+    zeros = Pointwise(f"{outside.name}/zeros", (), (outside,), 0.0, phase=Phase.BACKWARD)
+    (total,) = builder.compute(zeros, split, ())
+    before, after = (replace(outside, name=f"{outside.name}/{end}") for end in ("before", "after"))
+    add = Pointwise(
+        f"{outside.name}/sum", (before, inside), (after,), 1.0, linear=True, phase=Phase.BACKWARD
+    )
+    inner.accumulate(total, add, split, term)
+    builder.held[outside.name] = replace(total, partial=term.partial, maker="")
+    return builder.held[outside.name]

@@ -1,1 +1,0 @@
-"""The keys of a plan, group by group: what each may be, and how it prints."""

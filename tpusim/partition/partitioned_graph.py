@@ -1,0 +1,187 @@
+"""A partitioned step: operations and collectives of one device, without sizes.
+
+It depends on the rules and on which axes are larger than one; their sizes decide only the numbers.
+So one partitioned graph serves every mesh of its kind: `sizes.py` turns its extents into numbers,
+for one mesh or for thousands at once.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import TypeAlias
+
+from tpusim.base.phase import Phase
+from tpusim.graph import Op, Pointwise, Scan, Tensor
+from tpusim.partition.layout import Layout, LocalShape
+from tpusim.plan import Axes
+from tpusim.program import CollectiveKind
+
+
+class Purpose(StrEnum):
+    """Contents of a collective; a lowering treats them differently."""
+
+    WEIGHT = "weight"
+    GRADIENT = "gradient"
+    ACTIVATION = "activation"
+    STATISTICS = "statistics"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A local tensor that an operation or a collective writes."""
+
+    local: LocalShape
+    dtype: str
+    category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeNode:
+    """A graph operation on the local shards, with the element-wise groups fused to it.
+
+    split: the axes over which each dimension of its iteration space is divided.
+    reads, writes: keys of buffers.
+    parts: the operations that were fused, each as it would run on its own.
+    generated: groups that a matmul computes as it reads, in place of an operand in memory.
+    """
+
+    name: str
+    op: Op
+    split: tuple[tuple[str, Axes], ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    epilogue: tuple[Pointwise, ...] = ()
+    parts: "tuple[ComputeNode, ...]" = ()
+    generated: tuple[Pointwise, ...] = ()
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step."""
+        return self.op.phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveNode:
+    """A logical collective: `payload` is the full tensor on one device.
+
+    maker: the operation whose result it reduces; empty for a sum of several.
+    tensor: the graph's name of the tensor that it moves.
+    dim: the dimension that is gathered or scattered.
+    asked: false for an implicit resharding, which no rule or annotation asks for.
+    """
+
+    name: str
+    phase: Phase
+    kind: CollectiveKind
+    axes: Axes
+    payload: LocalShape
+    dtype: str
+    purpose: Purpose
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    tensor: str
+    dim: str = ""
+    maker: str = ""
+    asked: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopNode:
+    """A scan's body, run `scan.trips` times.
+
+    carried: (buffer that an iteration reads, buffer that it leaves for the next one).
+    saves: buffers of the body that are stacked over the iterations.
+    loads: buffers of the body that are read from such a stack.
+    gradients: (weight, buffer) of those that are stacked for the optimizer.
+    outside: buffers of the program around it that the body reads or adds to.
+    """
+
+    scan: Scan
+    body: "tuple[Node, ...]"
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    carried: tuple[tuple[str, str], ...]
+    saves: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+    gradients: tuple[tuple[str, str], ...] = ()
+    outside: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the scan."""
+        return self.scan.name
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step."""
+        return self.scan.phase
+
+    @property
+    def copied(self) -> tuple[tuple[Tensor, str], ...]:
+        """Saved tensors that are copied out of their stacks, each with its buffer.
+
+        A checkpoint bars fusion with what it saved. Outside of one, a group slices what it alone
+        reads, element by element, itself (activation functions on v5p 2x2x4 and v6e 4x4, libtpu
+        0.0.42.1).
+        """
+        readers = Counter(tensor.name for op in self.scan.body for tensor in op.inputs)
+        sliced = {
+            tensor.name
+            for op in self.scan.body
+            if isinstance(op, Pointwise) and op.fusible
+            for tensor in op.residuals
+            if readers[tensor.name] == 1
+        }
+        pairs = zip(self.scan.loads, self.loads, strict=True)
+        return tuple((tensor, key) for tensor, key in pairs if tensor.name not in sliced)
+
+
+Node: TypeAlias = ComputeNode | CollectiveNode | LoopNode
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A parameter as it is stored: its local shape and how many the model has of it."""
+
+    name: str
+    local: LocalShape
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedGraph:
+    """A training step on one device.
+
+    gradients: (weight, buffer) of the weights outside of all loops.
+    layouts: the layout of every forward tensor.
+    dropped: dimensions that are replicated because they are smaller than their axis, as
+        (dimension, size, axis, size).
+    passes: indices of the nodes at which a pass that runs on its own begins, without the first.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    buffers: dict[str, Buffer]
+    weights: tuple[StoredWeight, ...]
+    gradients: tuple[tuple[str, str], ...]
+    layouts: dict[str, Layout]
+    axes: Axes = ()
+    dropped: tuple[tuple[str, int, str, int], ...] = ()
+    passes: tuple[int, ...] = ()
+
+    @property
+    def groups(self) -> "tuple[tuple[Node, ...], ...]":
+        """The nodes of each pass."""
+        return tuple(self.nodes[a:b] for a, b in pairwise((0, *self.passes, len(self.nodes))))
+
+
+def body_nodes(nodes: tuple[Node, ...]) -> "list[tuple[ComputeNode | CollectiveNode, int]]":
+    """Return every node that is not a loop, with the number of times that it runs."""
+    found: list[tuple[ComputeNode | CollectiveNode, int]] = []
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            found.extend((inner, n * node.scan.trips) for inner, n in body_nodes(node.body))
+        else:
+            found.append((node, 1))
+    return found

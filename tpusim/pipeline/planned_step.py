@@ -1,0 +1,209 @@
+"""From a model and a plan to a step: a placement turns it into one program, or one per stage."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import (
+    Graph,
+    ModelPart,
+    Remat,
+    layer_count,
+    part_of_model,
+    training_step,
+    with_repeated_keys,
+    with_tiled_loss,
+)
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering import check_switches, lower
+from tpusim.models import ExpertRouting, Transformer
+from tpusim.partition import (
+    CollectiveNode,
+    PartitionedGraph,
+    body_nodes,
+    kernel_copies,
+    loss_parts,
+    partition_graph,
+    partition_parts,
+    resolve_rules,
+)
+from tpusim.pipeline import (
+    CircularParts,
+    check_circular,
+    circular_program,
+    schedule_of,
+    stage_programs,
+)
+from tpusim.plan import CIRCULAR, Axes, Plan, edge_plan, part_bounds, stage_plan
+from tpusim.program import Program
+
+Tiles: TypeAlias = tuple[tuple[str, int], ...]
+"""The number of parts into which each dimension of the loss is cut."""
+
+Programs: TypeAlias = tuple[Program, ...]
+"""The program of one device; of one of each stage where there is a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step before its mesh is placed on the torus.
+
+    graph: forward and backward pass of one microbatch.
+    dropped: see `PartitionedGraph`.
+    axes: those of the collectives.
+    """
+
+    graph: Graph
+    dropped: tuple[tuple[str, int, str, int], ...]
+    axes: frozenset[Axes]
+    programs_on: Callable[[Placement], Programs]
+
+
+def planned_step(model: Transformer, plan: Plan, pod: Slice) -> PlannedStep:
+    """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
+    plan.check_together()
+    check_switches(plan.compiler.without_passes)
+    graph = planned_graph(model, plan)
+    if not plan.active_schedule:
+        partitioned = partition_graph(graph, plan)
+        return _step(graph, [partitioned], lambda at: (lower(partitioned, graph, plan, pod, at),))
+    inner = stage_plan(plan)
+    bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
+    if plan.active_schedule == CIRCULAR:
+        return _circular(model, plan, pod, graph, bounds)
+    parts = _parts(model, _graph_key(model, inner), bounds, later=schedule_of(plan).splits)
+    partitioned_parts = partition_parts(graph, inner, parts)
+    return _step(
+        graph,
+        partitioned_parts,
+        lambda at: stage_programs(model.name, parts, partitioned_parts, plan, pod, at),
+    )
+
+
+def _circular(
+    model: Transformer, plan: Plan, pod: Slice, graph: Graph, bounds: tuple[int, ...]
+) -> PlannedStep:
+    """Return the step of a circular pipeline; `graph` is of one microbatch."""
+    check_circular(plan)
+    inner, edges = stage_plan(plan), edge_plan(plan)
+    chunks = _parts(model, _graph_key(model, inner), bounds, ends=False)
+    if any(chunk is not chunks[0] for chunk in chunks):
+        raise PlanError(
+            f"the layers of {model.name} are not alike from one part of {bounds[1]} to the next, "
+            "but one program runs all stages of a circular pipeline; choose parts that are alike, "
+            "or another schedule"
+        )
+    key, count = _graph_key(model, edges), bounds[-1]
+    whole = _whole(model, key)
+    ends = _parts(model, key, (0, 0)) + _parts(model, key, (count, count))
+    layers = partition_parts(graph, inner, chunks[:1])
+    outer = partition_parts(whole, edges, ends)
+    pieces = CircularParts((chunks[0], layers[0]), (ends[0], outer[0]), (ends[1], outer[1]))
+    return _step(
+        graph,
+        [*layers, *outer],
+        lambda at: (circular_program(model.name, pieces, plan, pod, at),),
+    )
+
+
+def _step(
+    graph: Graph,
+    partitioned_parts: Iterable[PartitionedGraph],
+    programs_on: Callable[[Placement], Programs],
+) -> PlannedStep:
+    found = list({id(partitioned): partitioned for partitioned in partitioned_parts}.values())
+    nodes = (node for partitioned in found for node, _ in body_nodes(partitioned.nodes))
+    axes = frozenset(node.axes for node in nodes if isinstance(node, CollectiveNode))
+    dropped = tuple(dict.fromkeys(drop for partitioned in found for drop in partitioned.dropped))
+    return PlannedStep(graph, dropped, axes, programs_on)
+
+
+def planned_graph(model: Transformer, plan: Plan) -> Graph:
+    """Return the forward and backward pass of one microbatch of `plan`."""
+    return _whole(model, _graph_key(model, stage_plan(plan) if plan.active_schedule else plan))
+
+
+class _GraphKey(NamedTuple):
+    """The key of a graph besides its model.
+
+    tiles: tiles of each dimension of the loss, see `with_tiled_loss`.
+    routing: of tokens to experts.
+    copies: number to which K/V heads are repeated before a kernel, see `with_repeated_keys`.
+    """
+
+    batch: int
+    seq_len: int
+    remat: Remat
+    logits_dtype: str
+    routing: ExpertRouting
+    tiles: Tiles = ()
+    copies: int = 0
+
+
+def _graph_key(model: Transformer, plan: Plan) -> _GraphKey:
+    """Return the key of the graph of one microbatch."""
+    routing = ExpertRouting(
+        capacity_factor=plan.experts.capacity_factor,
+        dispatch=plan.experts.dispatch,
+        exchange=plan.experts.exchange,
+    )
+    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, plan.dtypes.logits, routing)
+    if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
+        return key
+    forward, axes = _forward(model, key), plan.active_axes
+    rules = resolve_rules(plan, forward)
+    return key._replace(
+        tiles=tuple(loss_parts(plan.vocab_tiles, forward, rules, axes).items()),
+        copies=kernel_copies(forward, rules, axes),
+    )
+
+
+def _forward(model: Transformer, key: _GraphKey) -> Graph:
+    forward = model.graph(
+        batch=key.batch,
+        seq_len=key.seq_len,
+        logits_dtype=key.logits_dtype,
+        routing=key.routing,
+    )
+    return with_repeated_keys(forward, key.copies) if key.copies else forward
+
+
+@lru_cache(maxsize=32)
+def _whole(model: Transformer, key: _GraphKey) -> Graph:
+    """Return forward and backward pass, cached for the next plan with the same key."""
+    return training_step(with_tiled_loss(_forward(model, key), dict(key.tiles)), key.remat)
+
+
+@lru_cache(maxsize=32)
+def _parts(
+    model: Transformer,
+    key: _GraphKey,
+    bounds: tuple[int, ...],
+    later: bool = False,
+    ends: bool = True,
+) -> tuple[ModelPart, ...]:
+    """Return the parts of a model between layers, equal ones as one object, cached."""
+    forward = _forward(model, key)
+    known: dict[ModelPart, ModelPart] = {}
+    found = (
+        part_of_model(
+            forward,
+            first,
+            last,
+            key.remat,
+            tiled=lambda graph: with_tiled_loss(graph, dict(key.tiles)),
+            later=later,
+            ends=ends,
+        )
+        for first, last in pairwise(bounds)
+    )
+    parts = [known.setdefault(part, part) for part in found]
+    labels = Counter(part.label for part in known)
+    for number, part in enumerate(known.values(), start=1):
+        if labels[part.label] > 1:
+            known[part] = replace(part, label=f"{part.label} (kind {number})")
+    return tuple(known[part] for part in parts)

@@ -1,0 +1,159 @@
+"""Segments: the passes of a part of a model, as its stage runs them for a microbatch."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tpusim.base.phase import Phase
+from tpusim.graph import ModelPart, Tensor
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering import Bodies, BodyLowerer, GradientDeps, LoweringDecisions, addition, sizes_of
+from tpusim.partition import LocalShape, PartitionedGraph, Sizes, StoredWeight
+from tpusim.plan import Plan
+from tpusim.program import Compute, Loop, Number, Op, PassKind, Segment, VectorWork
+
+_VERBS = {
+    PassKind.FORWARD: "forward",
+    PassKind.BACKWARD: "backward",
+    PassKind.WEIGHTS: "weight gradients",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredPart:
+    """A part of a model on one device of its stage.
+
+    segments: the passes of a microbatch.
+    gradients: those of the weights after the passes.
+    given_bytes, made_bytes: one device's shard of the tensors from the part before, and of those
+        for the next part.
+    """
+
+    part: ModelPart
+    partitioned: PartitionedGraph
+    sizes: Sizes
+    segments: Mapping[PassKind, Segment]
+    gradients: GradientDeps
+    given_bytes: Number
+    made_bytes: Number
+
+    def ops(self, kind: PassKind) -> tuple[Op, ...]:
+        """Return the segment of a pass, if it has operations."""
+        return self.segments[kind].body if kind in self.segments else ()
+
+
+def lower_part(
+    part: ModelPart,
+    partitioned: PartitionedGraph,
+    plan: Plan,
+    pod: Slice,
+    placement: Placement,
+    known: Bodies,
+    *,
+    summed: bool,
+    circular: bool = False,
+) -> LoweredPart:
+    """Lower the passes of `part`, each of which runs on its own.
+
+    known: bodies of loops that other parts have too.
+    summed: True if each pass ends by adding its gradients to their sums over microbatches.
+    circular: True if the part is one iteration of a circular pipeline.
+    """
+    sizes = sizes_of(part.graph, plan)
+    decisions = LoweringDecisions(partitioned, sizes, plan, pod, placement, circular)
+    lowerer = BodyLowerer(sizes, partitioned, decisions, plan, known)
+    bodies, gradients = lowerer.passes()
+    segments = {}
+    for kind, body, held in zip(PassKind, bodies, lowerer.left_over, strict=True):
+        sums = _additions(body, partitioned.weights, gradients, plan, sizes) if summed else []
+        name = f"{_VERBS[kind]} of {part.label}"
+        if ops := _without_earlier_deps(_with_frees((*body, *sums), len(body), held, name)):
+            segments[kind] = Segment(name=name, body=tuple(ops))
+    given, made = (_nbytes(t, partitioned, sizes) for t in (part.given, part.made))
+    return LoweredPart(part, partitioned, sizes, segments, gradients, given, made)
+
+
+def _additions(
+    body: Sequence[Op],
+    weights: Iterable[StoredWeight],
+    gradients: GradientDeps,
+    plan: Plan,
+    sizes: Sizes,
+) -> list[Compute]:
+    """Return the additions for the weights whose gradients a pass allocates."""
+    taken = set(taken_by(body))
+    return [
+        addition(weight, plan.dtypes, sizes, gradients)
+        for weight in weights
+        if gradients.held.get(weight.name) in taken
+    ]
+
+
+def taken_by(body: Iterable[Op]) -> Iterable[str]:
+    """Yield the tensors that a body allocates."""
+    for op in body:
+        if isinstance(op, Loop):
+            yield from taken_by(op.body)
+        else:
+            yield from (alloc.tensor for alloc in op.allocs)
+
+
+def _with_frees(body: Sequence[Op], after: int, held: Collection[str], name: str) -> Sequence[Op]:
+    """Return the body with the first operation after its loops freeing what they hold."""
+    if not held:
+        return body
+    last = body[after] if after < len(body) else None
+    if isinstance(last, Compute):
+        freed = replace(last, frees=(*last.frees, *held))
+        return (*body[:after], freed, *body[after + 1 :])
+    end = Compute(
+        name=f"end/{name}",
+        phase=_first_phase(body),
+        scope=name,
+        work=VectorWork(0, 0, 0),
+        frees=tuple(held),
+    )
+    return (*body, end)
+
+
+def _first_phase(body: Sequence[Op]) -> Phase:
+    first = body[0]
+    return _first_phase(first.body) if isinstance(first, Loop) else first.phase
+
+
+def _without_earlier_deps(body: Sequence[Op]) -> Sequence[Op]:
+    """Return the body without dependencies on earlier passes, which are over."""
+    known = frozenset(_names(body))
+
+    def without(op: Op) -> Op:
+        if isinstance(op, Loop):
+            return replace(op, body=tuple(map(without, op.body)))
+        if all(dep.op in known for dep in op.deps):
+            return op
+        return replace(op, deps=tuple(dep for dep in op.deps if dep.op in known))
+
+    return tuple(map(without, body))
+
+
+def _names(body: Iterable[Op]) -> Iterable[str]:
+    for op in body:
+        yield op.name
+        if isinstance(op, Loop):
+            yield from _names(op.body)
+
+
+def _nbytes(tensor: Tensor | None, partitioned: PartitionedGraph, sizes: Sizes) -> Number:
+    """Return one device's shard of a tensor that parts pass on."""
+    if tensor is None:
+        return 0
+    layout = partitioned.layouts[tensor.name]
+    return sizes.nbytes(LocalShape(tensor.dims, layout), tensor.dtype)
+
+
+def merged_weights(parts: Iterable[LoweredPart]) -> tuple[StoredWeight, ...]:
+    """Return the weights of the parts of one stage: each of its layers has its own."""
+    found: dict[str, StoredWeight] = {}
+    for part in parts:
+        for weight in part.partitioned.weights:
+            copies = found[weight.name].copies if weight.name in found else 0
+            found[weight.name] = replace(weight, copies=copies + weight.copies)
+    return tuple(found.values())

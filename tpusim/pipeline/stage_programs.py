@@ -1,0 +1,240 @@
+"""Programs of the stages of a pipeline, which call segments in the order of a schedule.
+
+A stage has one part of the model, or several (chunks). It holds the sums of its weights' gradients
+over the microbatches and updates its weights once, after its last microbatch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from tpusim.graph import ModelPart
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering import (
+    Bodies,
+    GradientDeps,
+    accumulator,
+    barrier,
+    batch_copy,
+    cast_before,
+    check_dtypes,
+    optimizer,
+    with_optimizer,
+    zeros,
+)
+from tpusim.partition import PartitionedGraph
+from tpusim.pipeline.segments import LoweredPart, lower_part, merged_weights
+from tpusim.pipeline.stage_exchange import StageExchange, send
+from tpusim.plan import STAGE_AXES, Plan, make_schedule, stage_plan
+from tpusim.program import (
+    Alloc,
+    Call,
+    Number,
+    PassKind,
+    Program,
+    Schedule,
+    Segment,
+    Slot,
+    Transfer,
+)
+
+BUFFERS = "stage buffers"
+"""Memory category of the copies that are sent to other stages."""
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """Return the schedule of the plan's pipeline. Raise PlanError for an impossible one."""
+    return _schedule(
+        plan.active_schedule, plan.stages, plan.microbatches, plan.pipeline.virtual_stages
+    )
+
+
+@lru_cache(maxsize=32)
+def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    return make_schedule(name, stages, microbatches, chunks)
+
+
+def stage_programs(
+    name: str,
+    parts: Sequence[ModelPart],
+    partitioned_parts: Sequence[PartitionedGraph],
+    plan: Plan,
+    pod: Slice,
+    placement: Placement,
+) -> tuple[Program, ...]:
+    """Return the program of one device of each stage.
+
+    parts: those of the model in its order; equal ones are one object.
+    partitioned_parts: their partitioned graphs, in the same order.
+    """
+    check_dtypes(plan.dtypes, pod.chip)
+    inner = stage_plan(plan)
+    distinct = {id(part): (part, like) for part, like in zip(parts, partitioned_parts, strict=True)}
+    every = _lowered(_PartitionedParts(tuple(distinct.values()), inner), pod, placement)
+    made = dict(zip(distinct, every, strict=True))
+    chosen = [made[id(part)] for part in parts]
+    exchange = StageExchange(plan, chosen)
+    hands = tuple(map(_hand, chosen))
+    calls = _calls(
+        plan.active_schedule,
+        plan.stages,
+        plan.microbatches,
+        plan.pipeline.virtual_stages,
+        plan.mesh.get(STAGE_AXES[-1], 1),
+        hands,
+    )
+    kinds: dict[tuple[int, ...], StageProgram] = {}
+    programs = []
+    for stage in range(plan.stages):
+        own = chosen[stage :: plan.stages]
+        kind = tuple(map(id, own))
+        if kind not in kinds:
+            kinds[kind] = StageProgram(own, plan, inner)
+        programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
+    return tuple(programs)
+
+
+class _PartitionedParts:
+    """Parts of a model with their partitioned graphs, and the plan of a stage.
+
+    They are equal where they are lowered alike: the plan may differ in its schedule.
+    """
+
+    __slots__ = ("_key", "parts", "plan")
+
+    def __init__(self, parts: Sequence[tuple[ModelPart, PartitionedGraph]], plan: Plan) -> None:
+        self.parts = parts
+        self.plan = plan
+        alike = plan.replace(schedule="", virtual_stages=1, stage_layers=(), input_s=0.0)
+        found = tuple((part, tuple(partitioned.layouts.items())) for part, partitioned in parts)
+        self._key = (repr(alike), found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _PartitionedParts) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=16)
+def _lowered(given: _PartitionedParts, pod: Slice, placement: Placement) -> tuple[LoweredPart, ...]:
+    """Return the lowered parts, cached for the next schedule."""
+    known = Bodies()
+    return tuple(
+        lower_part(*pair, given.plan, pod, placement, known, summed=True) for pair in given.parts
+    )
+
+
+class _PartCalls(NamedTuple):
+    """The calls of a part of the model: its segments, and the tensors that it passes on."""
+
+    segments: tuple[tuple[PassKind, str], ...]
+    sent: tuple[tuple[PassKind, Number, str], ...]
+
+
+def _hand(part: LoweredPart) -> _PartCalls:
+    tensors = (
+        (PassKind.FORWARD, part.made_bytes, part.part.made),
+        (PassKind.BACKWARD, part.given_bytes, part.part.given),
+    )
+    return _PartCalls(
+        tuple((kind, segment.name) for kind, segment in part.segments.items()),
+        tuple((kind, nbytes, part.sizes.dtype(t.dtype)) for kind, nbytes, t in tensors if t),
+    )
+
+
+@lru_cache(maxsize=16)
+def _calls(
+    name: str,
+    stages: int,
+    microbatches: int,
+    chunks: int,
+    inner: int,
+    hands: tuple[_PartCalls, ...],
+) -> tuple[tuple[Call, ...], ...]:
+    """Return the calls of each stage, which are the same for all plans of one schedule."""
+    schedule = _schedule(name, stages, microbatches, chunks)
+    return tuple(
+        tuple(_call(stage, slot, schedule, inner, hands) for slot in slots)
+        for stage, slots in enumerate(schedule.slots)
+    )
+
+
+def _call(
+    stage: int, slot: Slot, schedule: Schedule, inner: int, hands: tuple[_PartCalls, ...]
+) -> Call:
+    hand = hands[slot.chunk * schedule.stages + stage]
+    to = (stage + (1 if slot.kind is PassKind.FORWARD else -1)) % schedule.stages
+    return Call(
+        name=str(slot),
+        segment=dict(hand.segments)[slot.kind],
+        microbatch=slot.microbatch,
+        awaits=tuple(
+            _message(other, theirs)
+            for other, theirs in schedule.operands(stage, slot)
+            if other != stage
+        ),
+        sends=tuple(
+            send(_message(stage, slot), stage, to, nbytes, dtype, inner)
+            for kind, nbytes, dtype in hand.sent
+            if kind is slot.kind
+        ),
+    )
+
+
+class StageProgram:
+    """The common content of stages with equal parts: operations, segments, memory."""
+
+    def __init__(self, parts: Sequence[LoweredPart], plan: Plan, inner: Plan) -> None:
+        self.passes = [segment for part in parts for segment in part.segments.values()]
+        self.weights, sizes = merged_weights(parts), parts[0].sizes
+        held = {name for part in parts for name in part.gradients.held}
+        sums = {w.name: accumulator(w, plan.dtypes, sizes) for w in self.weights if w.name in held}
+        self.sums = GradientDeps({name: alloc.tensor for name, alloc in sums.items()}, {})
+        self.norm = Segment(
+            name="gradient norm", body=optimizer.clip(self.weights, plan, sizes, self.sums)
+        )
+        shards = {name for part in parts for name in cast_before(part.partitioned, inner.dtypes)}
+        clear = zeros(tuple(sums.values()))
+        ops = with_optimizer(
+            (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ())
+        )
+        place = ops.index(clear) + 1
+        copies = [batch_copy(p.part.graph, p.partitioned, inner, p.sizes) for p in parts]
+        self.before = (*_input(copies), *ops[:place])
+        self.after = ops[place:]
+        self.resident = (*optimizer.resident(self.weights, plan, sizes), *_buffers(parts))
+
+    def program(
+        self, name: str, stage: int, calls: tuple[Call, ...], plan: Plan, exchange: StageExchange
+    ) -> Program:
+        """Return the program of one of the stages."""
+        more = exchange.calls(stage, self.norm)
+        segments = (*self.passes, *(segment for segment, _ in more))
+        return Program(
+            name=f"{name}, stage {stage}",
+            axes=tuple(plan.mesh.items()),
+            body=(*self.before, *calls, *(call for _, call in more), *self.after),
+            resident=self.resident,
+            segments=tuple({segment.name: segment for segment in segments}.values()),
+        )
+
+
+def _message(stage: int, slot: Slot) -> str:
+    return f"{slot} of stage {stage}"
+
+
+def _input(copies: Sequence[Transfer]) -> tuple[Transfer, ...]:
+    """Return the infeed of a stage, if its parts read any of the batch."""
+    nbytes = sum(copy.bytes for copy in copies)
+    return (replace(copies[0], bytes=nbytes),) if nbytes else ()
+
+
+def _buffers(parts: Sequence[LoweredPart]) -> tuple[Alloc, ...]:
+    """Return one copy of each kind that leaves for another stage while the core continues."""
+    sent = {
+        "activations sent": max(part.made_bytes for part in parts),
+        "gradients sent": max(part.given_bytes for part in parts),
+    }
+    return tuple(Alloc(name, nbytes, BUFFERS) for name, nbytes in sent.items() if nbytes)

@@ -1,0 +1,42 @@
+"""The plan: everything that a user decides about how a model runs on a slice."""
+
+from tpusim.plan.axes import Axes, Rule, axes_of, check_known, check_once
+from tpusim.plan.compiler import Compiler
+from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
+from tpusim.plan.default_rules import DEFAULT_RULES, STYLE_RULES
+from tpusim.plan.dtypes import MATMUL_DTYPES, WIDE_DTYPES, Dtypes
+from tpusim.plan.experts import Experts
+from tpusim.plan.optimizer import Optimizer
+from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
+from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan.plan import PLAN_KEYS, Plan
+from tpusim.plan.stages import edge_plan, part_bounds, stage_plan
+
+__all__ = [
+    "ALL_TO_ALL",
+    "CIRCULAR",
+    "DEFAULT_RULES",
+    "GATHER",
+    "MATMUL_DTYPES",
+    "PLAN_KEYS",
+    "RING",
+    "STAGE_AXES",
+    "STYLE_RULES",
+    "WIDE_DTYPES",
+    "Axes",
+    "Compiler",
+    "Context",
+    "Dtypes",
+    "Experts",
+    "Optimizer",
+    "Pipeline",
+    "Plan",
+    "Rule",
+    "axes_of",
+    "check_known",
+    "check_once",
+    "edge_plan",
+    "make_schedule",
+    "part_bounds",
+    "stage_plan",
+]

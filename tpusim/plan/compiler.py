@@ -1,0 +1,39 @@
+"""The compiler that a plan assumes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpusim.base.value_checks import check_names, check_word
+
+LOWERINGS = ("xla", "ideal")
+COLLECTIVES = ("xla", "best")
+STYLES = ("plain", "maxtext")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """The choices of the compiler.
+
+    lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
+    collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
+    style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    without_passes: passes of the lowering that are switched off, by name (`--explain passes` lists
+        them); `observed` stands for all that serve no published run.
+    """
+
+    lowering: str = "xla"
+    collectives: str = "xla"
+    style: str = "plain"
+    without_passes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_word("plan.compiler.lowering", self.lowering, LOWERINGS)
+        check_word("plan.compiler.collectives", self.collectives, COLLECTIVES)
+        check_word("plan.compiler.style", self.style, STYLES)
+        check_names("plan.compiler.without_passes", self.without_passes)
+        object.__setattr__(self, "without_passes", tuple(self.without_passes))
+
+    def __str__(self) -> str:
+        best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
+        without = f" without {', '.join(self.without_passes)}" if self.without_passes else ""
+        return f"lowering {self.lowering} ({self.style}){without}{best}"

@@ -1,0 +1,127 @@
+"""The dtypes of a plan."""
+
+from dataclasses import dataclass, fields
+
+from tpusim.base.value_checks import check_word
+from tpusim.graph import COMPUTE
+
+NARROW_DTYPES = ("int8", "fp8")
+MATMUL_DTYPES = ("bf16", *NARROW_DTYPES)
+WIDE_DTYPES = ("bf16", "f32")
+
+_DTYPE_CHOICES = {
+    "gather": (*WIDE_DTYPES, *NARROW_DTYPES),
+    **dict.fromkeys(("matmul", "matmul_dx", "matmul_dw"), MATMUL_DTYPES),
+}
+"""The dtypes that a field may be where more than the wide ones are possible."""
+
+_FOLLOWS = {
+    "gather": "compute",
+    "reduce": "compute",
+    "accumulator": "grad",
+    "second_moment": "moment",
+    "loss": "compute",
+    "matmul": "compute",
+    "matmul_dx": "matmul",
+    "matmul_dw": "matmul",
+}
+"""The dtype that an empty one is the same as."""
+
+_DTYPE_LABELS = {
+    "param": "weights",
+    "gather": "gathers",
+    "reduce": "reductions",
+    "grad": "gradients",
+    "accumulator": "accumulators",
+    "moment": "moments",
+    "second_moment": "second moments",
+    "loss": "logits",
+}
+"""The label of each dtype that a plan's text lists where it is not the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dtypes:
+    """The dtypes of a step: `bf16` or `f32`, and for gathers and matmuls also `int8` and `fp8`.
+
+    compute: of matmuls and activations.
+    param: of stored weights.
+    grad: of the stacked gradients.
+    moment: of the optimizer's moments.
+    second_moment: of the optimizer's second moments; empty for `moment`. `mu_dtype` of optax is
+        the first moment's alone.
+    gather: in which weights are gathered; empty for `compute`. The `param` dtype gathers them as
+        they are stored and casts each gathered copy; the `matmul` dtype of quantised matmuls
+        gathers what is quantised already.
+    reduce: in which weight gradients leave their matmul and are reduced; empty for `compute`.
+    accumulator: in which the gradients of microbatches are added up; empty for `grad`. MaxText's
+        accumulators have the dtype of the weights.
+    loss: in which logits and their gradient are written to HBM; empty for `compute`.
+    matmul: in which the layers' matmuls with weights multiply (`bf16`, `int8` or `fp8`); empty for
+        `compute`. Operands narrower than `compute` are quantised before each matmul.
+    matmul_dx: the same for the backward matmuls of input gradients; empty for `matmul`.
+    matmul_dw: the same for the backward matmuls of weight gradients; empty for `matmul`.
+    """
+
+    compute: str = "bf16"
+    param: str = "f32"
+    grad: str = "bf16"
+    moment: str = "f32"
+    second_moment: str = ""
+    gather: str = ""
+    reduce: str = ""
+    accumulator: str = ""
+    loss: str = ""
+    matmul: str = ""
+    matmul_dx: str = ""
+    matmul_dw: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            key, value = field.name, getattr(self, field.name)
+            choices = _DTYPE_CHOICES.get(key, WIDE_DTYPES)
+            check_word(f"plan.dtypes.{key}", value, choices, optional=key in _FOLLOWS)
+
+    def of(self, key: str) -> str:
+        """Return the dtype of a field: its own, or where it is empty the one that it follows."""
+        return str(getattr(self, key)) or self.of(_FOLLOWS[key])
+
+    @property
+    def matmuls(self) -> dict[str, str]:
+        """The dtype of forward matmuls with weights, and of both backward ones, by flat key."""
+        return {
+            "matmul_dtype": self.of("matmul"),
+            "matmul_dtype_dx": self.of("matmul_dx"),
+            "matmul_dtype_dw": self.of("matmul_dw"),
+        }
+
+    @property
+    def quantised(self) -> bool:
+        """True if some matmul has operands of another dtype than the activations'."""
+        return any(dtype != self.compute for dtype in self.matmuls.values())
+
+    @property
+    def gathers_quantised(self) -> bool:
+        """True if weights of quantised matmuls are quantised before they are gathered."""
+        return self.of("gather") not in (self.compute, self.param)
+
+    @property
+    def logits(self) -> str:
+        """The dtype of logits as the graph takes it."""
+        dtype = self.of("loss")
+        return COMPUTE if dtype == self.compute else dtype
+
+    def __str__(self) -> str:
+        forward, dx, dw = self.matmuls.values()
+        if not self.quantised:
+            found = self.compute
+        elif forward == dx == dw:
+            found = f"{self.compute} with {forward} matmuls"
+        else:
+            found = f"{self.compute} with matmuls {forward}, dx {dx}, dw {dw}"
+        others = []
+        for key, label in _DTYPE_LABELS.items():
+            usual = self.of(_FOLLOWS[key]) if key in _FOLLOWS else getattr(Dtypes(), key)
+            if getattr(self, key) not in (usual, ""):
+                others.append(f"{label} {getattr(self, key)}")
+        return f"{found} ({', '.join(others)})" if others else found

@@ -1,0 +1,94 @@
+"""Expert parallelism of a plan: the routing of tokens, and how unevenly it loads the experts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_word, is_number
+
+DISPATCHES = ("sort", "one_hot")
+EXPERT_EXCHANGES = ("all-to-all", "gather", "ring")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The routing of tokens to experts.
+
+    capacity_factor: slots of each expert over its even share of the tokens of a sequence; tokens
+        without a slot are dropped. 0 drops nothing: each expert has as many as chose it.
+    dispatch: how tokens find their slots: by `sort`, through HBM, or by matmuls with a `one_hot`
+        mask; empty for a mask where there is a capacity, and a sort otherwise.
+    exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each device
+        gathers all tokens, picks those of its experts, and results are scattered; or `ring`, a
+        gather in a collective matmul for the dispatch, and an all-to-all for the combine.
+    buffer: capacity of a device, in rows over the mean, for its experts where nothing is dropped:
+        shapes are fixed, so passes through HBM and memory have all rows, and only grouped kernels
+        skip the empty ones. 0 has capacity for all rows that could arrive (MaxText's
+        `ragged_buffer_factor`, which drops what does not fit; here nothing is dropped).
+    skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it. The busiest device
+        decides. Only where nothing is dropped.
+    seed: of the one draw that all layers share.
+    """
+
+    capacity_factor: float = 0.0
+    dispatch: str = ""
+    exchange: str = "all-to-all"
+    buffer: float = 0.0
+    skew: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        capacity, skew, buffer = self.capacity_factor, self.skew, self.buffer
+        check_word("plan.experts.dispatch", self.dispatch, DISPATCHES, optional=True)
+        check_word("plan.experts.exchange", self.exchange, EXPERT_EXCHANGES)
+        if not is_number(capacity) or not 0 <= capacity < inf:
+            raise PlanError(
+                f"plan.experts.capacity_factor is {capacity!r}; write a number above 0, such as "
+                "1.25, or 0 to drop no token"
+            )
+        if not is_number(skew) or not 0 <= skew <= 1:
+            raise PlanError(
+                f"plan.experts.skew is {skew!r}; write a number from 0, even, to 1, as chance has "
+                "it"
+            )
+        if not is_number(buffer) or not (buffer == 0 or 1 <= buffer < inf):
+            raise PlanError(
+                f"plan.experts.buffer is {buffer!r}; write a number of at least 1, such as 1.5, or "
+                "0 for buffers that hold all rows that could arrive"
+            )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise PlanError(f"plan.experts.seed is {self.seed!r}; it must be a whole number")
+
+    def check_together(self) -> None:
+        """Raise PlanError for keys that contradict each other."""
+        capacity, skew, buffer = self.capacity_factor, self.skew, self.buffer
+        if self.dispatch == "one_hot" and not capacity:
+            raise PlanError(
+                "plan.experts.dispatch is 'one_hot', but plan.experts.capacity_factor is 0: a mask "
+                "has a fixed number of slots; write a capacity_factor, such as 1.25, or dispatch = "
+                "'sort'"
+            )
+        if buffer and capacity:
+            raise PlanError(
+                f"plan.experts.buffer is {buffer!r}, but plan.experts.capacity_factor is "
+                f"{capacity!r}: a capacity gives buffers their size; leave one of them out"
+            )
+        if skew and capacity:
+            raise PlanError(
+                f"plan.experts.skew is {skew!r}, but plan.experts.capacity_factor is {capacity!r}: "
+                "a capacity gives all experts as many slots; leave one of them out"
+            )
+
+    def phrases(self) -> Iterator[str]:
+        """Yield the phrases of a plan's text: everything that is not the default."""
+        if self.capacity_factor:
+            yield f"capacity {self.capacity_factor:g}"
+        if self.dispatch:
+            yield f"dispatch by {self.dispatch}"
+        if self.exchange != "all-to-all":
+            yield f"experts by {self.exchange}"
+        if self.buffer:
+            yield f"buffers x{self.buffer:g}"
+        if self.skew:
+            yield f"skew {self.skew:g} of seed {self.seed}"

@@ -1,0 +1,23 @@
+"""The optimizer of a plan."""
+
+from dataclasses import dataclass
+
+from tpusim.base.value_checks import check_flag, check_word
+
+OPTIMIZERS = ("adam", "adafactor", "sgd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """The optimizer and the place of its state.
+
+    name: `adam`, `adafactor` or `sgd`.
+    offload: the moments stay on the host, and pass through HBM at the update.
+    """
+
+    name: str = "adam"
+    offload: bool = False
+
+    def __post_init__(self) -> None:
+        check_word("plan.optimizer.name", self.name, OPTIMIZERS)
+        check_flag("plan.optimizer.offload", self.offload)

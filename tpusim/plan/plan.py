@@ -1,0 +1,240 @@
+"""The plan: everything that a user decides about how a model runs on a slice."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+from tpusim.base.errors import PlanError
+from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
+from tpusim.base.units import format_seconds
+from tpusim.base.value_checks import check_positive, is_list, seconds
+from tpusim.graph import Remat
+from tpusim.plan.axes import Rule
+from tpusim.plan.compiler import Compiler
+from tpusim.plan.context import Context
+from tpusim.plan.dtypes import Dtypes
+from tpusim.plan.experts import Experts
+from tpusim.plan.optimizer import Optimizer
+from tpusim.plan.pipeline import Pipeline, stages_of
+
+PLAN_KEYS = GroupedKeys(
+    owner="Plan",
+    prefix="plan.",
+    error=PlanError,
+    groups={
+        "remat": Remat,
+        "optimizer": Optimizer,
+        "dtypes": Dtypes,
+        "compiler": Compiler,
+        "context": Context,
+        "experts": Experts,
+        "pipeline": Pipeline,
+    },
+    table={
+        "mesh": ("", "mesh"),
+        "seq_len": ("", "seq_len"),
+        "global_batch": ("", "global_batch"),
+        "microbatches": ("", "microbatches"),
+        "remat": ("remat", "policy"),
+        "save": ("remat", "save"),
+        "offload": ("remat", "offload"),
+        "rules": ("", "rules"),
+        "annotate": ("", "annotate"),
+        "placement": ("", "placement"),
+        "optimizer": ("optimizer", "name"),
+        "dtype": ("dtypes", "compute"),
+        "matmul_dtype": ("dtypes", "matmul"),
+        "matmul_dtype_dx": ("dtypes", "matmul_dx"),
+        "matmul_dtype_dw": ("dtypes", "matmul_dw"),
+        "param_dtype": ("dtypes", "param"),
+        "moment_dtype": ("dtypes", "moment"),
+        "grad_dtype": ("dtypes", "grad"),
+        "lowering": ("compiler", "lowering"),
+        "collectives": ("compiler", "collectives"),
+        "style": ("compiler", "style"),
+        "offload_optimizer": ("optimizer", "offload"),
+        "gather_dtype": ("dtypes", "gather"),
+        "reduce_dtype": ("dtypes", "reduce"),
+        "accumulator_dtype": ("dtypes", "accumulator"),
+        "second_moment_dtype": ("dtypes", "second_moment"),
+        "loss_dtype": ("dtypes", "loss"),
+        "vocab_tiles": ("", "vocab_tiles"),
+        "context_exchange": ("context", "exchange"),
+        "context_balanced": ("context", "balanced"),
+        "input_s": ("", "input_s"),
+        "capacity_factor": ("experts", "capacity_factor"),
+        "dispatch": ("experts", "dispatch"),
+        "expert_exchange": ("experts", "exchange"),
+        "expert_buffer": ("experts", "buffer"),
+        "expert_skew": ("experts", "skew"),
+        "seed": ("experts", "seed"),
+        "schedule": ("pipeline", "schedule"),
+        "virtual_stages": ("pipeline", "virtual_stages"),
+        "stage_layers": ("pipeline", "stage_layers"),
+        "without_passes": ("compiler", "without_passes"),
+    },
+)
+"""Every flat key of a plan, in the order in which files list them."""
+
+_TABLE_EXAMPLES = {
+    "mesh": "{'fsdp': 256, 'tensor': 8}",
+    "rules": "{'act_embed': 'tensor'}",
+    "annotate": "{'layer/q': ['fsdp', None, 'tensor', None]}",
+}
+"""An example of each field that is a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class Plan(GroupedFields):
+    """A sharding plan.
+
+    Its constructor takes the fields below, and each field of a group also by a flat key
+    (`PLAN_KEYS`): `Plan(mesh=..., remat="minimal", gather_dtype="int8")` is
+    `Plan(mesh=..., remat=Remat("minimal"), dtypes={"gather": "int8"})`. Flat keys can be read too
+    (`plan.gather_dtype`), but for `remat` and `optimizer`, which are the groups.
+
+    mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
+    seq_len: tokens per sequence.
+    global_batch: sequences per step, over all devices.
+    microbatches: parts of the global batch that run one after the other; their gradients are added
+        up, and the optimizer runs once.
+    vocab_tiles: parts of a device's tokens for which the loss is computed one after the other, so
+        that the logits of one part are in HBM; they are computed again in the backward pass.
+    input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
+        step runs, so no step is shorter.
+    rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
+        activations, without it weights.
+    annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
+    placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`); chosen
+        when not given.
+    remat: the tensors kept for the backward pass, and their place.
+    optimizer: the optimizer and the place of its state.
+    dtypes: of weights, gradients, matmuls and collectives.
+    compiler: the compiler that is assumed.
+    context: the exchange of keys and values of sharded sequences.
+    experts: the routing of tokens to experts.
+    pipeline: the schedule over stages.
+    """
+
+    KEYS: ClassVar[GroupedKeys] = PLAN_KEYS
+    mesh: Mapping[str, int]
+    seq_len: int
+    global_batch: int
+    microbatches: int = 1
+    vocab_tiles: int = 1
+    input_s: float = 0.0
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
+    placement: Mapping[str, Sequence[str]] | None = None
+    remat: Remat = field(default_factory=Remat)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    dtypes: Dtypes = field(default_factory=Dtypes)
+    compiler: Compiler = field(default_factory=Compiler)
+    context: Context = field(default_factory=Context)
+    experts: Experts = field(default_factory=Experts)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+
+    def __init__(
+        self, *, mesh: Mapping[str, int], seq_len: int, global_batch: int, **keys: Any
+    ) -> None:
+        needed = {"mesh": mesh, "seq_len": seq_len, "global_batch": global_batch}
+        self._fill(needed | keys)
+        self._check()
+
+    def _check(self) -> None:
+        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles"):
+            check_positive(f"plan.{key}", getattr(self, key))
+        object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
+        for key, example in _TABLE_EXAMPLES.items():
+            if not isinstance(getattr(self, key), Mapping):
+                raise PlanError(
+                    f"plan.{key} is {getattr(self, key)!r}; write a table, such as {example}"
+                )
+        if not self.mesh:
+            raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
+        for axis, size in self.mesh.items():
+            check_positive(f"plan.mesh.{axis}", size)
+        for key, rule in self.rules.items():
+            _check_rule(f"plan.rules.{key}", rule)
+        for name, given in self.annotate.items():
+            if not is_list(given):
+                raise PlanError(
+                    f"plan.annotate.{name} is {given!r}; write an entry for each dimension, such "
+                    "as ['fsdp', None]"
+                )
+            for position, rule in enumerate(given):
+                _check_rule(f"plan.annotate.{name}[{position}]", rule)
+
+    @property
+    def devices(self) -> int:
+        """Devices of the mesh."""
+        return prod(self.mesh.values())
+
+    @property
+    def active_axes(self) -> dict[str, int]:
+        """The axes that are larger than one; the others change nothing."""
+        return {axis: size for axis, size in self.mesh.items() if size > 1}
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline; 1 where there is none."""
+        return stages_of(self.mesh)
+
+    @property
+    def active_schedule(self) -> str:
+        """The schedule of the pipeline; empty where there is none."""
+        return self.pipeline.active_schedule(self.stages)
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences that run at a time, over all devices; partitioning checks that they divide."""
+        return max(self.global_batch // self.microbatches, 1)
+
+    @property
+    def finished_dtype(self) -> str:
+        """The dtype in which the optimizer finds the gradients."""
+        summed = self.microbatches > 1 or self.stages > 1
+        return self.dtypes.of("accumulator" if summed else "grad")
+
+    def check_together(self) -> None:
+        """Raise PlanError for keys that contradict each other.
+
+        This is checked when a plan is simulated, as a sweep of several keys makes such plans in
+        between.
+        """
+        try:
+            self.pipeline.check_together(self.mesh, self.remat.offload)
+            self.experts.check_together()
+        except PlanError as error:
+            raise PlanError(PLAN_KEYS.with_flat_keys(str(error))) from error
+
+    def __str__(self) -> str:
+        return ", ".join(self._phrases())
+
+    def _phrases(self) -> Iterator[str]:
+        mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        yield f"mesh {mesh}"
+        yield f"batch {self.global_batch} x {self.seq_len} tokens{parts}"
+        yield from self.pipeline.phrases(self.stages)
+        saved = f" + {', '.join(self.remat.save)}" if self.remat.save else ""
+        yield f"remat {self.remat.policy}{saved}"
+        moved = [*self.remat.offload, *(["optimizer state"] if self.optimizer.offload else [])]
+        if moved:
+            yield f"on the host: {', '.join(moved)}"
+        if self.vocab_tiles > 1:
+            yield f"loss in {self.vocab_tiles} tiles"
+        yield from self.context.phrases()
+        yield str(self.dtypes)
+        yield self.optimizer.name
+        yield str(self.compiler)
+        yield from self.experts.phrases()
+        if self.input_s:
+            yield f"input made in {format_seconds(self.input_s)}"
+
+
+def _check_rule(where: str, value: Any) -> None:
+    listed = isinstance(value, Sequence) and all(isinstance(axis, str) for axis in value)
+    if value is not None and not listed:
+        raise PlanError(f"{where} is {value!r}; write an axis, a list of axes or None")

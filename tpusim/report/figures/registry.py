@@ -1,0 +1,54 @@
+"""The registry of the figures that a report has: one entry for each.
+
+A figure is one file: a function that computes its data, one that draws them, and a call of
+`register_figure`; the line of `tpusim.report` that imports the file puts it into every report.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from tpusim.base.errors import TpusimError
+from tpusim.results import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Plot: TypeAlias = "Callable[[Result], Axes | Sequence[Axes]]"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """A figure of the report.
+
+    name: of its files, without their endings.
+    data: computes what it shows, without matplotlib.
+    plot: draws it on a new matplotlib figure and returns the axes, or all of them.
+    applies: True for results that have such a figure.
+    """
+
+    name: str
+    data: Callable[[Result], object]
+    plot: Plot
+    applies: Callable[[Result], bool]
+
+
+FIGURES: dict[str, ReportFigure] = {}
+"""The registered figures, by name."""
+
+
+def register_figure(
+    name: str,
+    data: Callable[[Result], object],
+    plot: Plot,
+    applies: Callable[[Result], bool] = lambda result: True,
+) -> None:
+    """Add a figure to every report that is written from now on; see `ReportFigure`.
+
+    Raise TpusimError if the name is taken, or cannot name a file.
+    """
+    if not name.replace("-", "_").isidentifier():
+        raise TpusimError(f"figure {name!r} cannot name a file; write letters, digits, - and _")
+    if name in FIGURES:
+        raise TpusimError(f"there is a figure {name!r} already; choose another name")
+    FIGURES[name] = ReportFigure(name, data, plot, applies)

@@ -1,0 +1,162 @@
+"""The parts of a step that deserve a close look: one iteration of each of its longest loops."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+from tpusim.costs import CORE
+from tpusim.engine import Record
+from tpusim.lowering import MICROBATCHES
+from tpusim.program import Call, Loop, Op, PassKind, TopOp
+from tpusim.report.link_traffic import LinkLoad, link_loads, starts_between
+from tpusim.report.track_slices import TrackSlice
+from tpusim.results import LOOP_NAMES, Result
+from tpusim.results.stage_uses import stage_uses
+
+LOOPS_SHOWN = 2
+"""One layer forward and one backward, in the step of a model with one stack of layers."""
+
+PASS_TITLES = {
+    PassKind.FORWARD: "forward pass of microbatch",
+    PassKind.BACKWARD: "backward pass of microbatch",
+    PassKind.WEIGHTS: "weight gradients of microbatch",
+}
+"""The slots of a pipeline in titles, before the number of their microbatch."""
+
+RecordsByName: TypeAlias = Mapping[str, Sequence[Record]]
+"""The records of the core, by name."""
+
+
+class LoopIteration(NamedTuple):
+    """An iteration of a loop, from one time to another."""
+
+    title: str
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """A part of the step: the work of the core and the load of the links.
+
+    title: the loop and the iteration, or `step`.
+    core: without gaps from `start_ps` to `end_ps`.
+    """
+
+    title: str
+    start_ps: int
+    end_ps: int
+    core: tuple[TrackSlice, ...]
+    loads: tuple[LinkLoad, ...]
+
+
+def timeline_data(result: Result) -> tuple[TimeWindow, ...]:
+    """Return an iteration in the middle of each of the longest outer loops, in order of time.
+
+    Of a step in microbatches it is an iteration in the last one; of the fullest stage of a
+    pipeline, one in the middle slot of each kind. A program without loops is returned whole.
+    """
+    by_name: dict[str, list[Record]] = {}
+    for record in result.shown.tasks:
+        if record.stream == CORE and record.duration_ps:
+            by_name.setdefault(record.name, []).append(record)
+    spans = [
+        *_longest_loops(result.program.body, by_name, LOOPS_SHOWN),
+        *_in_slots(result, by_name),
+    ]
+    spans = spans or [LoopIteration("step", 0, result.shown.total_ps)]
+    return tuple(_window(result, *span) for span in sorted(spans, key=lambda span: span.start_ps))
+
+
+def _in_slots(result: Result, by_name: RecordsByName) -> Iterator[LoopIteration]:
+    """Yield an iteration of the longest loop in the middle slot of each kind, fullest stage."""
+    calls = {op.name: op.segment for op in result.program.body if isinstance(op, Call)}
+    bodies = {segment.name: segment.body for segment in result.program.segments}
+    timed = stage_uses(result)[result.lane].slots if calls else ()
+    for kind in PassKind:
+        slots = [each for each in timed if each.slot.kind is kind]
+        for slot, *within in slots[len(slots) // 2 :][:1]:
+            loops = _longest_loops(bodies[calls[str(slot)]], by_name, 1, (within[0], within[1]))
+            yield from (
+                each._replace(title=f"{each.title}, {PASS_TITLES[kind]} {slot.microbatch}")
+                for each in loops
+            )
+
+
+def _longest_loops(
+    body: Sequence[TopOp], by_name: RecordsByName, count: int, within: tuple[int, int] | None = None
+) -> list[LoopIteration]:
+    """Return the middle iterations of a body's longest outer loops, in one run of the body."""
+    found = [_timed_iteration(loop, by_name, within) for loop in _outer_loops(body)]
+    longest = sorted((each for each in found if each), key=lambda each: -each[0])[:count]
+    return [iteration for _, iteration in longest]
+
+
+def _outer_loops(body: Sequence[TopOp]) -> Iterator[Loop]:
+    """Yield the loops of a body; those over microbatches are replaced by the loops in them."""
+    for op in body:
+        if isinstance(op, Loop):
+            over = op.name in (MICROBATCHES, *LOOP_NAMES.values())
+            yield from _outer_loops(op.body) if over else (op,)
+
+
+def _timed_iteration(
+    loop: Loop, by_name: RecordsByName, within: tuple[int, int] | None
+) -> tuple[int, LoopIteration] | None:
+    """Return the length of the whole loop (ps) and the middle iteration of its last run."""
+    records = [record for name in _names(loop.body) for record in by_name.get(name, ())]
+    if within is None:
+        spans = [(record.start_ps, _last_end(record)) for record in records]
+    else:
+        spans = [
+            (start, start + record.duration_ps)
+            for record in records
+            for start in starts_between(record, *within)
+        ]
+    if not spans:
+        return None
+    first, last = min(start for start, _ in spans), max(end for _, end in spans)
+    title = f"{loop.name}: trip {loop.trips // 2 + 1} of {loop.trips}"
+    return last - first, LoopIteration(title, *_middle(loop, by_name, (first, last)))
+
+
+def _middle(loop: Loop, by_name: RecordsByName, whole: tuple[int, int]) -> tuple[int, int]:
+    """Return the time from the first task of the last run's middle iteration to that of the next.
+
+    whole: start and end of the loop.
+    """
+    for op in loop.body:
+        every = chain(*(record.starts() for record in by_name.get(op.name, ())))
+        starts = sorted(start for start in every if whole[0] <= start < whole[1])
+        if starts:
+            ends = [*starts[1:], whole[1]]
+            middle = loop.trips // 2 - loop.trips
+            return starts[middle], ends[middle]
+    return whole
+
+
+def _last_end(record: Record) -> int:
+    """Return the end of the last repetition."""
+    return record.end_ps + sum(level.last_ps for level in record.repeats)
+
+
+def _names(body: tuple[Op, ...]) -> Iterator[str]:
+    for op in body:
+        if isinstance(op, Loop):
+            yield from _names(op.body)
+        else:
+            yield op.name
+
+
+def _window(result: Result, title: str, start_ps: int, end_ps: int) -> TimeWindow:
+    timeline = result.shown
+    core = [record for record in timeline.tasks if record.stream == CORE and record.duration_ps]
+    slices = (
+        TrackSlice(max(start, start_ps), min(start + record.duration_ps, end_ps), record)
+        for record in chain(core, timeline.waits)
+        for start in starts_between(record, start_ps, end_ps)
+    )
+    ordered = tuple(sorted(slices, key=lambda each: each.start_ps))
+    loads = tuple(link_loads(result, start_ps, end_ps))
+    return TimeWindow(title, start_ps, end_ps, ordered, loads)

@@ -1,0 +1,96 @@
+"""`result.json`: the result as plain data, in SI units and fractions."""
+
+from dataclasses import asdict
+from typing import Any
+
+from tpusim import __version__
+from tpusim.program import PassKind
+from tpusim.results import PICO, PlanResult, Result, StageUse, infeasible_reason, pipelined
+from tpusim.results.stage_uses import stage_uses
+
+
+def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
+    """Return the content of `result.json`; the keys of the first block are stable.
+
+    Seconds, bytes of one device, tokens per second of all chips, FLOPs of all devices, fractions.
+    `reason` is null unless the plan is infeasible. `ideal_step_time_s` is the step time under the
+    lowering `ideal` (null if it was not simulated).
+    """
+    common: dict[str, Any] = {
+        "step_time_s": result.step_time_s,
+        "mfu": result.mfu,
+        "hfu": result.hfu,
+        "hbm_peak_bytes": result.hbm_peak_bytes,
+        "hbm_bytes": result.hbm_bytes,
+        "fits": result.fits,
+        "breakdown_s": result.breakdown_s,
+        "tokens_per_s": None,
+        "reason": None if result.fits else infeasible_reason(result),
+        "exposed_s": result.exposed_s,
+        "ideal_step_time_s": ideal.step_time_s if ideal else None,
+        "phases_s": result.phases_s,
+        "tflops_per_device": None,
+        "memory_bytes": result.memory_bytes,
+        "link_use": result.link_use,
+        "flops": {kind: float(count) for kind, count in asdict(result.flops).items()},
+        "convention": result.convention,
+        "model": None,
+        "slice": _slice(result),
+        "plan": None,
+        "placement": {"given": result.placement_given, "axes": _placement(result)},
+        "network": "flows",
+        "pipeline": _pipeline(pipelined(result)),
+        "replicated": [],
+        "unasked": [],
+        "versions": {"tpusim": __version__},
+    }
+    return common | dict(result.facts())
+
+
+def _pipeline(result: PlanResult | None) -> dict[str, Any] | None:
+    """Return schedule, bubble, fullest stage and stages of a pipeline; None without one."""
+    if result is None:
+        return None
+    plan = result.plan
+    return {
+        "schedule": plan.active_schedule,
+        "stages": plan.stages,
+        "virtual_stages": plan.pipeline.virtual_stages,
+        "microbatches": plan.microbatches,
+        "bubble": result.bubble,
+        "fullest_stage": result.lane if len(result.programs) > 1 else None,
+        "each": [_stage(use) for use in stage_uses(result)],
+    }
+
+
+def _stage(use: StageUse) -> dict[str, Any]:
+    """Return one stage: mean seconds of a slot of each kind, and seconds of the step."""
+    slots = {f"{kind.name.lower()}_s": use.mean_ps(kind) * PICO for kind in PassKind}
+    return {
+        "layers": sum(use.layers),
+        "besides": use.besides,
+        **slots,
+        "bubble_s": use.bubble_ps * PICO,
+        "exposed_send_s": use.send_wait_ps * PICO,
+        "hbm_peak_bytes": use.hbm_peak_bytes,
+    }
+
+
+def _slice(result: Result) -> dict[str, Any]:
+    pod = result.pod
+    return {
+        "chip": pod.chip.name,
+        "topology": "x".join(map(str, pod.topology.dims)),
+        "twisted": pod.topology.twisted,
+        "num_slices": pod.num_slices,
+        "dcn_oversubscription": pod.dcn_oversubscription,
+        "chips": pod.chips,
+        "devices": pod.devices,
+    }
+
+
+def _placement(result: Result) -> dict[str, Any]:
+    return {
+        axis: [{"dimension": str(span), "size": span.size, "stride": span.stride} for span in spans]
+        for axis, spans in result.placement.axes
+    }

@@ -1,0 +1,40 @@
+"""Results of simulations, and their printed form."""
+
+from tpusim.results.circular_iterations import LOOP_NAMES
+from tpusim.results.lines import core_records, explain_lines, operation_of, operations_by_name
+from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
+from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
+from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
+from tpusim.results.summary import LEAST_SHOWN, aligned, entry, infeasible_reason
+from tpusim.results.totals import collective_axes
+
+__all__ = [
+    "BUBBLE_LABEL",
+    "COMPUTE_LABELS",
+    "COSTS",
+    "EXPOSED",
+    "LEAST_SHOWN",
+    "LOOP_NAMES",
+    "PAUSES",
+    "PICO",
+    "PlanResult",
+    "ProgramOrigin",
+    "ReplayResult",
+    "Result",
+    "StageSlot",
+    "StageUse",
+    "UnknownOperation",
+    "Verdicts",
+    "aligned",
+    "collective_axes",
+    "core_ps",
+    "core_records",
+    "entry",
+    "explain_lines",
+    "infeasible_reason",
+    "make_result",
+    "operation_of",
+    "operations_by_name",
+    "pipelined",
+]

@@ -1,0 +1,217 @@
+"""The result of a plan: the model, the plan and its placement, and what follows from them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpusim.engine import Timeline
+from tpusim.graph import Graph
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering import borrowed_notes
+from tpusim.models import Transformer
+from tpusim.plan import CIRCULAR, Plan
+from tpusim.program import Program, Single
+from tpusim.results.result import BUBBLE_LABEL, Result
+from tpusim.results.summary import summary
+from tpusim.results.totals import collective_axes, distinct_bodies, implicit_reshardings
+from tpusim.results.unused_keys import unused_keys
+
+PLAN_CONVENTION = (
+    "model FLOPs: matmuls and attention, causal attention at half, LM head counted, lookup not, "
+    "against the bf16 peak; HFU adds recomputation"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Decisions behind a result.
+
+    dropped: dimension, size, axis and shards where a dimension is replicated as it is too small.
+    placement_given: True if the user gave the placement, False if it was searched for.
+    network: the mode of the network, `flows` or `hops`.
+    unread: names of `save` and `offload` that are not saved, as no backward pass reads them.
+    """
+
+    dropped: tuple[tuple[str, int, str, int], ...] = ()
+    placement_given: bool = False
+    network: str = "flows"
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult(Result):
+    """One step of a model under a plan.
+
+    tokens: of the step, all devices together.
+    implicit_reshardings: collectives that no rule or annotation requires, as (kind over axes,
+        tensor, times per step).
+    """
+
+    model: Transformer
+    plan: Plan
+    tokens: int
+    implicit_reshardings: tuple[tuple[str, str, int], ...]
+    verdicts: Verdicts
+
+    def __str__(self) -> str:
+        return summary(self)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: the model's FLOP/s over the bf16 peak."""
+        return float(self.flops.model) / self.peak_flops / self.step_time_s
+
+    @property
+    def placement_given(self) -> bool:
+        """True if the user gave the placement; otherwise it is the best of the candidates."""
+        return self.verdicts.placement_given
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second, all chips together."""
+        return self.tokens / self.step_time_s
+
+    @property
+    def tflops_per_device(self) -> float:
+        """Model TFLOP/s of one device, as MaxText logs them."""
+        return float(self.flops.model) / self.pod.devices / self.step_time_s / 1e12
+
+    @property
+    def bubble(self) -> float:
+        """The fraction of the step in which a stage of a pipeline waits, the mean of all stages.
+
+        Of a circular pipeline it is the fraction of iterations whose result is never read.
+        """
+        if self.plan.active_schedule != CIRCULAR:
+            return self.breakdown_s.get(BUBBLE_LABEL, 0.0) / self.step_time_s
+        idle, rounds = (
+            self.plan.stages - 1,
+            self.plan.microbatches * self.plan.pipeline.virtual_stages,
+        )
+        return idle / (rounds + idle)
+
+    @property
+    def convention(self) -> str:
+        """The convention by which FLOPs are the model's, in words."""
+        return PLAN_CONVENTION
+
+    @property
+    def rates(self) -> str:
+        """Utilisation, tokens per second, and FLOP/s of a device, in words."""
+        return (
+            f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, "
+            f"{self.tokens_per_s:,.0f} tokens/s, {self.tflops_per_device:.1f} TFLOP/s a device"
+        )
+
+    def called(self, op: Single) -> str:
+        """Return the name of an operation, which consists of the model's names."""
+        return op.name
+
+    @property
+    def pipeline(self) -> str:
+        """The schedule, the time that stages lose, and the fullest stage, in words."""
+        plan, schedule = self.plan, self.plan.active_schedule
+        if not schedule:
+            return ""
+        parts = plan.pipeline.virtual_stages
+        chunks = f" x {parts} parts" if parts > 1 else ""
+        what = f"{schedule}, {plan.stages} stages{chunks}, {plan.microbatches} microbatches"
+        if schedule != CIRCULAR:
+            return f"{what}: bubble {self.bubble:.1%} of the step; stage {self.lane} holds most HBM"
+        idle = plan.stages - 1
+        iterations = plan.microbatches * parts + idle
+        lost = f"{idle} of {iterations} trips compute what nobody reads ({self.bubble:.1%})"
+        return f"{what}: {lost}"
+
+    def about(self) -> Iterator[tuple[str, str]]:
+        """Yield the plan, the placement, and the network unless it is the default."""
+        yield "plan", str(self.plan)
+        chosen = "given" if self.placement_given else "chosen"
+        placed = f"{self.placement} ({chosen})" if self.placement.written else "nothing to place"
+        yield "placement", placed
+        if self.verdicts.network != "flows":
+            yield "network", f"{self.verdicts.network}: every message over every link"
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Yield settings without effect, replicated dimensions and implicit resharding."""
+        return (("note", text) for text in self._remarks())
+
+    def _remarks(self) -> Iterator[str]:
+        if self.verdicts.unread:
+            yield f"not saved, as no backward pass reads it: {', '.join(self.verdicts.unread)}"
+        yield from unused_keys(self.model, self.plan)
+        for dim, size, axis, shards in self.verdicts.dropped:
+            yield f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
+        yield from borrowed_notes(
+            self.plan, self.pod, self.placement, collective_axes(self.programs)
+        )
+        groups: dict[tuple[str, int], list[str]] = {}
+        for what, tensor, times in self.implicit_reshardings:
+            groups.setdefault((what, times), []).append(tensor)
+        for (what, times), tensors in groups.items():
+            yield f"implicit {what} of {', '.join(tensors)} ({times} per step)"
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return model, plan, and what follows from them."""
+        return {
+            "tokens_per_s": self.tokens_per_s,
+            "tflops_per_device": self.tflops_per_device,
+            "model": self.model.flat() | {"parameters": self.model.parameter_count},
+            "plan": _plan_document(self.plan),
+            "network": self.verdicts.network,
+            "replicated": [_named(entry) for entry in self.verdicts.dropped],
+            "unasked": [
+                {"collective": what, "tensor": tensor, "count": count}
+                for what, tensor, count in self.implicit_reshardings
+            ],
+        }
+
+
+def make_result(
+    model: Transformer,
+    plan: Plan,
+    pod: Slice,
+    placement: Placement,
+    graph: Graph,
+    programs: tuple[Program, ...],
+    timeline: Timeline,
+    verdicts: Verdicts,
+) -> PlanResult:
+    """Return the result of a timeline of one lane for each of the programs."""
+    reshardings = tuple(
+        (what, tensor, most * times)
+        for body, _, most in distinct_bodies(programs)
+        for what, tensor, times in implicit_reshardings(body)
+    )
+    own: dict[str, Any] = {"model": model, "plan": plan, "tokens": graph.tokens * plan.microbatches}
+    own |= {"verdicts": verdicts, "implicit_reshardings": reshardings}
+    return PlanResult.of(pod, placement, programs, timeline, **own)
+
+
+def pipelined(result: Result) -> PlanResult | None:
+    """Return the result itself if it is of a plan with a pipeline, else None."""
+    return result if isinstance(result, PlanResult) and result.plan.active_schedule else None
+
+
+def _named(entry: tuple[str, int, str, int]) -> dict[str, Any]:
+    return dict(zip(("dimension", "size", "axis", "shards"), entry, strict=True))
+
+
+def _plan_document(plan: Plan) -> dict[str, Any]:
+    """Return the flat keys of a plan as JSON; switched-off passes only if there are any."""
+    document: dict[str, Any] = _plain(plan.flat())
+    if not plan.compiler.without_passes:
+        del document["without_passes"]
+    return document
+
+
+def _plain(value: Any) -> Any:
+    """Return mappings and sequences of any kind as those of JSON."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,294 @@
+"""The result of a simulation: the numbers, and the interface that their report is made from.
+
+A result is of a plan (`plan_result`) or of a compiled program (`replay_result`). This module has
+what both share, and the abstract properties that each defines.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from tpusim.base.phase import Phase
+from tpusim.engine import BUBBLE as BUBBLE
+from tpusim.engine import Timeline
+from tpusim.hardware import Placement, Slice
+from tpusim.program import Flops, Program, Single
+from tpusim.results.totals import step_flops, to_host_bytes
+
+PICO = 1e-12
+
+FRAGMENTATION = 0.002
+"""Bytes lost between buffers, relative to the most that is live beside the step's arguments: the
+median of 20 compiled programs (experiments/compiled_memory). 18 lose at most 2.2 %; the most, 6
+and 17 %, where attention goes through HBM in buffers of several large sizes (libtpu 0.0.42.1)."""
+FRAGMENTATION_LABEL = "fragmentation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(ABC):
+    """One simulated step. Times in seconds, sizes in bytes of one device, shares as fractions.
+
+    breakdown_s: the core's time by kind of work; exposed communication by mesh axes
+        (`exposed fsdp`), and exposed waits for the host by its work (`exposed dispatch`,
+        `exposed input`); sums to `step_time_s`.
+    flops: of all devices together, by kind.
+    hbm_peak_bytes, hbm_bytes: bytes that the step needs, and that the compiler can use.
+    memory_bytes: the peak by category; sums to `hbm_peak_bytes`.
+    link_use: the fraction of the step in which each link would be busy at its full rate.
+    programs: the program of one device; with a pipeline, one of each stage. Times are means over
+        the stages, and links are those of the busiest.
+    lane: the stage with the highest peak, whose memory this is.
+    """
+
+    pod: Slice
+    placement: Placement
+    step_time_s: float
+    breakdown_s: dict[str, float]
+    flops: Flops
+    hbm_peak_bytes: float
+    hbm_bytes: float
+    memory_bytes: dict[str, float]
+    link_use: dict[str, float]
+    programs: tuple[Program, ...]
+    timeline: Timeline
+    lane: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        pod: Slice,
+        placement: Placement,
+        programs: tuple[Program, ...],
+        timeline: Timeline,
+        held: dict[str, float] | None = None,
+        **own: Any,
+    ) -> Self:
+        """Return the result of a timeline of one lane for each of the programs.
+
+        held: the peak of HBM by category, if known better than from the schedule, whose need is
+            its peak and the bytes lost between buffers (`FRAGMENTATION`).
+        own: the fields of this kind of result alone.
+        """
+        each = [held or memory_held(one, timeline, lane) for lane, one in enumerate(programs)]
+        lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
+        return cls(
+            pod=pod,
+            placement=placement,
+            step_time_s=timeline.total_ps * PICO,
+            breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
+            flops=step_flops(programs),
+            hbm_peak_bytes=sum(each[lane].values()),
+            hbm_bytes=pod.chip.device.hbm_usable_bytes,
+            memory_bytes=each[lane],
+            link_use=link_shares(timeline),
+            programs=programs,
+            timeline=timeline,
+            lane=lane,
+            **own,
+        )
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The model or the program that ran."""
+
+    @property
+    @abstractmethod
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the model's FLOP/s over the bf16 peak; None if not known."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> str:
+        """The rates of the step in words, utilisation first."""
+
+    @property
+    @abstractmethod
+    def convention(self) -> str:
+        """The convention by which FLOPs are counted, in words."""
+
+    @abstractmethod
+    def called(self, op: Single) -> str:
+        """Return the user's name of an operation."""
+
+    @abstractmethod
+    def about(self) -> Iterator[tuple[str, str]]:
+        """Yield head and text of the summary's entries on what ran, and how it was placed."""
+
+    @abstractmethod
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Yield head and text of the summary's notes on the numbers."""
+
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """Return the entries of `result.json` for this kind of result alone, as plain data."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the summary."""
+
+    def tables(self) -> Iterable[object]:
+        """Return the tables below the entries of the summary."""
+        return ()
+
+    def idle_bytes(self, lane: int) -> int:
+        """Return the bytes lost between the buffers of a lane's device."""
+        return int(
+            memory_held(self.programs[lane], self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
+        )
+
+    @property
+    def pipeline(self) -> str:
+        """The schedule of a pipeline and what it loses, in words; empty without one."""
+        return ""
+
+    @property
+    def placement_given(self) -> bool:
+        """True if a user or a compiler gave the placement; otherwise it was searched for."""
+        return True
+
+    @property
+    def title(self) -> str:
+        """The model or program, and the slice."""
+        return f"{self.name} on {self.pod}"
+
+    @property
+    def program(self) -> Program:
+        """The program of `lane`."""
+        return self.programs[self.lane]
+
+    @property
+    def shown(self) -> Timeline:
+        """The timeline of `lane` alone, for figures and tables of one device."""
+        return self.timeline if len(self.programs) == 1 else _of_lane(self.timeline, self.lane)
+
+    @property
+    def peak_flops(self) -> float:
+        """bf16 FLOP/s of all chips."""
+        return self.pod.chips * self.pod.chip.flops["bf16"]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: the model's FLOP/s and recomputation over the peak.
+
+        Of a compiled program it is all work of its matrix unit.
+        """
+        useful = self.flops.model + self.flops.recompute
+        return float(useful) / self.peak_flops / self.step_time_s
+
+    @property
+    def utilisation(self) -> str:
+        """The MFU in words, or the HFU if the model's FLOPs are not known."""
+        return f"HFU {self.hfu:.1%}" if self.mfu is None else f"MFU {self.mfu:.1%}"
+
+    @property
+    def fits(self) -> bool:
+        """True if the peak is within what the compiler can use."""
+        return self.hbm_peak_bytes <= self.hbm_bytes
+
+    @property
+    def host_need_bytes(self) -> float:
+        """Bytes that each host keeps for its devices, each copied to it once per step."""
+        chips = min(self.pod.chip.host_chips, self.pod.topology.chips)
+        most = max(to_host_bytes(program.body, program.segments) for program in self.programs)
+        return chips * self.pod.chip.devices * most
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication and waits for the host that no compute hides, in total."""
+        return sum(s for label, s in self.breakdown_s.items() if label.startswith(EXPOSED))
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """The step by phase, including exposed communication; sums to `step_time_s`."""
+        totals = dict.fromkeys(Phase, 0)
+        for (_, phase), picoseconds in core_ps(self.timeline).items():
+            totals[phase] += picoseconds
+        return {str(phase): picoseconds * PICO for phase, picoseconds in totals.items()}
+
+
+def _of_lane(timeline: Timeline, lane: int) -> Timeline:
+    """Return one lane of a timeline, renumbered as its first."""
+    return replace(
+        timeline,
+        lanes=(timeline.lanes[lane],),
+        memory=(timeline.memory[lane],),
+        tasks=tuple(replace(task, lane=0) for task in timeline.tasks if task.lane == lane),
+        waits=tuple(replace(wait, lane=0) for wait in timeline.waits if wait.lane == lane),
+        links=tuple(use._replace(lane=0) for use in timeline.links if use.lane == lane),
+    )
+
+
+def link_shares(timeline: Timeline) -> dict[str, float]:
+    """Return the fraction of the step in which each link of its busiest lane would be busy."""
+    shares: dict[str, float] = {}
+    for use in timeline.links:
+        shares[use.link] = max(shares.get(use.link, 0.0), use.busy_ps / timeline.total_ps)
+    return shares
+
+
+def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
+    """Return whole bytes at the peak by category, the largest first, and those lost between."""
+    memory = timeline.memory[lane]
+    held = Counter(memory.by_category())
+    arguments = sum(float(alloc.bytes) for alloc in program.resident)
+    held[FRAGMENTATION_LABEL] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
+    return {category: float(nbytes) for category, nbytes in held.most_common() if nbytes}
+
+
+COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")
+EXPOSED = "exposed "
+BUBBLE_LABEL = "bubble"
+"""The label in a breakdown of a pipeline stage's waits for other stages that are at work."""
+
+
+def label_of(name: str) -> str:
+    """Return the label in a breakdown of the core's time under a label of tasks."""
+    return name if name in (*COMPUTE_LABELS, BUBBLE_LABEL) else f"{EXPOSED}{name}"
+
+
+def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
+    """Return the core's picoseconds by label and phase, largest first within work and exposed.
+
+    A synchronous collective is exposed for its whole duration, an asynchronous one for as long as
+    the core waits for it, and a stage's wait for others that are at work is a bubble. Values are
+    means over the lanes and sum to `timeline.total_ps`.
+    """
+    split: Counter[tuple[str, Phase]] = Counter()
+    labels: Counter[str] = Counter()
+    for (name, phase), picoseconds in timeline.core_ps.items():
+        label = label_of(name)
+        split[label, phase] += picoseconds
+        labels[label] += picoseconds
+    ranked = sorted(
+        labels,
+        key=lambda label: (
+            label not in COMPUTE_LABELS,
+            label != BUBBLE_LABEL,
+            -labels[label],
+            label,
+        ),
+    )
+    cells = [(label, phase) for label in ranked for phase in Phase if split[label, phase]]
+    return _means(cells, split, len(timeline.lanes))
+
+
+def _means(
+    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], lanes: int
+) -> dict[tuple[str, Phase], int]:
+    """Return the means per lane in whole picoseconds, rounded such that their sum is exact."""
+    means, so_far = {}, 0
+    for cell in cells:
+        before, so_far = so_far, so_far + sums[cell]
+        means[cell] = so_far // lanes - before // lanes
+    return means
+
+
+def breakdown_ps(timeline: Timeline) -> dict[str, int]:
+    """Return the core's picoseconds by label, in the order of `core_ps`."""
+    totals: Counter[str] = Counter()
+    for (label, _), picoseconds in core_ps(timeline).items():
+        totals[label] += picoseconds
+    return dict(totals)

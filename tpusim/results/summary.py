@@ -1,0 +1,146 @@
+"""A result as a short report for a terminal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import TextWrapper
+
+from tpusim.base.phase import Phase
+from tpusim.base.units import format_bytes, format_seconds
+from tpusim.results.result import PICO, Result, core_ps
+
+SUMMARY_WIDTH = 100
+ENTRY_MARGIN = 12
+LEAST_HEAD = 28
+"""Characters of a line, of the margin with the heads, and of a breakdown's labels at least."""
+
+LEAST_SHOWN = 0.0005
+"""The smallest fraction that prints as more than 0.0 %."""
+
+
+def summary(result: Result, ideal: Result | None = None) -> str:
+    """Return a report of a result: first the fit in memory, then time, memory and notes.
+
+    ideal: the same run under the lowering `ideal`, for a line with its gain.
+    """
+    return "\n\n".join(["\n".join(_lines(result, ideal)), *map(str, result.tables())])
+
+
+def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
+    if not r.fits:
+        yield from entry("DOES NOT FIT", infeasible_reason(r))
+    yield f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
+    for what, text in r.about():
+        yield from entry(what, text)
+    yield ""
+    yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
+    if ideal is not None:
+        yield from entry("", _gain(r, ideal))
+    yield from entry("", r.convention)
+    yield ""
+    yield from _breakdown(r)
+    yield ""
+    if r.pipeline:
+        yield from entry("pipeline", r.pipeline)
+    if r.fits:
+        yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
+    yield from entry("links", _links(r))
+    yield from _notes(r)
+
+
+def entry(head: str, text: str) -> Iterator[str]:
+    """Yield the lines of a head in the margin and a text beside it."""
+    first = f"{head:<{ENTRY_MARGIN}}" if len(head) < ENTRY_MARGIN else f"{head}: "
+    return _wrapped(text, first, ENTRY_MARGIN)
+
+
+def _wrapped(text: str, first: str, indent: int) -> Iterator[str]:
+    """Yield a text in lines: the first after `first`, the others indented."""
+    rest = " " * indent
+    lines = TextWrapper(SUMMARY_WIDTH, first, rest, break_long_words=False, break_on_hyphens=False)
+    yield from lines.wrap(text)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Yield the lines of a table.
+
+    The first `left` columns are aligned left, the others right, and the last is wrapped.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        head = f"  {'  '.join(cells)}  "
+        yield from _wrapped(row[-1], head, len(head))
+
+
+def _gain(r: Result, ideal: Result) -> str:
+    less = 1 - ideal.step_time_s / r.step_time_s
+    change = f"{less:.1%} less" if less > 0 else "no less"
+    return f"a perfect compiler (lowering ideal): {format_seconds(ideal.step_time_s)}, {change}"
+
+
+def _breakdown(r: Result) -> Iterator[str]:
+    """Yield a row for each label and a column for each phase; both sum to the step time."""
+    scale, unit = (PICO, "s") if r.step_time_s >= 1 else (PICO * 1e3, "ms")
+    cells = core_ps(r.timeline)
+    labels = list(dict.fromkeys(label for label, _ in cells))
+    heads = (f"time [{unit}]", "share", *map(str, Phase))
+    width = max([LEAST_HEAD, *(len(label) + 3 for label in labels)])
+    yield _row("where the step goes", heads, width)
+    for label in labels:
+        phases = [cells.get((label, phase), 0) for phase in Phase]
+        yield _row(f"  {label}", _cells(phases, scale, r), width)
+    sums = [sum(cells.get((label, phase), 0) for label in labels) for phase in Phase]
+    yield _row("  sum", _cells(sums, scale, r), width)
+
+
+def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
+    parts = list(phases)
+    yield f"{sum(parts) * scale:.3f}"
+    yield f"{sum(parts) / r.timeline.total_ps:.1%}"
+    for part in parts:
+        yield f"{part * scale:.3f}" if part else "-"
+
+
+def _row(head: str, cells: Iterable[str], width: int) -> str:
+    return f"{head:<{width}}" + "".join(f"{cell:>11}" for cell in cells)
+
+
+def infeasible_reason(r: Result) -> str:
+    """Return the reason that a plan does not fit: its need, the capacity, and the categories."""
+    return f"needs {_need(r)}: {_memory(r)}"
+
+
+def _need(r: Result) -> str:
+    need, have = format_bytes(r.hbm_peak_bytes), format_bytes(r.hbm_bytes)
+    return f"{need} of {have} usable a device"
+
+
+def _memory(r: Result) -> str:
+    return " + ".join(f"{category} {format_bytes(n)}" for category, n in r.memory_bytes.items())
+
+
+def _links(r: Result) -> str:
+    """Return the links in use, both directions of a dimension as one where they agree."""
+    each = {link: f"{use:.1%}" for link, use in r.link_use.items() if use >= LEAST_SHOWN}
+    shown: dict[str, str] = {}
+    for link, use in each.items():
+        both = link[-1] in "+-" and each.get(f"{link[:-1]}+") == each.get(f"{link[:-1]}-")
+        shown[link[:-1] if both else link] = use
+    used = ", ".join(f"{link} {use}" for link, use in shown.items())
+    return f"{used} (each collective's busiest links, over the step)" if used else "none used"
+
+
+def _notes(r: Result) -> Iterator[str]:
+    whole = float(r.flops.total)
+    for kind, flops in (("redundant", r.flops.redundant), ("padding", r.flops.padding)):
+        if flops:
+            yield from entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
+    have = r.pod.chip.host_bytes
+    if have is not None and r.host_need_bytes > have:
+        need = format_bytes(r.host_need_bytes)
+        text = f"{need} are offloaded to each host, which has {format_bytes(have)}"
+        yield from entry("note", text)
+    for what, text in r.notes():
+        yield from entry(what, text)

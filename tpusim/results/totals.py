@@ -1,0 +1,102 @@
+"""Totals over the operations of programs: FLOPs, bytes on the host, implicit resharding."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain
+
+from tpusim.lowering import MICROBATCHES
+from tpusim.program import (
+    Call,
+    Collective,
+    Compute,
+    Flops,
+    Loop,
+    Op,
+    Program,
+    Segment,
+    TopOp,
+    Transfer,
+    TransferKind,
+    walk_ops,
+)
+
+FLOP_KINDS = ("model", "recompute", "redundant", "padding")
+
+
+def step_flops(programs: tuple[Program, ...]) -> Flops:
+    """Return the FLOPs of all programs."""
+    kinds: Counter[str] = Counter()
+    for body, times, _ in distinct_bodies(programs):
+        flops = total_flops(body)
+        for kind in FLOP_KINDS:
+            kinds[kind] += getattr(flops, kind) * times
+    return Flops(**kinds)
+
+
+def distinct_bodies(programs: tuple[Program, ...]) -> Iterator[tuple[tuple[Op, ...], int, int]]:
+    """Yield each distinct body of programs, its runs in all of them, and the most in one."""
+    runs: Counter[int] = Counter()
+    most: dict[int, int] = {}
+    bodies: dict[int, tuple[Op, ...]] = {}
+    for program in programs:
+        called = Counter(op.segment for op in program.body if isinstance(op, Call))
+        plain = [op for op in program.body if not isinstance(op, Call)]
+        found: list[tuple[int, tuple[Op, ...], int]] = [(id(op), (op,), 1) for op in plain]
+        found += [(id(each), each.body, called[each.name]) for each in program.segments]
+        for key, body, times in found:
+            bodies[key] = body
+            runs[key] += times
+            most[key] = max(most.get(key, 0), times)
+    for key, body in bodies.items():
+        yield body, runs[key], most[key]
+
+
+def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> Flops:
+    """Return the FLOPs of a body, loops and calls counted as often as they run."""
+    kinds: Counter[str] = Counter()
+    for op, times in walk_ops(body, segments):
+        if isinstance(op, Compute):
+            for kind in FLOP_KINDS:
+                kinds[kind] += getattr(op.flops, kind) * times
+    return Flops(**kinds)
+
+
+def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> float:
+    """Return the bytes that one device keeps on its host; microbatches reuse the same memory.
+
+    With a pipeline, those of the microbatches between their forward pass and the end of their
+    backward pass, at their most.
+    """
+    once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
+    always = _moved(chain.from_iterable(once), TransferKind.TO_HOST)
+    rises = {
+        segment.name: _moved(segment.body, TransferKind.TO_HOST)
+        - _moved(segment.body, TransferKind.FROM_HOST)
+        for segment in segments
+    }
+    levels = accumulate(rises[op.segment] for op in body if isinstance(op, Call))
+    return always + max(levels, default=0.0)
+
+
+def _moved(body: Iterable[TopOp], kind: TransferKind) -> float:
+    """Return the bytes that the transfers of a kind move in a body, without those of calls."""
+    return sum(
+        times * float(op.bytes)
+        for op, times in walk_ops(op for op in body if not isinstance(op, Call))
+        if isinstance(op, Transfer) and op.kind is kind
+    )
+
+
+def implicit_reshardings(
+    body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()
+) -> Iterator[tuple[str, str, int]]:
+    """Yield collectives that no rule or annotation requires: (kind over axes, tensor, times)."""
+    for op, times in walk_ops(body, segments):
+        if isinstance(op, Collective) and not op.asked:
+            yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times
+
+
+def collective_axes(programs: tuple[Program, ...]) -> frozenset[tuple[str, ...]]:
+    """Return the axes of each group of devices over which the programs communicate."""
+    ops = (op for body, *_ in distinct_bodies(programs) for op, _ in walk_ops(body))
+    return frozenset(op.axes for op in ops if isinstance(op, Collective))

@@ -1,0 +1,79 @@
+"""Keys of a plan that have no effect: a sentence for each, as none is ignored silently."""
+
+from collections.abc import Iterator
+
+from tpusim.graph import Attention, Graph, walk
+from tpusim.models import Transformer
+from tpusim.partition import exchanged_by, idle_rules, resolve_rules
+from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import ALL_TO_ALL, GATHER, Axes, Plan, stage_plan
+
+
+def unused_keys(model: Transformer, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each key of `plan` that has no effect for `model`, with the reason."""
+    graph = planned_graph(model, plan)
+    inner = stage_plan(plan)
+    rules = resolve_rules(inner, graph)
+    table = dict(rules.table)
+    yield from _of_dtypes(plan)
+    yield from _of_stages(plan)
+    if model.moe.experts:
+        yield from _of_experts(model, plan, table["act_expert"])
+    elif plan.experts.exchange != ALL_TO_ALL:
+        yield "plan.expert_exchange is not used, as the model has no experts"
+    if plan.experts.seed and not plan.experts.skew:
+        yield "plan.seed is not used, as plan.expert_skew is 0"
+    yield from _of_context(plan, graph, table["act_seq"])
+    yield from idle_rules(inner, graph, rules)
+
+
+def _of_dtypes(plan: Plan) -> Iterator[str]:
+    if plan.dtypes.accumulator and plan.microbatches == 1:
+        yield "plan.accumulator_dtype is not used, as there is one microbatch"
+    for key in ("second_moment_dtype", "offload_optimizer"):
+        if plan.optimizer.name == "sgd" and plan.value(key):
+            yield f"plan.{key} is not used, as sgd keeps no moments"
+
+
+def _of_stages(plan: Plan) -> Iterator[str]:
+    if plan.active_schedule:
+        return
+    given = {
+        "schedule": plan.pipeline.schedule,
+        "virtual_stages": plan.pipeline.virtual_stages > 1,
+        "stage_layers": plan.pipeline.stage_layers,
+    }
+    for key, value in given.items():
+        if value:
+            yield f"plan.{key} is not used, as the mesh has one stage"
+
+
+def _of_experts(model: Transformer, plan: Plan, axes: Axes) -> Iterator[str]:
+    most = model.moe.experts / model.moe.experts_per_token
+    if plan.experts.capacity_factor > most:
+        yield (
+            f"plan.capacity_factor is {plan.experts.capacity_factor:g}, but at {most:g} each "
+            "expert has a slot for every token, and no more are made"
+        )
+    if axes:
+        return
+    if plan.experts.exchange != ALL_TO_ALL:
+        yield "plan.expert_exchange is not used, as each device has all experts"
+    if plan.experts.skew:
+        yield "plan.expert_skew is not used, as each device has all experts"
+
+
+def _of_context(plan: Plan, graph: Graph, axes: Axes) -> Iterator[str]:
+    exchange = plan.context.exchange
+    given = {exchange} if isinstance(exchange, str) else set(exchange.values())
+    if not axes and given != {GATHER}:
+        yield "plan.context_exchange is not used, as no axis shards the sequence"
+    if plan.context.balanced:
+        return
+    causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))
+    if not axes:
+        yield "plan.context_balanced is not used, as no axis shards the sequence"
+    elif not causal:
+        yield "plan.context_balanced is not used, as the model has no causal attention kernel"
+    elif exchanged_by(plan.context, axes, ALL_TO_ALL) == axes:
+        yield "plan.context_balanced is not used, as kernels see whole sequences of fewer heads"

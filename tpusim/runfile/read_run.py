@@ -1,0 +1,182 @@
+"""Run files read into the frozen data that a simulation takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tpusim import models
+from tpusim.base.errors import HardwareError, ModelError, PlanError, blame
+from tpusim.base.shown_value import cut, shown
+from tpusim.hardware import Slice
+from tpusim.models import MODEL_KEYS, Transformer
+from tpusim.plan import PLAN_KEYS, Plan
+from tpusim.runfile.blame import fault_of
+from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
+from tpusim.runfile.toml_tables import override, read_toml
+
+LONGEST_NAME = 80
+_SHAPED = ("chip", "topology")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRun:
+    """One run.
+
+    where: the words that name its file in messages.
+    model, plan, pod: the arguments of the simulation.
+    notes: features of the model's `config.json` that are not modelled.
+    """
+
+    where: str
+    model: Transformer
+    plan: Plan
+    pod: Slice
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """One sweep: its base run, and the other fields of its `Space` (`axes`, `vary`, ...)."""
+
+    run: SimulationRun
+    tries: Mapping[str, Any]
+
+
+def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
+    """Return the run of a file, changed by `overrides` such as `plan.remat=minimal`.
+
+    Raise a TpusimError of one sentence, which names the file and the key, for a file that cannot be
+    read, for keys that do not exist, are missing or have the wrong type, and for values that no
+    slice, model or plan can have.
+    """
+    where, written = _written(path, overrides)
+    with blame(where):
+        return _run(where, _valid(RunFile, override(written, overrides)), Path(path).parent)
+
+
+def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
+    """Return a plan changed by `settings` such as `plan.remat=minimal`.
+
+    Raise as `read_run` does, and for a setting of anything but the plan.
+    """
+    for setting in settings:
+        if setting.partition("=")[1] and not setting.strip().startswith("plan."):
+            raise PlanError(
+                f"--set {cut(setting)} is no setting of the plan; write plan.KEY=VALUE, and the "
+                "model and the slice by their own keys"
+            )
+    given = _valid(PlanFile, override({"plan": {}}, settings))["plan"]
+    return plan.replace(**given)
+
+
+def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
+    """Return the sweep of a file: a run file that also has a section [sweep].
+
+    `plan.mesh` may be left out where [sweep] has axes or meshes. Raise as `read_run` does.
+    """
+    where, written = _written(path, overrides)
+    with blame(where):
+        data = _valid(SweepFile, override(written, overrides))
+        tries = data["sweep"]
+        if "vary" in tries:
+            tries["vary"] = dict(PLAN_KEYS.spelt_out(tries["vary"]))
+        if "mesh" not in data["plan"]:
+            data["plan"]["mesh"] = _placeholder(tries)
+        return SweepRun(_run(where, data, Path(path).parent), tries)
+
+
+def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the words that name a file and its settings, and the file's tables."""
+    with blame(str(path)):
+        written = read_toml(Path(path))
+    return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
+
+
+def _run(where: str, data: Mapping[str, Any], folder: Path) -> SimulationRun:
+    """Return the run of a file in `folder`."""
+    given, pod = dict(data["model"]), data["slice"]
+    config = folder / given.pop("hf") if "hf" in given else None
+    model = _model(given) if config is None else _configured(given, config)
+    notes = () if config is None else models.hf_notes(config)
+    return SimulationRun(where, model, Plan(**data["plan"]), _slice(pod), notes)
+
+
+def _placeholder(tries: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return a mesh for the base plan of a sweep that replaces all of it."""
+    if not tries.get("axes") and not tries.get("meshes"):
+        raise PlanError(
+            f"plan.mesh is missing; write {wanted(['plan', 'mesh'])}, or sweep.axes or sweep.meshes"
+        )
+    return dict.fromkeys(tries.get("axes", ()), 1) or tries["meshes"][0]
+
+
+def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys that are written, checked."""
+    try:
+        return file.model_validate(data).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise fault_of(error, data) from error
+
+
+def _slice(given: Mapping[str, Any]) -> Slice:
+    others = {key: value for key, value in given.items() if key not in ("name", *_SHAPED)}
+    if "name" not in given:
+        for key in _SHAPED:
+            if key not in given:
+                raise HardwareError(f"slice.{key} is missing; write {wanted(['slice'])}")
+        return Slice(given["chip"], given["topology"], **others)
+    if "chip" in given or "topology" in given:
+        raise HardwareError(
+            "[slice] has a name and a chip or topology besides; write the name alone, "
+            "or chip and topology"
+        )
+    return Slice.from_name(given["name"], **others)
+
+
+def _model(given: Mapping[str, Any]) -> Transformer:
+    """Return a model of the zoo with the file's changes, or one of the file's own dimensions."""
+    name = _name(given)
+    changes = {key: value for key, value in given.items() if key != "name"}
+    if name in models.names():
+        return _changed({"name": name, **models.dimensions(name)}, changes)
+    if "name" in given and not changes:
+        return models.load(name)
+    for key in required(Transformer):
+        if key not in given:
+            raise ModelError(
+                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
+                f"of the zoo ({', '.join(models.names())}), or hf with {wanted(['model', 'hf'])}"
+            )
+    return Transformer(**given)
+
+
+def _name(given: Mapping[str, Any]) -> str:
+    name: str = given.get("name", "transformer")
+    if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+        raise ModelError(
+            f"model.name is {shown(name, 'the text ')}; write 1 to {LONGEST_NAME} printable "
+            "characters"
+        )
+    return name
+
+
+def _configured(given: Mapping[str, Any], config: Path) -> Transformer:
+    """Return the model of a Hugging Face config with the file's changes."""
+    if _name(given) in models.names():
+        raise ModelError(
+            f"[model] has hf and the name of a model of the zoo, {given['name']}; write one of them"
+        )
+    read = models.hf_dimensions(config)
+    if "name" in given:
+        return Transformer(**MODEL_KEYS.merged(read, given))
+    return _changed(read, given)
+
+
+def _changed(dimensions: Mapping[str, Any], changes: Mapping[str, Any]) -> Transformer:
+    """Return a published model with some dimensions changed; its name says which."""
+    said = ", ".join(f"{key}={value}" for key, value in MODEL_KEYS.spelt_out(changes))
+    name = f"{dimensions['name']} with {said}" if said else dimensions["name"]
+    return Transformer(**MODEL_KEYS.merged(dimensions, {**changes, "name": name}))

@@ -1,0 +1,211 @@
+"""Explanations of a step: the candidate placements, and the costs of its collectives."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tpusim.base.units import format_bytes, format_seconds
+from tpusim.costs import CollectiveCosts
+from tpusim.engine import run
+from tpusim.hardware import Placement, Slice, candidates
+from tpusim.lowering import LoweringEvidence, lowering_evidence
+from tpusim.models import Transformer
+from tpusim.pipeline.planned_step import planned_step
+from tpusim.plan import Plan
+from tpusim.program import Collective
+from tpusim.results import PICO, PlanResult, Result, aligned, collective_axes, entry
+from tpusim.simulation.loads import distinct_operations, isolated_totals
+from tpusim.simulation.placement_search import fastest_placement, placement_bounds
+from tpusim.simulation.plan_run import given_placement
+
+ROWS_SHOWN = 20
+"""Rows of a printed table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRow:
+    """A candidate placement of a step. Times in seconds.
+
+    collectives_s: all its collectives in isolation, one after the other.
+    step_time_s: without waits for the host, which do not affect the choice; None if no simulation
+        was needed, as the step takes `least_s` or more.
+    taken: True for the placement of the plan, or else for the chosen one.
+    """
+
+    placement: Placement
+    collectives_s: float
+    step_time_s: float | None
+    least_s: float
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementTable:
+    """The placements of a step, the fastest first.
+
+    given: True if one of them was given.
+    """
+
+    rows: tuple[PlacementRow, ...]
+    given: bool
+
+    def __str__(self) -> str:
+        times = [row.step_time_s for row in self.rows if row.step_time_s is not None]
+        pruned = len(self.rows) - len(times)
+        rest = f"; {pruned} not simulated, as they take at least what is shown" if pruned else ""
+        head = f"placements  {_count(len(self.rows), 'candidate')}{rest}"
+        taken = [row for row in self.rows[ROWS_SHOWN:] if row.taken]
+        shown = [*self.rows[: ROWS_SHOWN - len(taken)], *taken]
+        word = "given" if self.given else "chosen"
+        cells = [_placement(row, min(times), word) for row in shown]
+        heads = ("step time", "slower", "collectives", "placement")
+        return "\n".join([head, *aligned([heads, *cells], left=0), *_more(len(self.rows))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """Collectives of a step that cost the same.
+
+    how: their algorithm and route over the torus, in words.
+    bytes: of the full tensor on one device.
+    times: executions per step.
+    seconds: of each in isolation.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    mode: str
+    how: str
+    bytes: float
+    times: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTable:
+    """The collectives of a step, sorted by their total time.
+
+    evidence: the line of the lowering table for each group of devices; empty for a replay.
+    """
+
+    rows: tuple[CollectiveRow, ...]
+    evidence: tuple[LoweringEvidence, ...] = ()
+
+    def __str__(self) -> str:
+        seconds = format_seconds(sum(row.times * row.seconds for row in self.rows))
+        head = (
+            f"collectives {len(self.rows)} that differ, {sum(row.times for row in self.rows):,} a "
+            f"step; alone, one after the other, {seconds}"
+        )
+        heads = ("collective", "mode", "bytes", "times", "each", "how")
+        cells = [heads, *map(_collective, self.rows[:ROWS_SHOWN])] if self.rows else []
+        lines = (line for one in self.evidence for line in entry("lowering", str(one)))
+        return "\n".join([head, *aligned(cells, left=2), *_more(len(self.rows)), *lines])
+
+
+def explain_placement(
+    model: Transformer, plan: Plan, pod: Slice, *, placement: Placement | None = None
+) -> PlacementTable:
+    """Return the placements that the step can have on `pod`, with the times that decide.
+
+    They are those of `hardware.candidates`, and the given one if it is not among them. A given one
+    is simulated, and the others until the fastest is known. Raise PlanError as `simulate` does.
+    """
+    step = planned_step(model, plan, pod)
+    given = placement or given_placement(plan, pod)
+    placements = candidates(pod, plan.mesh)
+    if given is not None and given not in placements:
+        placements = (*placements, given)
+    bounds = placement_bounds(step, pod, placements)
+    best, times = fastest_placement(bounds, pod, run)
+    taken = given or best.placement
+    for bound in bounds:
+        if bound.placement == taken and bound.pattern not in times:
+            times |= fastest_placement([bound], pod, run)[1]
+    rows = [
+        PlacementRow(
+            placement=bound.placement,
+            collectives_s=bound.collectives_ps * PICO,
+            step_time_s=times[bound.pattern] * PICO if bound.pattern in times else None,
+            least_s=bound.least_ps * PICO,
+            taken=bound.placement == taken,
+        )
+        for bound in bounds
+    ]
+    return PlacementTable(tuple(sorted(rows, key=_rank)), given is not None)
+
+
+def explain_collectives(result: Result) -> CollectiveTable:
+    """Return the collectives of a simulated step that differ in more than name and position."""
+    machine = CollectiveCosts.of(result.program, result.pod, result.placement)
+    rows: Counter[CollectiveRow] = Counter()
+    for op, times in distinct_operations(result.program).items():
+        if isinstance(op, Collective):
+            rows[_row(op, result, machine)] += times
+    found = [replace(row, times=times) for row, times in rows.items()]
+    ordered = tuple(sorted(found, key=lambda row: -row.times * row.seconds))
+    return CollectiveTable(ordered, _evidence(result))
+
+
+def _evidence(result: Result) -> tuple[LoweringEvidence, ...]:
+    if not isinstance(result, PlanResult):
+        return ()
+    groups = collective_axes(result.programs)
+    return lowering_evidence(result.plan, result.pod, result.placement, groups)
+
+
+def _row(op: Collective, result: Result, machine: CollectiveCosts) -> CollectiveRow:
+    load = isolated_totals(result.program, {op: 1}, result.pod, result.placement)
+    return CollectiveRow(
+        kind=str(op.kind),
+        axes=op.axes,
+        mode=str(op.mode),
+        how=_describe_route(op, machine),
+        bytes=float(op.bytes),
+        times=1,
+        seconds=load.all_ps * PICO,
+    )
+
+
+def _describe_route(op: Collective, machine: CollectiveCosts) -> str:
+    """Return algorithm and route in words, within the slice and across slices."""
+    group = machine.group(op)
+    return "; ".join(path.text for path in (group.ici, group.dcn) if path.launched)
+
+
+def _rank(row: PlacementRow) -> tuple[float, bool, bool]:
+    """Return the sort key of a placement: simulated ones and the taken one first among equals."""
+    time = row.least_s if row.step_time_s is None else row.step_time_s
+    return time, row.step_time_s is None, not row.taken
+
+
+def _placement(row: PlacementRow, best: float, word: str) -> tuple[str, ...]:
+    known = row.step_time_s
+    least = "at least " if known is None else ""
+    time = row.least_s if known is None else known
+    return (
+        f"{least}{format_seconds(time)}",
+        f"{time / best - 1:.2%}" if time > best else "-",
+        format_seconds(row.collectives_s),
+        f"{row.placement or 'one device'}{f' ({word})' if row.taken else ''}",
+    )
+
+
+def _collective(row: CollectiveRow) -> tuple[str, ...]:
+    return (
+        f"{row.kind} {'+'.join(row.axes)}",
+        row.mode,
+        format_bytes(row.bytes),
+        f"{row.times:,}",
+        format_seconds(row.seconds),
+        row.how,
+    )
+
+
+def _more(count: int) -> Iterator[str]:
+    if count > ROWS_SHOWN:
+        yield f"  and {count - ROWS_SHOWN} more"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

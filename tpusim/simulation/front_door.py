@@ -1,0 +1,130 @@
+"""The front door: checks the arguments of a simulation, then runs the plan or the program."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import overload
+
+from tpusim.base.errors import PlanError
+from tpusim.compiler.compiled import Compiled
+from tpusim.engine import check_network_mode
+from tpusim.hardware import Placement, Slice
+from tpusim.models import Transformer
+from tpusim.plan import CIRCULAR, Plan
+from tpusim.results import PlanResult, ReplayResult
+from tpusim.simulation.plan_run import run_plan
+from tpusim.simulation.program_run import replay
+
+HOPS_MOST_CHIPS = 512
+"""The largest torus that is simulated hop by hop."""
+
+NOT_FOR_PROGRAMS = "a compiled program brings its own, and its collectives are flows; leave it out"
+NOT_FOR_PLANS = (
+    "it is for compiled programs: a plan has its mesh, and a model its FLOPs; leave it out"
+)
+
+
+@overload
+def simulate(
+    model: Transformer,
+    plan: Plan,
+    pod: Slice,
+    *,
+    fold: bool = True,
+    placement: Placement | None = None,
+    among: Sequence[Placement] | None = None,
+    network: str = "flows",
+) -> PlanResult: ...
+
+
+@overload
+def simulate(
+    model: Compiled,
+    /,
+    *,
+    pod: Slice | None = None,
+    fold: bool = True,
+    costs: str | None = None,
+    mesh: Mapping[str, int] | None = None,
+    model_flops: float | None = None,
+) -> ReplayResult: ...
+
+
+def simulate(
+    model: Transformer | Compiled,
+    plan: Plan | None = None,
+    pod: Slice | None = None,
+    *,
+    fold: bool = True,
+    placement: Placement | None = None,
+    among: Sequence[Placement] | None = None,
+    network: str = "flows",
+    costs: str | None = None,
+    mesh: Mapping[str, int] | None = None,
+    model_flops: float | None = None,
+) -> PlanResult | ReplayResult:
+    """Simulate one training step of `model` under `plan` on `pod`, or one run of a program.
+
+    A plan that does not fit in HBM is a result whose `fits` is false.
+    Raise PlanError with one sentence if the model or the slice does not admit the plan.
+
+    model: a transformer, or a compiled program, which brings its plan, and its slice unless `pod`
+        is given.
+    placement: in place of the plan's own. If neither is given, it is the one of `among` with the
+        shortest step, the first of equal ones; `among` defaults to `hardware.candidates`.
+    fold: skip repeated iterations of loops and book their time; the result is the same to the
+        picosecond.
+    network: `flows`, or `hops` for every message of every collective on every link, as a check of
+        the first on a small slice; it is not folded, and the placement is chosen with flows.
+    costs, mesh, model_flops: of a compiled program, see `replay`.
+    """
+    if isinstance(model, Compiled):
+        if isinstance(plan, Slice):
+            raise PlanError(f"{plan} stands where a plan does; write simulate(compiled, pod=...)")
+        mode = None if network == "flows" else network
+        given = {"plan": plan, "placement": placement, "among": among, "network": mode}
+        _refuse(given, NOT_FOR_PROGRAMS)
+        return replay(model, pod, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold)
+    _refuse({"costs": costs, "mesh": mesh, "model_flops": model_flops}, NOT_FOR_PLANS)
+    _check_model(model)
+    if plan is None or pod is None:
+        raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
+    _check_network(network, plan, pod)
+    return run_plan(model, plan, pod, fold=fold, placement=placement, among=among, network=network)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise PlanError for arguments that are given and would have no effect."""
+    for name, value in given.items():
+        if value is not None:
+            raise PlanError(f"{name} is given, but {why}")
+
+
+def _check_model(model: object) -> None:
+    """Raise PlanError for a name, a path or a function in place of a model."""
+    if isinstance(model, (str, Path)):
+        raise PlanError(
+            f"the model is {str(model)!r}, a name or a path; write ts.models.load(name), or "
+            "ts.xla.load(path) for a compiled program"
+        )
+    if callable(model):
+        raise PlanError(
+            "the model is a function; compile it first: "
+            "simulate(ts.xla.compile(fn, *args, slice=..., mesh=...))"
+        )
+
+
+def _check_network(network: str, plan: Plan, pod: Slice) -> None:
+    """Raise PlanError for an unknown network mode, and for one that is too slow for the slice."""
+    check_network_mode(network)
+    if network == "hops" and plan.active_schedule not in ("", CIRCULAR):
+        raise PlanError(
+            f'network = "hops" follows the messages of one program, but the schedule '
+            f'{plan.active_schedule} has one for each stage; take network = "flows", or schedule = '
+            "'circular'"
+        )
+    if network == "hops" and pod.topology.chips > HOPS_MOST_CHIPS:
+        raise PlanError(
+            f'network = "hops" follows every message over every link, which takes too long on the '
+            f"{pod.topology.chips} chips of {pod}; take a slice of at most {HOPS_MOST_CHIPS}, or "
+            'network = "flows"'
+        )

@@ -1,0 +1,184 @@
+"""One run of a compiled program on the simulated pod."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from tpusim.base.errors import PlanError, nearest
+from tpusim.costs import cost_program
+from tpusim.engine import Timeline, run
+from tpusim.hardware import Placement, Slice
+from tpusim.program import Program, walk_ops
+from tpusim.results import (
+    COSTS,
+    ProgramOrigin,
+    ReplayResult,
+    UnknownOperation,
+    core_records,
+    operation_of,
+)
+
+if TYPE_CHECKING:
+    from tpusim.compiler import Compiled, Costs, MemoryReport
+
+DEFAULT_COSTS: "Costs" = "model"
+
+MOST_UNFOLDED_OPERATIONS = 3_000_000
+"""Operations that are run one by one without folding, at most: some minutes."""
+
+
+def replay(
+    compiled: "Compiled",
+    pod: Slice | None = None,
+    *,
+    costs: str | None = None,
+    mesh: Mapping[str, int] | None = None,
+    model_flops: float | None = None,
+    fold: bool = True,
+) -> ReplayResult:
+    """Run a compiled program once on `pod`, or on the slice that it was compiled for.
+
+    Raise PlanError if the slice is missing or has other devices, and if the mesh does not match
+    them; FileError for a file that is not HLO of a TPU, and if jaxlib, which reads it, is not
+    installed.
+
+    costs: `compiler` takes the cycles that the compiler estimates, `model` the shapes inside each
+        fusion; see `replay_result.COSTS`.
+    mesh: axes and sizes if the program does not bring them: its devices are then where JAX puts
+        those of such a mesh. It names the groups of collectives.
+    model_flops: of a step of all devices, without recomputation; in place of the program's own.
+    fold: as in `simulate`.
+    """
+    from tpusim.compiler import check_flops, lower_compiled
+
+    chosen = choose_costs(costs)
+    if model_flops is not None:
+        check_flops(model_flops)
+    if pod is not None and not isinstance(pod, Slice):
+        raise PlanError(f"pod is {pod!r}; write a slice, such as ts.Slice('v4', '8x16x16')")
+    lowered = lower_compiled(compiled, pod, mesh, chosen)
+    replaced = _replaced_facts(compiled, lowered.pod, mesh)
+    return replay_program(
+        lowered.program,
+        lowered.pod,
+        lowered.placement,
+        origin=_origin(compiled),
+        costs=chosen,
+        fold=fold,
+        unknown=lowered.unknown,
+        remarks=tuple(dict.fromkeys((*replaced, *lowered.notes))),
+        held=_held_bytes(compiled.memory),
+        model_flops=compiled.model_flops if model_flops is None else model_flops,
+    )
+
+
+def _replaced_facts(
+    compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None
+) -> Iterator[str]:
+    """Yield a remark for each argument that replaces a fact of the program."""
+    if compiled.slice is not None and str(compiled.slice) != str(pod):
+        yield (
+            f"it was compiled for {compiled.slice}: for {pod} the compiler would make another "
+            "program, so compile it again to compare the two"
+        )
+    if mesh and compiled.mesh and tuple(mesh.items()) != compiled.mesh:
+        yield (
+            f"it was compiled for the mesh {_shown(dict(compiled.mesh))}, and {_shown(mesh)} names "
+            "its groups, as you ask"
+        )
+
+
+def _shown(mesh: Mapping[str, int]) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items())
+
+
+def choose_costs(choice: str | None) -> "Costs":
+    """Return a choice of costs, or the default. Raise PlanError if there is no such choice."""
+    for costs in COSTS:
+        if costs == (DEFAULT_COSTS if choice is None else choice):
+            return costs
+    raise PlanError(f"costs is {choice!r}: {nearest(str(choice), COSTS)}")
+
+
+def replay_program(
+    program: Program,
+    pod: Slice,
+    placement: Placement,
+    *,
+    origin: ProgramOrigin,
+    costs: "Costs" = DEFAULT_COSTS,
+    fold: bool = True,
+    unknown: Mapping[str, str] | None = None,
+    remarks: tuple[str, ...] = (),
+    held: dict[str, float] | None = None,
+    model_flops: float | None = None,
+) -> ReplayResult:
+    """Return the result of a program that one device of the pod runs.
+
+    Raise PlanError for loops that are too long to run without folding.
+
+    unknown: the reason that operations are not understood, by name.
+    held: HBM at its peak by category, if the compiler says it.
+    The rest is as in `ReplayResult`.
+    """
+    if not fold:
+        _check_length(program)
+    timeline = run([cost_program(program, pod, placement)], fold=fold)
+    return ReplayResult.of(
+        pod,
+        placement,
+        (program,),
+        timeline,
+        held,
+        origin=origin,
+        costs=costs,
+        remarks=remarks,
+        model_flops=model_flops,
+        unknown=_unknown(timeline, unknown or {}),
+    )
+
+
+def _check_length(program: Program) -> None:
+    """Raise PlanError for loops that would take too long, iteration by iteration."""
+    runs = sum(times for _, times in walk_ops(program.body))
+    if runs > MOST_UNFOLDED_OPERATIONS:
+        raise PlanError(
+            f"{program.name} runs {runs:,} operations when each iteration of its loops is run, and "
+            f"at most {MOST_UNFOLDED_OPERATIONS:,} can be; leave out --no-fold (fold=False), whose "
+            "result is the same"
+        )
+
+
+def _unknown(timeline: Timeline, why: Mapping[str, str]) -> tuple[UnknownOperation, ...]:
+    """Return the operations that are not understood, with the core's time in each."""
+    found = dict.fromkeys(why, 0)
+    for record in core_records(timeline):
+        if (name := operation_of(record)) in found:
+            found[name] += record.total_ps
+    unknown = (UnknownOperation(name, why[name], found[name]) for name in found)
+    return tuple(sorted(unknown, key=lambda each: -each.picoseconds))
+
+
+def _origin(compiled: "Compiled") -> ProgramOrigin:
+    """Return the origin of a program."""
+    report = compiled.memory
+    if report is None:
+        memory = "the schedule"
+    else:
+        memory = "the compiler's report" if report.exact else "the compiler's summary"
+    return ProgramOrigin(
+        name=compiled.name,
+        versions=compiled.versions,
+        flags=compiled.flags,
+        seconds=compiled.seconds,
+        memory=memory,
+    )
+
+
+def _held_bytes(report: "MemoryReport | None") -> dict[str, float] | None:
+    """Return HBM by category from the compiler's report."""
+    if report is None:
+        return None
+    parts = {"arguments": report.arguments, "outputs": report.outputs, "heap": report.heap}
+    parts["other"] = max(0, report.total - sum(parts.values()))
+    ranked = sorted(parts.items(), key=lambda part: -part[1])
+    return {name: float(nbytes) for name, nbytes in ranked if nbytes}

@@ -1,0 +1,154 @@
+"""A validation as tables for a terminal."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+from tpusim.results import COMPUTE_LABELS, EXPOSED
+from tpusim.validation.outcome import RunOutcome
+from tpusim.validation.pairs import RunPair
+
+TEXT_WIDTH = 100
+RUN_COLUMN_WIDTHS = {
+    "measured": 11,
+    "predicted": 11,
+    "error": 8,
+    "MFU": 7,
+    "was": 7,
+    "TFLOP/s": 9,
+} | {"matmul": 8, "attn.": 7, "vector": 8}
+BREAKDOWN_COLUMNS = ("matmul", "attention", "vector")
+RUNS_LEGEND = (
+    "error: predicted over measured, less one. MFU: predicted and measured, by the model's FLOPs, "
+    "causal attention at half, against the bf16 peak. TFLOP/s: a device, as MaxText logs them, "
+    "predicted. matmul, attention, vector and exposed communication: percent of the predicted step."
+)
+
+
+def validation_text(
+    outcomes: Sequence[RunOutcome],
+    pairs: Sequence[RunPair],
+    statistics: Mapping[str, Any],
+    unread: Sequence[str],
+) -> str:
+    """Return a row per run, then the statistics, the pairs and the notes.
+
+    statistics: as `Validation.statistics`.
+    unread: columns of the table that nothing reads.
+    """
+    parts = (
+        _runs(outcomes),
+        wrap(RUNS_LEGEND, TEXT_WIDTH),
+        _statistics(statistics),
+        _pairs(pairs, statistics["pairs"]),
+        _notes(outcomes, unread),
+    )
+    return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
+
+
+def _runs(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
+    width = max(len(one.run.id) for one in outcomes)
+    yield f"{'run':<{width}} chip{_aligned(RUN_COLUMN_WIDTHS)}  exposed, status"
+    for one in outcomes:
+        head = f"{one.run.id:<{width}} {one.run.chip:<4}"
+        yield (head + _aligned(_run_cells(one)) + f"  {_exposed_and_status(one)}").rstrip()
+
+
+def _run_cells(one: RunOutcome) -> Iterator[str]:
+    yield f"{one.run.step_s:.3f} s"
+    yield "-" if one.predicted_s is None else f"{one.predicted_s:.3f} s"
+    yield signed(one.error)
+    yield percent(one.mfu)
+    yield percent(one.measured_mfu)
+    yield "-" if one.tflops_per_device is None else f"{one.tflops_per_device:.1f}"
+    for label in BREAKDOWN_COLUMNS:
+        yield f"{one.shares.get(label, 0):.0%}" if one.ok else "-"
+
+
+def _aligned(cells: Iterable[str]) -> str:
+    widths = RUN_COLUMN_WIDTHS.values()
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _exposed_and_status(one: RunOutcome) -> str:
+    """Return exposed communication by axes, and the status or its reason."""
+    if not one.ok:
+        return f"{one.status}: {one.reason}"
+    others = [label for label in one.shares if label not in COMPUTE_LABELS]
+    exposed = ", ".join(f"{name.removeprefix(EXPOSED)} {one.shares[name]:.0%}" for name in others)
+    return "; ".join(filter(None, (exposed or "none", one.reason or "ok")))
+
+
+def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a row per group of runs: count, failures, errors, and tau-b of the MFU."""
+    heads = ("runs", "failed", "median", "mean", "p90", "signed mean", "tau-b")
+    yield f"{'absolute error':<30}" + "".join(f"{head:>12}" for head in heads)
+    yield _group("all", found)
+    for kind in ("by_chip", "by_family"):
+        for name, group in found[kind].items():
+            yield _group(f"  {name}", group)
+    guess = found["baseline"]
+    yield _group("guess: the chip's median MFU", guess["all_runs"])
+    yield _group("  for the simulated runs", guess["simulated_runs"])
+    tau = _tau_text(found["tau_b_within_chips"])
+    yield f"tau-b of predicted and measured MFU within chips: {tau}"
+
+
+def _group(name: str, group: Mapping[str, Any]) -> str:
+    errors = (percent(group[f"{kind}_abs_error"]) for kind in ("median", "mean", "p90"))
+    cells = (str(group["runs"]), str(group["failed"]), *errors, signed(group["mean_error"]))
+    tau = _tau_text(group["tau_b"]) if "tau_b" in group else ""
+    return (f"{name:<30}" + "".join(f"{cell:>12}" for cell in (*cells, tau))).rstrip()
+
+
+def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the ratios of pairs of runs that differ in one thing."""
+    if not pairs:
+        return
+    yield (
+        f"{len(pairs)} pairs that differ in one thing (second over first): ratio off by "
+        f"{percent(found['median_abs_error'])} in the median, "
+        f"{signed(found['mean_error'])} in the mean"
+    )
+    names = [f"{pair.second} / {pair.first}" for pair in pairs]
+    width = max(map(len, names))
+    yield f"{'':<{width}}{'measured':>10}{'predicted':>11}{'error':>8}  differ in"
+    for name, pair in zip(names, pairs, strict=True):
+        ratio = "-" if pair.predicted_ratio is None else f"{pair.predicted_ratio:.3f}"
+        also = f"; also {', '.join(pair.also)}" if pair.also else ""
+        yield (
+            f"{name:<{width}}{pair.measured_ratio:>10.3f}{ratio:>11}{signed(pair.error):>8}"
+            f"  {pair.thing}, {pair.change}{also}"
+        )
+
+
+def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[str]:
+    """Yield each note once, with the runs that it concerns."""
+    about: dict[str, list[str]] = {}
+    for one in outcomes:
+        for note in one.notes:
+            about.setdefault(note, []).append(one.run.id)
+    for note, names in about.items():
+        yield from wrap(
+            f"note: {note}: {', '.join(names)}",
+            TEXT_WIDTH,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    if unread:
+        yield f"note: nothing reads the columns {', '.join(unread)}"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction as a percentage, `-` for None."""
+    return "-" if fraction is None else f"{fraction:.1%}"
+
+
+def signed(fraction: float | None) -> str:
+    """Return a fraction as a percentage with its sign, `-` for None."""
+    return "-" if fraction is None else f"{fraction:+.1%}"
+
+
+def _tau_text(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2f}"

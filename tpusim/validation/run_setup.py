@@ -1,0 +1,191 @@
+"""The simulation of a measured run: its model, plan and slice, with notes on what was assumed.
+
+A feature that the simulator lacks is a reason not to simulate the run; anything that is simulated
+otherwise than the run had it is a note.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tpusim.base.errors import PlanError, nearest
+from tpusim.graph import POLICIES, Op, Remat, Scan
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.plan import Plan
+from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
+from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.run_dtypes import DTYPE_SPELLINGS, QUANTISED_DTYPES, dtype_notes, dtypes_of
+from tpusim.validation.run_mesh import device_mesh, parse_mesh, slice_of
+from tpusim.validation.run_model import head_dims_of, model_of
+
+FSDP_TRANSPOSE = "fsdp_transpose"
+UNSUPPORTED_AXES = {
+    "sequence": "sequences sharded over chips",
+    "stage": "pipelines",
+    "pipeline": "pipelines",
+    "dcn_pipeline": "pipelines",
+}
+TENSOR_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "mlp_in": ("mlp_in", "mlp_in_0", "mlp_in_1"),
+    "mlpwi": ("mlp_in", "mlp_in_0", "mlp_in_1"),
+    "mlpwi_0": ("mlp_in_0",),
+    "mlpwi_1": ("mlp_in_1",),
+    "mlpwo": ("mlp_out",),
+    "moe_mlpwi_0": ("expert_mlp_in_0",),
+    "moe_mlpwi_1": ("expert_mlp_in_1",),
+    "moe_mlpwo": ("expert_out",),
+}
+"""Names of tensors in the table, and the tensors of the graph that they stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """The inputs of the simulation of a run, and notes on what differs from it."""
+
+    model: Transformer
+    plan: Plan
+    pod: Slice
+    notes: tuple[str, ...]
+
+
+def set_up(run: MeasuredRun) -> RunSetup:
+    """Return the simulation of a run. Raise TpusimError if the run contradicts itself."""
+    pod, slice_notes = slice_of(run)
+    model, model_notes = model_of(run)
+    plan, mesh_notes = plan_of(run, model, pod)
+    return RunSetup(model, plan, pod, (*slice_notes, *mesh_notes, *_plan_notes(run), *model_notes))
+
+
+def unsupported_features(run: MeasuredRun) -> Iterator[str]:
+    """Yield the features of a run that cannot be simulated yet."""
+    if head_dims_of(run) is None:
+        yield f"a head_dim of {run.head_dim} in this model"
+    if run.dtype not in (*DTYPE_SPELLINGS, *QUANTISED_DTYPES):
+        yield f"{run.dtype} matmuls"
+    for axis, size in parse_mesh(run).items():
+        if axis in UNSUPPORTED_AXES and size > 1:
+            yield f"{UNSUPPORTED_AXES[axis]} (mesh axis {axis})"
+
+
+def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan of a run, and notes on its mesh."""
+    mesh, notes = device_mesh(run, pod)
+    remat, save, offload = _remat_fields(run, model)
+    plan = Plan(
+        mesh=mesh,
+        seq_len=run.seq_len,
+        global_batch=run.global_batch,
+        remat=remat,
+        save=save,
+        offload=offload,
+        vocab_tiles=max(run.vocab_tiles, 1),
+        rules=_sharding_rules(run, mesh),
+        optimizer=optimizer_of(run)[0],
+        dtype=DTYPE_SPELLINGS.get(run.dtype, "bf16"),
+        matmul_dtype=run.dtype if run.dtype in QUANTISED_DTYPES else "",
+        style=framework_of(run).style,
+        capacity_factor=run.capacity_factor,
+        expert_exchange=run.expert_exchange or "all-to-all",
+        **dtypes_of(run),
+    )
+    return plan, notes
+
+
+def _sharding_rules(run: MeasuredRun, mesh: Mapping[str, int]) -> dict[str, str | tuple[str, ...]]:
+    """Return the rules beside the defaults.
+
+    Lingvo shards activations' embed over `tensor`; `fsdp_transpose` shards the other dimension of
+    the weights.
+    """
+    rules: dict[str, str | tuple[str, ...]] = {}
+    if run.framework == "lingvo" and "tensor" in mesh:
+        rules["act_embed"] = "tensor"
+    if FSDP_TRANSPOSE in mesh:
+        other = tuple(axis for axis in (FSDP_TRANSPOSE, "tensor") if axis in mesh)
+        rules |= dict.fromkeys(("mlp", "heads", "kv_heads", "vocab"), other)
+        batch = ("dcn_data", "dcn_fsdp", "data", "fsdp", FSDP_TRANSPOSE, "expert")
+        rules["act_batch"] = tuple(axis for axis in batch if axis in mesh)
+    return rules
+
+
+def _remat_fields(
+    run: MeasuredRun, model: Transformer
+) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the remat policy, the tensors saved in HBM and those offloaded to the host.
+
+    A policy in the column `save` replaces that of `remat`; in the column `offload` it stands for
+    the tensors that it saves.
+    """
+    policy, _, excluded = run.remat.partition(":")
+    listed = _split_names(run.save)
+    for name in listed:
+        if name in POLICIES:
+            policy, listed = name, [other for other in listed if other != name]
+    saved = {tensor for name in listed for tensor in _resolve_alias(name, model)}
+    offloaded = set(_offloaded_tensors(run, model))
+    if policy == "minimal_except":
+        kept = set(_tensors_saved_by("minimal", model)) - _excluded_tensors(excluded, model)
+        policy, saved = "full", saved | kept
+    elif policy not in POLICIES or excluded:
+        known = (*POLICIES, "minimal_except:mlp_in")
+        raise PlanError(f"remat is {run.remat!r}, which is not a policy: {nearest(policy, known)}")
+    return policy, tuple(sorted(saved - offloaded)), tuple(sorted(offloaded))
+
+
+def _excluded_tensors(excluded: str, model: Transformer) -> set[str]:
+    """Return the tensors that `minimal` leaves out. Raise PlanError for a name no layer has."""
+    known = {tensor.short for op in _layer_ops(model) for tensor in (*op.inputs, *op.outputs)}
+    for name in _split_names(excluded):
+        if name not in known and name not in TENSOR_ALIASES:
+            raise PlanError(
+                f"remat is minimal_except:{excluded}, but {name!r} is no tensor of a layer: "
+                f"{nearest(name, (*known, *TENSOR_ALIASES))}"
+            )
+    return {tensor for name in _split_names(excluded) for tensor in _resolve_alias(name, model)}
+
+
+def _offloaded_tensors(run: MeasuredRun, model: Transformer) -> Iterator[str]:
+    for name in _split_names(run.offload):
+        in_policy = name in POLICIES
+        yield from _tensors_saved_by(name, model) if in_policy else _resolve_alias(name, model)
+
+
+def _split_names(cell: str) -> list[str]:
+    return re.findall(r"[^\s,;]+", cell)
+
+
+def _resolve_alias(name: str, model: Transformer) -> Iterator[str]:
+    """Yield the tensors of the model that a name stands for; an unknown name stands for itself."""
+    known = {tensor.short for op in _layer_ops(model) for tensor in op.outputs}
+    if name not in TENSOR_ALIASES:
+        yield name
+    yield from (tensor for tensor in TENSOR_ALIASES.get(name, ()) if tensor in known)
+
+
+def _tensors_saved_by(policy: str, model: Transformer) -> Iterator[str]:
+    """Yield the tensors of a layer that a remat policy saves."""
+    remat = Remat(policy)
+    for op in _layer_ops(model):
+        yield from (tensor.short for tensor in op.outputs if remat.keeps(op, tensor))
+
+
+def _layer_ops(model: Transformer) -> tuple[Op, ...]:
+    """Return the operations of one layer of each kind."""
+    ops = model.graph(batch=1, seq_len=1).ops
+    return tuple(inner for op in ops if isinstance(op, Scan) for inner in op.body)
+
+
+def _plan_notes(run: MeasuredRun) -> Iterator[str]:
+    """Yield what the plan assumes or changes."""
+    yield from dtype_notes(run)
+    if note := optimizer_of(run)[1]:
+        yield note
+    if run.experts and not run.capacity_factor:
+        yield "no capacity factor is given: no token is dropped, and experts are chosen evenly"
+    if not run.framework:
+        yield "no framework is given: lowered as plain JAX"
+    elif run.framework not in FRAMEWORKS:
+        yield f"the framework ({run.framework}) is lowered as plain JAX"
+    if not run.attention:
+        yield "no attention is given: taken as a fused kernel"

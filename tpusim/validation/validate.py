@@ -1,0 +1,114 @@
+"""Validate the simulator: a table of measured runs becomes a table of errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpusim import __version__
+from tpusim.base.errors import blame
+from tpusim.lowering import check_switches
+from tpusim.validation.format import validation_text
+from tpusim.validation.measured_runs import TableRow, frame_rows, measured_runs, read_rows
+from tpusim.validation.outcome import RunOutcome, outcome_columns, simulate_run
+from tpusim.validation.pairs import RunPair, pair_document, run_pairs
+from tpusim.validation.statistics import (
+    by_chip,
+    by_family,
+    error_statistics,
+    summarise,
+    summarise_guess,
+    tau_b_within_chips,
+    with_guesses,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """All runs of a table, simulated. Prints as the command does.
+
+    outcomes: one per run, in the order of the table.
+    pairs: pairs of runs that differ in one thing.
+    unread: columns of the table that nothing reads.
+    """
+
+    outcomes: tuple[RunOutcome, ...]
+    pairs: tuple[RunPair, ...]
+    unread: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> int:
+        """Number of runs that were not simulated."""
+        return sum(not one.ok for one in self.outcomes)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """The content of `validation.json`: fractions, None where there is nothing to count."""
+        return {
+            **summarise(self.outcomes),
+            "tau_b_within_chips": tau_b_within_chips(self.outcomes),
+            "by_chip": {name: summarise(group) for name, group in by_chip(self.outcomes).items()},
+            "by_family": {
+                name: summarise(group) for name, group in by_family(self.outcomes).items()
+            },
+            "baseline": self._baseline(),
+            "pairs": self._pairs(),
+            "versions": {"tpusim": __version__},
+        }
+
+    def _baseline(self) -> dict[str, Any]:
+        """Return statistics of the guess over all runs and over those that were simulated."""
+        simulated = [one for one in self.outcomes if one.ok]
+        return {
+            "guess": "median MFU of the other runs of the chip",
+            "all_runs": summarise_guess(self.outcomes),
+            "simulated_runs": summarise_guess(simulated),
+        }
+
+    def _pairs(self) -> dict[str, Any]:
+        errors = [pair.error for pair in self.pairs if pair.error is not None]
+        return {
+            "pairs": len(self.pairs),
+            "failed": len(self.pairs) - len(errors),
+            **error_statistics(errors),
+            "each": [pair_document(pair) for pair in self.pairs],
+        }
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """A row per run: measured, predicted, error, status, reason, MFU, shares of the step."""
+        import pandas as pd
+
+        return pd.DataFrame(outcome_columns(self.outcomes))
+
+    def __str__(self) -> str:
+        return validation_text(self.outcomes, self.pairs, self.statistics, self.unread)
+
+
+def validate(frame: "pd.DataFrame", *, without_passes: Sequence[str] = ()) -> Validation:
+    """Simulate each run of a DataFrame that has the columns of docs/validation.md.
+
+    without_passes: passes of the lowering to switch off in every run, for an ablation.
+
+    A run that cannot be simulated is a row with a reason. Raise FileError if the table itself is
+    wrong: a missing column, a cell that is not a number, an id given twice.
+    """
+    return _validated(*frame_rows(frame), without_passes)
+
+
+def validate_file(path: Path | str, without_passes: Sequence[str] = ()) -> Validation:
+    """Simulate each run of a CSV file with these columns."""
+    with blame(str(path)):
+        return _validated(*read_rows(Path(path)), without_passes)
+
+
+def _validated(
+    header: Sequence[str], rows: Sequence[TableRow], without_passes: Sequence[str]
+) -> Validation:
+    check_switches(without_passes)
+    runs, unread = measured_runs(header, rows)
+    outcomes = with_guesses([simulate_run(run, without_passes) for run in runs])
+    return Validation(outcomes, run_pairs(outcomes), unread)

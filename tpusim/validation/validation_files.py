@@ -1,0 +1,52 @@
+"""A validation on disk: `validation.csv`, `validation.json` and `runs.csv`."""
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.validation.outcome import outcome_columns
+from tpusim.validation.validate import Validation
+
+CSV_DECIMALS = 12
+"""Decimals of fractions and seconds: the engine counts picoseconds."""
+
+ERROR_COLUMNS = ("id", "measured_s", "predicted_s", "error", "status", "reason")
+"""The columns of `validation.csv`."""
+
+
+def write_validation(validation: Validation, folder: Path | str) -> None:
+    """Write the three files, each of them whole or not at all. Raise FileError if that fails.
+
+    The same validation gives the same bytes.
+    """
+    folder = Path(folder)
+    with blame_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in _file_contents(validation).items():
+            with atomic_write(folder / name) as beside:
+                beside.write_text(content, "utf-8")
+
+
+def _file_contents(validation: Validation) -> Mapping[str, str]:
+    columns = outcome_columns(validation.outcomes)
+    return {
+        "validation.csv": _csv_text({name: columns[name] for name in ERROR_COLUMNS}),
+        "validation.json": f"{json.dumps(validation.statistics, indent=2)}\n",
+        "runs.csv": _csv_text(columns),
+    }
+
+
+def _csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    cells: Iterable[Iterable[Any]] = zip(*columns.values(), strict=True)
+    writer.writerows(
+        [round(cell, CSV_DECIMALS) if isinstance(cell, float) else cell for cell in row]
+        for row in cells
+    )
+    return text.getvalue()

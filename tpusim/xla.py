@@ -1,0 +1,9 @@
+"""JAX programs and HLO: the public names of `tpusim.compiler`.
+
+compiled = ts.xla.compile(train_step, state, batch, slice="v5e:16x16", mesh={"fsdp": 256})
+compiled = ts.xla.load("step.hlo.gz")
+"""
+
+from tpusim.compiler import Compiled, MemoryReport, compile, load, make_mesh
+
+__all__ = ["Compiled", "MemoryReport", "compile", "load", "make_mesh"]
