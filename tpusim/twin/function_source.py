@@ -44,10 +44,13 @@ def library_constants(names: Iterable[str]) -> set[str]:
 def imports_of(source: str) -> str:
     """Return the library's imports of names that a source uses, Python's own in a block apart."""
     used = set(_names(ast.parse(source)))
-    lines = [line for name, line in _imports().items() if name in used]
-    own = [line for line in lines if line.split()[1].partition(".")[0] in stdlib_module_names]
-    others = [line for line in lines if line not in own]
-    return "\n".join([*own, *([""] if own else []), *others])
+    blocks: tuple[list[str], list[str]] = [], []
+    for node in _imports():
+        kept = [alias for alias in node.names if (alias.asname or alias.name) in used]
+        if kept:
+            text = ast.unparse(_with_names(node, kept))
+            blocks[text.split()[1].partition(".")[0] not in stdlib_module_names].append(text)
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 @cache
@@ -69,20 +72,19 @@ def _definitions() -> dict[str, ast.stmt]:
     return found
 
 
-@cache
-def _imports() -> dict[str, str]:
-    """Return the import of each name that the library imports, in the library's order."""
-    found = {}
+def _imports() -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the library's imports, but those of the names that an exported file defines."""
     for node in _module()[1].body:
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tpusim."):
-            continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                one = ast.Import([alias])
-                if isinstance(node, ast.ImportFrom):
-                    one = ast.ImportFrom(node.module, [alias], 0)  # type: ignore[assignment]
-                found[alias.asname or alias.name] = ast.unparse(ast.fix_missing_locations(one))
-    return found
+        if isinstance(node, ast.Import):
+            yield node
+        if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("tpusim."):
+            yield node
+
+
+def _with_names(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> ast.stmt:
+    if isinstance(node, ast.Import):
+        return ast.Import(names)
+    return ast.ImportFrom(node.module, names, 0)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -60,7 +60,7 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
     lines = [*_constants(context, _words(rest)), *rest]
     imports = imports_of("\n".join(map(str, lines)))
-    lines = [*plain(_title(context, pod)), *plain(imports), *lines]
+    lines = [*plain(f"{_title(context, pod)}\n\n{imports}"), *lines]
     ops = tuple((number, line.op) for number, line in enumerate(lines, start=1) if line.op)
     return ExportedStep("\n".join(map(str, lines)) + "\n", ops)
 
@@ -71,13 +71,13 @@ def _words(lines: Iterable[StepLine]) -> set[str]:
 
 def _title(context: StepContext, pod: Slice) -> str:
     count = f"{pod.devices} device{'s' * (pod.devices > 1)}"
-    return f'''"""A training step of {context.graph.name} on {pod} ({count}).
+    head = fill(f'"""A training step of {context.graph.name} on {pod} ({count}).', WIDTH)
+    return f'''{head}
 
 {fill(f"{context.plan}.", WIDTH)}
 
 Written by tpusim. Run as a program, it trains on random tokens on the devices that are there.
-"""
-'''
+"""'''
 
 
 def _constants(context: StepContext, used: set[str]) -> list[StepLine]:

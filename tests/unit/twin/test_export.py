@@ -95,7 +95,10 @@ CASES = {
     ),
     "loss in tiles": (model(), plan({"fsdp": 2, "tensor": 4}, vocab_tiles=128)),
     "saved by name": (model(), plan(FSDP_TENSOR, save=["out", "mlp_in_0"])),
-    "annotated": (model(), plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]})),
+    "annotated": (
+        model(),
+        plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
+    ),
 }  # fmt: skip
 FAST = ("fused attention", "balanced context", "experts", "microbatches")
 
@@ -133,9 +136,6 @@ def test_each_line_says_its_operation(name: str) -> None:
     assert max(map(len, lines)) <= 100
     named = {op for _, op in step.lines}
     assert {"logits", "final_norm", "loss", "embed"} <= named
-    for number, op in step.lines:
-        if op.endswith("/wq"):
-            assert "q" in lines[number - 1]
     assert any(op.endswith("/wo") and '"wo"' in lines[n - 1] for n, op in step.lines)
 
 
