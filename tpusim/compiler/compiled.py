@@ -25,8 +25,8 @@ DevicePosition: TypeAlias = tuple[int, int, int, int, int]
 
 
 STRUCTURE_ONLY = (
-    "structure only, until='schedule': no cycle estimates of the compiler, nor its notes on the "
-    "algorithms of collectives"
+    "structure only, until='schedule': no cycle estimates of the compiler; collectives run by "
+    "their usual algorithms"
 )
 """What a program lacks for which no code was generated."""
 
