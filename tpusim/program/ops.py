@@ -96,6 +96,15 @@ class Compute:
     frees: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CollectivePart:
+    """One of several tensors that a collective moves together: its scope, its line, its bytes."""
+
+    scope: str
+    source: str
+    bytes: Number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """A collective over axes of the mesh.
@@ -106,6 +115,7 @@ class Collective:
     algorithm: the algorithm that runs, if not the kind's own (an all-gather done as an all-reduce).
     asked: False for an implicit resharding, which follows from no rule or annotation.
     hbm: shares of its operands and of its results in HBM; the rest is in VMEM or CMEM.
+    parts: the tensors, if several are merged into one collective; their bytes sum to `bytes`.
     """
 
     name: str
@@ -121,6 +131,7 @@ class Collective:
     library: str = ""
     asked: bool = True
     hbm: tuple[float, float] = (1.0, 1.0)
+    parts: tuple[CollectivePart, ...] = ()
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()
