@@ -24,6 +24,7 @@ ROWS = (
     {"pipeline"},
     {"results"},
     {"simulation"},
+    {"twin"},
     {"search", "report", "validation", "runfile"},
     {"maxtext"},
     {"cli"},
