@@ -254,7 +254,7 @@ class BodyLowerer:
             algorithm=_algorithm(planned, self.decisions.plan),
             scope=first.tensor,
             asked=first.asked,
-            parts=tuple(CollectivePart(c.tensor, "", nbytes) for c, nbytes in several),
+            parts=tuple(CollectivePart(c.tensor, nbytes) for c, nbytes in several),
             deps=(*deps, *(Dep(name) for name in planned.after)),
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),

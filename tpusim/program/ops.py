@@ -80,6 +80,7 @@ class Compute:
 
     source: line of the user's code that it comes from, if known; the same in other operations.
     library: line of the package that this line calls, with its function, if known.
+    callers: lines of the user's code that call this line, innermost first.
     deps: operations that must be done before.
     allocs, frees: HBM allocated as it starts, and tensors freed as it ends.
     """
@@ -90,6 +91,7 @@ class Compute:
     scope: str = ""
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
     flops: Flops = field(default_factory=Flops)
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
@@ -98,11 +100,15 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePart:
-    """One of several tensors that a collective moves together: its scope, its line, its bytes."""
+    """One of several tensors that a collective moves together.
+
+    scope, source, callers: as of an operation.
+    """
 
     scope: str
-    source: str
     bytes: Number
+    source: str = ""
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +135,7 @@ class Collective:
     scope: str = ""
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
     asked: bool = True
     hbm: tuple[float, float] = (1.0, 1.0)
     parts: tuple[CollectivePart, ...] = ()
@@ -167,6 +174,7 @@ class Transfer:
     scope: str = ""
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()

@@ -62,9 +62,10 @@ class CollectiveMove:
         return self.part.scope if self.part else self.op.scope
 
     @property
-    def source(self) -> str:
-        """The line of its tensor."""
-        return self.part.source if self.part else self.op.source
+    def places(self) -> tuple[str, ...]:
+        """The lines of its tensor: its own, then those that call it."""
+        at = self.part or self.op
+        return (at.source, *at.callers)
 
     @property
     def tensor_bytes(self) -> float:

@@ -39,7 +39,9 @@ def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -
         return _planned(op, names)
 
     def compiled(op: Single) -> str:
-        return source.at(getattr(op, "source", ""))
+        places = (getattr(op, "source", ""), *getattr(op, "callers", ()))
+        name = source.at(*places)
+        return name if name in names.operations else ""
 
     sides = (
         ComparedSide(times[0], planned, names.lookups, names.products),

@@ -92,7 +92,7 @@ class ProgramKeys:
                 )
 
     def _key(self, move: CollectiveMove) -> MoveKey:
-        operation = self.source.at(move.source)
+        operation = self.source.at(*move.places)
         if operation not in self.names.operations:
             return self._without_line(move, operation)
         if operation in self.names.lookups:
@@ -139,7 +139,7 @@ class ProgramKeys:
             return (BACKWARD,)
         if (key.what, key.axes, False) in beside:
             return (GRADIENT,)
-        operation = self.source.at(move.source)
+        operation = self.source.at(*move.places)
         tensors = {tensor.name: tensor for tensor in self.names.tensors(operation)}
         whole = self.names.elements(tensors[key.what], key.axes)
         both = self._whole(move, operation) / whole >= BOTH_USES
@@ -157,11 +157,11 @@ class ProgramKeys:
         if alike:
             key = min(alike)[-1]
             return key._replace(axes=move.axes)
-        name = operation or move.source or move.scope.rpartition("/")[2] or move.op.name
+        name = operation or move.places[0] or move.scope.rpartition("/")[2] or move.op.name
         return MoveKey(name, when, move.axes)
 
     def _place(self, move: CollectiveMove) -> _RingPlace:
-        return _RingPlace(self.source.at(move.source), move.op.phase, move.axes)
+        return _RingPlace(self.source.at(*move.places), move.op.phase, move.axes)
 
 
 def _elements(move: CollectiveMove) -> float:

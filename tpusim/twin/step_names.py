@@ -151,9 +151,10 @@ class SourceNames:
                 files[found["file"]] += times if int(found["line"]) in lines else 0
         return cls(max(files, key=lambda name: files[name], default=""), lines)
 
-    def at(self, source: str) -> str:
-        """Return the operation of the graph at a `file.py:line`; empty for none."""
-        found = _LINE.match(source)
-        if found is None or found["file"] != self.file:
-            return ""
-        return self.lines.get(int(found["line"]), "")
+    def at(self, *places: str) -> str:
+        """Return the operation of the graph at the first `file.py:line` that has one, or empty."""
+        for place in places:
+            found = _LINE.match(place)
+            if found and found["file"] == self.file and int(found["line"]) in self.lines:
+                return self.lines[int(found["line"])]
+        return ""

@@ -40,8 +40,8 @@ def test_each_tensor_of_a_merged_collective_has_its_own_line_and_bytes() -> None
     both = collectives()["both"]
     assert both.phase is Phase.BACKWARD
     assert both.parts == (
-        CollectivePart("mlp/wi/dot_general", "step.py:7", 4 * 256 * 256),
-        CollectivePart("mlp/wo/dot_general", "step.py:9", 4 * 8 * 256),
+        CollectivePart("mlp/wi/dot_general", 4 * 256 * 256, "step.py:7"),
+        CollectivePart("mlp/wo/dot_general", 4 * 8 * 256, "step.py:9"),
     )
     assert sum(part.bytes for part in both.parts) == both.bytes
 

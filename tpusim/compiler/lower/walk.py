@@ -229,15 +229,15 @@ class _ComputationLowering:
         sizes = [sum(array.bytes for array in operand.arrays) for operand in operands]
         if len(operands) < 2 or not all(sizes):
             return ()
-        bearers = [self._name_bearer(operand) for operand in operands]
         return tuple(
-            CollectivePart(
-                scope_of(op_name(bearer)),
-                self.walk.locations.origin(bearer, self.around).source,
-                nbytes * size / sum(sizes),
-            )
-            for bearer, size in zip(bearers, sizes, strict=True)
+            self._part(operand, nbytes * size / sum(sizes))
+            for operand, size in zip(operands, sizes, strict=True)
         )
+
+    def _part(self, operand: Instruction, nbytes: float) -> CollectivePart:
+        bearer = self._name_bearer(operand)
+        at = self.walk.locations.origin(bearer, self.around)
+        return CollectivePart(scope_of(op_name(bearer)), nbytes, at.source, at.callers)
 
     def _axes(self, movement: DataMovement) -> tuple[str, ...]:
         """Return the axes of its groups; for pure DCN transfers, those that run across slices."""
