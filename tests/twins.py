@@ -7,6 +7,7 @@ from functools import cache
 
 import tpusim as ts
 from tpusim.base.phase import Phase
+from tpusim.hardware import parse_slice
 from tpusim.program import Call, Collective, CollectivePart, Loop, Op, Program, Single
 from tpusim.results import PlanResult, ProgramOrigin, ReplayResult
 from tpusim.simulation.program_run import replay_program
@@ -14,14 +15,16 @@ from tpusim.twin import Comparison, compare
 from tpusim.twin.step_names import StepNames, tensor_of
 
 FILE = "step.py"
-MODEL = ts.models.Transformer(
-    name="small", layers=2, embed=512, mlp=2048, heads=8, vocab=4096, attention="flash"
-)
+DENSE = {"name": "small", "layers": 2, "embed": 512, "mlp": 2048, "heads": 8, "vocab": 4096}
+EXPERTS = {"experts": 8, "experts_per_token": 2}
 MESHES = {
     "rings": ("v6e:4x4", {"fsdp": 16}),
     "asynchronous": ("v5e:4x4", {"fsdp": 4, "tensor": 4}),
     "merged": ("v5p:2x2x4", {"data": 4, "fsdp": 4}),
     "tensor": ("v6e:4x4", {"tensor": 8, "data": 2}),
+    "keys": ("v5e:4x4", {"fsdp": 4, "context": 4}),
+    "experts": ("v5e:4x4", {"fsdp": 4, "expert": 4}),
+    "slices": ("v5e:4x4 x 2", {"dcn_data": 2, "fsdp": 16}),
 }
 
 Change = Callable[[Single], Single]
@@ -31,7 +34,8 @@ Change = Callable[[Single], Single]
 def planned(kind: str) -> PlanResult:
     pod, mesh = MESHES[kind]
     plan = ts.Plan(mesh=mesh, seq_len=1024, global_batch=32)
-    return ts.simulate(MODEL, plan, ts.Slice(*pod.split(":")))
+    model = ts.models.Transformer(**DENSE, **(EXPERTS if kind == "experts" else {}))
+    return ts.simulate(model, plan, parse_slice(pod))
 
 
 def lines_of(plan: PlanResult) -> dict[int, str]:

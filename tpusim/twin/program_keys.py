@@ -25,8 +25,9 @@ from tpusim.twin.collective_moves import (
 )
 from tpusim.twin.step_names import SourceNames, StepNames
 
-PLANNED_BONUS = 0.3
-"""How much farther, as a logarithm, the size of a tensor may be off if the plan moves it."""
+OVER_THESE_AXES, THIS_WAY = 0.3, 0.2
+"""How much farther, as logarithms, the size of a tensor may be off if the plan moves it over the
+same axes, and if it does so in the same pass, by the same kind, and as often."""
 
 BOTH_USES = 1.8
 """Weights that pass round the rings of a matmul's backward pass from which on they gather the
@@ -49,11 +50,20 @@ class _RingPlace(NamedTuple):
     axes: tuple[str, ...]
 
 
+class _PlannedMove(NamedTuple):
+    """What the plan moves, in which pass, over which axes, and by which kind."""
+
+    what: str
+    when: str
+    axes: tuple[str, ...]
+    kind: CollectiveKind
+
+
 @dataclass(slots=True)
 class ProgramKeys:
     """The keys of a program's collectives, comparable with those of the plan.
 
-    moves: the program's collectives.
+    moves: the program's collectives, in order of issue.
     planned: the plan's, with their keys.
     """
 
@@ -62,13 +72,20 @@ class ProgramKeys:
     moves: Sequence[CollectiveMove]
     planned: Sequence[KeyedMove]
     _rings: defaultdict[_RingPlace, float] = field(default_factory=lambda: defaultdict(float))
-    _known: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    _left: defaultdict[_PlannedMove, float] = field(default_factory=lambda: defaultdict(float))
+    _sizes: defaultdict[tuple[str, tuple[str, ...]], set[float]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
 
     def __post_init__(self) -> None:
-        self._known = frozenset((key.what, key.axes) for key, _ in self.planned)
         for move in self.moves:
             if move.mode is Mode.RING:
                 self._rings[self._place(move)] += _elements(move) * move.runs
+        for key, move in self.planned:
+            self._left[_PlannedMove(*key, move.op.kind)] += move.wire_bytes
+            sizes = self._sizes[key.what, key.axes]
+            if move.mode is not Mode.RING:
+                sizes.add(_elements(move))
 
     def keyed(self) -> Iterator[KeyedMove]:
         """Yield each collective with its key; a ring of two uses of a weight as two halves."""
@@ -97,24 +114,41 @@ class ProgramKeys:
             return self._without_line(move, operation)
         if operation in self.names.lookups:
             return move_key(self.names, operation, pass_of(move, False), move)
-        tensor = self._tensor(move, operation)
-        weight = tensor.role is TensorRole.PARAM
-        reduces = weight and move.op.kind in REDUCTIONS and move.op.phase is not Phase.FORWARD
-        return move_key(self.names, tensor.name, pass_of(move, reduces), move)
+        key = min(
+            self._candidates(move, operation),
+            key=lambda each: self._distance(move, operation, *each),
+        )[1]
+        self._left[_PlannedMove(*key, move.op.kind)] -= move.wire_bytes
+        return key
 
-    def _tensor(self, move: CollectiveMove, operation: str) -> Tensor:
-        """Return the tensor of an operation whose size is nearest to what is moved."""
-        tensors = self.names.tensors(operation)
-        if move.op.kind is CollectiveKind.ALL_TO_ALL:
-            tensors = tuple(t for t in tensors if t.role is not TensorRole.PARAM) or tensors
-        return min(tensors, key=lambda tensor: self._distance(move, operation, tensor))
+    def _candidates(self, move: CollectiveMove, operation: str) -> Iterator[tuple[Tensor, MoveKey]]:
+        """Yield the tensors of an operation that a collective may move, and the passes."""
+        for tensor in self.names.tensors(operation):
+            weight = tensor.role is TensorRole.PARAM
+            if weight and move.op.kind is CollectiveKind.ALL_TO_ALL:
+                continue
+            gradient = weight and move.op.phase is not Phase.FORWARD
+            if not (gradient and move.op.kind in REDUCTIONS):
+                yield tensor, move_key(self.names, tensor.name, pass_of(move, False), move)
+            if gradient and move.mode is not Mode.RING:
+                key = move_key(self.names, tensor.name, GRADIENT, move)
+                if move.op.kind in REDUCTIONS or _PlannedMove(*key, move.op.kind) in self._left:
+                    yield tensor, key
 
-    def _distance(self, move: CollectiveMove, operation: str, tensor: Tensor) -> float:
-        whole = self.names.elements(tensor, move.axes)
+    def _distance(
+        self, move: CollectiveMove, operation: str, tensor: Tensor, key: MoveKey
+    ) -> float:
+        """Return how far a tensor's size is from what is moved, less for what the plan moves."""
         found = self._whole(move, operation)
+        sizes = {self.names.elements(tensor, move.axes)}
+        known = (key.what, key.axes) in self._sizes
+        if known:
+            sizes |= self._sizes[key.what, key.axes]
         uses = (1, 2) if move.mode is Mode.RING and tensor.role is TensorRole.PARAM else (1,)
-        known = (tensor.name, move.axes) in self._known
-        return min(abs(log(found / whole / n)) for n in uses) - PLANNED_BONUS * known
+        nearest = min(abs(log(found / size / n)) for size in sizes for n in uses if size)
+        left = self._left.get(_PlannedMove(*key, move.op.kind), 0.0)
+        alike = left >= 0.5 * move.wire_bytes > 0
+        return nearest - OVER_THESE_AXES * known - THIS_WAY * alike
 
     def _whole(self, move: CollectiveMove, operation: str) -> float:
         """Return the elements of the whole tensor, for each run of its operation."""

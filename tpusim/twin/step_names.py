@@ -12,6 +12,7 @@ from tpusim.graph import Convolution, Einsum, Gather, Op, Tensor, TensorRole, wa
 from tpusim.partition import Layout, resolve_rules
 from tpusim.partition.propagate import layouts
 from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import stage_plan
 from tpusim.program import Program, walk_ops
 from tpusim.results import PlanResult
 
@@ -44,6 +45,7 @@ class StepNames:
         """Return the names of the graph that a plan's result comes from."""
         graph = planned_graph(plan.model, plan.plan)
         forward = [(op, n) for op, n in walk(graph.ops) if op.phase is Phase.FORWARD]
+        inner = stage_plan(plan.plan) if plan.plan.active_schedule else plan.plan
         runs: Counter[str] = Counter()
         for op, times in forward:
             runs[op.name] += times * plan.plan.microbatches
@@ -52,7 +54,7 @@ class StepNames:
             {op.name: op for op, _ in forward},
             {tensor.name: op.name for op, _ in forward for tensor in op.outputs},
             runs,
-            layouts(graph, plan.plan, resolve_rules(plan.plan, graph)),
+            layouts(graph, inner, resolve_rules(inner, graph)),
         )
 
     @cached_property
