@@ -42,6 +42,7 @@ from tpusim.plan import Plan
 from tpusim.program import (
     Collective,
     CollectiveKind,
+    CollectivePart,
     Compute,
     Dep,
     Loop,
@@ -240,18 +241,20 @@ class BodyLowerer:
         self, planned: PlannedCollective, deps: tuple[Dep, ...], life: BufferEvents
     ) -> Collective:
         first, sizes = planned.collectives[0], self.sizes
-        nbytes = sum(sizes.nbytes(c.payload, c.dtype) for c in planned.collectives)
+        each = [sizes.nbytes(c.payload, c.dtype) for c in planned.collectives]
+        several = zip(planned.collectives, each, strict=True) if len(each) > 1 else ()
         return Collective(
             name=planned.name,
             phase=first.phase,
             kind=first.kind,
             axes=first.axes,
-            bytes=nbytes,
+            bytes=sum(each),
             dtype=sizes.dtype(first.dtype),
             mode=planned.mode,
             algorithm=_algorithm(planned, self.decisions.plan),
             scope=first.tensor,
             asked=first.asked,
+            parts=tuple(CollectivePart(c.tensor, nbytes) for c, nbytes in several),
             deps=(*deps, *(Dep(name) for name in planned.after)),
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),

@@ -80,6 +80,7 @@ class Compute:
 
     source: line of the user's code that it comes from, if known; the same in other operations.
     library: line of the package that this line calls, with its function, if known.
+    callers: lines of the user's code that call this line, innermost first.
     deps: operations that must be done before.
     allocs, frees: HBM allocated as it starts, and tensors freed as it ends.
     """
@@ -90,10 +91,24 @@ class Compute:
     scope: str = ""
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
     flops: Flops = field(default_factory=Flops)
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePart:
+    """One of several tensors that a collective moves together.
+
+    scope, source, callers: as of an operation.
+    """
+
+    scope: str
+    bytes: Number
+    source: str = ""
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +121,7 @@ class Collective:
     algorithm: the algorithm that runs, if not the kind's own (an all-gather done as an all-reduce).
     asked: False for an implicit resharding, which follows from no rule or annotation.
     hbm: shares of its operands and of its results in HBM; the rest is in VMEM or CMEM.
+    parts: the tensors, if several are merged into one collective; their bytes sum to `bytes`.
     """
 
     name: str
@@ -119,8 +135,10 @@ class Collective:
     scope: str = ""
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
     asked: bool = True
     hbm: tuple[float, float] = (1.0, 1.0)
+    parts: tuple[CollectivePart, ...] = ()
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()
@@ -156,6 +174,7 @@ class Transfer:
     scope: str = ""
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()

@@ -1,7 +1,9 @@
 """A result as files: text, JSON, tables, figures and a trace."""
 
+from tpusim.report.comparison_files import write_comparison
 from tpusim.report.figures.axes_matrix import axes_data, plot_axes
 from tpusim.report.figures.breakdown import breakdown_data, plot_breakdown
+from tpusim.report.figures.comparison import comparison_data, plot_comparison
 from tpusim.report.figures.memory import memory_data, plot_memory
 from tpusim.report.figures.pipeline import pipeline_data, plot_pipeline
 from tpusim.report.figures.registry import ReportFigure, register_figure
@@ -22,6 +24,7 @@ __all__ = [
     "axes_data",
     "breakdown_data",
     "check_folder",
+    "comparison_data",
     "document",
     "memory_data",
     "mesh_heatmap_data",
@@ -29,6 +32,7 @@ __all__ = [
     "pipeline_data",
     "plot_axes",
     "plot_breakdown",
+    "plot_comparison",
     "plot_memory",
     "plot_mesh_heatmap",
     "plot_pipeline",
@@ -44,5 +48,6 @@ __all__ = [
     "torus_data",
     "trace",
     "utilisation_data",
+    "write_comparison",
     "write_report",
 ]

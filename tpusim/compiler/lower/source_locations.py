@@ -22,10 +22,12 @@ class SourceLocation(NamedTuple):
 
     source: `file.py:line`, the innermost frame in the user's own code.
     library: the package's line that runs it, such as `flax/linen/linear.py:287 in Dense.__call__`.
+    callers: the user's own lines that call `source`, innermost first.
     """
 
     source: str = ""
     library: str = ""
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class SourceLocations:
             stack = (*stack, *self._stack(around))
         at = _user_frame(stack)
         if at is not None:
-            return SourceLocation(str(stack[at]), self._library(stack[:at]))
+            callers = (str(frame) for frame in stack[at + 1 :] if not _is_library(frame.file))
+            return SourceLocation(str(stack[at]), self._library(stack[:at]), tuple(callers))
         if stack:
             return SourceLocation(str(stack[0]))
         return SourceLocation(_metadata_line(instruction))

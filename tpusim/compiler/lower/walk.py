@@ -11,6 +11,7 @@ from typing import Any
 from tpusim.base.phase import Phase
 from tpusim.compiler.hlo.attributes import callees, op_name
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
+from tpusim.compiler.hlo.opcodes import COLLECTIVE_KINDS
 from tpusim.compiler.lower.branches import costliest_branch
 from tpusim.compiler.lower.collectives import movement_of
 from tpusim.compiler.lower.data_movement import AsyncRole, DataMovement, MovementKind
@@ -26,6 +27,7 @@ from tpusim.network import dimension_sizes
 from tpusim.program import (
     Alloc,
     Collective,
+    CollectivePart,
     Compute,
     Dep,
     Flops,
@@ -215,6 +217,7 @@ class _ComputationLowering:
                 mode=Mode.SYNC if sync else Mode.ASYNC,
                 algorithm=movement.algorithm or (self._unnoted(movement, axes) if sync else ""),
                 hbm=movement.hbm,
+                parts=self._parts(instruction, movement.bytes),
             )
         )
 
@@ -228,6 +231,29 @@ class _ComputationLowering:
         assert movement.collective is not None
         sides = dimension_sizes(spans).values()
         return unnoted_algorithm(generation, movement.collective, sides, movement.bytes)
+
+    def _parts(self, instruction: Instruction, nbytes: float) -> tuple[CollectivePart, ...]:
+        """Return the tensors that a collective moves together, if they are several.
+
+        Each has the name and the line of the instruction that made it. Those in a fusion, whose
+        makers are outside of it, are not told apart.
+        """
+        if instruction.opcode.removesuffix("-start") not in COLLECTIVE_KINDS:
+            return ()
+        known = (name for name in instruction.operands if name in self.computation)
+        operands = [self.computation[name] for name in known]
+        sizes = [sum(array.bytes for array in operand.arrays) for operand in operands]
+        if len(operands) < 2 or not all(sizes):
+            return ()
+        return tuple(
+            self._part(operand, nbytes * size / sum(sizes))
+            for operand, size in zip(operands, sizes, strict=True)
+        )
+
+    def _part(self, operand: Instruction, nbytes: float) -> CollectivePart:
+        bearer = self._name_bearer(operand)
+        at = self.walk.locations.origin(bearer, self.around)
+        return CollectivePart(scope_of(op_name(bearer)), nbytes, at.source, at.callers)
 
     def _axes(self, movement: DataMovement) -> tuple[str, ...]:
         """Return the axes of its groups; for pure DCN transfers, those that run across slices."""

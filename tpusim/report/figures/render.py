@@ -1,9 +1,11 @@
 """Figures as bytes, the same for the same result: no dates, no random identifiers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from io import BytesIO
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -20,9 +22,7 @@ PNG_COMPRESSION = 2
 def figure_bytes(result: Result) -> dict[str, bytes]:
     """Render each figure as PNG and SVG, by file name, with the breakdown's title as metadata."""
     title = breakdown_title(result)
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
-    ):
+    with _look():
         return {
             f"{name}.{kind}": content
             for name, figure in draw_figures(result)
@@ -45,12 +45,32 @@ def _render(figure: Figure, title: str) -> Iterator[tuple[str, bytes]]:
 
     A canvas that prints draws once, whereas `savefig` draws twice.
     """
-    figure.set_dpi(FIGURE_DPI)
-    png, svg = BytesIO(), BytesIO()
-    metadata = {"Title": title, "Software": None}
-    packed = {"compress_level": PNG_COMPRESSION}
-    FigureCanvasAgg(figure).print_png(png, metadata=metadata, pil_kwargs=packed)  # type: ignore[no-untyped-call]
-    yield "png", png.getvalue()
+    yield "png", _png(figure, title)
+    svg = BytesIO()
     figure.set_layout_engine("none")
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": title, "Date": None})  # type: ignore[no-untyped-call]
     yield "svg", svg.getvalue()
+
+
+def png_bytes(plot: Callable[[], Axes], title: str) -> bytes:
+    """Render the figure that `plot` draws as PNG, with a title as metadata."""
+    with _look():
+        figure = plot().get_figure(root=True)
+        assert figure is not None
+        return _png(figure, title)
+
+
+def _look() -> AbstractContextManager[None]:
+    """Return the settings with which all figures are drawn."""
+    return matplotlib.rc_context(
+        {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
+    )
+
+
+def _png(figure: Figure, title: str) -> bytes:
+    figure.set_dpi(FIGURE_DPI)
+    png = BytesIO()
+    metadata = {"Title": title, "Software": None}
+    packed = {"compress_level": PNG_COMPRESSION}
+    FigureCanvasAgg(figure).print_png(png, metadata=metadata, pil_kwargs=packed)  # type: ignore[no-untyped-call]
+    return png.getvalue()

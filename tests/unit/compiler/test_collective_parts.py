@@ -1,0 +1,50 @@
+"""The tensors of collectives that the compiler merged, and the line of each."""
+
+from hlo import module_of
+
+from tpusim.base.phase import Phase
+from tpusim.compiler.lower.device_ids import DeviceIds
+from tpusim.compiler.lower.lower_module import lower_module
+from tpusim.hardware import parse_slice
+from tpusim.program import Collective, CollectivePart, walk_ops
+
+GRADIENT = 'op_name="jit(step)/transpose(jvp(mlp))/{}/dot_general" source_file="/at/step.py"'
+TEXT = f"""HloModule step, is_scheduled=true, num_partitions=4
+
+%add (l: f32[], r: f32[]) -> f32[] {{
+  %l = f32[] parameter(0)
+  %r = f32[] parameter(1)
+  ROOT %s = f32[] add(%l, %r)
+}}
+
+ENTRY %main (p: f32[256,256]) -> f32[256,256] {{
+  %p = f32[256,256]{{1,0:T(8,128)}} parameter(0)
+  %wi = f32[256,256]{{1,0:T(8,128)}} negate(%p), metadata={{{GRADIENT.format("wi")} source_line=7}}
+  %wo = f32[8,256]{{1,0:T(8,128)}} slice(%p), slice={{[0:8], [0:256]}}, metadata={{{GRADIENT.format("wo")} source_line=9}}
+  %copy = f32[8,256]{{1,0:T(8,128)}} copy(%wo)
+  %both = (f32[256,256]{{1,0:T(8,128)}}, f32[8,256]{{1,0:T(8,128)}}) all-reduce(%wi, %copy), channel_id=1, replica_groups={{{{0,1,2,3}}}}, use_global_device_ids=true, to_apply=%add, metadata={{{GRADIENT.format("wi")} source_line=7}}
+  %first = f32[256,256]{{1,0:T(8,128)}} get-tuple-element(%both), index=0
+  %alone = f32[256,256]{{1,0:T(8,128)}} all-reduce(%first), channel_id=2, replica_groups={{{{0,1,2,3}}}}, use_global_device_ids=true, to_apply=%add
+  ROOT %out = f32[256,256]{{1,0:T(8,128)}} negate(%alone)
+}}
+"""  # noqa: E501
+
+
+def collectives() -> dict[str, Collective]:
+    pod = parse_slice("v5e:2x2")
+    body = lower_module(module_of(TEXT), pod, DeviceIds.in_order(pod)).program.body
+    return {op.name: op for op, _ in walk_ops(body) if isinstance(op, Collective)}
+
+
+def test_each_tensor_of_a_merged_collective_has_its_own_line_and_bytes() -> None:
+    both = collectives()["both"]
+    assert both.phase is Phase.BACKWARD
+    assert both.parts == (
+        CollectivePart("mlp/wi/dot_general", 4 * 256 * 256, "step.py:7"),
+        CollectivePart("mlp/wo/dot_general", 4 * 8 * 256, "step.py:9"),
+    )
+    assert sum(part.bytes for part in both.parts) == both.bytes
+
+
+def test_a_collective_of_one_tensor_has_no_parts() -> None:
+    assert collectives()["alone"].parts == ()
