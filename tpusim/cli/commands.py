@@ -143,6 +143,28 @@ def simulate(
 
 
 @app.command()
+def check(
+    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
+    ] = None,
+    settings: RunSettings = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Generate code too, in minutes instead of seconds.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="For the compiler.")
+    ] = 600.0,
+) -> str:
+    """Compare a run with what the TPU compiler makes of it (extra: xla)."""
+    from tpusim.cli.check_command import check_run_file
+
+    return check_run_file(
+        run, settings or (), _out_folder(out, "comparison"), full=full, time_limit=time_limit
+    )
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
     out: Annotated[
