@@ -6,6 +6,7 @@ core waits. A fusion is one operation on the core.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tpusim.base.phase import Phase
@@ -227,7 +228,8 @@ class _ComputationLowering:
         spans = tuple(span for axis in axes for span in mesh.placement.spans(axis))
         assert movement.collective is not None
         sides = dimension_sizes(spans).values()
-        return unnoted_algorithm(generation, movement.collective, sides, movement.bytes)
+        devices = prod(span.size for span in spans)
+        return unnoted_algorithm(generation, movement.collective, sides, devices, movement.bytes)
 
     def _axes(self, movement: DataMovement) -> tuple[str, ...]:
         """Return the axes of its groups; for pure DCN transfers, those that run across slices."""
