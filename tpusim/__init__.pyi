@@ -20,6 +20,9 @@ from .search import sweep as sweep
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement
 from .simulation import simulate as simulate
+from .twin import PlanCheck as PlanCheck
+from .twin import check as check
+from .twin import export_jax as export_jax
 from .validation import validate as validate
 
 __version__: str

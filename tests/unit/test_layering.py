@@ -37,8 +37,9 @@ ROW |= {"": ROW["simulation"], "__version__": -1}
 ROOMS = {
     "simpy": {"engine"},
     "matplotlib": {"report"},
-    "jax": {"compiler"},
+    "jax": {"compiler", "twin"},
     "jaxlib": {"compiler"},
+    "optax": {"twin"},
     "pandas": {"results", "search", "report", "validation"},
     "yaml": {"maxtext"},
     "pydantic": {"hardware", "models", "runfile"},

@@ -32,6 +32,10 @@ def _explain_help(*, replayed: bool) -> str:
 ReportFolder: TypeAlias = Annotated[
     str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
 ]
+RunSettings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: plan.remat=minimal."),
+]
 StatsOption: TypeAlias = Annotated[
     bool, typer.Option("--stats", help="Show what the simulation cost.")
 ]
@@ -98,10 +102,7 @@ def simulate(
         ),
     ] = None,
     out: ReportFolder = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: plan.remat=minimal."),
-    ] = None,
+    settings: RunSettings = None,
     stats: StatsOption = False,
     fold: FoldOption = True,
     program: Annotated[
@@ -139,6 +140,42 @@ def simulate(
     return simulate_run_file(
         given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network
     )
+
+
+@app.command()
+def check(
+    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
+    ] = None,
+    settings: RunSettings = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Generate code too, in minutes instead of seconds.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="For the compiler.")
+    ] = 600.0,
+) -> str:
+    """Compare a run with what the TPU compiler makes of it (extra: xla)."""
+    from tpusim.cli.check_command import check_run_file
+
+    return check_run_file(
+        run, settings or (), _out_folder(out, "comparison"), full=full, time_limit=time_limit
+    )
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE.py", help="Write the program there.")
+    ] = None,
+    settings: RunSettings = None,
+) -> str:
+    """Write the training step of a run as a JAX program."""
+    from tpusim.cli.export_command import export_run_file
+
+    return export_run_file(run, settings or (), out)
 
 
 @app.command()

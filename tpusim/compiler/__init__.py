@@ -8,7 +8,7 @@ from tpusim.compiler.compiled import Compiled, MemoryReport, check_flops, load
 from tpusim.compiler.compiling import compile
 from tpusim.compiler.lower.lower_module import LoweredModule
 from tpusim.compiler.lower_compiled import lower_compiled
-from tpusim.compiler.topologies import make_mesh
+from tpusim.compiler.topologies import make_mesh, place_mesh
 from tpusim.compiler.work.instruction_work import Costs
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "load",
     "lower_compiled",
     "make_mesh",
+    "place_mesh",
 ]

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
-from tpusim.base.errors import FileError, PlanError
+from tpusim.base.errors import FileError, PlanError, nearest
 from tpusim.base.text_files import atomic_write
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
@@ -16,8 +16,19 @@ from tpusim.hardware import Slice, parse_slice
 TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
 """Versions with which the tests compile."""
 
+Until: TypeAlias = Literal["code", "schedule"]
+"""How far a program is compiled: to the end, or until it is scheduled and has its memory."""
+UNTIL: tuple[Until, ...] = get_args(Until)
+
 DevicePosition: TypeAlias = tuple[int, int, int, int, int]
 """Position of a device: slice, x, y, z, core."""
+
+
+STRUCTURE_ONLY = (
+    "structure only, until='schedule': no cycle estimates of the compiler; collectives run by "
+    "their usual algorithms"
+)
+"""What a program lacks for which no code was generated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +71,7 @@ class Compiled:
     seconds: duration of the compilation.
     model_flops: FLOPs of a step on all devices, without recomputation.
     from_cache: True if an earlier call compiled it.
+    until: how far it was compiled.
     """
 
     name: str
@@ -73,6 +85,7 @@ class Compiled:
     seconds: float | None = None
     model_flops: float | None = None
     from_cache: bool = False
+    until: Until = "code"
 
     @property
     def hlo(self) -> str:
@@ -106,6 +119,7 @@ class Compiled:
             "flags": list(self.flags),
             "seconds": self.seconds,
             "model_flops": self.model_flops,
+            **({} if self.until == "code" else {"until": self.until}),
         }
 
     @classmethod
@@ -127,6 +141,7 @@ class Compiled:
             flags=tuple(str(flag) for flag in _typed(facts.get("flags", []), list)),
             seconds=_number(facts.get("seconds")),
             model_flops=_number(facts.get("model_flops")),
+            until=_until(facts.get("until", "code")),
         )
 
     def __str__(self) -> str:
@@ -141,6 +156,8 @@ class Compiled:
         if self.seconds is not None:
             cached = "; now read from the cache" if self.from_cache else ""
             lines.append(f"  compiled in {format_seconds(self.seconds)} ({made}){cached}")
+        if self.until == "schedule":
+            lines.append(f"  note         {STRUCTURE_ONLY}")
         if self.flags:
             lines.append(f"  flags        {' '.join(self.flags)}")
         other = [f"{k} {TESTED[k]}" for k, v in self.versions if TESTED.get(k, v) != v]
@@ -170,6 +187,14 @@ def load(path: str | Path) -> Compiled:
             f"{path}: line 1 is not what tpusim writes there ({error}); save the file again, or "
             "delete the line and give the slice yourself"
         ) from error
+
+
+def check_until(until: object) -> Until:
+    """Return how far to compile. Raise PlanError if there is no such choice."""
+    for known in UNTIL:
+        if until == known:
+            return known
+    raise PlanError(f"until is {until!r}: {nearest(str(until), UNTIL)}")
 
 
 def check_flops(model_flops: object) -> None:
@@ -209,6 +234,10 @@ def _memory(value: Any) -> MemoryReport:
     facts = dict(_items(value))
     known = {each.name: facts.get(each.name, each.default) for each in fields(MemoryReport)}
     return MemoryReport(**{name: _typed(fact, int) for name, fact in known.items()})
+
+
+def _until(value: Any) -> Until:
+    return check_until(_typed(value, str))
 
 
 def _number(value: Any) -> float | None:

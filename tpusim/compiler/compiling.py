@@ -14,11 +14,19 @@ from typing import Any
 
 from tpusim.base.errors import CompileError
 from tpusim.compiler import cache as program_cache
-from tpusim.compiler.compiled import Compiled, check_flops
+from tpusim.compiler.compiled import Compiled, Until, check_flops, check_until
 from tpusim.compiler.jaxpr_flops import count_flops
 from tpusim.compiler.memory_report import memory_report
-from tpusim.compiler.options import ENVIRONMENT, Option, check_options, flags_of, own_options
+from tpusim.compiler.options import (
+    ENVIRONMENT,
+    Option,
+    check_options,
+    flags_of,
+    own_options,
+    with_dump,
+)
 from tpusim.compiler.refusals import explain_misfits, explain_refusals
+from tpusim.compiler.schedule_only import compile_schedule
 from tpusim.compiler.topologies import (
     INSTALL,
     as_slice,
@@ -44,6 +52,8 @@ def compile(
     without_remat: Callable[..., Any] | None = None,
     compiler_options: Mapping[str, Option] | None = None,
     cache: bool = True,
+    until: str = "code",
+    time_limit: float | None = None,
 ) -> Compiled:
     """Compile `fn(*args)` for a slice with the TPU compiler. No TPU is needed, and none is used.
 
@@ -64,10 +74,15 @@ def compile(
         `{"xla_tpu_scoped_vmem_limit_kib": 98304}`. Those in `LIBTPU_INIT_ARGS` hold too, and those
         of a jitted `fn`.
     cache: read a program that was compiled before from disk (`tpusim.compiler.cache`).
+    until: `code`, or `schedule` to end the compiler, in a process of its own, once the program is
+        scheduled and has its memory: in seconds instead of minutes. Such a program has the same
+        operations, order and memory, but no cycle estimates of the compiler, nor its notes on the
+        algorithms of collectives; and what only code generation refuses is not found.
+    time_limit: seconds after which the compiler is ended, for `until="schedule"`.
 
     Raise CompileError if jax or libtpu is missing, the mesh does not fill the slice, a sharding
-    does not fit its argument, the compiler does not know an option, or the program does not fit
-    into HBM. Errors of `fn` itself pass through.
+    does not fit its argument, the compiler does not know an option, the program does not fit
+    into HBM, or the time limit is over. Errors of `fn` itself pass through.
     """
     for role, given in (("fn", fn), ("without_remat", without_remat or fn)):
         if not callable(given):
@@ -77,6 +92,8 @@ def compile(
     found = versions()
     if model_flops is not None:
         check_flops(model_flops)
+    extent = check_until(until)
+    _check_time_limit(time_limit, extent)
     chosen = check_options(compiler_options or {})
     pod = as_slice(slice)
     import jax
@@ -96,24 +113,36 @@ def compile(
         traced = jitted.trace(*abstract)
         lowered = traced.lower()
         plain = jax.jit(without_remat, **constant).trace(*abstract) if without_remat else None
-    made = _compile_or_load(
-        lowered, name, pod, grid, found, {**own_options(traced), **chosen}, cache
-    )
+    flags = {**own_options(traced), **chosen}
+
+    def run() -> Compiled:
+        if extent == "schedule":
+            with progress(_what(name, pod)):
+                return compile_schedule(lowered, name, pod, flags, time_limit)
+        return _compile(lowered, name, pod, flags)
+
+    made = _compile_or_load(run, lowered, pod, grid, found, flags, cache, extent)
     if model_flops is None:
         model_flops = count_flops((plain or traced).jaxpr)
     return replace(made, name=name, slice=pod, model_flops=model_flops)
 
 
 def _compile_or_load(
+    run: Callable[[], Compiled],
     lowered: Any,
-    name: str,
     pod: Slice,
     grid: Any,
     found: Mapping[str, str],
     options: Mapping[str, Option],
     cache: bool,
+    until: Until,
 ) -> Compiled:
-    """Return the program from the cache, or compile and cache it. found: installed versions."""
+    """Return the program from the cache, or compile and cache it.
+
+    run: compiles it. found: installed versions.
+
+    A program that was compiled to the end serves for one of its schedule alone.
+    """
     positions = tuple(device_position(device) for device in grid.devices.flat)
     facts = {
         "slice": str(pod),
@@ -123,30 +152,30 @@ def _compile_or_load(
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         **({"options": options} if options else {}),
     }
-    entry = program_cache.key(_stablehlo(lowered), facts) if cache else ""
-    made = program_cache.get(entry) if cache else None
-    if made is not None:
-        return made
+    wanted = [facts] if until == "code" else [facts, {**facts, "until": until}]
+    text = _stablehlo(lowered) if cache else b""
+    entries = [program_cache.key(text, each) for each in wanted] if cache else []
+    for entry in entries:
+        if (kept := program_cache.get(entry)) is not None:
+            return kept
     made = replace(
-        _compile(lowered, name, pod, options),
+        run(),
         devices=positions,
         mesh=tuple((str(axis), int(size)) for axis, size in grid.shape.items()),
         versions=tuple(found.items()),
         flags=flags_of(options),
     )
     if cache:
-        program_cache.put(entry, made)
+        program_cache.put(entries[-1], made)
     return made
 
 
 def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option]) -> Compiled:
-    """Run the compiler; its memory report goes through a temporary folder."""
+    """Run the compiler to the end; its memory report goes through a temporary folder."""
     start = monotonic()
     with TemporaryDirectory(prefix="tpusim-") as dump:
-        given = {**options, "xla_dump_to": dump, "xla_dump_hlo_as_text": True}
-        what = f"compiling {name} for {pod} ({pod.devices} devices)"
-        with explain_refusals(name, pod), progress(what):
-            executable = lowered.compile(compiler_options=given)
+        with explain_refusals(name, pod), progress(_what(name, pod)):
+            executable = lowered.compile(compiler_options=with_dump(options, dump))
         memory = memory_report(Path(dump), executable.memory_analysis())
     seconds = monotonic() - start
     try:
@@ -157,6 +186,22 @@ def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option])
             f"({str(error).splitlines()[0][:200]}); {INSTALL} installs one that can"
         ) from error
     return Compiled(name=name, data=text.encode(), memory=memory, seconds=seconds)
+
+
+def _check_time_limit(seconds: object, until: Until) -> None:
+    if seconds is None:
+        return
+    if until != "schedule":
+        raise CompileError(
+            "time_limit is given, but the compiler can only be ended in a process of its own; "
+            "write until='schedule' too, or leave it out"
+        )
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise CompileError(f"time_limit is {seconds!r}; write seconds, above 0")
+
+
+def _what(name: str, pod: Slice) -> str:
+    return f"compiling {name} for {pod} ({pod.devices} devices)"
 
 
 def _stablehlo(lowered: Any) -> bytes:

@@ -38,4 +38,5 @@ def lower_compiled(
     mesh = mesh or dict(compiled.mesh or ())
     rows = compiled.devices or ()
     devices = locate_devices(module_groups(module), module.devices, pod, rows, mesh)
-    return lower_module(module, pod, devices, mesh, costs)
+    noted = compiled.until == "code"
+    return lower_module(module, pod, devices, mesh, costs, noted=noted)

@@ -1,6 +1,7 @@
 """The TPU compiler's report of HBM: its buffer assignment, or the summary of an executable."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,23 @@ def memory_report(dump: Path, stats: Any) -> MemoryReport:
     stats: the executable's `memory_analysis()`, for aliased outputs, and for all if the dump has no
         buffer assignment.
     """
+    found = dumped_report(dump)
+    if found is None:
+        return summary_report(stats)
+    return replace(found, aliased=stats.alias_size_in_bytes)
+
+
+def dumped_report(dump: Path) -> MemoryReport | None:
+    """Return the report of a dump alone; None if it has no buffer assignment."""
     texts = [_text(dump, kind) for kind in ("buffer-assignment", "memory-usage-report")]
     total = _TOTAL_BYTES.search(texts[1] or "")
     if texts[0] is None or total is None:
-        return summary_report(stats)
-    arguments, outputs, host = _sizes(texts[0])
+        return None
+    arguments, outputs, aliased, host = _sizes(texts[0])
     return MemoryReport(
         arguments=arguments,
         outputs=outputs,
-        aliased=stats.alias_size_in_bytes,
+        aliased=aliased,
         heap=int(total[1]) - arguments - outputs,
         total=int(total[1]),
         host=host,
@@ -56,11 +65,17 @@ def _text(dump: Path, kind: str) -> str | None:
     return files[-1].read_text("utf-8", "replace") if files else None
 
 
-def _sizes(assignment: str) -> tuple[int, int, int]:
-    """Return bytes of arguments, of outputs with memory of their own, and of all on the host."""
-    arguments = outputs = host = 0
+def _sizes(assignment: str) -> tuple[int, int, int, int]:
+    """Return bytes of arguments, of outputs with memory of their own and in that of arguments.
+
+    And of all on the host.
+    """
+    arguments = outputs = aliased = host = 0
     for size, what in ((int(m[1]), m[2]) for m in _ALLOCATION.finditer(assignment)):
         host += size if what.startswith("color 5, preallocated-temp") else 0
-        arguments += size if "parameter" in what and "color" not in what else 0
-        outputs += size if "maybe-live-out" in what and "parameter" not in what else 0
-    return arguments, outputs, host
+        argument = "parameter" in what and "color" not in what
+        output = "maybe-live-out" in what
+        arguments += size if argument else 0
+        aliased += size if argument and output else 0
+        outputs += size if output and "parameter" not in what else 0
+    return arguments, outputs, aliased, host

@@ -14,6 +14,11 @@ ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _DUMP = ("xla_dump_to", "xla_dump_hlo_as_text")
 
 
+def with_dump(options: Mapping[str, Option], folder: str) -> dict[str, Option]:
+    """Return the options, and those with which the compiler dumps its reports into the folder."""
+    return {**options, **dict(zip(_DUMP, (folder, True), strict=True))}
+
+
 def check_options(options: Mapping[str, Option]) -> dict[str, Option]:
     """Return the options sorted by name. Raise CompileError for malformed ones."""
     if not isinstance(options, Mapping):

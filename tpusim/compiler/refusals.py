@@ -110,23 +110,28 @@ def explain_refusals(name: str, pod: Slice) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = str(error)
-        if "RESOURCE_EXHAUSTED" in text:
-            raise CompileError(f"{name} does not fit {pod}: {_too_large(text)}") from error
-        if _UNKNOWN_SHARDING in text:
-            raise CompileError(
-                f"{name}: JAX cannot tell the sharding of a callback's result; give out_shardings"
-            ) from error
-        if type(error).__name__ != "JaxRuntimeError":
-            raise
-        if found := _OPTION.search(text):
-            raise CompileError(
-                f"compiler_options has {found[1]!r}, which this libtpu does not know; write the "
-                "name of a flag as in LIBTPU_INIT_ARGS, without dashes"
-            ) from error
-        raise CompileError(
-            f"{name}: the TPU compiler refused it for {pod}: {text.splitlines()[0][:500]}"
-        ) from error
+        if sentence := refusal(type(error).__name__, str(error), name, pod):
+            raise CompileError(sentence) from error
+        raise
+
+
+def refusal(kind: str, text: str, name: str, pod: Slice) -> str:
+    """Return the sentence for an error of the compiler, or "" for other errors.
+
+    kind: name of the error's class.
+    """
+    if "RESOURCE_EXHAUSTED" in text:
+        return f"{name} does not fit {pod}: {_too_large(text)}"
+    if _UNKNOWN_SHARDING in text:
+        return f"{name}: JAX cannot tell the sharding of a callback's result; give out_shardings"
+    if kind != "JaxRuntimeError":
+        return ""
+    if found := _OPTION.search(text):
+        return (
+            f"compiler_options has {found[1]!r}, which this libtpu does not know; write the "
+            "name of a flag as in LIBTPU_INIT_ARGS, without dashes"
+        )
+    return f"{name}: the TPU compiler refused it for {pod}: {text.splitlines()[0][:500]}"
 
 
 def _too_large(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpusim.base.errors import CompileError
 from tpusim.compiler.compiled import TESTED, DevicePosition
-from tpusim.hardware import DCN_PREFIX, Slice, check_mesh, parse_slice
+from tpusim.hardware import DCN_PREFIX, DIE, Placement, Slice, check_mesh, parse_slice
 
 INSTALL = "pip install 'tpusim[xla]'"
 _LIBTPU_GENERATIONS = {"7x": "tpu7x"}
@@ -113,6 +113,41 @@ def make_mesh(pod: Slice | str, axes: Mapping[str, int]) -> Any:
             "give a jax.sharding.Mesh of your own over its devices"
         ) from error
     return Mesh(grid, tuple(axes))
+
+
+def place_mesh(pod: Slice, axes: Mapping[str, int], placement: Placement) -> Any:
+    """Return a `jax.sharding.Mesh` of these axes where a placement has them on the torus.
+
+    Raise CompileError as `make_mesh` does.
+    """
+    check_mesh(pod, axes, CompileError)
+    versions()
+    import numpy as np
+    from jax.sharding import Mesh
+
+    devices = {device_position(device): device for device in devices_of(pod)}
+    grid = np.empty(tuple(axes.values()), dtype=object)
+    for index in np.ndindex(grid.shape):
+        grid[index] = devices[_position(dict(zip(axes, index, strict=True)), axes, placement)]
+    return Mesh(grid, tuple(axes))
+
+
+def _position(
+    index: Mapping[str, int], axes: Mapping[str, int], placement: Placement
+) -> DevicePosition:
+    """Return the position of one index of the mesh: each axis counts through its spans."""
+    coordinates = {0: 0, 1: 0, 2: 0, DIE: 0}
+    slice_index = 0
+    for axis, count in index.items():
+        if axis.startswith(DCN_PREFIX):
+            slice_index = slice_index * axes[axis] + count
+            continue
+        left = count
+        for span in reversed(placement.spans(axis)):
+            left, digit = divmod(left, span.size)
+            coordinates[span.dim] += digit * span.stride
+    x, y, z, core = (coordinates[dim] for dim in (0, 1, 2, DIE))
+    return slice_index, x, y, z, core
 
 
 def device_position(device: Any) -> DevicePosition:

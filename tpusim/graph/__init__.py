@@ -3,6 +3,7 @@
 from tpusim.graph.attention import Attention
 from tpusim.graph.backward import training_step
 from tpusim.graph.contractions import Convolution, ConvolutionWindow, Einsum
+from tpusim.graph.function import ADD, COPY, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
 from tpusim.graph.model_parts import ModelPart, layer_count, part_of_model
@@ -24,11 +25,14 @@ from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting
 
 __all__ = [
+    "ADD",
     "COMPUTE",
     "COPIES",
+    "COPY",
     "LAYER_IN",
     "NARROW",
     "POLICIES",
+    "REPEAT",
     "STORED",
     "TILE",
     "VOCAB_TILES",
@@ -37,6 +41,7 @@ __all__ = [
     "ConvolutionWindow",
     "DimSizes",
     "Einsum",
+    "Function",
     "Gather",
     "Graph",
     "ModelPart",
@@ -50,6 +55,7 @@ __all__ = [
     "TensorRole",
     "TokenRouting",
     "executed_flops",
+    "function",
     "layer_count",
     "model_flops",
     "part_of",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.graph.backward import training_step
+from tpusim.graph.function import COPY
 from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
@@ -227,4 +228,6 @@ def _receive(tensor: Tensor) -> Op:
     )
     phase = Phase.BACKWARD if tensor.role is TensorRole.GRADIENT else Phase.FORWARD
     name = f"{tensor.name}/receive"
-    return Pointwise(name, (sent,), (tensor,), 0.0, keeps="", alone=True, phase=phase)
+    return Pointwise(
+        name, (sent,), (tensor,), 0.0, keeps="", alone=True, function=COPY, phase=phase
+    )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
+from tpusim.graph.function import Function
 from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, TensorRole, gradient_of
 
 
@@ -21,6 +22,7 @@ class Pointwise:
         `with_residuals`; of a backward group, those that it reads.
     generated: it makes a large result of small operands (a one-hot mask), so a matmul can make it
         as it reads it.
+    function: what it computes; None where only its cost is known, and for transposes.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Pointwise:
     alone: bool = False
     residuals: tuple[Tensor, ...] = ()
     generated: bool = False
+    function: Function | None = None
     phase: Phase = Phase.FORWARD
 
     @property

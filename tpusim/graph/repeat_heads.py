@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tpusim.graph.attention import Attention
+from tpusim.graph.function import REPEAT
 from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
@@ -47,7 +48,11 @@ def _with_repeats(op: Op, narrow: set[str]) -> tuple[Op, ...]:
             one = op.inputs[place]
             given[place] = replace(_with_repeated_heads(one), name=f"{one.name}_repeated")
             name, pairs = f"{one.name}_repeat", ((NARROW, COPIES),)
-            repeats.append(Pointwise(name, (one,), (given[place],), 1.0, keeps="", repeats=pairs))
+            repeats.append(
+                Pointwise(
+                    name, (one,), (given[place],), 1.0, keeps="", repeats=pairs, function=REPEAT
+                )
+            )
     outputs = tuple(_with_repeated_heads(t) if t.name in narrow else t for t in op.outputs)
     return (*repeats, replace(op, inputs=tuple(given), outputs=outputs))
 

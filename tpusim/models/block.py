@@ -3,7 +3,18 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tpusim.graph import COMPUTE, Attention, Einsum, Op, Pointwise, Tensor
+from tpusim.graph import (
+    ADD,
+    COMPUTE,
+    COPY,
+    REPEAT,
+    Attention,
+    Einsum,
+    Op,
+    Pointwise,
+    Tensor,
+    function,
+)
 from tpusim.models import latent
 from tpusim.models.experts import SLOTS, RoutedTokens, combine, dispatch, router
 from tpusim.models.parts import RESIDUAL, ROTARY_FLOPS, TOKEN, norm, weight
@@ -126,7 +137,17 @@ def _prepared(b: LayerBlock, name: str, t: Tensor) -> tuple[tuple[Op, ...], Tens
         ops.append(norm(t.name, given, t, "head_dim"))
     if b.rotary:
         given, t = t, Tensor(f"{b.name}/{name}_rotary", t.dims)
-        ops.append(Pointwise(t.name, (given,), (t,), ROTARY_FLOPS, keeps="", alone=True))
+        ops.append(
+            Pointwise(
+                t.name,
+                (given,),
+                (t,),
+                ROTARY_FLOPS,
+                keeps="",
+                alone=True,
+                function=function("rotary", width="head_dim"),
+            )
+        )
     return tuple(ops), t
 
 
@@ -156,7 +177,7 @@ def _flash(b: LayerBlock, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> t
 
 
 def _copy(name: str, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> Op:
-    return Pointwise(name, given, made, 0.0, keeps="", alone=True)
+    return Pointwise(name, given, made, 0.0, keeps="", alone=True, function=COPY)
 
 
 def _dot(b: LayerBlock, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tuple[Op, ...]:
@@ -178,6 +199,7 @@ def _dot(b: LayerBlock, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tup
                 1.0,
                 keeps="",
                 repeats=(("kv_heads", "heads"),),
+                function=REPEAT,
             )
             for t, w in zip((k, v), wide, strict=True)
         )
@@ -198,6 +220,7 @@ def _dot(b: LayerBlock, q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> tup
             over=("kv_seq",),
             keeps="inputs" if in_f32 else "outputs",
             residuals=(exponentials,),
+            function=function("softmax", causal=b.causal, window=b.window, width=q.dims[-1]),
         ),
         Einsum(f"{b.name}/context", probs, _keys(v), context, b.share),
     )
@@ -277,6 +300,7 @@ def _mlp(b: LayerBlock, x: Tensor, out: Tensor, mlp: Mlp | None = None) -> tuple
             (hidden,),
             ACTIVATION_FLOPS[b.activation] + len(ins) - 1,
             residuals=_residuals(b, ins, m.prefix),
+            function=function(b.activation),
         ),
         matmul("wo_mlp", hidden, (width, "embed"), out),
     )
@@ -293,4 +317,5 @@ def _residuals(b: LayerBlock, ins: tuple[Tensor, ...], prefix: str) -> tuple[Ten
 
 
 def _add(name: str, terms: tuple[Tensor, ...], out: Tensor) -> Op:
-    return Pointwise(name, terms, (out,), float(len(terms) - 1), linear=True, keeps="")
+    flops = float(len(terms) - 1)
+    return Pointwise(name, terms, (out,), flops, linear=True, keeps="", function=ADD)

@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import ceil
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import Einsum, Op, Pointwise, Tensor, TensorRole, TokenRouting
+from tpusim.graph import Einsum, Op, Pointwise, Tensor, TensorRole, TokenRouting, function
 from tpusim.models.checks import check_types, check_values
 
 SLOTS = ("expert", "batch", "slot")
@@ -136,7 +136,15 @@ def router(name: str, r: RoutedTokens, x: Tensor) -> tuple[tuple[Op, ...], tuple
     matmul = Einsum(f"{name}/router", x, weight, logits)
     flops = SCORE_FLOPS + CHOICE_FLOPS * r.choices
     made = (gates,) if r.routing.by_mask or not there else (gates, own)
-    choose = Pointwise(f"{name}/top_k", (logits,), made, flops, over=("expert",), alone=True)
+    choose = Pointwise(
+        f"{name}/top_k",
+        (logits,),
+        made,
+        flops,
+        over=("expert",),
+        alone=True,
+        function=function("top_k", choices="choice"),
+    )
     if not r.routing.by_mask:
         return (matmul, choose), (own if there else gates, own if back else gates)
     dims = {False: ("batch", "seq", "expert", "slot"), True: ("expert", "batch", "seq", "slot")}
@@ -144,7 +152,13 @@ def router(name: str, r: RoutedTokens, x: Tensor) -> tuple[tuple[Op, ...], tuple
     apart = Tensor(f"{name}/dispatch_mask", dims[there], dtype="pred")
     masks = (weights,) if there == back else (weights, apart)
     mask = Pointwise(
-        f"{name}/masks", (gates,), masks, MASK_FLOPS, alone=True, generated=there == back
+        f"{name}/masks",
+        (gates,),
+        masks,
+        MASK_FLOPS,
+        alone=True,
+        generated=there == back,
+        function=function("slot_masks", experts="expert", slots="slot"),
     )
     positions = replace(weights, stopped=True) if there == back else apart
     return (matmul, choose, mask), (positions, weights)

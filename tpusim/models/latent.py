@@ -9,7 +9,7 @@ them. Keeping the latent alone, as inference does, has no part in a training ste
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import Einsum, Op, Pointwise, Tensor
+from tpusim.graph import Einsum, Op, Pointwise, Tensor, function
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.parts import NORM_FLOPS, ROTARY_FLOPS, TOKEN, norm, weight
 from tpusim.models.self_attention import SelfAttention
@@ -96,7 +96,15 @@ def projections(
 def _queries(of: str, x: Tensor, low_rank: bool) -> tuple[tuple[Op, ...], Tensor]:
     """Return the queries of each head; the rotation of a part passes all of them through HBM."""
     q, turned = Tensor(f"{of}/q", HEAD), Tensor(f"{of}/q_rotary", HEAD)
-    rotary = Pointwise(turned.name, (q,), (turned,), ROTARY_FLOPS, keeps="", alone=True)
+    rotary = Pointwise(
+        turned.name,
+        (q,),
+        (turned,),
+        ROTARY_FLOPS,
+        keeps="",
+        alone=True,
+        function=function("rotary", width="rope_dim"),
+    )
     if not low_rank:
         return (Einsum(f"{of}/wq", x, weight(of, "wq", "embed", *HEAD[2:]), q), rotary), turned
     down, latent = (Tensor(f"{of}/{name}", (*TOKEN, "q_rank")) for name in ("q_down", "q_latent"))
@@ -121,7 +129,15 @@ def _keys_and_values(of: str, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor
         Einsum(f"{of}/wkv_a", x, weight(of, "wkv_a", "embed", "kv_down"), down),
         _latent_and_rope(down, latent, rope),
         Einsum(f"{of}/wkv_b", latent, weight(of, "wkv_b", "kv_rank", *UP[2:]), up),
-        Pointwise(f"{of}/kv", (up, rope), (k, v), 0.0, keeps="", alone=True),
+        Pointwise(
+            f"{of}/kv",
+            (up, rope),
+            (k, v),
+            0.0,
+            keeps="",
+            alone=True,
+            function=function("keys_and_values", value_width="v_head_dim"),
+        ),
     )
     return ops, k, v
 
@@ -138,4 +154,5 @@ def _latent_and_rope(down: Tensor, latent: Tensor, rope: Tensor) -> Pointwise:
         inputs=(down, *normed.inputs[1:]),
         outputs=(latent, rope),
         flops=max(NORM_FLOPS, ROTARY_FLOPS),
+        function=function("norm_and_rotary", width="rope_dim"),
     )

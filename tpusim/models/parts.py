@@ -1,6 +1,6 @@
 """Parts that all layers share: the dimensions of tokens, weights and norms."""
 
-from tpusim.graph import COMPUTE, Pointwise, Tensor, TensorRole
+from tpusim.graph import COMPUTE, Pointwise, Tensor, TensorRole, function
 
 NORM_FLOPS = 6.0
 ROTARY_FLOPS = 6.0
@@ -26,4 +26,12 @@ def norm(name: str, x: Tensor, out: Tensor, over: str = "embed") -> Pointwise:
     wide = Tensor(f"{name}_operand", x.dims, dtype="f32")
     unscaled = Tensor(f"{name}_unscaled", x.dims)
     residuals = (wide, unscaled, scale)
-    return Pointwise(name, (x, scale), (out,), NORM_FLOPS, over=(over,), residuals=residuals)
+    return Pointwise(
+        name,
+        (x, scale),
+        (out,),
+        NORM_FLOPS,
+        over=(over,),
+        residuals=residuals,
+        function=function("rms_norm"),
+    )

@@ -12,7 +12,18 @@ from typing import Any, ClassVar
 
 from tpusim.base.errors import ModelError, blame
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
-from tpusim.graph import COMPUTE, Einsum, Gather, Graph, Op, Pointwise, Scan, Tensor, TensorRole
+from tpusim.graph import (
+    COMPUTE,
+    Einsum,
+    Gather,
+    Graph,
+    Op,
+    Pointwise,
+    Scan,
+    Tensor,
+    TensorRole,
+    function,
+)
 from tpusim.models.block import ACTIVATION_FLOPS, SOFTMAX_FLOPS, LayerBlock, block_ops
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.experts import ExpertRouting, MoE, RoutedTokens, share_of_slots
@@ -239,7 +250,14 @@ def _model_ops(
         *scans,
         norm("final_norm", last, normed),
         Einsum("logits", normed, head, logits),
-        Pointwise("loss", (logits, ids), (_LOSS,), SOFTMAX_FLOPS, over=("vocab",)),
+        Pointwise(
+            "loss",
+            (logits, ids),
+            (_LOSS,),
+            SOFTMAX_FLOPS,
+            over=("vocab",),
+            function=function("cross_entropy"),
+        ),
     )
 
 

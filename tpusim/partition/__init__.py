@@ -18,7 +18,8 @@ from tpusim.partition.partitioned_graph import (
     StoredWeight,
     body_nodes,
 )
-from tpusim.partition.rules import idle_rules, resolve_rules
+from tpusim.partition.propagate import layouts
+from tpusim.partition.rules import ShardingRules, idle_rules, resolve_rules
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Node",
     "PartitionedGraph",
     "Purpose",
+    "ShardingRules",
     "Sizes",
     "StoredWeight",
     "across_slices",
@@ -43,6 +45,7 @@ __all__ = [
     "idle_rules",
     "is_across",
     "kernel_copies",
+    "layouts",
     "loads",
     "loss_parts",
     "partition_graph",

@@ -127,6 +127,12 @@ def planned_graph(model: Transformer, plan: Plan) -> Graph:
     return _whole(model, _graph_key(model, stage_plan(plan) if plan.active_schedule else plan))
 
 
+def forward_graph(model: Transformer, plan: Plan) -> Graph:
+    """Return the forward pass and the loss of one microbatch of a plan without a pipeline."""
+    key = _graph_key(model, plan)
+    return with_tiled_loss(_forward(model, key), dict(key.tiles))
+
+
 class _GraphKey(NamedTuple):
     """The key of a graph besides its model.
 

@@ -55,6 +55,11 @@ def replay(
         check_flops(model_flops)
     if pod is not None and not isinstance(pod, Slice):
         raise PlanError(f"pod is {pod!r}; write a slice, such as ts.Slice('v4', '8x16x16')")
+    if chosen == "compiler" and compiled.until == "schedule":
+        raise PlanError(
+            f"{compiled.name} was compiled with until='schedule', so it has no cycle estimates of "
+            "the compiler; compile it with until='code', or write costs='model'"
+        )
     lowered = lower_compiled(compiled, pod, mesh, chosen)
     replaced = _replaced_facts(compiled, lowered.pod, mesh)
     return replay_program(

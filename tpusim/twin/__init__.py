@@ -1,6 +1,17 @@
-"""A plan's twin: the same step through the real compiler, and the two side by side."""
+"""Twins: a plan as a JAX program, through the TPU compiler, and the two side by side."""
 
+from tpusim.twin.check import PlanCheck, check
 from tpusim.twin.compare import compare
 from tpusim.twin.comparison import Comparison
+from tpusim.twin.export import export_jax, export_step
+from tpusim.twin.step_source import ExportedStep
 
-__all__ = ["Comparison", "compare"]
+__all__ = [
+    "Comparison",
+    "ExportedStep",
+    "PlanCheck",
+    "check",
+    "compare",
+    "export_jax",
+    "export_step",
+]

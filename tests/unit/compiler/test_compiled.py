@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from compiled import HLO, WHOLE
 
-from tpusim.base.errors import FileError
+import tpusim as ts
+from tpusim.base.errors import FileError, PlanError
 from tpusim.compiler import Compiled, load
 
 
@@ -61,6 +62,22 @@ def test_it_prints_as_a_short_report() -> None:
         "  model FLOPs  3 PFLOP a step",
     ]
     assert str(Compiled(name="mine", data=HLO)).splitlines() == ["mine", "  HLO          75 B"]
+
+
+def test_how_far_it_was_compiled_is_kept_and_printed(tmp_path: Path) -> None:
+    replace(WHOLE, until="schedule").save(tmp_path / "step.hlo")
+    found = load(tmp_path / "step.hlo")
+    assert found.until == "schedule"
+    assert "note         structure only, until='schedule': no cycle estimates" in str(found)
+    WHOLE.save(tmp_path / "whole.hlo")
+    assert b'"until"' not in (tmp_path / "whole.hlo").read_bytes()
+    assert "structure only" not in str(load(tmp_path / "whole.hlo"))
+
+
+def test_estimates_that_no_code_was_generated_for_are_refused() -> None:
+    sentence = r"step was compiled with until='schedule', so it has no cycle .* costs='model'$"
+    with pytest.raises(PlanError, match=sentence):
+        ts.simulate(replace(WHOLE, until="schedule"), costs="compiler")
 
 
 def test_versions_that_are_not_tested_are_a_note() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from tpusim.compiler.memory_report import memory_report, summary_report
+from tpusim.compiler.memory_report import dumped_report, memory_report, summary_report
 
 ASSIGNMENT = """BufferAssignment:
 allocation 0: size 512, thread-local:
@@ -33,6 +33,13 @@ def test_the_buffer_assignment_is_exact(tmp_path: Path) -> None:
     assert (found.arguments, found.outputs, found.aliased) == (4300, 80, 4000)
     assert (found.heap, found.total, found.host) == (6020, 10400, 7000)
     assert found.exact
+
+
+def test_the_dump_alone_tells_what_shares_the_memory_of_arguments(tmp_path: Path) -> None:
+    assert dumped_report(tmp_path) is None
+    (tmp_path / "m-buffer-assignment.txt").write_text(ASSIGNMENT)
+    (tmp_path / "m-memory-usage-report.txt").write_text(USAGE)
+    assert dumped_report(tmp_path) == memory_report(tmp_path, STATS)
 
 
 def test_without_it_the_summary_s_peak_is_the_total(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class HloParser:
             return _parse_error("out of memory", 0)
         check = re.search(r"Check failed: [^\n]*|^\w*Error: [^\n]*", text, re.MULTILINE)
         cause = f" ({check[0].strip()})" if check else ""
-        how = why or f"ended with {_signal_name(code)}{cause}"
+        how = why or f"ended with {signal_name(code)}{cause}"
         return f"jaxlib's parser {how}, so this HLO is malformed; {HLO_ADVICE}"
 
     def _end(self) -> None:
@@ -135,7 +135,8 @@ class HloParser:
             errors.close()
 
 
-def _signal_name(code: int) -> str:
+def signal_name(code: int) -> str:
+    """Return the signal that ended a process, or its exit code, as a sentence names it."""
     try:
         return signal.Signals(-code).name
     except ValueError:

@@ -45,11 +45,14 @@ def lower_module(
     devices: DeviceIds,
     mesh: Mapping[str, int] | None = None,
     costs: Costs = "model",
+    *,
+    noted: bool = True,
 ) -> LoweredModule:
     """Return the program of a module that the `devices` of the pod run.
 
     mesh: the user's axes over the devices in row-major order; they name the groups.
     costs: `compiler` takes its estimates where it made one, `model` the shapes in fusions.
+    noted: the algorithms of collectives are as noted; otherwise those that are usual.
 
     Raise PlanError for a module of other devices than the pod's.
     """
@@ -57,7 +60,13 @@ def lower_module(
     inferred = infer_mesh(module_groups(module), devices, pod, mesh, slice_pairs(module))
     names = (op_name(each) for where in module.computations.values() for each in where.instructions)
     walk = ModuleLowering(
-        module, inferred, costs, is_training(names), buffer_changes(module), pod.chip.flops
+        module,
+        inferred,
+        costs,
+        is_training(names),
+        buffer_changes(module),
+        pod.chip.flops,
+        "" if noted else pod.chip.generation,
     )
     body = walk.body(module.entry, Phase.FORWARD)
     program = Program(

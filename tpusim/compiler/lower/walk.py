@@ -20,8 +20,10 @@ from tpusim.compiler.lower.memory_profile import BufferChange
 from tpusim.compiler.lower.op_metadata import before_forward, name_bearer, phase_of, scope_of
 from tpusim.compiler.lower.source_locations import SourceLocations, name_and_line
 from tpusim.compiler.lower.trip_counts import trip_count
+from tpusim.compiler.lower.unnoted_algorithms import unnoted_algorithm
 from tpusim.compiler.work.instruction_work import Costs, instruction_work, is_free
 from tpusim.hardware import DTYPES
+from tpusim.network import dimension_sizes
 from tpusim.program import (
     Alloc,
     Collective,
@@ -52,6 +54,7 @@ class ModuleLowering:
     costs: the compiler's or the model's.
     buffers: HBM that instructions allocate and free.
     dtypes: those that the chip multiplies.
+    unnoted: the chip's generation if no code was generated, so that algorithms are not noted.
     notes: assumptions made.
     unknown: the reasons why operations are not understood, by name.
     """
@@ -62,6 +65,7 @@ class ModuleLowering:
     training: bool
     buffers: Mapping[str, BufferChange]
     dtypes: Collection[str] = DTYPES
+    unnoted: str = ""
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     locations: SourceLocations = field(init=False)
@@ -201,20 +205,32 @@ class _ComputationLowering:
                 self.deps[Dep(named["name"])] = None
             return
         life = self._take_life() if sync else {"deps": tuple(self.deps)}
+        axes = self._axes(movement)
         self.ops.append(
             Collective(
                 **named,
                 **life,
                 kind=movement.collective,
-                axes=self._axes(movement),
+                axes=axes,
                 bytes=movement.bytes,
                 dtype=movement.dtype,
                 mode=Mode.SYNC if sync else Mode.ASYNC,
-                algorithm=movement.algorithm,
+                algorithm=movement.algorithm or (self._unnoted(movement, axes) if sync else ""),
                 hbm=movement.hbm,
                 parts=self._parts(instruction, movement.bytes),
             )
         )
+
+    def _unnoted(self, movement: DataMovement, axes: tuple[str, ...]) -> str:
+        """Return the algorithm that generating code would have noted; empty for the default."""
+        mesh, generation = self.walk.mesh, self.walk.unnoted
+        within = axes and not set(axes) & set(mesh.axes_across(None))
+        if not generation or not within or mesh.placement.listed_as(axes):
+            return ""
+        spans = tuple(span for axis in axes for span in mesh.placement.spans(axis))
+        assert movement.collective is not None
+        sides = dimension_sizes(spans).values()
+        return unnoted_algorithm(generation, movement.collective, sides, movement.bytes)
 
     def _parts(self, instruction: Instruction, nbytes: float) -> tuple[CollectivePart, ...]:
         """Return the tensors that a collective moves together, if they are several.

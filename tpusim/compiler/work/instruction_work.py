@@ -85,7 +85,7 @@ SCALAR_OPCODES = frozenset({
     "add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "negate", "abs",
     "sign", "compare", "select", "and", "or", "xor", "not", "clamp", "convert", "copy", "iota",
     "shift-left", "shift-right-logical", "shift-right-arithmetic", "bitcast-convert", "reshape",
-    "broadcast", "slice", "dynamic-slice", "power", "sqrt", "rsqrt", "floor", "ceil",
+    "broadcast", "slice", "power", "sqrt", "rsqrt", "floor", "ceil",
     "is-finite",
 })  # fmt: skip
 """Opcodes that the scalar unit runs on single numbers."""

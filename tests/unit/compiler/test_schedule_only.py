@@ -1,0 +1,210 @@
+"""The child process that compiles until the schedule: when it is ended, and what it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from threading import Timer
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+import tpusim as ts
+from tpusim.base.errors import CompileError
+from tpusim.compiler import schedule_only
+from tpusim.compiler.compiled import Compiled
+
+POD = ts.Slice("v5e", "2x2")
+MODULE = "HloModule jit_step, is_scheduled=true\n\nENTRY %main (p: f32[]) -> f32[] {\n  x\n}\n\n"
+ASSIGNMENT = "allocation 0: size 4000, parameter 0, maybe-live-out:\n"
+USAGE = "Memory Space: default (color=0)\nTotal bytes: 4100 (4KiB)\n"
+HEAD = (
+    "import json, os, signal, sys, time\n"
+    "folder = sys.argv[1]\n"
+    "def dump(what, text):\n"
+    "    with open(f'{folder}/dump/module_0000.jit_step.after_optimizations{what}', 'w') as file:\n"
+    "        file.write(text)\n"
+)
+REPORTS = (
+    f"dump('-buffer-assignment.txt', {ASSIGNMENT!r})\ndump('-memory-usage-report.txt', {USAGE!r})\n"
+)
+WHOLE = f"{REPORTS}dump('_after_buffer_assignment.txt', {MODULE!r})\n"
+
+Run = Callable[..., Compiled]
+
+
+@pytest.fixture
+def compile_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Compile with a script in place of the compiler, and temporary folders in `tmp_path`."""
+
+    def run(script: str, time_limit: float | None = 30) -> Compiled:
+        monkeypatch.setattr(schedule_only, "_BOOT", HEAD + script)
+        return schedule_only.compile_schedule(None, "step", POD, {}, time_limit)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(schedule_only, "write_request", lambda *_: None)
+    return run
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def until(done: Callable[[], bool], seconds: float = 20) -> bool:
+    late = monotonic() + seconds
+    while not done() and monotonic() < late:
+        sleep(0.05)
+    return done()
+
+
+@pytest.mark.parametrize("after", ["time.sleep(60)", "pass"])
+def test_the_schedule_is_taken_whether_the_compiler_goes_on_or_has_ended(
+    compile_with: Run, tmp_path: Path, after: str
+) -> None:
+    found = compile_with(f"{WHOLE}{after}")
+    assert (found.hlo, found.until) == (MODULE, "schedule")
+    assert found.memory is not None
+    assert (found.memory.total, found.memory.arguments, found.memory.aliased) == (4100, 4000, 4000)
+    assert found.seconds is not None
+    assert found.seconds < 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_still_written_is_awaited(compile_with: Run) -> None:
+    """It pauses within a line, after a computation that ends as modules do."""
+    first, rest = MODULE.replace("ENTRY", "%other () -> f32[] {\n}\n\nENTRY").split("ENTRY")
+    written = (
+        f"{REPORTS}file = open(f'{{folder}}/dump/m.after_optimizations_after_buffer_assignment.txt'"
+        f", 'w', buffering=1)\nfile.write({first!r} + 'ENT')\ntime.sleep(0.5)\n"
+        f"file.write('RY' + {rest!r})\nfile.flush()\ntime.sleep(60)"
+    )
+    assert compile_with(written).hlo == f"{first}ENTRY{rest}"
+
+
+def test_what_takes_too_long_is_ended_with_all_that_it_started(
+    compile_with: Run, tmp_path: Path
+) -> None:
+    pids = tmp_path.parent / f"{tmp_path.name}.pids"
+    script = (
+        "import subprocess\nchild = subprocess.Popen(['sleep', '60'])\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(60)"
+    )
+    start = monotonic()
+    with pytest.raises(CompileError, match=r"^step was not compiled for v5e:2x2 in 3 s; give a"):
+        compile_with(script, time_limit=3)
+    assert monotonic() - start < 20
+    assert list(tmp_path.iterdir()) == []
+    assert until(lambda: all(gone(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path) -> None:
+    pids = tmp_path.parent / f"{tmp_path.name}.pids"
+    script = f"open({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
+
+    def interrupt() -> None:
+        until(lambda: pids.exists() and pids.read_text() != "")
+        signal.raise_signal(signal.SIGINT)
+
+    timer = Timer(0, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        compile_with(script)
+    timer.join()
+    assert list(tmp_path.iterdir()) == []
+    assert until(lambda: gone(int(pids.read_text())))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_parent_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    boot = (
+        "import sys, time; sys.path[:] = sys.argv[2:]; import tpusim.compiler.compile_child as c; "
+        "c.compile_request = lambda folder: ((folder / 'pid').write_text(str(c.os.getpid())), "
+        "time.sleep(60)); c.main(sys.argv[1])"
+    )
+    parent = (
+        "import tempfile; from tpusim.compiler import schedule_only as s; import tpusim as ts; "
+        f"tempfile.tempdir = {str(tmp_path)!r}; s._BOOT = {boot!r}; "
+        "s.write_request = lambda *_: None; "
+        "s.compile_schedule(None, 'step', ts.Slice('v5e', '2x2'), {}, None)"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent]) as running:
+        assert until(lambda: any(file.read_text() for file in tmp_path.glob("*/pid")), 60)
+        (file,) = tmp_path.glob("*/pid")
+        child = int(file.read_text())
+        running.send_signal(number)
+    assert until(lambda: gone(child))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Used 41.20G of 31.25G hbm."),
+            "step does not fit v5e:2x2: it needs 41.2 GiB of HBM per device, and 31.2 GiB can",
+        ),
+        (("JaxRuntimeError", "No such compile option: 'xla_no'"), "'xla_no', which this libtpu"),
+        (
+            ("JaxRuntimeError", "INTERNAL: mine\nand more"),
+            "it for v5e:2x2: INTERNAL: mine$",
+        ),
+        (("CompileError", "the TPU compiler cannot describe it"), "^the TPU compiler cannot descr"),
+        (
+            ("OSError", "No space left"),
+            "^step was not compiled for v5e:2x2: OSError: No spa",
+        ),
+    ],
+)
+def test_errors_of_the_child_are_those_of_a_compilation_here(
+    compile_with: Run, tmp_path: Path, error: tuple[str, str], sentence: str
+) -> None:
+    said = json.dumps(dict(zip(("kind", "text"), error, strict=True)))
+    with pytest.raises(CompileError, match=sentence):
+        compile_with(f"open(folder + '/error.json', 'w').write({said!r})\nos._exit(1)")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ended with SIGKILL; write until='code'"),
+        (
+            "sys.exit('F1 x.cc:3] Check failed: a == b')",
+            r"ended with code 1 \(F1 .*a == b\);",
+        ),
+        (REPORTS, "does not dump its schedule; write until='code'"),
+        (WHOLE.replace(REPORTS, ""), "does not dump its schedule; write until='code'"),
+    ],
+)
+def test_a_child_that_breaks_is_one_sentence(
+    compile_with: Run, tmp_path: Path, script: str, sentence: str
+) -> None:
+    with pytest.raises(CompileError, match=sentence):
+        compile_with(script)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"until": "hlo"}, "until is 'hlo'"),
+        ({"time_limit": 5}, "time_limit is given, but .*; write until='schedule' too"),
+        ({"until": "schedule", "time_limit": 0}, "time_limit is 0; write seconds, above 0"),
+        ({"until": "schedule", "time_limit": "5"}, "time_limit is '5'; write seconds"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_refused(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.setattr("tpusim.compiler.compiling.versions", dict)
+    with pytest.raises((CompileError, ts.TpusimError), match=sentence):
+        ts.xla.compile(lambda x: x, 1.0, slice="v5e:1x1", **given)

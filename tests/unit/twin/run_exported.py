@@ -1,0 +1,87 @@
+"""Run exported steps on eight CPU devices: python run_exported.py SHARDED.py WHOLE.py
+
+The first file is of a plan on eight devices, the second of the same model on one. Prints, as JSON:
+the losses of training the first, its number of weights, and the largest difference of a gradient of
+the two, relative to the largest gradient of its weight.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def load(path):
+    space = {"__name__": "step"}
+    exec(compile(Path(path).read_text(), path, "exec"), space)
+    space["INTERPRET"] = True
+    return space
+
+
+def on_mesh(space, run):
+    axes = (jax.sharding.AxisType.Auto,) * len(space["MESH"])
+    shape = tuple(space["MESH"].values())
+    devices = jax.devices()[: int(np.prod(shape))]
+    mesh = jax.make_mesh(shape, tuple(space["MESH"]), axis_types=axes, devices=devices)
+    with jax.set_mesh(mesh):
+        return run()
+
+
+def start(space):
+    state = jax.jit(space["init"], out_shardings=space["step_specs"]())(jax.random.key(0))
+    tokens = jax.random.randint(jax.random.key(1), space["BATCH_SHAPE"], 0, 500)
+    ids, targets = tokens, jnp.roll(tokens, -1, axis=-1)
+    if "ORDER" in space:
+        ids, targets = (x[..., space["ORDER"]] for x in (ids, targets))
+    return state, *(jax.device_put(x, space["BATCH_SPEC"]) for x in (ids, targets))
+
+
+def gradients(space):
+    def run():
+        (params, _), ids, targets = start(space)
+        of = space.get("mean_gradients") or space["gradients"]
+        return jax.tree.map(np.asarray, jax.jit(of)(params, ids, targets))
+
+    return on_mesh(space, run)
+
+
+def losses(space, steps=8):
+    def run():
+        state, ids, targets = start(space)
+        step = jax.jit(space["train_step"], donate_argnums=0)
+        found = []
+        for _ in range(steps):
+            state, value = step(state, ids, targets)
+            found.append(float(value))
+        return found
+
+    return on_mesh(space, run)
+
+
+def difference(one, other):
+    return max(
+        float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30))
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+sharded, whole = map(load, sys.argv[1:])
+(loss, ours), (loss_of_one, theirs) = gradients(sharded), gradients(whole)
+weights = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(sharded["abstract_weights"]()))
+print(
+    json.dumps(
+        {
+            "losses": losses(sharded),
+            "weights": weights,
+            "loss_difference": abs(float(loss) / float(loss_of_one) - 1),
+            "gradient_difference": difference(ours, theirs),
+        }
+    )
+)

@@ -1,0 +1,174 @@
+"""Exported steps: they run on eight CPU devices, and train the model of the plan."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tpusim as ts
+from tpusim.models import Transformer
+from tpusim.plan import Plan
+from tpusim.twin import export_step
+
+SIZES = {
+    "layers": 2,
+    "embed": 128,
+    "mlp": 256,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 32,
+    "vocab": 512,
+}
+WIDE = SIZES | {"head_dim": 128}
+POD = ts.Slice("v5e", "2x4")
+SCRIPT = Path(__file__).with_name("run_exported.py")
+
+
+def model(sizes: dict[str, int] = SIZES, **keys: Any) -> Transformer:
+    return Transformer(**{"attention": "dot", **sizes, **keys})
+
+
+def plan(mesh: dict[str, int], seq_len: int = 64, global_batch: int = 8, **keys: Any) -> Plan:
+    f32 = {"dtype": "f32", "grad_dtype": "f32", "param_dtype": "f32"}
+    return Plan(mesh=mesh, seq_len=seq_len, global_batch=global_batch, **{**f32, **keys})
+
+
+FSDP_TENSOR = {"fsdp": 4, "tensor": 2}
+EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_mlp": 64}
+CASES = {
+    "dot attention": (model(), plan(FSDP_TENSOR)),
+    "fused attention": (
+        model(WIDE, attention="flash"),
+        plan({"data": 2, "fsdp": 2, "tensor": 2}, 128, remat="minimal"),
+    ),
+    "few K/V heads": (
+        model(WIDE, attention="flash", heads=8),
+        plan({"fsdp": 2, "tensor": 4}, 128, 4, remat="none"),
+    ),
+    "one K/V head": (
+        model(WIDE, attention="flash", heads=8, kv_heads=1),
+        plan({"fsdp": 2, "tensor": 4}, 128, 4, remat="dots"),
+    ),
+    "microbatches": (
+        model(),
+        plan({"fsdp": 8}, global_batch=16, microbatches=2, moment_dtype="bf16"),
+    ),
+    "balanced context": (
+        model(WIDE, attention="flash"),
+        plan({"fsdp": 2, "context": 4}, 512, 2),
+    ),
+    "context": (
+        model(WIDE, attention="flash"),
+        plan({"fsdp": 2, "context": 4}, 512, 2, context_balanced=False),
+    ),
+    "heads for tokens": (
+        model(WIDE, attention="flash"),
+        plan({"fsdp": 4, "context": 2}, 256, 4, context_exchange="all-to-all"),
+    ),
+    "sequence-sharded norms": (model(), plan(FSDP_TENSOR, rules={"act_residual_seq": "tensor"})),
+    "experts": (
+        model(**EXPERTS),
+        plan({"fsdp": 2, "expert": 2, "tensor": 2}, capacity_factor=1.5, remat="minimal"),
+    ),
+    "gathered experts": (
+        model(**EXPERTS, shared_mlp=64, dense_layers=1),
+        plan({"fsdp": 2, "expert": 4}, capacity_factor=1.0, expert_exchange="gather"),
+    ),
+    "latent attention": (
+        model(SIZES | {"head_dim": 48, "kv_heads": 4}, q_rank=64, kv_rank=32, rope_dim=16,
+              v_head_dim=32),
+        plan(FSDP_TENSOR),
+    ),
+    "windows": (
+        model(WIDE | {"layers": 5}, attention="flash", window=64, global_every=2, post_norms=True,
+              qk_norm=True, tied_embeddings=True),
+        plan(FSDP_TENSOR, 128),
+    ),
+    "parallel block": (
+        model(kv_heads=1, parallel=True, activation="gelu", gated=False, kind="encoder",
+              rotary=False),
+        plan(FSDP_TENSOR, optimizer="adafactor"),
+    ),
+    "loss in tiles": (model(), plan({"fsdp": 2, "tensor": 4}, vocab_tiles=128)),
+    "saved by name": (model(), plan(FSDP_TENSOR, save=["out", "mlp_in_0"])),
+    "annotated": (
+        model(),
+        plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
+    ),
+}  # fmt: skip
+FAST = ("fused attention", "balanced context", "experts", "microbatches")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in CASES],
+)
+def test_it_trains_and_its_gradients_are_those_of_one_device(name: str, tmp_path: Path) -> None:
+    given, sharded = CASES[name]
+    whole = sharded.replace(
+        mesh={"data": 1}, rules={}, annotate={}, context_exchange="gather", context_balanced=False
+    )
+    files = [tmp_path / "sharded.py", tmp_path / "whole.py"]
+    for file, one, pod in zip(files, (sharded, whole), (POD, ts.Slice("v5e", "1x1")), strict=True):
+        file.write_text(ts.export_jax(given, one, pod))
+    answer = subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, files)], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    found = json.loads(answer.stdout)
+    assert found["weights"] == given.parameter_count
+    assert found["loss_difference"] < 1e-5
+    assert found["gradient_difference"] < 2e-4
+    assert found["losses"][-1] < found["losses"][0] - 0.05
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_line_says_its_operation(name: str) -> None:
+    given, sharded = CASES[name]
+    step = export_step(given, sharded, POD)
+    lines = step.source.splitlines()
+    ast.parse(step.source)
+    assert "tpusim" not in step.source.replace("Written by tpusim", "")
+    assert max(map(len, lines)) <= 100
+    named = {op for _, op in step.lines}
+    assert {"logits", "final_norm", "loss", "embed"} <= named
+    assert any(op.endswith("/wo") and '"wo"' in lines[n - 1] for n, op in step.lines)
+
+
+def test_a_vocabulary_that_its_axes_do_not_divide_is_padded() -> None:
+    source = ts.export_jax(model(vocab=509), plan(FSDP_TENSOR), POD)
+    assert "VOCAB = 510  # 509, padded for its axes" in source
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"matmul_dtype": "int8"}, "plan.dtypes.matmul is 'int8', which tpusim cannot write"),
+        ({"offload_optimizer": True}, "plan.optimizer.offload is True, which tpusim cannot"),
+        (
+            {"mesh": {"fsdp": 2, "stage": 4}, "microbatches": 4},
+            "write a plan without an axis of st",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_be_written_is_one_sentence(keys: dict[str, Any], sentence: str) -> None:
+    given = {"mesh": FSDP_TENSOR, "seq_len": 64, "global_batch": 8, **keys}
+    with pytest.raises(ts.TpusimError, match=sentence) as raised:
+        ts.export_jax(model(), Plan(**given), POD)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_group_that_says_its_cost_alone_is_named() -> None:
+    sparse = model(**EXPERTS)
+    with pytest.raises(ts.TpusimError, match="layer/dispatch is a dispatch of tokens by a sort"):
+        ts.export_jax(sparse, plan(FSDP_TENSOR), POD)
+
+
+def test_a_head_count_that_its_axes_do_not_divide_is_one_sentence() -> None:
+    odd = model(SIZES | {"heads": 6, "kv_heads": 6})
+    with pytest.raises(ts.TpusimError, match="layer/wq has heads = 6, which tensor=4 does not div"):
+        ts.export_jax(odd, plan({"fsdp": 2, "tensor": 4}), POD)

@@ -1,0 +1,24 @@
+"""The command `tpusim check`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tpusim.base.errors import blame
+from tpusim.report import check_folder, write_comparison
+from tpusim.runfile import read_run
+from tpusim.twin import check
+
+
+def check_run_file(
+    path: str, settings: Sequence[str], folder: Path | None, *, full: bool, time_limit: float
+) -> str:
+    """Compare a run with the program that the TPU compiler makes of it; a folder gets the tables."""
+    run = read_run(path, settings)
+    if folder is not None:
+        check_folder(folder)
+    with blame(run.where):
+        made = check(run.model, run.plan, run.pod, full=full, time_limit=time_limit)
+    if folder is None:
+        return str(made)
+    write_comparison(made.comparison, folder)
+    return f"{made}\n\nreport      {folder}"

@@ -1,0 +1,77 @@
+"""What the TPU compiler is asked, as files that another process can compile.
+
+All uses of JAX's private names for this are in this file. A request is a folder: the program before
+compilation with its source lines (`program`), the options that JAX itself would give the compiler
+(`options`), and the slice with the order of its devices (`devices.json`).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.errors import CompileError
+from tpusim.compiler.options import Option
+from tpusim.compiler.topologies import devices_of
+from tpusim.hardware import Slice, parse_slice
+
+PROGRAM, OPTIONS, DEVICES = "program", "options", "devices.json"
+"""Names of the files."""
+
+_CALLED_BACK = b"CustomSPMDPartitioning"
+"""Custom call whose partitioning is a Python function of the process that lowered it."""
+
+
+def write_request(lowered: Any, pod: Slice, options: dict[str, Option], folder: Path) -> None:
+    """Write what `lowered.compile(compiler_options=options)` would ask the compiler.
+
+    lowered: a `jax.stages.Lowered`, whose devices are those of the slice.
+
+    Raise CompileError for a program that only this process can compile.
+    """
+    import io
+
+    import numpy as np
+    from jax._src.interpreters import pxla
+
+    computation = lowered._lowering
+    module, given = lowered.compiler_ir("stablehlo"), computation.compile_args
+    written = io.BytesIO()
+    module.operation.write_bytecode(file=written)
+    if _CALLED_BACK in written.getvalue():
+        raise CompileError(
+            "a function of jax.experimental.custom_partitioning is called back while the program "
+            "is compiled, which until='schedule' cannot do; write until='code'"
+        )
+    devices = computation._device_list
+    inward, outward = (
+        tuple(pxla.maybe_concretize_mesh(each, devices) for each in given[key])
+        for key in ("in_shardings", "out_shardings")
+    )
+    free = pxla.get_prop_to_input_output(inward, outward, len(given["ordered_effects"]))
+    order = np.empty(len(devices), object)
+    order[:] = list(devices)
+    chosen = {**dict(computation._compiler_options_kvs), **options}
+    made = pxla.create_compile_options(
+        module, given["tuple_args"], *free, given["backend"], order, chosen
+    )
+    numbers = {device: number for number, device in enumerate(devices_of(pod))}
+    (folder / PROGRAM).write_bytes(written.getvalue())
+    (folder / OPTIONS).write_bytes(made.SerializeAsString())
+    facts = {"slice": str(pod), "devices": [numbers[device] for device in devices]}
+    (folder / DEVICES).write_text(json.dumps(facts), "utf-8")
+
+
+def compile_request(folder: Path) -> None:
+    """Compile a request; what comes of it is in the compiler's dump. Raise JAX's own errors."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
+
+    facts = json.loads((folder / DEVICES).read_text("utf-8"))
+    known = devices_of(parse_slice(facts["slice"]))
+    devices = xla_client.DeviceList(tuple(known[number] for number in facts["devices"]))
+    options = xla_client.CompileOptions.ParseFromString((folder / OPTIONS).read_bytes())
+    with mlir.make_ir_context():
+        module = ir.Module.parse((folder / PROGRAM).read_bytes())
+        client = known[0].client
+        client.compile(module, executable_devices=devices, compile_options=options)

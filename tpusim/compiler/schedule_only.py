@@ -1,0 +1,148 @@
+"""Compilation that ends before code is generated: in a child process, killed at the right moment.
+
+The TPU compiler dumps its scheduled program with buffers assigned after its reports of memory, as
+the last file before code generation, which takes most of the time. In that it adds notes to the
+program, such as cycle estimates and the algorithms of collectives, and changes nothing else.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+from tpusim.base.errors import CompileError
+from tpusim.compiler.compile_child import ERROR
+from tpusim.compiler.compile_request import write_request
+from tpusim.compiler.compiled import Compiled
+from tpusim.compiler.hlo.parser_process import signal_name
+from tpusim.compiler.memory_report import dumped_report
+from tpusim.compiler.options import Option, with_dump
+from tpusim.compiler.refusals import refusal
+from tpusim.hardware import Slice
+
+PROGRAM_FILES = "*.after_optimizations_after_buffer_assignment.txt"
+"""The dump's last file before code generation; one a module."""
+
+_LOOK_SECONDS = 0.05
+_END = b"}\n\n"
+"""How the text of a whole module ends."""
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[2:]; from tpusim.compiler.compile_child import main; "
+    "main(sys.argv[1])"
+)
+"""The child finds modules where its parent does."""
+
+
+def compile_schedule(
+    lowered: Any,
+    name: str,
+    pod: Slice,
+    options: Mapping[str, Option],
+    time_limit: float | None = None,
+) -> Compiled:
+    """Return a lowered program as the compiler scheduled it, without the facts of its inputs.
+
+    time_limit: seconds for the child process.
+
+    Raise CompileError if the compiler refuses the program, or does not schedule it in time. Neither
+    a process nor a file is left behind.
+    """
+    start = monotonic()
+    with TemporaryDirectory(prefix="tpusim-") as folder:
+        request, dump = Path(folder), Path(folder) / "dump"
+        dump.mkdir()
+        write_request(lowered, pod, with_dump(options, str(dump)), request)
+        with _child(request) as child:
+            late = None if time_limit is None else monotonic() + time_limit
+            if not await_dump(child, dump, late):
+                raise CompileError(
+                    f"{name} was not compiled for {pod} in {time_limit:g} s; give a longer "
+                    "time_limit, or fewer layers outside of a scan"
+                )
+            code = child.poll()
+        _check(request, code, name, pod)
+        memory, files = dumped_report(dump), _whole_programs(dump)
+        if memory is None or not files:
+            raise CompileError(
+                f"{name} was compiled for {pod}, but this version of libtpu does not dump its "
+                "schedule; write until='code'"
+            )
+        data = max((file.read_bytes() for file in files), key=len)
+    seconds = monotonic() - start
+    return Compiled(name=name, data=data, memory=memory, seconds=seconds, until="schedule")
+
+
+@contextmanager
+def _child(request: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the child in a process group of its own, which is killed at the end, whatever happens."""
+    with (request / "said").open("wb") as said:
+        child = subprocess.Popen(
+            [sys.executable or "python3", "-c", _BOOT, str(request), *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    try:
+        yield child
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+def await_dump(child: "subprocess.Popen[bytes]", dump: Path, late: float | None) -> bool:
+    """Wait until the dump is whole or the child has ended. Return False if that is too late.
+
+    late: the time by `monotonic`, or None. A file counts when it ends as a module does, and had
+    that size before: larger ones are written in several steps.
+    """
+    before: dict[Path, int] = {}
+    while child.poll() is None:
+        sizes = {file: file.stat().st_size for file in _whole_programs(dump)}
+        if sizes and sizes == before:
+            return True
+        if late is not None and monotonic() >= late:
+            return False
+        before = sizes
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_LOOK_SECONDS)
+    return True
+
+
+def _whole_programs(dump: Path) -> list[Path]:
+    return [file for file in dump.glob(PROGRAM_FILES) if _tail(file) == _END]
+
+
+def _tail(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - len(_END)))
+        return stream.read()
+
+
+def _check(request: Path, code: int | None, name: str, pod: Slice) -> None:
+    """Raise CompileError if the child ended by an error. code: None if it was still running."""
+    with suppress(FileNotFoundError):
+        error = json.loads((request / ERROR).read_text("utf-8"))
+        kind, text = str(error["kind"]), str(error["text"])
+        sentence = text if kind == CompileError.__name__ else refusal(kind, text, name, pod)
+        first = (text.splitlines() or [""])[0][:500]
+        raise CompileError(sentence or f"{name} was not compiled for {pod}: {kind}: {first}")
+    if code:
+        lines = (request / "said").read_text("utf-8", "replace").split("\n")
+        fatal = [line for line in lines if "Check fail" in line or "Error: " in line]
+        cause = f" ({fatal[-1].strip()[:500]})" if fatal else ""
+        raise CompileError(
+            f"{name}: the process of the TPU compiler for {pod} ended with {signal_name(code)}"
+            f"{cause}; write until='code' to compile it in this one"
+        )

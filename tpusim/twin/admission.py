@@ -1,0 +1,33 @@
+"""The plans that can be written as JAX, and the sentences for those that cannot."""
+
+from collections.abc import Iterator
+
+from tpusim.base.errors import PlanError
+from tpusim.plan import RING, Plan
+
+
+def check_sayable(plan: Plan) -> None:
+    """Raise PlanError for a plan that has a part without JAX here."""
+    for key, value, instead in _unsaid(plan):
+        raise PlanError(f"plan.{key} is {value!r}, which tpusim cannot write as JAX yet; {instead}")
+
+
+def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
+    """Yield the key, the value and the remedy of each part that cannot be written."""
+    dtypes = plan.dtypes
+    if plan.stages > 1:
+        yield "mesh", dict(plan.mesh), "write a plan without an axis of stages"
+    for key in ("matmul", "matmul_dx", "matmul_dw"):
+        if dtypes.of(key) != dtypes.compute:
+            yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}"
+    for key in ("gather", "reduce"):
+        if dtypes.of(key) != dtypes.compute:
+            yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}, as compute is"
+    if plan.optimizer.offload:
+        yield "optimizer.offload", True, "leave it out"
+    if plan.remat.offload and plan.remat.policy != "full":
+        yield "remat.offload", list(plan.remat.offload), "write it with remat.policy = 'full'"
+    exchange = plan.context.exchange
+    methods = [exchange] if isinstance(exchange, str) else exchange.values()
+    if RING in methods and plan.mesh:
+        yield "context.exchange", exchange, "write 'gather' or 'all-to-all'"

@@ -1,0 +1,189 @@
+"""Bodies of functions: the operations of a graph, one after the other, and its scans."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from tpusim.graph import COPY, Op, Pointwise, Scan, Tensor, TensorRole
+from tpusim.partition import Layout
+from tpusim.twin.names import constant_name, value_name, weight_name
+from tpusim.twin.operations import expression, unsaid
+from tpusim.twin.step_context import StepContext
+from tpusim.twin.step_line import StepLine, assignment, indented, plain
+
+POLICIES = {"full": "", "minimal": "dots_with_no_batch_dims_saveable", "dots": "dots_saveable"}
+"""JAX's checkpoint policy for each of the plan's; `full` needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """A weight of the exported step.
+
+    group: the scan whose iterations have one each; empty for a weight of the model.
+    shape, spec: its shape and its sharding, as source.
+    """
+
+    group: str
+    name: str
+    shape: str
+    spec: str
+    tensor: Tensor
+
+
+@dataclass(slots=True)
+class StepBodies:
+    """The functions of a step, as they are written.
+
+    weights: each weight once, in the order of use.
+    functions: those of scans over layers.
+    """
+
+    context: StepContext
+    weights: dict[tuple[str, str], WeightSource] = field(default_factory=dict)
+    functions: list[StepLine] = field(default_factory=list)
+
+    def lines(
+        self, ops: Iterable[Op], group: str = "", own: frozenset[str] = frozenset()
+    ) -> list[StepLine]:
+        """Return the lines of operations.
+
+        group: the scan that they are in.
+        own: names of the weights of which each iteration of that scan has its own.
+        """
+        made: list[StepLine] = []
+        for op in ops:
+            if isinstance(op, Scan):
+                made += self._scan(op)
+                continue
+            for tensor in op.inputs:
+                if tensor.role is TensorRole.PARAM:
+                    self._add_weight(tensor, group if tensor.name in own else "")
+            made += self._operation(op)
+        return made
+
+    def _add_weight(self, tensor: Tensor, group: str) -> None:
+        name = weight_name(tensor)
+        lead = ("None",) if group else ()
+        dims = [constant_name(dim) for dim in tensor.dims]
+        sizes = [constant_name(group), *dims] if group else dims
+        shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+        spec = self.context.spec(tensor, *lead)
+        self.weights.setdefault((group, name), WeightSource(group, name, shape, spec, tensor))
+
+    def _operation(self, op: Op) -> list[StepLine]:
+        """Return the assignment of an operation's results, each with its sharding."""
+        context = self.context
+        if isinstance(op, Pointwise) and op.function == COPY:
+            return [
+                line
+                for given, made in zip(op.inputs, op.outputs, strict=True)
+                for line in self._result(made, value_name(given), op.name, self._moves(given, made))
+            ]
+        value = expression(op, context)
+        if len(op.outputs) == 1:
+            return self._result(op.outputs[0], value, op.name)
+        names = [value_name(tensor) for tensor in op.outputs]
+        lines = assignment(", ".join(names), value, op.name)
+        for name, tensor in zip(names, op.outputs, strict=True):
+            lines += self._result(tensor, name, op.name)
+        return lines
+
+    def _moves(self, given: Tensor, made: Tensor) -> bool:
+        layouts: dict[str, Layout] = self.context.layouts
+        return layouts[given.name] != layouts[made.name]
+
+    def _result(
+        self, tensor: Tensor, value: str, op: str, constrained: bool = True
+    ) -> list[StepLine]:
+        if constrained:
+            value = f"shard({value}, {self.context.spec(tensor)})"
+        if tensor.short in self.context.named:
+            value = f'checkpoint_name({value}, "{tensor.short}")'
+        return assignment(value_name(tensor), value, op)
+
+    def _scan(self, op: Scan) -> list[StepLine]:
+        if op.shared or op.slices or op.stacks:
+            return self._scan_over_parts(op)
+        if len(op.carries) != 1:
+            raise unsaid(op.name, f"a scan that carries {len(op.carries)} tensors")
+        ((before, first, last, after),) = op.carries
+        own = frozenset(
+            tensor.name
+            for one in op.body
+            for tensor in one.inputs
+            if tensor.role is TensorRole.PARAM
+        )
+        body = self.lines(op.body, op.name, own)
+        name = op.name.removesuffix("s")
+        given = value_name(first)
+        saved = []
+        if first.short in self.context.named:
+            saved = [StepLine(f'{given} = checkpoint_name({given}, "{first.short}")')]
+        self.functions += [
+            *plain(f"\n\ndef {name}({given}, w):"),
+            *indented([*saved, *body, StepLine(f"return {value_name(last)}, None")]),
+        ]
+        call = f'lax.scan({self._checkpointed(name)}, {value_name(before)}, w["{op.name}"])'
+        return assignment(f"{value_name(after)}, _", call, op.name)
+
+    def _checkpointed(self, name: str) -> str:
+        remat = self.context.plan.remat
+        if remat.policy == "none":
+            return name
+        policy = self._policy()
+        given = f", policy={policy}" if policy else ""
+        return f"jax.checkpoint({name}, prevent_cse=False{given})"
+
+    def _policy(self) -> str:
+        remat, of = self.context.plan.remat, "jax.checkpoint_policies"
+        base = POLICIES[remat.policy] and f"{of}.{POLICIES[remat.policy]}"
+        saved = sorted(self.context.named - set(remat.offload))
+        names = ", ".join(f'"{name}"' for name in saved)
+        if remat.offload:
+            moved = ", ".join(f'"{name}"' for name in remat.offload)
+            return (
+                f"{of}.save_and_offload_only_these_names(names_which_can_be_saved=[{names}], "
+                f'names_which_can_be_offloaded=[{moved}], offload_src="device", '
+                'offload_dst="pinned_host")'
+            )
+        by_name = names and f"{of}.save_only_these_names({names})"
+        if base and by_name:
+            return f"{of}.save_from_both_policies({base}, {by_name})"
+        return base or by_name
+
+    def _scan_over_parts(self, op: Scan) -> list[StepLine]:
+        """Return a scan whose iterations have parts of tensors: the loss in tiles."""
+        if op.carries or len(op.stacks) != 1:
+            raise unsaid(op.name, "a scan that carries tensors beside parts of others")
+        ((inside, outside),) = op.stacks
+        parts = [self._tiles(whole, part) for whole, part in op.slices]
+        targets = [(value_name(part), whole) for whole, part in op.slices]
+        read = {t.name for one in op.body for t in one.inputs}
+        labels = any(t.role is TensorRole.INPUT and t.name in read for _, t in op.slices)
+        names = [name.replace("ids", "targets") for name, _ in targets]
+        given = [text.replace("ids", "targets") if labels else text for text in parts]
+        body = self.lines(op.body)
+        head = StepLine(f"def {op.name}(_, parts):")
+        start = StepLine(f"{', '.join(names)} = parts")
+        end = StepLine(f"return None, {value_name(inside)}")
+        call = f"lax.scan(jax.checkpoint({op.name}, prevent_cse=False), None, ({', '.join(given)}))"
+        return [
+            StepLine(""),
+            head,
+            *indented([start, *body, end]),
+            StepLine(""),
+            *assignment(f"_, {value_name(outside)}", call, op.name),
+        ]
+
+    def _tiles(self, whole: Tensor, part: Tensor) -> str:
+        """Return a tensor cut into the parts of the iterations."""
+        sizes, mesh = self.context.graph.sizes, self.context.plan.mesh
+        layout = self.context.layouts[whole.name]
+        cuts = [
+            f"({place}, {sizes[dim] // sizes[own]}, {prod(mesh[axis] for axis in axes)})"
+            for place, (dim, own, axes) in enumerate(
+                zip(whole.dims, part.dims, layout, strict=True)
+            )
+            if dim != own
+        ]
+        return f"tiles({', '.join([value_name(whole), *cuts])})"

@@ -1,0 +1,101 @@
+"""The check of a plan against the TPU compiler: its JAX program, compiled, beside the plan."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tpusim.compiler import Compiled
+from tpusim.compiler.options import Option
+from tpusim.compiler.topologies import versions
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.plan import Plan
+from tpusim.results import PlanResult, ReplayResult, entry
+from tpusim.simulation import simulate
+from tpusim.twin.compare import compare
+from tpusim.twin.compile_step import StepCompilation, compile_step
+from tpusim.twin.comparison import Comparison
+from tpusim.twin.export import export_step
+from tpusim.twin.step_source import ExportedStep
+
+TIME_LIMIT_S = 600.0
+"""Seconds for the compiler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCheck:
+    """A plan beside the program that the TPU compiler made of its exported step.
+
+    step: the exported step.
+    compiled: the program.
+    plan, program: the simulated plan, and the replayed program.
+    comparison: the two side by side.
+    """
+
+    step: ExportedStep
+    compiled: Compiled
+    plan: PlanResult
+    program: ReplayResult
+    comparison: Comparison
+
+    def __str__(self) -> str:
+        notes = (line for note in self.notes() for line in entry("note", note))
+        return "\n".join([str(self.comparison), "", *notes])
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a reader must know about the program: its compiler, and what it is not."""
+        made = ", ".join(f"{name} {version}" for name, version in self.compiled.versions)
+        seconds = self.compiled.seconds
+        took = "" if seconds is None else f" in {seconds:.1f} s"
+        cached = ", now read from the cache" if self.compiled.from_cache else ""
+        yield f"compiled by {made}{took}{cached}"
+        if self.compiled.until == "schedule":
+            yield (
+                "the compiler was ended once its schedule and buffers were there, so collectives "
+                "have their usual algorithms; --full generates code too"
+            )
+        yield "seconds of both sides are tpusim's: what differs is what the compiler does"
+
+
+def check(
+    model: Transformer,
+    plan: Plan,
+    pod: Slice,
+    *,
+    full: bool = False,
+    time_limit: float | None = TIME_LIMIT_S,
+    compiler_options: Mapping[str, Option] | None = None,
+) -> PlanCheck:
+    """Compile the JAX program of a plan with the TPU compiler, and compare the two.
+
+    The program is compiled for the plan's slice and placement; no TPU is needed. All layers are
+    compiled, as those of a scan cost the compiler no more than one.
+
+    full: generate code too, which takes minutes, for the algorithms of collectives.
+    time_limit: seconds for the compiler, unless `full`; None for no limit.
+    compiler_options: flags of the compiler, see `ts.xla.compile`.
+
+    Raise PlanError for a plan that cannot be simulated or written as JAX, and CompileError if the
+    extra `xla` is not installed, the compiler refuses the program, or the time is over.
+    """
+    versions()
+    step = export_step(model, plan, pod)
+    planned = simulate(model, plan, pod)
+    asked = StepCompilation(
+        step=step,
+        name=model.name,
+        mesh=plan.active_axes or dict(plan.mesh),
+        pod=pod,
+        placement=planned.placement,
+        options=dict(compiler_options or {}),
+        full=full,
+        time_limit=time_limit,
+    )
+    compiled = compile_step(asked)
+    program = simulate(compiled)
+    return PlanCheck(
+        step=step,
+        compiled=compiled,
+        plan=planned,
+        program=program,
+        comparison=compare(planned, program, dict(step.lines)),
+    )

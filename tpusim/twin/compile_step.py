@@ -1,0 +1,100 @@
+"""Compilation of an exported step for the slice and the placement of its plan."""
+
+import builtins
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpusim.compiler import Compiled, compile, place_mesh
+from tpusim.compiler import cache as program_cache
+from tpusim.compiler.options import ENVIRONMENT, Option
+from tpusim.compiler.topologies import versions
+from tpusim.hardware import Placement, Slice
+from tpusim.twin.step_source import ExportedStep
+
+STEP_FILE = "step.py"
+"""The name of an exported file in the source lines of its program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCompilation:
+    """What the compiler is asked for: an exported step, and where its mesh is placed.
+
+    name: name of the program.
+    mesh: axes and their sizes.
+    options: flags of the compiler for this program.
+    full: code is generated too; otherwise the compiler is ended at the schedule.
+    time_limit: seconds for the compiler; None for no limit.
+    """
+
+    step: ExportedStep
+    name: str
+    mesh: Mapping[str, int]
+    pod: Slice
+    placement: Placement
+    options: Mapping[str, Option]
+    full: bool = False
+    time_limit: float | None = None
+
+    @property
+    def until(self) -> str:
+        """How far the compiler runs, as `ts.xla.compile` takes it."""
+        return "code" if self.full else "schedule"
+
+
+def compile_step(asked: StepCompilation) -> Compiled:
+    """Return the program of an exported step, from the cache if the same was compiled before.
+
+    A cached program needs neither JAX nor the compiler. Raise CompileError as `ts.xla.compile`.
+    """
+    entries = [_entry(asked, until) for until in dict.fromkeys(("code", asked.until))]
+    for entry in entries:
+        if (kept := program_cache.get(entry)) is not None:
+            return replace(kept, slice=asked.pod)
+    made = _compile(asked)
+    program_cache.put(entries[-1], made)
+    return made
+
+
+def _entry(asked: StepCompilation, until: str) -> str:
+    """Return the cache's name for the program of a source, placed and compiled as asked."""
+    facts = {
+        "slice": str(asked.pod),
+        "mesh": dict(asked.mesh),
+        "placement": asked.placement.written,
+        "versions": versions(),
+        "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
+        "options": dict(asked.options),
+        "until": until,
+        "name": asked.name,
+    }
+    return program_cache.key(asked.step.source.encode(), facts)
+
+
+def _compile(asked: StepCompilation) -> Compiled:
+    mesh = place_mesh(asked.pod, asked.mesh, asked.placement)
+    import jax
+    from jax.sharding import PartitionSpec
+
+    space: dict[str, Any] = {"__name__": "step"}
+    exec(builtins.compile(asked.step.source, STEP_FILE, "exec"), space)
+    state = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
+    specs, spec = space["step_specs"](), space["BATCH_SPEC"]
+    batch = jax.ShapeDtypeStruct(space["BATCH_SHAPE"], "int32")
+    return compile(
+        space["train_step"],
+        state,
+        batch,
+        batch,
+        slice=asked.pod,
+        mesh=mesh,
+        in_shardings=(specs, spec, spec),
+        out_shardings=(specs, PartitionSpec()),
+        donate=0,
+        name=asked.name,
+        compiler_options=asked.options,
+        cache=False,
+        until=asked.until,
+        time_limit=None if asked.full else asked.time_limit,
+    )

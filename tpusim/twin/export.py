@@ -1,0 +1,30 @@
+"""Export of a plan as a JAX program."""
+
+from tpusim.hardware import Slice, check_mesh
+from tpusim.models import Transformer
+from tpusim.pipeline.planned_step import forward_graph
+from tpusim.plan import Plan
+from tpusim.twin.admission import check_sayable
+from tpusim.twin.step_context import step_context
+from tpusim.twin.step_source import ExportedStep, step_source
+
+
+def export_step(model: Transformer, plan: Plan, pod: Slice) -> ExportedStep:
+    """Return the training step of a plan as JAX, with the graph's operation of each line.
+
+    Raise PlanError for a plan that the model or the slice does not admit, and for one that cannot
+    be written as JAX.
+    """
+    plan.check_together()
+    check_mesh(pod, plan.mesh)
+    check_sayable(plan)
+    return step_source(step_context(forward_graph(model, plan), plan), pod)
+
+
+def export_jax(model: Transformer, plan: Plan, pod: Slice) -> str:
+    """Return a Python file that trains `model` under `plan` with JAX and optax, without tpusim.
+
+    The file defines `init`, `train_step` and the shardings of both, and trains on random tokens
+    where it is run as a program. Raise PlanError as `export_step` does.
+    """
+    return export_step(model, plan, pod).source

@@ -1,0 +1,41 @@
+"""Names in an exported program: of its dimensions, its tensors, its weights and its dtypes."""
+
+import keyword
+import re
+
+from tpusim.graph import COMPUTE, TILE, Tensor
+
+DTYPES = {"bf16": "jnp.bfloat16", "f32": "jnp.float32", COMPUTE: "COMPUTE", "pred": "jnp.bool_"}
+"""JAX's name of each dtype."""
+
+TAKEN = {"w", "jax", "jnp", "lax", "loss", "tiles", "shard"}
+"""Names that an exported program has besides its tensors."""
+
+
+def constant_name(dim: str) -> str:
+    """Return the name of the constant that has the size of a dimension: `KV_HEADS`."""
+    return re.sub(r"\W", "_", dim).upper()
+
+
+def value_name(tensor: Tensor) -> str:
+    """Return the name of the variable that holds a tensor: `attn_norm` of `layer/attn_norm`."""
+    name = tensor.name
+    tile = name.startswith(TILE)
+    return _identifier(_own(name.removeprefix(TILE)) + ("_tile" if tile else ""))
+
+
+def weight_name(tensor: Tensor) -> str:
+    """Return the key of a weight among those of its scan, or of the model."""
+    return _identifier(_own(tensor.name.removeprefix(TILE)))
+
+
+def _own(name: str) -> str:
+    """Return a name without that of its layer; a layer of a pattern keeps its number."""
+    scope, _, rest = name.partition("/")
+    number, _, last = rest.partition("/")
+    return f"{last}_{number}" if last else rest or scope
+
+
+def _identifier(name: str) -> str:
+    made = re.sub(r"\W", "_", name)
+    return f"{made}_" if keyword.iskeyword(made) or made in TAKEN else made

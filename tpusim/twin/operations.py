@@ -1,0 +1,199 @@
+"""Operations of a graph as JAX expressions."""
+
+from collections.abc import Callable
+from functools import singledispatch
+from string import ascii_lowercase
+from typing import Any
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import (
+    Attention,
+    Convolution,
+    Einsum,
+    Function,
+    Gather,
+    Op,
+    Pointwise,
+    Tensor,
+    TensorRole,
+    TokenRouting,
+)
+from tpusim.twin.names import constant_name, value_name, weight_name
+from tpusim.twin.shardings import spec
+from tpusim.twin.step_context import StepContext
+
+ACTIVATIONS = ("relu", "gelu", "silu")
+
+_LETTERS = {
+    "batch": "b", "seq": "s", "kv_seq": "t", "embed": "e", "heads": "h", "kv_heads": "k",
+    "head_dim": "d", "mlp": "f", "expert_mlp": "f", "vocab": "v", "expert": "x", "slot": "c",
+}  # fmt: skip
+"""The usual letters of dimensions in an einsum; others have one of their own."""
+
+
+def read(tensor: Tensor, context: StepContext) -> str:
+    """Return the expression of an operand in the dtype of activations."""
+    if tensor.role is TensorRole.PARAM:
+        cast = ".astype(COMPUTE)" if context.casts_weights else ""
+        return f'w["{weight_name(tensor)}"]{cast}'
+    return value_name(tensor)
+
+
+@singledispatch
+def expression(op: Op, context: StepContext) -> str:
+    """Return the JAX expression of the result of an operation; of several, a tuple.
+
+    Raise PlanError for an operation that has no JAX here.
+    """
+    raise unsaid(op.name, f"a {type(op).__name__}")
+
+
+def unsaid(name: str, what: str) -> PlanError:
+    """Return the error for a part of a step that cannot be written as JAX."""
+    return PlanError(f"{name} is {what}, which tpusim cannot write as JAX yet")
+
+
+@expression.register
+def _(op: Einsum, context: StepContext) -> str:
+    if op.ragged:
+        raise unsaid(
+            op.name,
+            "a grouped matmul over the tokens of each expert (write a plan.capacity_factor, such "
+            "as 1.25, for a fixed number of slots)",
+        )
+    product = f'jnp.einsum("{formula(op)}", {_factor(op.lhs, context)}, {_factor(op.rhs, context)})'
+    dtype = context.dtype(op.output)
+    return product if dtype == "COMPUTE" else f"{product}.astype({dtype})"
+
+
+def _factor(tensor: Tensor, context: StepContext) -> str:
+    given = read(tensor, context)
+    if tensor.stopped:
+        return f"(lax.stop_gradient({given}) > 0).astype(COMPUTE)"
+    plain = tensor.role is TensorRole.PARAM or context.dtype(tensor) == "COMPUTE"
+    return given if plain else f"{given}.astype(COMPUTE)"
+
+
+def formula(op: Einsum) -> str:
+    """Return the subscripts of an einsum, one letter for each dimension."""
+    letters: dict[str, str] = {}
+    dims = list(dict.fromkeys((*op.lhs.dims, *op.rhs.dims)))
+    for dim in sorted(dims, key=lambda dim: dim not in _LETTERS):
+        wanted = _LETTERS.get(dim, "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
+        letters[dim] = next(letter for letter in wanted if letter not in letters.values())
+    lhs, rhs, made = ("".join(letters[d] for d in t.dims) for t in (op.lhs, op.rhs, op.output))
+    return f"{lhs},{rhs}->{made}"
+
+
+@expression.register
+def _(op: Gather, context: StepContext) -> str:
+    if op.table.dims[0] != op.dim:
+        raise unsaid(op.name, f"a lookup along {op.dim}, which is not the table's first dimension")
+    return f"{read(op.table, context)}[{read(op.ids, context)}]"
+
+
+@expression.register
+def _(op: Attention, context: StepContext) -> str:
+    query, key = (_kernel_layout(tensor, context) for tensor in (op.query, op.key))
+    key = (query[0], (), *key[2:])
+    if key[2] not in (query[2], ()):
+        raise unsaid(op.name, f"a kernel with heads over {query[2]} and K/V heads over {key[2]}")
+    given = [read(tensor, context) for tensor in (op.query, op.key, op.value)]
+    options = [f"{spec(query)}", f"{spec(key)}"]
+    options += ["causal=True"] if op.causal else []
+    options += [f"window={op.window}"] if op.window else []
+    options += ["order=ORDER"] if op.causal and context.order > 1 else []
+    options += [f'saved_as="{op.output.short}"'] if op.output.short in context.named else []
+    return f"flash_attention({', '.join([*given, *options])})"
+
+
+def _kernel_layout(tensor: Tensor, context: StepContext) -> Any:
+    layout = context.layouts[tensor.name]
+    return tuple(layout[:3])
+
+
+@expression.register
+def _(op: TokenRouting, context: StepContext) -> str:
+    raise unsaid(
+        op.name,
+        'a dispatch of tokens by a sort (write plan.dispatch = "one_hot" and a capacity_factor)',
+    )
+
+
+@expression.register
+def _(op: Convolution, context: StepContext) -> str:
+    raise unsaid(op.name, "a convolution")
+
+
+@expression.register
+def _(op: Pointwise, context: StepContext) -> str:
+    if op.function is None:
+        raise unsaid(op.name, "an element-wise group that says its cost alone")
+    given = [read(tensor, context) for tensor in op.inputs]
+    if op.function.name in ACTIVATIONS:
+        return " * ".join([f"jax.nn.{op.function.name}({given[0]})", *given[1:]])
+    special = _SPECIAL.get(op.function.name)
+    return special(op, context, given) if special else called(op.function, given)
+
+
+def called(of: Function, given: list[str], *more: str) -> str:
+    """Return the call of a library function; names of dimensions stand for their sizes."""
+    sizes = [constant_name(value) for _, value in of.constants if isinstance(value, str)]
+    others = [f"{n}={v}" for n, v in of.constants if v and not isinstance(v, str)]
+    return f"{of.name}({', '.join([*given, *more, *sizes, *others])})"
+
+
+def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    return " + ".join(given)
+
+
+def _copy(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    return ", ".join(given)
+
+
+def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    ((narrow, wide),) = op.repeats
+    (tensor,) = op.inputs
+    sizes = context.graph.sizes
+    return f"jnp.repeat({given[0]}, {sizes[wide] // sizes[narrow]}, {tensor.dims.index(narrow)})"
+
+
+def _softmax(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    assert op.function is not None
+    return called(op.function, given, context.dtype(op.outputs[0]))
+
+
+def _positioned(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    assert op.function is not None
+    call = called(op.function, given)
+    return f"{call[:-1]}, ORDER)" if context.order > 1 else call
+
+
+def _cross_entropy(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    ids = op.inputs[1]
+    return f"cross_entropy({given[0]}, {value_name(ids).replace('ids', 'targets')})"
+
+
+def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    """Write the masks, the experts first where the result lists them so."""
+    assert op.function is not None
+    call = f"{called(op.function, given)[:-1]}, COMPUTE)"
+    moved = [t.dims[0] == "expert" for t in op.outputs]
+    masks = [
+        f"{call}[{n}]" + (".transpose(2, 0, 1, 3)" if first else "")
+        for n, first in enumerate(moved)
+    ]
+    return call if moved == [False, False] else ", ".join(masks)
+
+
+_SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
+    "add": _add,
+    "copy": _copy,
+    "repeat": _repeat,
+    "softmax": _softmax,
+    "rotary": _positioned,
+    "norm_and_rotary": _positioned,
+    "cross_entropy": _cross_entropy,
+    "slot_masks": _slot_masks,
+}
+"""Functions whose expression is more than a call with the operands."""

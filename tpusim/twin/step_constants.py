@@ -1,0 +1,19 @@
+"""The names that each exported step defines, and that the library's functions use.
+
+Here they have no values: an exported file has its own in place of this import.
+"""
+
+from typing import Any
+
+MESH: dict[str, int] = {}
+SHAPES: Any = None
+SPECS: Any = None
+BATCH_SHAPE: tuple[int, ...] = ()
+BATCH_SPEC: Any = None
+STORED: Any = None
+GRADIENTS: Any = None
+ACCUMULATORS: Any = None
+VOCAB: int = 0
+ORDER: Any = None
+OPTIMIZER: Any = None
+loss: Any = None

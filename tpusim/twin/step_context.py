@@ -1,0 +1,122 @@
+"""The facts of a step that its operations need when they are written as JAX."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import (
+    LAYER_IN,
+    Attention,
+    Einsum,
+    Graph,
+    Op,
+    Remat,
+    Scan,
+    Tensor,
+    TensorRole,
+    walk,
+)
+from tpusim.partition import Layout, ShardingRules, layouts, resolve_rules
+from tpusim.plan import Plan
+from tpusim.twin.names import DTYPES
+from tpusim.twin.shardings import spec
+
+PADDABLE = "vocab"
+"""The dimension that can be made longer without another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """A forward pass with the layout of each of its tensors.
+
+    graph: forward pass and loss of one microbatch.
+    layouts: layout of each tensor, by name.
+    named: short names of tensors that a checkpoint policy saves by name.
+    padded: (dimension, size that its axes divide) of each that they do not; JAX cuts arguments
+        evenly.
+    order: parts of the sequence on different devices, where each device has an early and a late
+        part of it; 1 where tokens are in order.
+    """
+
+    graph: Graph
+    plan: Plan
+    rules: ShardingRules
+    layouts: dict[str, Layout]
+    named: frozenset[str]
+    padded: dict[str, int]
+    order: int
+
+    def spec(self, tensor: Tensor, *lead: str) -> str:
+        """Return the sharding of a tensor as source. lead: entries of dimensions in front."""
+        return spec(self.layouts[tensor.name], lead)
+
+    def dtype(self, tensor: Tensor) -> str:
+        """Return JAX's name of the dtype of a tensor."""
+        return "COMPUTE" if tensor.dtype == self.plan.dtypes.compute else DTYPES[tensor.dtype]
+
+    @property
+    def casts_weights(self) -> bool:
+        """True if weights are cast where they are used, and not once per step."""
+        return self.plan.dtypes.grad != self.plan.dtypes.compute
+
+
+def step_context(graph: Graph, plan: Plan) -> StepContext:
+    """Return the facts of a forward pass under a plan. Raise PlanError as partitioning does."""
+    rules = resolve_rules(plan, graph)
+    table = dict(rules.table)
+    causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))
+    balanced = causal and plan.context.balanced
+    gathered = [axis for axis in table["act_seq"] if axis not in rules.exchanged]
+    order = 1
+    for axis in gathered if balanced else ():
+        order *= plan.mesh[axis]
+    found = layouts(graph, plan, rules)
+    named = frozenset(_named(graph.ops, plan.remat))
+    padded = dict(_padded(graph, plan, found))
+    return StepContext(graph, plan, rules, found, named, padded, order)
+
+
+def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[tuple[str, int]]:
+    """Yield the padded size of each dimension that the axes of a weight do not divide.
+
+    A longer vocabulary has tokens that no text contains; of other dimensions the model would be
+    another one. Raise PlanError for these.
+    """
+    sizes = graph.sizes
+    for weight in (parameter.tensor for parameter in graph.parameters):
+        for dim, axes in zip(weight.dims, found[weight.name], strict=True):
+            parts = prod(plan.mesh[axis] for axis in axes)
+            if sizes[dim] % parts and dim != PADDABLE:
+                over = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+                raise PlanError(
+                    f"the weight {weight.name} has {dim} = {sizes[dim]}, which {over} does not "
+                    "divide; JAX cuts weights evenly, so write axes that divide it, or a rule that "
+                    f"leaves it whole (rules.{dim} = [])"
+                )
+            if sizes[dim] % parts:
+                yield dim, -(-sizes[dim] // parts) * parts
+
+
+def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
+    """Yield the tensors that the policy of JAX does not save, and the plan does.
+
+    They are those that the plan names, inputs of layers within an iteration, and under `minimal`
+    the results of matmuls with a weight for each expert, which have a batch dimension.
+    """
+    if remat.policy != "none":
+        yield from (*remat.save, *remat.offload)
+    for op in ops:
+        if not isinstance(op, Scan) or op.recomputed or remat.policy == "none":
+            continue
+        for one in op.body:
+            made = [tensor.short for tensor in one.outputs]
+            yield from (name for name in made if name == LAYER_IN)
+            if remat.policy == "minimal" and isinstance(one, Einsum) and _per_expert(one):
+                yield from made
+
+
+def _per_expert(op: Einsum) -> bool:
+    """Return True for a matmul with a weight that shares a dimension with all three tensors."""
+    shared = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
+    return bool(shared) and any(t.role is TensorRole.PARAM for t in op.inputs)

@@ -1,0 +1,169 @@
+"""The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from textwrap import fill
+
+from tpusim.graph import Gather, Scan, walk
+from tpusim.hardware import Slice
+from tpusim.twin.body_source import StepBodies, WeightSource
+from tpusim.twin.function_source import (
+    functions_source,
+    imports_of,
+    library_constants,
+    library_functions,
+)
+from tpusim.twin.names import DTYPES, constant_name, value_name
+from tpusim.twin.shardings import spec
+from tpusim.twin.step_context import StepContext
+from tpusim.twin.step_line import WIDTH, StepLine, indented, plain
+
+LEARNING_RATE = 1e-3
+
+OPTIMIZERS = {
+    "adam": "adam(LEARNING_RATE, {first})",
+    "adafactor": "optax.adafactor(LEARNING_RATE)",
+    "sgd": "optax.sgd(LEARNING_RATE)",
+}
+"""The optimizer of each plan, as source."""
+
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_TRAINING = ("init", "train_step", "step_specs", "main")
+_MAIN = '\n\nif __name__ == "__main__":\n    main()'
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedStep:
+    """A training step as a Python file.
+
+    source: text of the file.
+    lines: (line number, name of the graph's operation) of each line that computes one.
+    """
+
+    source: str
+    lines: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        return self.source
+
+
+def step_source(context: StepContext, pod: Slice) -> ExportedStep:
+    """Return the file of a step. Raise PlanError for an operation that cannot be written as JAX."""
+    bodies = StepBodies(context)
+    forward = bodies.lines(context.graph.ops)
+    step = [*bodies.functions, *_loss(context, forward)]
+    weights = _weights(list(bodies.weights.values()))
+    settings = _settings(context)
+    helpers = library_functions(_words([*step, *settings]) | library_constants(_TRAINING))
+    training = _training(context, helpers)
+    rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
+    lines = [*_constants(context, _words(rest)), *rest]
+    imports = imports_of("\n".join(map(str, lines)))
+    lines = [*plain(f"{_title(context, pod)}\n\n{imports}"), *lines]
+    ops = tuple((number, line.op) for number, line in enumerate(lines, start=1) if line.op)
+    return ExportedStep("\n".join(map(str, lines)) + "\n", ops)
+
+
+def _words(lines: Iterable[StepLine]) -> set[str]:
+    return {word for line in lines for word in _WORD.findall(line.text)}
+
+
+def _title(context: StepContext, pod: Slice) -> str:
+    count = f"{pod.devices} device{'s' * (pod.devices > 1)}"
+    head = fill(f'"""A training step of {context.graph.name} on {pod} ({count}).', WIDTH)
+    return f'''{head}
+
+{fill(f"{context.plan}.", WIDTH)}
+
+Written by tpusim. Run as a program, it trains on random tokens on the devices that are there.
+"""'''
+
+
+def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
+    """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions."""
+    graph, plan, dtypes = context.graph, context.plan, context.plan.dtypes
+    token = next(op for op, _ in walk(graph.ops) if isinstance(op, Gather)).ids
+    several = plan.microbatches > 1
+    mesh = plan.active_axes or dict(plan.mesh)
+    scans = {op.name: op.trips for op in graph.ops if isinstance(op, Scan)}
+    constants = {
+        "MESH": "{" + ", ".join(f'"{axis}": {size}' for axis, size in mesh.items()) + "}",
+        "COMPUTE": DTYPES[dtypes.compute],
+        "STORED": DTYPES[dtypes.param],
+        "GRADIENTS": DTYPES[dtypes.grad],
+        "ACCUMULATORS": DTYPES[dtypes.of("accumulator")],
+        **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
+        "MICROBATCHES": plan.microbatches,
+        "BATCH_SHAPE": "(MICROBATCHES, BATCH, SEQ)" if several else "(BATCH, SEQ)",
+        "BATCH_SPEC": spec(context.layouts[token.name], ["None"] if several else []),
+        "LEARNING_RATE": LEARNING_RATE,
+    }
+    always = {"BATCH", "SEQ", *(["MICROBATCHES"] if several else [])}
+    for dim, size in context.padded.items():
+        constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
+    kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
+    return [StepLine(""), *map(StepLine, kept)]
+
+
+def _weights(weights: list[WeightSource]) -> list[StepLine]:
+    """Return the tables of shapes and of shardings; those of a scan are in a table of their own."""
+    return [
+        *_table("SHAPES", weights, lambda weight: weight.shape),
+        *_table("SPECS", weights, lambda weight: weight.spec),
+    ]
+
+
+def _table(
+    name: str, weights: list[WeightSource], entry: Callable[[WeightSource], str]
+) -> list[StepLine]:
+    groups: dict[str, list[WeightSource]] = {}
+    for weight in weights:
+        groups.setdefault(weight.group or weight.name, []).append(weight)
+    lines = []
+    for key, members in groups.items():
+        if not members[0].group:
+            lines.append(StepLine(f'"{key}": {entry(members[0])},'))
+            continue
+        inner = [StepLine(f'"{one.name}": {entry(one)},') for one in members]
+        lines += [StepLine(f'"{key}": {{'), *indented(inner), StepLine("},")]
+    return [StepLine(""), StepLine(f"{name} = {{"), *indented(lines), StepLine("}")]
+
+
+def _settings(context: StepContext) -> list[StepLine]:
+    """Return the constants that the library's functions make: the optimizer, and an order."""
+    plan, dtypes = context.plan, context.plan.dtypes
+    second = DTYPES[dtypes.of("second_moment")]
+    made = OPTIMIZERS[plan.optimizer.name].format(first=DTYPES[dtypes.moment])
+    if plan.optimizer.name == "adam" and dtypes.of("second_moment") != dtypes.param:
+        made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
+    lines = [f"OPTIMIZER = {made}"]
+    if context.order > 1:
+        lines.append(f"ORDER = balanced_order(SEQ, {context.order})")
+    return [StepLine(""), StepLine(""), *map(StepLine, lines)]
+
+
+def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
+    batch = "a microbatch" if context.plan.microbatches > 1 else "the batch"
+    head = [StepLine("def loss(w, ids, targets):")]
+    body = [
+        StepLine(f'"""Return the mean loss of {batch}, [BATCH, SEQ] tokens."""'),
+        *forward,
+        StepLine(f"return jnp.mean({value_name(context.graph.loss)})"),
+    ]
+    return [StepLine(""), StepLine(""), *head, *indented(body)]
+
+
+def _training(context: StepContext, helpers: Collection[str]) -> str:
+    """Return the functions of the training step, and of the program that runs it.
+
+    helpers: functions of the library that the file has already.
+    """
+    several = context.plan.microbatches > 1
+    known = {*helpers, *([] if several else ["mean_gradients"])}
+    text = functions_source(n for n in library_functions(_TRAINING) if n not in known)
+    if not several:
+        text = text.replace("mean_gradients(params", "gradients(params")
+    if context.order == 1:
+        text = text.replace("[..., ORDER]", "")
+    return text + _MAIN
