@@ -140,6 +140,8 @@ def planned_key(move: CollectiveMove, names: StepNames) -> MoveKey:
     tensor, gradient = tensor_of(move.scope)
     if tensor not in names.weights and tensor not in names.makers:
         tensor = names.planned(tensor) or tensor
+    if gradient:
+        tensor = names.sums.get(tensor, tensor)
     return move_key(names, tensor, pass_of(move, gradient and tensor in names.weights), move)
 
 

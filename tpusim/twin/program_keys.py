@@ -78,6 +78,7 @@ class ProgramKeys:
     )
 
     def __post_init__(self) -> None:
+        self.moves = [self._settled(move) for move in self.moves]
         for move in self.moves:
             if move.mode is Mode.RING:
                 self._rings[self._place(move)] += _elements(move) * move.runs
@@ -129,7 +130,10 @@ class ProgramKeys:
                 continue
             gradient = weight and move.op.phase is not Phase.FORWARD
             if not (gradient and move.op.kind in REDUCTIONS):
-                yield tensor, move_key(self.names, tensor.name, pass_of(move, False), move)
+                name = tensor.name
+                if move.op.phase is Phase.BACKWARD:
+                    name = self.names.sums.get(name, name)
+                yield tensor, move_key(self.names, name, pass_of(move, False), move)
             if gradient and move.mode is not Mode.RING:
                 key = move_key(self.names, tensor.name, GRADIENT, move)
                 if move.op.kind in REDUCTIONS or _PlannedMove(*key, move.op.kind) in self._left:
@@ -166,7 +170,7 @@ class ProgramKeys:
 
         beside: what is moved in the backward pass by other collectives, and whether it is reduced.
         """
-        weight = key.what in self.names.weights
+        weight = key.what in self.names.weights and key.what not in self.names.lookups
         if key.when != BACKWARD or move.mode is not Mode.RING or not weight:
             return (key.when,)
         if move.op.phase is Phase.RECOMPUTE or (key.what, key.axes, True) in beside:
@@ -193,6 +197,12 @@ class ProgramKeys:
             return key._replace(axes=move.axes)
         name = operation or move.places[0] or move.scope.rpartition("/")[2] or move.op.name
         return MoveKey(name, when, move.axes)
+
+    def _settled(self, move: CollectiveMove) -> CollectiveMove:
+        """Return a collective; permutes that bring rows of the embedding are no ring."""
+        if move.mode is Mode.RING and self.source.at(*move.places) in self.names.lookups:
+            return replace(move, mode=move.op.mode, algorithm=str(move.kind))
+        return move
 
     def _place(self, move: CollectiveMove) -> _RingPlace:
         return _RingPlace(self.source.at(*move.places), move.op.phase, move.axes)

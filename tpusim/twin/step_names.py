@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Convolution, Einsum, Gather, Op, Tensor, TensorRole, walk
+from tpusim.graph import Convolution, Einsum, Gather, Op, Pointwise, Tensor, TensorRole, walk
 from tpusim.partition import Layout, resolve_rules
 from tpusim.partition.propagate import layouts
 from tpusim.pipeline.planned_step import planned_graph
@@ -93,6 +93,19 @@ class StepNames:
             if isinstance(op, Gather) and op.table.role is TensorRole.PARAM:
                 found |= {op.name, op.table.name, *(tensor.name for tensor in op.outputs)}
         return frozenset(found)
+
+    @cached_property
+    def sums(self) -> Mapping[str, str]:
+        """The sum that alone reads a tensor, by the tensor's name: both have one gradient."""
+        readers: dict[str, list[Op]] = {}
+        for op in self.operations.values():
+            for tensor in op.inputs:
+                readers.setdefault(tensor.name, []).append(op)
+        return {
+            name: op.outputs[0].name
+            for name, (op, *others) in readers.items()
+            if not others and isinstance(op, Pointwise) and op.linear
+        }
 
     def tensors(self, operation: str) -> tuple[Tensor, ...]:
         """Return what an operation makes and reads, its results first."""

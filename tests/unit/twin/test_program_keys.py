@@ -104,6 +104,27 @@ def test_the_size_says_which_tensor_of_an_operation_is_moved(
     assert list(moved(in_layers(op))) == [found]
 
 
+def test_the_gradient_of_what_only_a_sum_reads_is_that_of_the_sum() -> None:
+    """The result of wo is added to the residual: one tensor is the gradient of both."""
+    (backward,) = moved(
+        in_layers(collective(GATHER, "layer/wo", ACTIVATION, Phase.BACKWARD, "tensor"))
+    )
+    assert backward == ("layer/mid", "backward")
+    (again,) = moved(
+        in_layers(collective(REDUCE, "layer/wo", ACTIVATION, Phase.RECOMPUTE, "tensor"))
+    )
+    assert again == ("layer/out", "backward")
+
+
+def test_permutes_of_the_embedding_are_no_ring() -> None:
+    halo = collective(CollectiveKind.PERMUTE, "embed", MIB, Phase.BACKWARD, mode=Mode.ASYNC)
+    rows = moved(halo)
+    (row,) = rows.values()
+    assert list(rows) == [("embedding", "backward")]
+    assert row.program is not None
+    assert row.program.modes == {"async": MIB}
+
+
 def test_what_is_moved_for_all_layers_at_once_is_their_weight() -> None:
     stacked = collective(GATHER, "layer/wi_0", 2 * WEIGHT)
     assert list(moved(stacked)) == [("layer/wi_0", "forward")]
