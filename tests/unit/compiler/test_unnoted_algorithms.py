@@ -37,20 +37,22 @@ def test_step_memory_and_collectives_do_not_change(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "kind", "sides", "nbytes", "algorithm"),
+    ("generation", "kind", "sides", "devices", "nbytes", "algorithm"),
     [
-        ("v5p", "all-gather", (2, 2), 1e6, "nd"),
-        ("v5p", "all-gather", (2, 4), 1e6, ""),
-        ("v5p", "all-reduce", (2, 2), 1e6, ""),
-        ("v5e", "all-reduce", (2, 2), 1e6, "ring"),
-        ("v5e", "all-gather", (2, 2), 1e6, ""),
-        ("7x", "all-reduce", (2, 2, 2), 4, "ring"),
-        ("7x", "all-reduce", (2, 2, 2), 18432, ""),
-        ("7x", "all-gather", (2, 2, 2), 4, ""),
-        ("v4", "reduce-scatter", (4,), 1e6, ""),
+        ("v5p", "all-gather", (2, 2), 4, 1e6, "nd"),
+        ("v5p", "all-gather", (2, 4), 8, 1e6, ""),
+        ("v5p", "all-reduce", (2, 2), 4, 1e6, ""),
+        ("v5p", "all-gather", (2, 2, 2), 8, 1e6, "nd"),
+        ("7x", "all-reduce", (2, 2, 2), 16, 4, ""),
+        ("v5e", "all-reduce", (2, 2), 4, 1e6, "ring"),
+        ("v5e", "all-gather", (2, 2), 4, 1e6, ""),
+        ("7x", "all-reduce", (2, 2, 2), 8, 4, "ring"),
+        ("7x", "all-reduce", (2, 2, 2), 8, 18432, ""),
+        ("7x", "all-gather", (2, 2, 2), 8, 4, ""),
+        ("v4", "reduce-scatter", (4,), 4, 1e6, ""),
     ],
 )
 def test_what_is_not_the_default(
-    generation: str, kind: str, sides: tuple[int, ...], nbytes: float, algorithm: str
+    generation: str, kind: str, sides: tuple[int, ...], devices: int, nbytes: float, algorithm: str
 ) -> None:
-    assert unnoted_algorithm(generation, CollectiveKind(kind), sides, nbytes) == algorithm
+    assert unnoted_algorithm(generation, CollectiveKind(kind), sides, devices, nbytes) == algorithm

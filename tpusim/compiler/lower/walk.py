@@ -6,6 +6,7 @@ core waits. A fusion is one operation on the core.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tpusim.base.phase import Phase
@@ -230,7 +231,8 @@ class _ComputationLowering:
         spans = tuple(span for axis in axes for span in mesh.placement.spans(axis))
         assert movement.collective is not None
         sides = dimension_sizes(spans).values()
-        return unnoted_algorithm(generation, movement.collective, sides, movement.bytes)
+        devices = prod(span.size for span in spans)
+        return unnoted_algorithm(generation, movement.collective, sides, devices, movement.bytes)
 
     def _parts(self, instruction: Instruction, nbytes: float) -> tuple[CollectivePart, ...]:
         """Return the tensors that a collective moves together, if they are several.
