@@ -2,7 +2,10 @@
 
 As XLA unrolls them on a bidirectional ring of n: two chunks per step, one from each side, so n / 2
 steps, in each of which permutes in both directions are in flight (Wang et al., ASPLOS 2023,
-section 4).
+section 4). Each permute moves a whole chunk, the last ones too, and the two directions are half a
+step apart: one more permute, in one direction, comes before the steps of a gather and after those
+of a scatter. So a device receives n + 1 chunks, and not n - 1 (526 of 559 weights that move in rings,
+in 48 compiled plans for v4 to 7x, libtpu 0.0.42.1).
 """
 
 from collections.abc import Sequence
@@ -29,9 +32,13 @@ from tpusim.program import (
 )
 
 
+_ONE_WAY = "onward"
+"""The algorithm of a permute in one direction."""
+
+
 def done_after(ring: CollectiveMatmul) -> str:
-    """Return the operation of the loop after which the result is complete."""
-    last = ("place" if _is_placed(ring) else "chunk") if ring.gathers else "permute"
+    """Return the operation after which the result is complete."""
+    last = ("place" if _is_placed(ring) else "chunk") if ring.gathers else "last permute"
     return f"{ring.name}/{last}"
 
 
@@ -43,10 +50,13 @@ def _is_placed(ring: CollectiveMatmul) -> bool:
     )
 
 
-def ring_loop(
+def ring_ops(
     ring: CollectiveMatmul, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...]
-) -> Loop:
-    """Return the loop that computes `ring`; `deps` are the dependencies of its operands."""
+) -> tuple[Op, ...]:
+    """Return the loop that computes `ring`, and the permute in one direction before or after it.
+
+    deps: dependencies of its operands.
+    """
     compute, collective = ring.compute, ring.collective
     n = int(sizes.group(collective.axes))
     steps = max(n // 2, 1)
@@ -58,7 +68,7 @@ def ring_loop(
         phase=compute.phase,
         kind=CollectiveKind.PERMUTE,
         axes=collective.axes,
-        bytes=nbytes * (n - 1) / n / steps,
+        bytes=2 * nbytes / n,
         mode=Mode.RING,
         scope=collective.tensor,
         dtype=sizes.dtype(collective.dtype),
@@ -74,14 +84,16 @@ def ring_loop(
         )
         for work in _chunks(ring, whole, sizes, steps)
     ]
+    name, trips = f"{compute.name}/ring", steps // len(matmuls)
+    alone = replace(permute, bytes=nbytes / n, algorithm=_ONE_WAY)
     if ring.gathers:
+        first = replace(alone, name=f"{compute.name}/first permute", deps=deps)
         casts, placed = _casts(ring, sizes, steps), _placed(ring, whole, steps)
-        body = (*_gathering(permute, matmuls, deps, casts), *placed)
-    else:
-        body = _scattering(
-            permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps
-        )
-    return Loop(name=f"{compute.name}/ring", trips=steps // len(matmuls), body=body)
+        body = (*_gathering(permute, matmuls, (*deps, Dep(first.name)), casts), *placed)
+        return first, Loop(name=name, trips=trips, body=body)
+    body = _scattering(permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps)
+    last = replace(alone, name=f"{compute.name}/last permute", deps=(Dep(permute.name),))
+    return Loop(name=name, trips=trips, body=body), last
 
 
 def _gathering(

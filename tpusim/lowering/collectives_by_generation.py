@@ -113,6 +113,17 @@ SYNCHRONOUS = Lowering(
     regather_after=20,
 )
 
+SYNCHRONOUS_ALL_REDUCES = Lowering(
+    name="synchronous gathers, all-reduces",
+    shown_by="plain scanned language models on v6e 16x16 (8B, 175B), and plain models replicated "
+    "over two slices of v4 2x2x4, v6e 4x4 and 8x8: gathers over a whole slice as one ring, "
+    "gradients by all-reduce, of which each device takes its part",
+    seen_on=("v4 plain", "v6e plain"),
+    gather=Mode.SYNC,
+    reduce=Mode.SYNC,
+    reduce_algorithm="all-reduce",
+)
+
 _RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max_size": 32}
 """Groups over which weights move in rings, beside their matmuls."""
 
@@ -125,6 +136,7 @@ TABLE: Mapping[str, tuple[TableLine, ...]] = {
     "v4": (
         TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.PADDED_GATHERS,
+        TableLine(SYNCHRONOUS_ALL_REDUCES, "plain", whole=True),
         TableLine(SYNCHRONOUS, "plain"),
         *_MAXTEXT,
     ),
@@ -139,13 +151,14 @@ TABLE: Mapping[str, tuple[TableLine, ...]] = {
     "v5p": (
         TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.PADDED_GATHERS,
+        TableLine(SYNCHRONOUS_ALL_REDUCES, "plain", whole=True),
         TableLine(SYNCHRONOUS, "plain"),
         TableLine(RINGS_AND_GATHERS, "maxtext", whole=True, max_size=16),
         *_MAXTEXT,
     ),
     "v6e": (
         TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
-        observed.ONE_RING_OVER_THE_SLICE,
+        TableLine(SYNCHRONOUS_ALL_REDUCES, "plain", whole=True),
         observed.LARGE_GROUPS_OF_EXPERTS,
         TableLine(SYNCHRONOUS, "plain"),
         TableLine(RINGS_AND_GATHERS, "maxtext", whole=True, max_size=16),

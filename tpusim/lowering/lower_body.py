@@ -14,7 +14,7 @@ from tpusim.lowering.body_entries import (
     RingAttention,
 )
 from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
-from tpusim.lowering.collective_matmul import ring_loop
+from tpusim.lowering.collective_matmul import ring_ops
 from tpusim.lowering.decisions import REDUCTIONS, LoweringDecisions
 from tpusim.lowering.dependencies import BodyDependencies
 from tpusim.lowering.loop_stacks import with_stacks
@@ -164,7 +164,7 @@ class BodyLowerer:
             case PlannedCollective():
                 return (self._collective(entry, deps, life),)
             case CollectiveMatmul():
-                return (ring_loop(entry, self.sizes, self.decisions.buffers, deps),)
+                return ring_ops(entry, self.sizes, self.decisions.buffers, deps)
             case RingAttention():
                 plan = self.decisions.plan
                 return kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)

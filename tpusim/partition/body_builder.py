@@ -48,6 +48,7 @@ class BodyBuilder:
         sizes: Mapping[str, int],
         prefix: str = "",
         outer: "BodyBuilder | None" = None,
+        exchanged: frozenset[str] = frozenset(),
     ) -> None:
         self.wanted = wanted
         self.sizes = sizes
@@ -55,6 +56,7 @@ class BodyBuilder:
         self.buffers = buffers
         self.prefix = prefix
         self.outer = outer
+        self.exchanged = exchanged
         self.phase = Phase.FORWARD
         self.nodes: list[Node] = []
         self.held: dict[str, ShardedValue] = {}
@@ -66,7 +68,9 @@ class BodyBuilder:
 
     def inner(self, prefix: str, scan: Scan) -> "BodyBuilder":
         """Return a builder for the body of `scan` that writes to the same table of buffers."""
-        made = BodyBuilder(self.wanted, self.weights, self.buffers, self.sizes, prefix, self)
+        made = BodyBuilder(
+            self.wanted, self.weights, self.buffers, self.sizes, prefix, self, self.exchanged
+        )
         made._shared = frozenset(tensor.name for tensor in scan.shared)
         made._summed = frozenset(inside.name for inside, _ in scan.sums)
         return made

@@ -7,6 +7,7 @@ from functools import lru_cache
 from tpusim.graph import Graph, ModelPart
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
+from tpusim.partition.lookups import exchanged_tables
 from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
 from tpusim.partition.propagate import layouts
 from tpusim.partition.rules import resolve_rules
@@ -21,8 +22,10 @@ def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     graph does not admit.
     """
     rules = resolve_rules(plan, graph)
-    found = tuple(sorted(layouts(graph, plan, rules).items()))
-    return replace(_emitted(graph, found), axes=tuple(plan.active_axes), dropped=rules.dropped)
+    found = layouts(graph, plan, rules)
+    exchanged = exchanged_tables(graph, plan, found)
+    made = _emitted(graph, tuple(sorted(found.items())), (), exchanged)
+    return replace(made, axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
 def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> list[PartitionedGraph]:
@@ -32,11 +35,12 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
     """
     rules = resolve_rules(plan, graph)
     whole = layouts(graph, plan, rules)
+    exchanged = exchanged_tables(graph, plan, whole)
     made: dict[int, PartitionedGraph] = {}
     for part in {id(part): part for part in parts}.values():
         own = {name: whole[like] for name, like in part.origin if like in whole}
         found = tuple(sorted((whole | own).items()))
-        partitioned = _emitted(part.graph, found, part.passes)
+        partitioned = _emitted(part.graph, found, part.passes, exchanged)
         axes = tuple(plan.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
@@ -44,9 +48,12 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
 
 @lru_cache(maxsize=64)
 def _emitted(
-    graph: Graph, found: tuple[tuple[str, Layout], ...], passes: tuple[int, ...] = ()
+    graph: Graph,
+    found: tuple[tuple[str, Layout], ...],
+    passes: tuple[int, ...] = (),
+    exchanged: frozenset[str] = frozenset(),
 ) -> PartitionedGraph:
-    partitioned = emit(graph, dict(found), passes)
+    partitioned = emit(graph, dict(found), passes, exchanged)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes

@@ -41,14 +41,18 @@ from tpusim.program import CollectiveKind
 
 
 def emit(
-    graph: Graph, wanted: Mapping[str, Layout], passes: Sequence[int] = ()
+    graph: Graph,
+    wanted: Mapping[str, Layout],
+    passes: Sequence[int] = (),
+    exchanged: frozenset[str] = frozenset(),
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
     passes: indices of operations before which a new pass begins, which keeps no gathered copies.
+    exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     """
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
-    builder = BodyBuilder(wanted, weights, {}, graph.sizes)
+    builder = BodyBuilder(wanted, weights, {}, graph.sizes, exchanged=exchanged)
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
     for begin, end in pairwise((0, *passes, len(graph.ops))):
@@ -141,12 +145,18 @@ def _route(builder: BodyBuilder, op: TokenRouting) -> None:
 def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     """Emit a lookup or its transpose: each device serves the rows of the table that it holds.
 
-    A row on another device adds zero, so the result is a partial sum over the rows' axes.
+    A row on another device adds zero, so the result is a partial sum over the rows' axes. The other
+    dimensions of the table are gathered, or, of an exchanged one, looked up as they are divided: a
+    device then has its part of the rows of all tokens.
     """
-    split = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
+    layout = dict(zip(table.dims, builder.layout_of(table), strict=True))
+    kept = layout if (table.primal or table.name) in builder.exchanged else {}
+    parts = {dim: kept.get(dim, ()) for dim in table.dims if dim != op.dim}
+    taken = {axis for axes in parts.values() for axis in axes}
+    ids = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
+    split = {dim: tuple(a for a in axes if a not in taken) for dim, axes in ids.items()} | parts
     used = {axis for axes in split.values() for axis in axes}
-    for dim, axes in zip(table.dims, builder.layout_of(table), strict=True):
-        split[dim] = tuple(a for a in axes if a not in used) if dim == op.dim else ()
+    split[op.dim] = tuple(axis for axis in layout[op.dim] if axis not in used)
     _divided(builder, op, split)
 
 

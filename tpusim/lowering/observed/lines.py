@@ -16,6 +16,8 @@ PADDED_GATHERS = TableLine(
     ),
     "plain",
     dimensions=3,
+    whole=True,
+    min_size=64,
     observed=True,
 )
 
@@ -41,21 +43,6 @@ PLAIN_ROUTER_GATHERS = TableLine(
         seen_on=("v5e plain",),
         gather=Mode.ASYNC,
         gather_algorithm="nd",
-        reduce=Mode.SYNC,
-        reduce_algorithm="all-reduce",
-    ),
-    "plain",
-    whole=True,
-    observed=True,
-)
-
-ONE_RING_OVER_THE_SLICE = TableLine(
-    Lowering(
-        name="synchronous gathers as one ring",
-        shown_by="plain scanned language models on v6e 16x16 (8B, 175B): all gathers synchronous, "
-        "as one ring",
-        seen_on=("v6e plain",),
-        gather=Mode.SYNC,
         reduce=Mode.SYNC,
         reduce_algorithm="all-reduce",
     ),
