@@ -2,10 +2,15 @@
 
 As XLA unrolls them on a bidirectional ring of n: two chunks per step, one from each side, so n / 2
 steps, in each of which permutes in both directions are in flight (Wang et al., ASPLOS 2023,
-section 4). Each permute moves a whole chunk, the last ones too, and the two directions are half a
+section 4).
+
+Of a weight, each permute moves a whole chunk, the last ones too, and the two directions are half a
 step apart: one more permute, in one direction, comes before the steps of a gather and after those
-of a scatter. So a device receives n + 1 chunks, and not n - 1 (526 of 559 weights that move in rings,
-in 48 compiled plans for v4 to 7x, libtpu 0.0.42.1).
+of a scatter. So a device receives n + 1 chunks, and not n - 1 (526 of 559 weights that move in
+rings, in 48 compiled plans for v4 to 7x, libtpu 0.0.42.1). They go in the order of the mesh. Rings
+of activations move n + 1 chunks as well, but what that adds is hidden behind the work around them
+(480-billion-parameter encoder; published runs of MaxText on v5p), so they are taken as n - 1 chunks
+to neighbours on the torus.
 """
 
 from collections.abc import Sequence
@@ -32,14 +37,23 @@ from tpusim.program import (
 )
 
 
-_ONE_WAY = "onward"
-"""The algorithm of a permute in one direction."""
+_ONE_WAY, _IN_ORDER = "onward", "mesh order"
+"""The algorithms of the permute in one direction, and of those of a weight in both."""
+
+_FIRST, _LAST = "first permute", "last permute"
+"""Names of the permutes in one direction, before the loop and after it."""
 
 
 def done_after(ring: CollectiveMatmul) -> str:
     """Return the operation after which the result is complete."""
-    last = ("place" if _is_placed(ring) else "chunk") if ring.gathers else "last permute"
-    return f"{ring.name}/{last}"
+    if ring.gathers:
+        return f"{ring.name}/{'place' if _is_placed(ring) else 'chunk'}"
+    return f"{ring.name}/{_LAST if _moves_weight(ring) else 'permute'}"
+
+
+def _moves_weight(ring: CollectiveMatmul) -> bool:
+    """Return True if it moves a weight or the gradient of one, and no activation."""
+    return ring.collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT)
 
 
 def _is_placed(ring: CollectiveMatmul) -> bool:
@@ -63,12 +77,14 @@ def ring_ops(
     whole = work_of(compute, sizes, buffers)
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)
+    weights = _moves_weight(ring)
     permute = Collective(
         name=f"{compute.name}/permute",
         phase=compute.phase,
         kind=CollectiveKind.PERMUTE,
         axes=collective.axes,
-        bytes=2 * nbytes / n,
+        algorithm=_IN_ORDER if weights else "",
+        bytes=2 * nbytes / n if weights else nbytes * (n - 1) / n / steps,
         mode=Mode.RING,
         scope=collective.tensor,
         dtype=sizes.dtype(collective.dtype),
@@ -87,13 +103,15 @@ def ring_ops(
     name, trips = f"{compute.name}/ring", steps // len(matmuls)
     alone = replace(permute, bytes=nbytes / n, algorithm=_ONE_WAY)
     if ring.gathers:
-        first = replace(alone, name=f"{compute.name}/first permute", deps=deps)
+        first = replace(alone, name=f"{compute.name}/{_FIRST}", deps=deps)
+        before = (first,) if weights else ()
+        waits = (*deps, *(Dep(op.name) for op in before))
         casts, placed = _casts(ring, sizes, steps), _placed(ring, whole, steps)
-        body = (*_gathering(permute, matmuls, (*deps, Dep(first.name)), casts), *placed)
-        return first, Loop(name=name, trips=trips, body=body)
+        body = (*_gathering(permute, matmuls, waits, casts), *placed)
+        return (*before, Loop(name=name, trips=trips, body=body))
     body = _scattering(permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps)
-    last = replace(alone, name=f"{compute.name}/last permute", deps=(Dep(permute.name),))
-    return Loop(name=name, trips=trips, body=body), last
+    last = replace(alone, name=f"{compute.name}/{_LAST}", deps=(Dep(permute.name),))
+    return (Loop(name=name, trips=trips, body=body), *((last,) if weights else ()))
 
 
 def _gathering(

@@ -34,8 +34,8 @@ class CollectiveAlgorithm:
 
     name: as written in programs and lowerings.
     kinds: the collectives that it can carry out.
-    phases: its schedule among the groups that spans on the torus make; None if every chip sends to
-        every other at once (`network.all_to_all`).
+    phases: its schedule among the groups that spans on the torus make; None if all messages are
+        sent at once (`network.all_to_all`, `network.mesh_order`).
     is_default: returns True if the TPU compiler picks it for a group. If several algorithms claim a
         group, the one registered last is picked.
     in_best: `collectives = "best"` considers it.
@@ -69,6 +69,7 @@ class Algorithm(StrEnum):
     neighbours: to both neighbours on the chain.
     halo: like neighbours, but not from end to end.
     onward: to the next device of the chain, in one direction only.
+    mesh order: to the next and to the previous device in the order of the mesh.
     """
 
     RING = "ring"
@@ -78,6 +79,7 @@ class Algorithm(StrEnum):
     NEIGHBOURS = "neighbours"
     HALO = "halo"
     ONWARD = "onward"
+    MESH_ORDER = "mesh order"
 
 
 FLAT = " flat"
@@ -168,7 +170,10 @@ _BUILT_IN = (
         text=partial(chain_text, start="onward on a"),
     ),
 )
-ALGORITHMS: dict[str, CollectiveAlgorithm] = {each.name: each for each in _BUILT_IN}
+_IN_MESH_ORDER = CollectiveAlgorithm(
+    name=Algorithm.MESH_ORDER, kinds=(CollectiveKind.PERMUTE,), phases=None, in_best=False
+)
+ALGORITHMS: dict[str, CollectiveAlgorithm] = {each.name: each for each in (*_BUILT_IN, _IN_MESH_ORDER)}
 """All algorithms by name, in the order of registration."""
 
 

@@ -13,6 +13,7 @@ from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.all_to_all import all_shortest_moves, ordered_pairs
 from tpusim.network.chains import ChainMove
 from tpusim.network.groups import Chips, groups, on_torus
+from tpusim.network.mesh_order import EACH_WAY, order_links
 from tpusim.network.paths import link_paths
 from tpusim.network.schedule import SchedulePhase, ScheduleStage
 from tpusim.program import CollectiveKind
@@ -69,6 +70,8 @@ def messages(
     A chip waits for the data that it passes on, and between phases for all of the phase before;
     nothing else holds it.
     """
+    if ALGORITHMS[algorithm].phases is None and kind is CollectiveKind.PERMUTE:
+        return tuple(Message(path, EACH_WAY, ()) for path in order_links(spans, topology))
     if ALGORITHMS[algorithm].phases is None:
         return packets(groups(on_torus(spans), topology), topology)
     return phase_messages(schedule(kind, algorithm, spans, topology))

@@ -11,6 +11,7 @@ from tpusim.hardware import DIMENSION_NAMES, Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.all_to_all import exchange_loads, exchange_paths
 from tpusim.network.groups import covered_part, dimension_sizes
+from tpusim.network.mesh_order import ORDER_TEXT, order_loads, order_paths
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.schedule import SchedulePhase
 from tpusim.program import CollectiveKind, Number, largest, power_sum
@@ -89,6 +90,10 @@ def _pattern(
     kind: CollectiveKind, algorithm: str, spans: tuple[Span, ...], topology: Topology
 ) -> RelativePattern:
     method = ALGORITHMS[algorithm]
+    if method.phases is None and kind is CollectiveKind.PERMUTE:
+        text = ORDER_TEXT.format(math.prod(span.size for span in spans))
+        loads = busiest_links(order_loads(spans, topology))
+        return RelativePattern(loads, order_paths(spans, topology), text)
     if method.phases is None:
         chips = math.prod(span.size for span in spans)
         text = f"every pair of {chips} through {{}} by shortest ways"
@@ -132,6 +137,8 @@ def link_loads_of(
 ) -> Loads:
     """Return the load of every link per byte of tensor, [dimension, direction, *coordinates]."""
     inner, part, dims = covered_part(spans, topology)
+    if ALGORITHMS[algorithm].phases is None and kind is CollectiveKind.PERMUTE:
+        return on_all_links(order_loads(inner, part), dims, topology)
     if ALGORITHMS[algorithm].phases is None:
         return on_all_links(exchange_loads(inner, part), dims, topology)
     return on_all_links(phases_loads(schedule(kind, algorithm, inner, part)), dims, topology)
