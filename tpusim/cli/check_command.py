@@ -12,7 +12,7 @@ from tpusim.twin import check
 def check_run_file(
     path: str, settings: Sequence[str], folder: Path | None, *, full: bool, time_limit: float
 ) -> str:
-    """Compare a run with the program that the TPU compiler makes of it; a folder gets the tables."""
+    """Compare a run with what the TPU compiler makes of it; a folder gets the tables."""
     run = read_run(path, settings)
     if folder is not None:
         check_folder(folder)
