@@ -88,6 +88,16 @@ CASES = {
               qk_norm=True, tied_embeddings=True),
         plan(FSDP_TENSOR, 128),
     ),
+    "windows in context": (
+        model(WIDE, attention="flash", window=96), plan({"fsdp": 2, "context": 4}, 512, 2),
+    ),
+    "an encoder in context": (
+        model(WIDE, attention="flash", kind="encoder"), plan({"fsdp": 2, "context": 4}, 512, 2),
+    ),
+    "a wide window in context": (
+        model(WIDE, attention="flash", kind="encoder", window=512),
+        plan({"fsdp": 4, "context": 2}, 512, 4),
+    ),
     "parallel block": (
         model(kv_heads=1, parallel=True, activation="gelu", gated=False, kind="encoder",
               rotary=False),
@@ -100,7 +110,9 @@ CASES = {
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
     ),
 }  # fmt: skip
-FAST = ("fused attention", "balanced context", "experts", "microbatches")
+FAST = (
+    "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
