@@ -170,6 +170,11 @@ def attention_mask(
     return reduce(and_, seen) if seen else masks.FullMask(shape)
 
 
+def block_of(size: int, block: int = 512) -> int:
+    """Return the largest block of whole lanes, up to `block`, that divides a size; or all of it."""
+    return next((n for n in range(block, 0, -128) if size % n == 0), size)
+
+
 def flash_attention(
     query: Array,
     key: Array,
@@ -181,7 +186,6 @@ def flash_attention(
     window: int = 0,
     order: np.ndarray | None = None,
     saved_as: str | None = None,
-    block: int = 512,
 ) -> Array:
     """Return attention of query, [batch, seq, heads, dim], to keys and values, by a Pallas kernel.
 
@@ -196,7 +200,7 @@ def flash_attention(
     mask = attention_mask((own * parts, keys), causal, window, order)
     if order is not None:
         key, value = (x[:, np.argsort(order)] for x in (key, value))
-    rows, columns = min(block, own), min(block, keys)
+    rows, columns = block_of(own), block_of(keys)
     sizes = splash.BlockSizes(
         block_q=rows, block_kv=columns, block_kv_compute=columns,
         block_q_dkv=rows, block_kv_dkv=columns, block_kv_dkv_compute=columns,

@@ -98,6 +98,9 @@ CASES = {
         model(WIDE, attention="flash", kind="encoder", window=512),
         plan({"fsdp": 4, "context": 2}, 512, 4),
     ),
+    "a length that no 512 divides": (
+        model(WIDE, attention="flash"), plan({"fsdp": 4, "context": 2}, 768, 4),
+    ),
     "parallel block": (
         model(kv_heads=1, parallel=True, activation="gelu", gated=False, kind="encoder",
               rotary=False),
@@ -178,6 +181,11 @@ def test_a_group_that_says_its_cost_alone_is_named() -> None:
     sparse = model(**EXPERTS)
     with pytest.raises(ts.TpusimError, match="layer/dispatch is a dispatch of tokens by a sort"):
         ts.export_jax(sparse, plan(FSDP_TENSOR), POD)
+
+
+def test_keys_that_the_kernel_cannot_take_are_one_sentence() -> None:
+    with pytest.raises(ts.TpusimError, match=r"a fused kernel over 192 keys, .* blocks of 128"):
+        ts.export_jax(model(WIDE, attention="flash"), plan(FSDP_TENSOR, 192), POD)
 
 
 def test_a_head_count_that_its_axes_do_not_divide_is_one_sentence() -> None:
