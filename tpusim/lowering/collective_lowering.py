@@ -92,6 +92,7 @@ class TableLine:
     style: whose programs, `plain` JAX or `maxtext`.
     dimensions: torus dimensions that the group spans.
     whole: True if the group is the whole slice.
+    tiled: True if weights are sharded over all axes of the mesh.
     min_size, max_size: devices of the group.
     slices: slices that the program runs on.
     observed: seen in a compiled program, but in no published run; it can be switched off.
@@ -101,6 +102,7 @@ class TableLine:
     style: str | None = None
     dimensions: int | None = None
     whole: bool | None = None
+    tiled: bool | None = None
     min_size: int = 1
     max_size: int | None = None
     slices: int | None = None
@@ -112,6 +114,7 @@ class TableLine:
             self.style in (None, style)
             and self.dimensions in (None, group.dimensions)
             and self.whole in (None, group.whole)
+            and self.tiled in (None, group.tiled)
             and self.slices in (None, group.slices)
             and self.min_size <= group.size
             and (self.max_size is None or group.size <= self.max_size)
@@ -123,6 +126,7 @@ class TableLine:
             self.style or "",
             f"{self.dimensions} torus dimensions" if self.dimensions else "",
             "whole slice" if self.whole else "",
+            "tiled weights" if self.tiled else "",
             f"at least {self.min_size} devices" if self.min_size > 1 else "",
             f"at most {self.max_size} devices" if self.max_size else "",
             "one slice" if self.slices == 1 else "",

@@ -11,6 +11,7 @@ compiler's habits, not hardware, and a new compiler may change them.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tpusim.lowering.collective_lowering import (
     EVERYTHING,
@@ -112,6 +113,9 @@ SYNCHRONOUS = Lowering(
     regather_after=20,
 )
 
+_RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max_size": 32}
+"""Groups over which weights move in rings, beside their matmuls."""
+
 _MAXTEXT = (
     TableLine(GATHERS_AND_ALL_REDUCES, "maxtext", whole=True),
     TableLine(GATHERS_AND_SCATTERS, "maxtext"),
@@ -119,28 +123,28 @@ _MAXTEXT = (
 
 TABLE: Mapping[str, tuple[TableLine, ...]] = {
     "v4": (
-        TableLine(RINGS, "plain", whole=True, max_size=16),
+        TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.PADDED_GATHERS,
         TableLine(SYNCHRONOUS, "plain"),
         *_MAXTEXT,
     ),
     "v5e": (
         observed.UNROLLED_RINGS,
-        TableLine(RINGS_AND_GATHERS, "plain", whole=True, max_size=16, slices=1),
+        TableLine(RINGS_AND_GATHERS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.PLAIN_ROUTER_GATHERS,
         TableLine(GATHERS_AND_SCATTERS, "plain"),
         TableLine(ROUTER_GATHERS, "maxtext", whole=True, min_size=32),
         *_MAXTEXT,
     ),
     "v5p": (
-        TableLine(RINGS, "plain", whole=True, max_size=16),
+        TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.PADDED_GATHERS,
         TableLine(SYNCHRONOUS, "plain"),
         TableLine(RINGS_AND_GATHERS, "maxtext", whole=True, max_size=16),
         *_MAXTEXT,
     ),
     "v6e": (
-        TableLine(RINGS, "plain", whole=True, max_size=16),
+        TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.ONE_RING_OVER_THE_SLICE,
         observed.LARGE_GROUPS_OF_EXPERTS,
         TableLine(SYNCHRONOUS, "plain"),
@@ -148,7 +152,7 @@ TABLE: Mapping[str, tuple[TableLine, ...]] = {
         *_MAXTEXT,
     ),
     "7x": (
-        TableLine(RINGS_AND_SPARSECORE_GATHERS, "plain", max_size=16),
+        TableLine(RINGS_AND_SPARSECORE_GATHERS, "plain", **_RINGS_OF_TILED_WEIGHTS),
         observed.PADDED_SPARSECORE_GATHERS,
         TableLine(SPARSECORE),
     ),

@@ -16,6 +16,7 @@ from tpusim.partition import (
     Node,
     PartitionedGraph,
     Sizes,
+    weights_are_tiled,
     within_slice,
 )
 from tpusim.plan import Axes, Plan
@@ -47,13 +48,14 @@ class LoweringDecisions:
         self.pod = pod
         self.placement = placement
         self.ideal = plan.compiler.lowering == "ideal"
+        self.tiled = weights_are_tiled(plan)
         self._circular = circular and not self.ideal
         self._groups: dict[Axes, tuple[DeviceGroup, Lowering]] = {}
 
     def over(self, axes: Axes) -> tuple[DeviceGroup, Lowering]:
         """Return the group of a collective over `axes`, and its lowering."""
         if axes not in self._groups:
-            group = group_of(axes, self.pod, self.placement)
+            group = group_of(axes, self.pod, self.placement, self.tiled)
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
             self._groups[axes] = (group, in_circular_pipeline(low) if self._circular else low)
         return self._groups[axes]

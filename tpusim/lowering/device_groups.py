@@ -22,6 +22,7 @@ class DeviceGroup:
     ring: True if it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
     bandwidth: of a bidirectional ring, nominal, in B/s.
     slices: slices that the program runs on.
+    tiled: weights are sharded over all axes of the mesh, see `weights_are_tiled`.
     """
 
     size: int
@@ -30,9 +31,12 @@ class DeviceGroup:
     ring: bool
     bandwidth: float
     slices: int = 1
+    tiled: bool = False
 
 
-def group_of(axes: Axes, pod: Slice, placement: Placement) -> DeviceGroup:
+def group_of(
+    axes: Axes, pod: Slice, placement: Placement, tiled: bool = False
+) -> DeviceGroup:
     """Return the group of a collective over `axes` under a placement.
 
     It is a ring where it is one whole dimension (programs for v5e 4x4 have collective matmuls
@@ -47,6 +51,7 @@ def group_of(axes: Axes, pod: Slice, placement: Placement) -> DeviceGroup:
         ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
         bandwidth=2 * pod.chip.ici_bandwidth,
         slices=pod.num_slices,
+        tiled=tiled,
     )
 
 

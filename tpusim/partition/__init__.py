@@ -19,7 +19,7 @@ from tpusim.partition.partitioned_graph import (
     body_nodes,
 )
 from tpusim.partition.propagate import layouts
-from tpusim.partition.rules import ShardingRules, idle_rules, resolve_rules
+from tpusim.partition.rules import ShardingRules, idle_rules, resolve_rules, weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 
 __all__ = [
@@ -53,5 +53,6 @@ __all__ = [
     "resolve_rules",
     "sends_keys_round",
     "unfused",
+    "weights_are_tiled",
     "within_slice",
 ]

@@ -25,6 +25,7 @@ from tpusim.partition.layout import Layout
 from tpusim.plan import (
     ALL_TO_ALL,
     DEFAULT_RULES,
+    STAGE_AXES,
     STYLE_RULES,
     Axes,
     Plan,
@@ -128,6 +129,23 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
                 yield (
                     f"plan.rules.{key} gives {axis} to no tensor: another dimension has it already"
                 )
+
+
+def weights_are_tiled(plan: Plan) -> bool:
+    """Return True if the rules of `plan` shard weights over all axes of its mesh but stages'.
+
+    No device then has a part of a weight that another has too, as with an axis of data alone.
+    """
+    named = named_axes(plan.context, plan.mesh)
+    rules = {**DEFAULT_RULES, **STYLE_RULES[plan.compiler.style], **plan.rules}
+    given = {
+        axis
+        for key, rule in rules.items()
+        if not key.startswith("act_") and key != "norm"
+        for axis in axes_of(rule)
+    }
+    given |= set(named) if CONTEXT in given else set()
+    return set(plan.active_axes) - set(STAGE_AXES) <= given
 
 
 def _default_rules(plan: Plan) -> Mapping[str, Axes]:

@@ -10,7 +10,7 @@ from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.twin import Comparison
 
 DIFFERENCE_COLUMNS = (
-    *("what", "when", "seconds", "plan_s", "program_s", "words"),
+    *("what", "when", "topic", "seconds", "plan_s", "program_s", "words"),
     *("plan_operations", "program_operations"),
 )
 
@@ -55,5 +55,5 @@ def differences_csv(comparison: Comparison) -> str:
     for row in comparison.differences:
         seconds = (f"{value:.12f}" for value in (row.seconds, row.plan_s, row.program_s))
         operations = (" ".join(row.plan_operations), " ".join(row.program_operations))
-        table.writerow((row.what, row.when, *seconds, row.words, *operations))
+        table.writerow((row.what, row.when, row.topic, *seconds, row.words, *operations))
     return text.getvalue()

@@ -19,6 +19,8 @@ DIFFERENCES_SHOWN = 10
 MEMORY_SHOWN = 8
 """Rows of the printed tables at most."""
 
+SIDE_SECONDS = ("plan_s", "program_s")
+
 LEAST_TIME = 0.0005
 LEAST_MEMORY = 0.01
 LEAST_BYTES = 0.001
@@ -81,9 +83,24 @@ class Comparison:
             return f"the compiler agrees within {percent} %: plan {plan}, program {program}"
         how = "slow" if self.error > 0 else "fast"
         share = f"{abs(self.error):.0%}".replace("%", " %")
-        why = next((d for d in self.differences if d.seconds * self.error > 0), None)
-        mostly = f", mostly because of {why}" if why else ""
+        mostly = f", mostly because of {self.reason}" if self.reason else ""
         return f"the plan is {share} too {how} (plan {plan}, program {program}){mostly}"
+
+    @property
+    def reason(self) -> str:
+        """The topic that adds most to the difference of the steps, in words; empty without one."""
+        topics: dict[str, list[Difference]] = {}
+        for row in self.differences:
+            topics.setdefault(row.topic, []).append(row)
+        sign = 1 if self.error > 0 else -1
+        rows = max(topics.values(), key=lambda rows: sign * _seconds(rows), default=[])
+        if not rows or sign * _seconds(rows) <= 0:
+            return ""
+        first = max(rows, key=lambda row: sign * row.seconds)
+        if len(rows) == 1:
+            return str(first)
+        sums = (format_seconds(sum(getattr(row, side) for row in rows)) for side in SIDE_SECONDS)
+        return f"{first.topic} ({' against '.join(sums)}); {first}"
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -114,6 +131,10 @@ class Comparison:
                 {"seconds": row.seconds, **asdict(row)} | _lists(row) for row in self.differences
             ],
         }
+
+
+def _seconds(rows: Sequence[Difference]) -> float:
+    return sum(row.seconds for row in rows)
 
 
 def _pair(row: object, suffix: str, written: str | None = None) -> dict[str, float]:

@@ -28,6 +28,11 @@ _VERBS = {
     "collective-permute": ("permute", "permutes"),
     "collective-broadcast": ("broadcast", "broadcasts"),
 }
+_TOPICS = {
+    "ring": "rings",
+    "sync": "synchronous collectives",
+    "async": "asynchronous collectives",
+}
 _MANNERS = {"sync": " while the core waits", "async": " asynchronously"}
 
 
@@ -36,6 +41,8 @@ class Difference:
     """A part of the step whose time differs between plan and program.
 
     what: weights or tensors, a kind of work, or the embedding.
+    topic: what it has in common with others: a kind of work, the embedding, or the mode of
+        collectives in the program and their axes, such as `rings over fsdp`.
     when: the pass; empty for all of the step.
     plan_s, program_s: the core's seconds of a step; the parts of a comparison sum to both steps.
     words: what the compiler does otherwise, in a sentence.
@@ -44,6 +51,7 @@ class Difference:
     """
 
     what: str
+    topic: str
     when: str
     plan_s: float
     program_s: float
@@ -94,6 +102,7 @@ def short_names(names: Iterable[str]) -> Mapping[str, str]:
 def _work(row: ComparedTime) -> Difference:
     return Difference(
         what=row.what,
+        topic=row.what,
         when=str(row.phase or ""),
         plan_s=row.plan_s,
         program_s=row.program_s,
@@ -119,14 +128,19 @@ def _counts(each: ComparedOperation, whole: float) -> bool:
 
 
 def _against(plan_s: float, program_s: float) -> str:
+    """Return the seconds of both sides in words."""
     return f"{format_seconds(plan_s)} against {format_seconds(program_s)}"
 
 
 def _wait(row: ComparedTime) -> Difference:
     label = row.what.removeprefix(EXPOSED)
-    words = _against(row.plan_s, row.program_s)
     return Difference(
-        what=f"waits for {label}", when="", plan_s=row.plan_s, program_s=row.program_s, words=words
+        what=f"waits for {label}",
+        topic=f"waits for {label}",
+        when="",
+        plan_s=row.plan_s,
+        program_s=row.program_s,
+        words=_against(row.plan_s, row.program_s),
     )
 
 
@@ -144,6 +158,7 @@ def _embedding(
     names = _operations(moved)
     yield Difference(
         what=EMBEDDING,
+        topic=EMBEDDING,
         when="",
         plan_s=seconds[0],
         program_s=seconds[1],
@@ -173,6 +188,7 @@ def _moved(rows: Sequence[ComparedCollective], short: Mapping[str, str]) -> Iter
         names = _operations(alike)
         yield Difference(
             what=_listed([short[row.what] for row in alike]),
+            topic=_topic(alike[0]),
             when=alike[0].when,
             plan_s=sum(row.exposed_s[0] for row in alike),
             program_s=sum(row.exposed_s[1] for row in alike),
@@ -180,6 +196,13 @@ def _moved(rows: Sequence[ComparedCollective], short: Mapping[str, str]) -> Iter
             plan_operations=names[0],
             program_operations=names[1],
         )
+
+
+def _topic(row: ComparedCollective) -> str:
+    """Return the mode of a collective in the program, or else in the plan, and its axes."""
+    side = row.program or row.plan
+    assert side is not None
+    return f"{_TOPICS.get(side.mode, side.mode)} over {'+'.join(row.axes)}"
 
 
 def grouped(rows: Iterable[ComparedCollective]) -> list[list[ComparedCollective]]:

@@ -179,6 +179,8 @@ class ProgramKeys:
             return (GRADIENT,)
         operation = self.source.at(*move.places)
         tensors = {tensor.name: tensor for tensor in self.names.tensors(operation)}
+        if key.what not in tensors:
+            return (key.when,)
         whole = self.names.elements(tensors[key.what], key.axes)
         both = self._whole(move, operation) / whole >= BOTH_USES
         return (BACKWARD, GRADIENT) if both else (GRADIENT,)

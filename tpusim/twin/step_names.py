@@ -108,9 +108,9 @@ class StepNames:
         }
 
     def tensors(self, operation: str) -> tuple[Tensor, ...]:
-        """Return what an operation makes and reads, its results first."""
-        op = self.operations[operation]
-        return (*op.outputs, *op.inputs)
+        """Return what an operation makes and reads, its results first; nothing for no operation."""
+        op = self.operations.get(operation)
+        return (*op.outputs, *op.inputs) if op else ()
 
     def elements(self, tensor: Tensor, whole: tuple[str, ...]) -> float:
         """Return the elements of a tensor on one device if it is whole along the axes `whole`."""

@@ -88,6 +88,12 @@ def test_pairs_are_no_groups() -> None:
     assert found.ids.tolist() == [[0, 1], [1, 0]]
 
 
+def test_a_permute_without_pairs_moves_nothing() -> None:
+    found = read("channel_id=1, source_target_pairs={}", "collective-permute-start", 8)
+    assert found.pairs
+    assert found.ids.shape == (0, 2)
+
+
 def test_groups_of_several_sizes_are_those_of_the_largest() -> None:
     found = read(GLOBAL.replace("{}", "{{0,1},{2,3},{4}}"), "all-reduce", 5)
     assert found.ids.tolist() == [[0, 1], [2, 3]]

@@ -9,6 +9,7 @@ from twins import MESHES, as_program, compared, is_named, lines_of, place, plann
 from tpusim.base.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Compute, Mode, Single
 from tpusim.twin import Comparison, compare
+from tpusim.twin.differences import Difference
 
 KINDS = sorted(MESHES)
 
@@ -77,9 +78,30 @@ def test_the_verdict_says_how_far_off_the_plan_is_and_why() -> None:
     assert not found.agrees
     slower = f"{found.error:.0%}".replace("%", " %")
     assert found.verdict.startswith(f"the plan is {slower} too slow (plan ")
-    assert f", mostly because of {found.differences[0].what}" in found.verdict
+    assert ", mostly because of synchronous collectives over tensor (" in found.verdict
     fast = replace(found, plan_step_s=0.5 * found.program_step_s, differences=())
     assert fast.verdict.startswith("the plan is 50 % too fast (plan ")
+
+
+def test_the_reason_is_the_topic_that_adds_most_not_the_largest_row() -> None:
+    def row(what: str, topic: str, plan_s: float, program_s: float) -> Difference:
+        words = f"{what} differs"
+        return Difference(
+            what=what, topic=topic, when="", plan_s=plan_s, program_s=program_s, words=words
+        )
+
+    rows = (
+        row("matmul", "work", 5.0, 2.0),
+        row("wq", "rings over fsdp", 3.0, 1.0),
+        row("wk", "rings over fsdp", 2.5, 1.0),
+        row("dma", "waits", 0.0, 9.0),
+    )
+    slow = replace(compared("rings"), plan_step_s=1.5, program_step_s=1.0, differences=rows)
+    assert slow.reason == "rings over fsdp (5.5 s against 2 s); wq: wq differs"
+    fast = replace(slow, plan_step_s=0.5)
+    assert fast.reason == "dma: dma differs"
+    assert fast.verdict.startswith("the plan is 50 % too fast")
+    assert replace(fast, differences=rows[:1]).reason == ""
 
 
 def drops_reductions(op: Single) -> Single:

@@ -193,6 +193,8 @@ def _device_groups(
 ) -> ReplicaGroups:
     """Return groups of devices for groups of replicas, of partitions, or of devices."""
     ids, across = groups.ids, channel and kind in ACROSS_PARTITIONS
+    if groups.pairs and not ids.size:  # a permute that moves nothing, in programs for slices
+        return groups
     if not ids.size:
         many = partitions * replicas if everywhere else partitions if across else replicas
         ids = np.arange(many, dtype=np.intp).reshape(1, -1)

@@ -73,10 +73,11 @@ def _matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
 
 def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode]) -> bool:
     group, low = body.decisions.over(collective.axes)
-    if collective.purpose is Purpose.WEIGHT:
-        return low.gather is Mode.RING and len(computes) == 1
-    if collective.purpose is Purpose.GRADIENT:
-        return low.reduce is Mode.RING
+    if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
+        gathers = collective.purpose is Purpose.WEIGHT
+        wanted = (low.gather if gathers else low.reduce) is Mode.RING
+        once = len(computes) == 1 or not gathers
+        return wanted and once and not any(_moves_more(body, each) for each in computes)
     if low.activations == "always":
         return group.size > 1
     # Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over `tensor`,
@@ -87,6 +88,18 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
     )
     return alone and all(
         _matmul_fusion_pays(body, collective, compute, group) for compute in computes
+    )
+
+
+def _moves_more(body: Body, compute: ComputeNode) -> bool:
+    """Return True if a matmul reads a gathered activation, or sums its result over devices.
+
+    It has one collective at most, and XLA leaves the weight's outside.
+    """
+    return any(
+        other.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)
+        and (other.writes[0] in compute.reads or other.maker == compute.name)
+        for other in body.collectives
     )
 
 
