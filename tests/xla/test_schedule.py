@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def test_step_memory_flops_and_collectives_are_those_of_the_whole(slice_: str, m
     check_equal(part, compiled(slice_, mesh))
     with pytest.raises(ts.TpusimError, match="has no cycle estimates"):
         ts.simulate(part, costs="compiler")
+
+
+def test_code_from_a_process_of_its_own_is_the_same() -> None:
+    here, apart = compiled(cache=False), compiled(cache=False, time_limit=600)
+    assert replace(apart, seconds=here.seconds) == here
+    assert ts.simulate(apart, costs="compiler").step_time_s > 0
 
 
 def test_each_is_kept_and_the_whole_serves_for_both() -> None:

@@ -4,16 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpusim.base.errors import blame
+from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.report import check_folder, write_comparison
 from tpusim.runfile import read_run
 from tpusim.twin import check
+from tpusim.twin.compile_step import step_versions
 
 
 def check_run_file(
     path: str, settings: Sequence[str], folder: Path | None, *, full: bool, time_limit: float
 ) -> str:
-    """Compare a run with the program that the TPU compiler makes of it; a folder gets the tables."""
+    """Compare a run with what the TPU compiler makes of it; a folder gets the tables."""
     run = read_run(path, settings)
+    with blame("--time-limit"):
+        check_time_limit(time_limit)
+    step_versions()
     if folder is not None:
         check_folder(folder)
     with blame(run.where):

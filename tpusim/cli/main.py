@@ -1,6 +1,7 @@
 """The entry point: exit codes, and one sentence per error.
 
 0: an answer, including that a plan does not fit. 2: a mistake of the user's. 1: a defect of ours.
+130: Ctrl-C, as shells have it.
 """
 
 import os
@@ -15,6 +16,7 @@ from tpusim.base.errors import TpusimError
 from tpusim.cli.commands import app
 
 DEBUG = "TPUSIM_DEBUG"
+INTERRUPTED = 130
 
 
 def main() -> NoReturn:
@@ -43,6 +45,8 @@ def run(arguments: Sequence[str]) -> int:
     if isinstance(answer, tuple):
         text, code = answer
         return _print_answer(text) or int(code)
+    if isinstance(answer, int) and answer == INTERRUPTED:
+        return _fail(INTERRUPTED, "interrupted; what was compiling or simulating has ended")
     if isinstance(answer, str):
         return _print_answer(answer)
     return int(answer)

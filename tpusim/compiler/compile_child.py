@@ -1,8 +1,9 @@
-"""Child process that compiles a request: it is ended from outside once the dump is whole.
+"""Child process that compiles a request: to the end, or ended from outside once the dump is whole.
 
 It runs none of the user's code. Its standard input is a pipe that its parent never writes to: where
 the pipe ends, or the parent is another, the child removes the folder and ends itself, so that
-neither outlives a parent that was killed. An error is written to `ERROR` as JSON.
+neither outlives a parent that was killed. An error is written to `ERROR` as JSON, and a program
+that was compiled to the end to `MADE`.
 """
 
 import json
@@ -12,19 +13,27 @@ import shutil
 import threading
 from pathlib import Path
 
-from tpusim.compiler.compile_request import compile_request
+from tpusim.compiler.compile_request import DUMP, compile_request
+from tpusim.compiler.compiled import Compiled
+from tpusim.compiler.memory_report import memory_report
 
-ERROR = "error.json"
+ERROR, MADE = "error.json", "made.hlo"
 
 _CHECKED_EVERY_S = 1.0
 
 
-def main(folder: str) -> None:
-    """Compile the request in the folder, and end the process: with code 0, or 1 for an error."""
+def main(folder: str, until: str) -> None:
+    """Compile the request in the folder, and end the process: with code 0, or 1 for an error.
+
+    until: `code` to write the program too.
+    """
     request = Path(folder)
     threading.Thread(target=_end_with_parent, args=(request, os.getppid()), daemon=True).start()
     try:
-        compile_request(request)
+        text, stats = compile_request(request)
+        if until == "code":
+            memory = memory_report(request / DUMP, stats)
+            Compiled(name=DUMP, data=text().encode(), memory=memory).save(request / MADE)
     except Exception as error:
         said = {"kind": type(error).__name__, "text": str(error)}
         (request / ERROR).write_text(json.dumps(said), "utf-8")

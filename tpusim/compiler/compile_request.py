@@ -6,6 +6,7 @@ compilation with its source lines (`program`), the options that JAX itself would
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from tpusim.compiler.options import Option
 from tpusim.compiler.topologies import devices_of
 from tpusim.hardware import Slice, parse_slice
 
-PROGRAM, OPTIONS, DEVICES = "program", "options", "devices.json"
-"""Names of the files."""
+PROGRAM, OPTIONS, DEVICES, DUMP = "program", "options", "devices.json", "dump"
+"""Names of the files, and of the folder for the compiler's dump."""
 
 _CALLED_BACK = b"CustomSPMDPartitioning"
 """Custom call whose partitioning is a Python function of the process that lowered it."""
@@ -40,7 +41,8 @@ def write_request(lowered: Any, pod: Slice, options: dict[str, Option], folder: 
     if _CALLED_BACK in written.getvalue():
         raise CompileError(
             "a function of jax.experimental.custom_partitioning is called back while the program "
-            "is compiled, which until='schedule' cannot do; write until='code'"
+            "is compiled, which a process of its own cannot do; write until='code', without a "
+            "time_limit"
         )
     devices = computation._device_list
     inward, outward = (
@@ -61,8 +63,11 @@ def write_request(lowered: Any, pod: Slice, options: dict[str, Option], folder: 
     (folder / DEVICES).write_text(json.dumps(facts), "utf-8")
 
 
-def compile_request(folder: Path) -> None:
-    """Compile a request; what comes of it is in the compiler's dump. Raise JAX's own errors."""
+def compile_request(folder: Path) -> tuple[Callable[[], str], Any]:
+    """Compile a request. Return a function for the program's text, and the summary of its memory.
+
+    Raise JAX's own errors.
+    """
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client
     from jaxlib.mlir import ir
@@ -74,4 +79,9 @@ def compile_request(folder: Path) -> None:
     with mlir.make_ir_context():
         module = ir.Module.parse((folder / PROGRAM).read_bytes())
         client = known[0].client
-        client.compile(module, executable_devices=devices, compile_options=options)
+        made = client.compile(module, executable_devices=devices, compile_options=options)
+
+    def text() -> str:
+        return "\n\n".join(module.to_string() for module in made.hlo_modules())
+
+    return text, made.get_compiled_memory_stats()

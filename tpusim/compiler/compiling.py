@@ -14,6 +14,7 @@ from typing import Any
 
 from tpusim.base.errors import CompileError
 from tpusim.compiler import cache as program_cache
+from tpusim.compiler.compile_apart import check_time_limit, compile_apart
 from tpusim.compiler.compiled import Compiled, Until, check_flops, check_until
 from tpusim.compiler.jaxpr_flops import count_flops
 from tpusim.compiler.memory_report import memory_report
@@ -26,7 +27,6 @@ from tpusim.compiler.options import (
     with_dump,
 )
 from tpusim.compiler.refusals import explain_misfits, explain_refusals
-from tpusim.compiler.schedule_only import compile_schedule
 from tpusim.compiler.topologies import (
     INSTALL,
     as_slice,
@@ -78,7 +78,8 @@ def compile(
         scheduled and has its memory: in seconds instead of minutes. Such a program has the same
         operations, order and memory, but no cycle estimates of the compiler, nor its notes on the
         algorithms of collectives; and what only code generation refuses is not found.
-    time_limit: seconds after which the compiler is ended, for `until="schedule"`.
+    time_limit: seconds after which the compiler is ended (`math.inf` for none). With it the
+        compiler runs in a process of its own also for `until="code"`, where Ctrl-C ends it.
 
     Raise CompileError if jax or libtpu is missing, the mesh does not fill the slice, a sharding
     does not fit its argument, the compiler does not know an option, the program does not fit
@@ -93,7 +94,7 @@ def compile(
     if model_flops is not None:
         check_flops(model_flops)
     extent = check_until(until)
-    _check_time_limit(time_limit, extent)
+    check_time_limit(time_limit)
     chosen = check_options(compiler_options or {})
     pod = as_slice(slice)
     import jax
@@ -116,9 +117,9 @@ def compile(
     flags = {**own_options(traced), **chosen}
 
     def run() -> Compiled:
-        if extent == "schedule":
+        if extent == "schedule" or time_limit is not None:
             with progress(_what(name, pod)):
-                return compile_schedule(lowered, name, pod, flags, time_limit)
+                return compile_apart(lowered, name, pod, flags, extent, time_limit)
         return _compile(lowered, name, pod, flags)
 
     made = _compile_or_load(run, lowered, pod, grid, found, flags, cache, extent)
@@ -186,18 +187,6 @@ def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option])
             f"({str(error).splitlines()[0][:200]}); {INSTALL} installs one that can"
         ) from error
     return Compiled(name=name, data=text.encode(), memory=memory, seconds=seconds)
-
-
-def _check_time_limit(seconds: object, until: Until) -> None:
-    if seconds is None:
-        return
-    if until != "schedule":
-        raise CompileError(
-            "time_limit is given, but the compiler can only be ended in a process of its own; "
-            "write until='schedule' too, or leave it out"
-        )
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise CompileError(f"time_limit is {seconds!r}; write seconds, above 0")
 
 
 def _what(name: str, pod: Slice) -> str:

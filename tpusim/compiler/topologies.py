@@ -72,9 +72,10 @@ def devices_of(pod: Slice) -> tuple[Any, ...]:
         with _environment():
             made = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
         raise CompileError(
-            f"the TPU compiler cannot describe {pod}: {str(error).splitlines()[0]}; {INSTALL} "
-            "installs the version that is tested"
+            f"the TPU compiler cannot describe {pod}: {said}; {INSTALL} installs the version that "
+            "is tested"
         ) from error
     devices = tuple(made.devices)
     if len(devices) != pod.devices:

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tpusim.compiler import Compiled
-from tpusim.compiler.options import Option
-from tpusim.compiler.topologies import versions
+from tpusim.compiler.compile_apart import check_time_limit
+from tpusim.compiler.options import Option, check_options
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.results import PlanResult, ReplayResult, entry
 from tpusim.simulation import simulate
 from tpusim.twin.compare import compare
-from tpusim.twin.compile_step import StepCompilation, compile_step
 from tpusim.twin.comparison import Comparison
+from tpusim.twin.compile_step import StepCompilation, compile_step, step_versions
 from tpusim.twin.export import export_step
 from tpusim.twin.step_source import ExportedStep
 
@@ -71,13 +71,15 @@ def check(
     compiled, as those of a scan cost the compiler no more than one.
 
     full: generate code too, which takes minutes, for the algorithms of collectives.
-    time_limit: seconds for the compiler, unless `full`; None for no limit.
+    time_limit: seconds for the compiler; None for no limit.
     compiler_options: flags of the compiler, see `ts.xla.compile`.
 
     Raise PlanError for a plan that cannot be simulated or written as JAX, and CompileError if the
     extra `xla` is not installed, the compiler refuses the program, or the time is over.
     """
-    versions()
+    step_versions()
+    check_time_limit(time_limit)
+    chosen = check_options(compiler_options or {})
     step = export_step(model, plan, pod)
     planned = simulate(model, plan, pod)
     asked = StepCompilation(
@@ -86,7 +88,7 @@ def check(
         mesh=plan.active_axes or dict(plan.mesh),
         pod=pod,
         placement=planned.placement,
-        options=dict(compiler_options or {}),
+        options=chosen,
         full=full,
         time_limit=time_limit,
     )

@@ -4,14 +4,20 @@ import builtins
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from typing import Any
 
+from tpusim.base.errors import CompileError
 from tpusim.compiler import Compiled, compile, place_mesh
 from tpusim.compiler import cache as program_cache
 from tpusim.compiler.options import ENVIRONMENT, Option
-from tpusim.compiler.topologies import versions
+from tpusim.compiler.topologies import INSTALL, versions
 from tpusim.hardware import Placement, Slice
 from tpusim.twin.step_source import ExportedStep
+
+OPTIMIZERS = "optax"
+"""The package of the optimizers of exported steps."""
 
 STEP_FILE = "step.py"
 """The name of an exported file in the source lines of its program."""
@@ -43,10 +49,26 @@ class StepCompilation:
         return "code" if self.full else "schedule"
 
 
+def step_versions() -> dict[str, str]:
+    """Return the installed versions of all that compiles an exported step.
+
+    Raise CompileError if one is missing.
+    """
+    found = versions()
+    try:
+        return {**found, OPTIMIZERS: version(OPTIMIZERS)}
+    except PackageNotFoundError as error:
+        raise CompileError(
+            f"an exported step has its optimizer from {OPTIMIZERS}, which is not installed; "
+            f"{INSTALL}"
+        ) from error
+
+
 def compile_step(asked: StepCompilation) -> Compiled:
     """Return the program of an exported step, from the cache if the same was compiled before.
 
-    A cached program needs neither JAX nor the compiler. Raise CompileError as `ts.xla.compile`.
+    The compiler runs in a process of its own, where a time limit or Ctrl-C ends it. A cached
+    program needs neither JAX nor the compiler. Raise CompileError as `ts.xla.compile`.
     """
     entries = [_entry(asked, until) for until in dict.fromkeys(("code", asked.until))]
     for entry in entries:
@@ -63,7 +85,7 @@ def _entry(asked: StepCompilation, until: str) -> str:
         "slice": str(asked.pod),
         "mesh": dict(asked.mesh),
         "placement": asked.placement.written,
-        "versions": versions(),
+        "versions": step_versions(),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         "options": dict(asked.options),
         "until": until,
@@ -96,5 +118,5 @@ def _compile(asked: StepCompilation) -> Compiled:
         compiler_options=asked.options,
         cache=False,
         until=asked.until,
-        time_limit=None if asked.full else asked.time_limit,
+        time_limit=inf if asked.time_limit is None else asked.time_limit,
     )

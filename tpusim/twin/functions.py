@@ -4,7 +4,9 @@ This is code to copy, and tpusim does not run it: `function_source` takes from h
 that a step needs. So each stands alone, as a reader of that step would write it.
 """
 
+from functools import reduce
 from math import prod
+from operator import and_
 from typing import Any, TypeAlias
 from zlib import crc32
 
@@ -153,6 +155,26 @@ def shards(spec: P, dim: int) -> int:
     return prod(sizes[axis] for axis in axes)
 
 
+def attention_mask(
+    shape: tuple[int, int], causal: bool, window: int, order: np.ndarray | None
+) -> masks.Mask:
+    """Return the mask of the keys that each query sees, [query, key].
+
+    order: positions of the queries, where they are not in order.
+    """
+    seen = [masks.CausalMask(shape)] if causal else []
+    if window:
+        seen.append(masks.LocalMask(shape, (window - 1, 0 if causal else window - 1), 0))
+    for mask in seen:
+        mask.q_sequence = mask.q_sequence if order is None else order
+    return reduce(and_, seen) if seen else masks.FullMask(shape)
+
+
+def block_of(size: int, block: int = 512) -> int:
+    """Return the largest block of whole lanes, up to `block`, that divides a size; or all of it."""
+    return next((n for n in range(block, 0, -128) if size % n == 0), size)
+
+
 def flash_attention(
     query: Array,
     key: Array,
@@ -164,7 +186,6 @@ def flash_attention(
     window: int = 0,
     order: np.ndarray | None = None,
     saved_as: str | None = None,
-    block: int = 512,
 ) -> Array:
     """Return attention of query, [batch, seq, heads, dim], to keys and values, by a Pallas kernel.
 
@@ -173,13 +194,13 @@ def flash_attention(
     saved_as: the name under which a checkpoint policy saves what the backward kernel reads.
     """
     seq, heads, keys = query.shape[1], query.shape[2], key.shape[1]
-    mask = masks.CausalMask((seq, keys)) if causal else masks.FullMask((seq, keys))
-    if window:
-        mask &= masks.LocalMask((seq, keys), (window - 1, 0 if causal else window - 1), 0)
+    window = window if window < keys else 0
+    own = seq // shards(query_spec, 1)
+    parts = seq // own if causal or window else 1  # where all see all keys, one mask is for all
+    mask = attention_mask((own * parts, keys), causal, window, order)
     if order is not None:
-        mask.q_sequence = order
         key, value = (x[:, np.argsort(order)] for x in (key, value))
-    rows, columns = min(block, seq // shards(query_spec, 1)), min(block, keys)
+    rows, columns = block_of(own), block_of(keys)
     sizes = splash.BlockSizes(
         block_q=rows, block_kv=columns, block_kv_compute=columns,
         block_q_dkv=rows, block_kv_dkv=columns, block_kv_dkv_compute=columns,
@@ -189,12 +210,12 @@ def flash_attention(
     kernel = splash.make_splash_mha(
         mask=masks.MultiHeadMask([mask] * own_heads),
         head_shards=1,
-        q_seq_shards=shards(query_spec, 1),
+        q_seq_shards=parts,
         block_sizes=sizes,
         residual_checkpoint_name=saved_as,
         interpret=INTERPRET,
     )
-    rows_of = P(None, query_spec[1] if len(query_spec) > 1 else None)
+    rows_of = P(None, query_spec[1] if parts > 1 else None)
     mesh = jax.sharding.get_abstract_mesh()
     kernel_spec = kernel.manual_sharding_spec(NamedSharding(mesh, rows_of))
     group = heads // key.shape[2]

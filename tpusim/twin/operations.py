@@ -22,6 +22,9 @@ from tpusim.twin.names import constant_name, value_name, weight_name
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
 
+KEYS_BLOCK = 128
+"""The kernel of fused attention takes a multiple of this many keys."""
+
 ACTIVATIONS = ("relu", "gelu", "silu")
 
 _LETTERS = {
@@ -94,6 +97,13 @@ def _(op: Gather, context: StepContext) -> str:
 
 @expression.register
 def _(op: Attention, context: StepContext) -> str:
+    keys = context.graph.sizes[op.key.dims[1]]
+    if keys % KEYS_BLOCK:
+        raise unsaid(
+            op.name,
+            f"a fused kernel over {keys} keys, which it takes in blocks of {KEYS_BLOCK} (write a "
+            f'plan.seq_len that {KEYS_BLOCK} divides, or model.attention = "dot")',
+        )
     query, key = (_kernel_layout(tensor, context) for tensor in (op.query, op.key))
     key = (query[0], (), *key[2:])
     if key[2] not in (query[2], ()):

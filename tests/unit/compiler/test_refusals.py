@@ -20,6 +20,20 @@ def test_what_is_not_installed_is_named_with_the_command(monkeypatch: pytest.Mon
         ts.xla.compile(lambda x: x, 1.0, slice="v5e:2x2", mesh={"x": 4})
 
 
+@pytest.mark.parametrize(("said", "why"), [("INVALID_ARGUMENT: no\nmore", "INVALID_ARGUMENT: no"),
+                                           ("", "RuntimeError")])  # fmt: skip
+def test_a_slice_that_libtpu_does_not_know_is_a_sentence(
+    said: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**given: object) -> None:
+        raise RuntimeError(said)
+
+    jax = pytest.importorskip("jax.experimental.topologies")
+    monkeypatch.setattr(jax, "get_topology_desc", refuse)
+    with pytest.raises(CompileError, match=f"cannot describe v5p:4x4x8: {why}; pip install '"):
+        topologies.devices_of(ts.Slice("v5p", "4x4x8"))
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [

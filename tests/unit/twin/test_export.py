@@ -88,6 +88,19 @@ CASES = {
               qk_norm=True, tied_embeddings=True),
         plan(FSDP_TENSOR, 128),
     ),
+    "windows in context": (
+        model(WIDE, attention="flash", window=96), plan({"fsdp": 2, "context": 4}, 512, 2),
+    ),
+    "an encoder in context": (
+        model(WIDE, attention="flash", kind="encoder"), plan({"fsdp": 2, "context": 4}, 512, 2),
+    ),
+    "a wide window in context": (
+        model(WIDE, attention="flash", kind="encoder", window=512),
+        plan({"fsdp": 4, "context": 2}, 512, 4),
+    ),
+    "a length that no 512 divides": (
+        model(WIDE, attention="flash"), plan({"fsdp": 4, "context": 2}, 768, 4),
+    ),
     "parallel block": (
         model(kv_heads=1, parallel=True, activation="gelu", gated=False, kind="encoder",
               rotary=False),
@@ -100,7 +113,9 @@ CASES = {
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
     ),
 }  # fmt: skip
-FAST = ("fused attention", "balanced context", "experts", "microbatches")
+FAST = (
+    "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -166,6 +181,11 @@ def test_a_group_that_says_its_cost_alone_is_named() -> None:
     sparse = model(**EXPERTS)
     with pytest.raises(ts.TpusimError, match="layer/dispatch is a dispatch of tokens by a sort"):
         ts.export_jax(sparse, plan(FSDP_TENSOR), POD)
+
+
+def test_keys_that_the_kernel_cannot_take_are_one_sentence() -> None:
+    with pytest.raises(ts.TpusimError, match=r"a fused kernel over 192 keys, .* blocks of 128"):
+        ts.export_jax(model(WIDE, attention="flash"), plan(FSDP_TENSOR, 192), POD)
 
 
 def test_a_head_count_that_its_axes_do_not_divide_is_one_sentence() -> None:

@@ -174,3 +174,10 @@ def test_a_collective_without_a_line_is_the_one_of_the_plan_that_is_alike() -> N
     assert list(moved(unknown)) == [("final_norm_scale", "gradient")]
     strange = collective(REDUCE, "nothing", 12345678, Phase.BACKWARD, name="strange")
     assert list(moved(strange)) == [("strange", "backward")]
+
+
+def test_a_ring_without_a_line_is_for_what_the_plan_moves_of_that_size() -> None:
+    permute = collective(CollectiveKind.PERMUTE, "nothing", WEIGHT, Phase.BACKWARD, mode=Mode.ASYNC)
+    ((name, when),) = moved(in_layers(permute))
+    assert name.startswith("layer/w")
+    assert when == "backward"

@@ -1,4 +1,4 @@
-"""The child process that compiles until the schedule: when it is ended, and what it leaves."""
+"""The child process that compiles: when it is ended, and what it leaves."""
 
 import json
 import os
@@ -16,8 +16,8 @@ import pytest
 
 import tpusim as ts
 from tpusim.base.errors import CompileError
-from tpusim.compiler import schedule_only
-from tpusim.compiler.compiled import Compiled
+from tpusim.compiler import compile_apart
+from tpusim.compiler.compiled import UNTIL, Compiled, MemoryReport, Until
 
 POD = ts.Slice("v5e", "2x2")
 MODULE = "HloModule jit_step, is_scheduled=true\n\nENTRY %main (p: f32[]) -> f32[] {\n  x\n}\n\n"
@@ -42,12 +42,12 @@ Run = Callable[..., Compiled]
 def compile_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Compile with a script in place of the compiler, and temporary folders in `tmp_path`."""
 
-    def run(script: str, time_limit: float | None = 30) -> Compiled:
-        monkeypatch.setattr(schedule_only, "_BOOT", HEAD + script)
-        return schedule_only.compile_schedule(None, "step", POD, {}, time_limit)
+    def run(script: str, until: Until = "schedule", time_limit: float | None = 30) -> Compiled:
+        monkeypatch.setattr(compile_apart, "_BOOT", HEAD + script)
+        return compile_apart.compile_apart(None, "step", POD, {}, until, time_limit)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(schedule_only, "write_request", lambda *_: None)
+    monkeypatch.setattr(compile_apart, "write_request", lambda *_: None)
     return run
 
 
@@ -79,6 +79,19 @@ def test_the_schedule_is_taken_whether_the_compiler_goes_on_or_has_ended(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_program_with_code_is_awaited_and_read(compile_with: Run, tmp_path: Path) -> None:
+    """The dump is whole long before; the child writes the program when the compiler has ended."""
+    memory = MemoryReport(arguments=1, outputs=2, aliased=3, heap=4, total=7)
+    made = tmp_path.parent / f"{tmp_path.name}.hlo"
+    Compiled(name="dump", data=MODULE.encode(), memory=memory).save(made)
+    copy = f"import shutil\nshutil.copy({str(made)!r}, folder + '/made.hlo')"
+    found = compile_with(f"{WHOLE}time.sleep(0.5)\n{copy}", "code")
+    assert (found.hlo, found.until, found.memory, found.name) == (MODULE, "code", memory, "step")
+    assert found.seconds is not None
+    assert found.seconds > 0.5
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_still_written_is_awaited(compile_with: Run) -> None:
     """It pauses within a line, after a computation that ends as modules do."""
     first, rest = MODULE.replace("ENTRY", "%other () -> f32[] {\n}\n\nENTRY").split("ENTRY")
@@ -90,8 +103,9 @@ def test_a_file_that_is_still_written_is_awaited(compile_with: Run) -> None:
     assert compile_with(written).hlo == f"{first}ENTRY{rest}"
 
 
+@pytest.mark.parametrize("extent", UNTIL)
 def test_what_takes_too_long_is_ended_with_all_that_it_started(
-    compile_with: Run, tmp_path: Path
+    compile_with: Run, tmp_path: Path, extent: Until
 ) -> None:
     pids = tmp_path.parent / f"{tmp_path.name}.pids"
     script = (
@@ -100,13 +114,14 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(
     )
     start = monotonic()
     with pytest.raises(CompileError, match=r"^step was not compiled for v5e:2x2 in 3 s; give a"):
-        compile_with(script, time_limit=3)
+        compile_with(script, extent, time_limit=3)
     assert monotonic() - start < 20
     assert list(tmp_path.iterdir()) == []
     assert until(lambda: all(gone(int(pid)) for pid in pids.read_text().split()))
 
 
-def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("extent", UNTIL)
+def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path, extent: Until) -> None:
     pids = tmp_path.parent / f"{tmp_path.name}.pids"
     script = f"open({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
 
@@ -117,7 +132,7 @@ def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path) -> None:
     timer = Timer(0, interrupt)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        compile_with(script)
+        compile_with(script, extent)
     timer.join()
     assert list(tmp_path.iterdir()) == []
     assert until(lambda: gone(int(pids.read_text())))
@@ -126,15 +141,15 @@ def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_parent_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     boot = (
-        "import sys, time; sys.path[:] = sys.argv[2:]; import tpusim.compiler.compile_child as c; "
+        "import sys, time; sys.path[:] = sys.argv[3:]; import tpusim.compiler.compile_child as c; "
         "c.compile_request = lambda folder: ((folder / 'pid').write_text(str(c.os.getpid())), "
-        "time.sleep(60)); c.main(sys.argv[1])"
+        "time.sleep(60)); c.main(*sys.argv[1:3])"
     )
     parent = (
-        "import tempfile; from tpusim.compiler import schedule_only as s; import tpusim as ts; "
+        "import tempfile; from tpusim.compiler import compile_apart as s; import tpusim as ts; "
         f"tempfile.tempdir = {str(tmp_path)!r}; s._BOOT = {boot!r}; "
         "s.write_request = lambda *_: None; "
-        "s.compile_schedule(None, 'step', ts.Slice('v5e', '2x2'), {}, None)"
+        "s.compile_apart(None, 'step', ts.Slice('v5e', '2x2'), {}, 'schedule', None)"
     )
     with subprocess.Popen([sys.executable, "-c", parent]) as running:
         assert until(lambda: any(file.read_text() for file in tmp_path.glob("*/pid")), 60)
@@ -197,7 +212,8 @@ def test_a_child_that_breaks_is_one_sentence(
     ("given", "sentence"),
     [
         ({"until": "hlo"}, "until is 'hlo'"),
-        ({"time_limit": 5}, "time_limit is given, but .*; write until='schedule' too"),
+        ({"time_limit": float("nan")}, "time_limit is nan; write seconds, above 0"),
+        ({"time_limit": -1.0}, "time_limit is -1.0; write seconds, above 0"),
         ({"until": "schedule", "time_limit": 0}, "time_limit is 0; write seconds, above 0"),
         ({"until": "schedule", "time_limit": "5"}, "time_limit is '5'; write seconds"),
     ],

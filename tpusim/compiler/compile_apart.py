@@ -1,8 +1,9 @@
-"""Compilation that ends before code is generated: in a child process, killed at the right moment.
+"""Compilation in a child process, which is killed where it is late, or has made what is wanted.
 
-The TPU compiler dumps its scheduled program with buffers assigned after its reports of memory, as
-the last file before code generation, which takes most of the time. In that it adds notes to the
-program, such as cycle estimates and the algorithms of collectives, and changes nothing else.
+Until the schedule: the TPU compiler dumps its scheduled program with buffers assigned after its
+reports of memory, as the last file before code generation, which takes most of the time. In that it
+adds notes to the program, such as cycle estimates and the algorithms of collectives, and changes
+nothing else. Until the code: the child writes the program, as its executable prints it.
 """
 
 import json
@@ -12,15 +13,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 from tpusim.base.errors import CompileError
-from tpusim.compiler.compile_child import ERROR
-from tpusim.compiler.compile_request import write_request
-from tpusim.compiler.compiled import Compiled
+from tpusim.compiler.compile_child import ERROR, MADE
+from tpusim.compiler.compile_request import DUMP, write_request
+from tpusim.compiler.compiled import Compiled, Until, load
 from tpusim.compiler.hlo.parser_process import signal_name
 from tpusim.compiler.memory_report import dumped_report
 from tpusim.compiler.options import Option, with_dump
@@ -34,58 +36,83 @@ _LOOK_SECONDS = 0.05
 _END = b"}\n\n"
 """How the text of a whole module ends."""
 
+_QUICKER: dict[Until, str] = {
+    "schedule": ", or fewer layers outside of a scan",
+    "code": ", or compile until the schedule alone, which takes seconds",
+}
+_HERE: dict[Until, str] = {
+    "schedule": "; write until='code' to compile it in this one",
+    "code": "; leave out time_limit to compile it in this one",
+}
+"""What to do instead, by how far a program was compiled."""
+
 _BOOT = (
-    "import sys; sys.path[:] = sys.argv[2:]; from tpusim.compiler.compile_child import main; "
-    "main(sys.argv[1])"
+    "import sys; sys.path[:] = sys.argv[3:]; from tpusim.compiler.compile_child import main; "
+    "main(*sys.argv[1:3])"
 )
 """The child finds modules where its parent does."""
 
 
-def compile_schedule(
+def check_time_limit(seconds: object) -> None:
+    """Raise CompileError unless these are seconds, or None for no limit."""
+    if seconds is None:
+        return
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds > 0:
+        raise CompileError(f"time_limit is {seconds!r}; write seconds, above 0")
+
+
+def compile_apart(
     lowered: Any,
     name: str,
     pod: Slice,
     options: Mapping[str, Option],
+    until: Until,
     time_limit: float | None = None,
 ) -> Compiled:
-    """Return a lowered program as the compiler scheduled it, without the facts of its inputs.
+    """Return a lowered program as the compiler made it, without the facts of its inputs.
 
+    until: how far the compiler runs.
     time_limit: seconds for the child process.
 
-    Raise CompileError if the compiler refuses the program, or does not schedule it in time. Neither
-    a process nor a file is left behind.
+    Raise CompileError if the compiler refuses the program, or is late. Neither a process nor a file
+    is left behind.
     """
     start = monotonic()
     with TemporaryDirectory(prefix="tpusim-") as folder:
-        request, dump = Path(folder), Path(folder) / "dump"
+        request, dump = Path(folder), Path(folder) / DUMP
         dump.mkdir()
         write_request(lowered, pod, with_dump(options, str(dump)), request)
-        with _child(request) as child:
+        with _child(request, until) as child:
             late = None if time_limit is None else monotonic() + time_limit
-            if not await_dump(child, dump, late):
+            awaited = dump if until == "schedule" else None
+            if not await_program(child, awaited, late):
                 raise CompileError(
-                    f"{name} was not compiled for {pod} in {time_limit:g} s; give a longer "
-                    "time_limit, or fewer layers outside of a scan"
+                    f"{name} was not compiled for {pod} in {time_limit:g} s; give a longer time "
+                    f"limit{_QUICKER[until]}"
                 )
             code = child.poll()
-        _check(request, code, name, pod)
-        memory, files = dumped_report(dump), _whole_programs(dump)
-        if memory is None or not files:
-            raise CompileError(
-                f"{name} was compiled for {pod}, but this version of libtpu does not dump its "
-                "schedule; write until='code'"
-            )
-        data = max((file.read_bytes() for file in files), key=len)
-    seconds = monotonic() - start
-    return Compiled(name=name, data=data, memory=memory, seconds=seconds, until="schedule")
+        _check(request, code, name, pod, until)
+        made = _scheduled(dump, name, pod) if until == "schedule" else load(request / MADE)
+    return replace(made, name=name, data=made.data.lstrip(), seconds=monotonic() - start)
+
+
+def _scheduled(dump: Path, name: str, pod: Slice) -> Compiled:
+    memory, files = dumped_report(dump), _whole_programs(dump)
+    if memory is None or not files:
+        raise CompileError(
+            f"{name} was compiled for {pod}, but this version of libtpu does not dump its "
+            "schedule; write until='code'"
+        )
+    data = max((file.read_bytes() for file in files), key=len)
+    return Compiled(name=name, data=data, memory=memory, until="schedule")
 
 
 @contextmanager
-def _child(request: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _child(request: Path, until: Until) -> Iterator["subprocess.Popen[bytes]"]:
     """Run the child in a process group of its own, which is killed at the end, whatever happens."""
     with (request / "said").open("wb") as said:
         child = subprocess.Popen(
-            [sys.executable or "python3", "-c", _BOOT, str(request), *sys.path],
+            [sys.executable or "python3", "-c", _BOOT, str(request), until, *sys.path],
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
@@ -101,15 +128,18 @@ def _child(request: Path) -> Iterator["subprocess.Popen[bytes]"]:
         child.stdin.close()
 
 
-def await_dump(child: "subprocess.Popen[bytes]", dump: Path, late: float | None) -> bool:
+def await_program(child: "subprocess.Popen[bytes]", dump: Path | None, late: float | None) -> bool:
     """Wait until the dump is whole or the child has ended. Return False if that is too late.
 
-    late: the time by `monotonic`, or None. A file counts when it ends as a module does, and had
+    dump: None to wait for the end alone.
+    late: the time by `monotonic`, or None.
+
+    A file counts when it ends as a module does, and had
     that size before: larger ones are written in several steps.
     """
     before: dict[Path, int] = {}
     while child.poll() is None:
-        sizes = {file: file.stat().st_size for file in _whole_programs(dump)}
+        sizes = {file: file.stat().st_size for file in _whole_programs(dump)} if dump else {}
         if sizes and sizes == before:
             return True
         if late is not None and monotonic() >= late:
@@ -130,7 +160,7 @@ def _tail(file: Path) -> bytes:
         return stream.read()
 
 
-def _check(request: Path, code: int | None, name: str, pod: Slice) -> None:
+def _check(request: Path, code: int | None, name: str, pod: Slice, until: Until) -> None:
     """Raise CompileError if the child ended by an error. code: None if it was still running."""
     with suppress(FileNotFoundError):
         error = json.loads((request / ERROR).read_text("utf-8"))
@@ -144,5 +174,5 @@ def _check(request: Path, code: int | None, name: str, pod: Slice) -> None:
         cause = f" ({fatal[-1].strip()[:500]})" if fatal else ""
         raise CompileError(
             f"{name}: the process of the TPU compiler for {pod} ended with {signal_name(code)}"
-            f"{cause}; write until='code' to compile it in this one"
+            f"{cause}{_HERE[until]}"
         )

@@ -1,0 +1,115 @@
+"""Plans beside what the TPU compiler makes of them: it compiles each, and does the same work."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tpusim as ts
+from tpusim.cli.main import run
+
+pytestmark = [
+    pytest.mark.xla,
+    pytest.mark.skipif(
+        find_spec("libtpu") is None or find_spec("optax") is None,
+        reason="needs pip install 'tpusim[xla]'",
+    ),
+]
+
+FLAGSHIP = Path(__file__).parents[2] / "experiments" / "bert_480b" / "run.toml"
+SIZES = {"layers": 4, "embed": 1024, "mlp": 4096, "heads": 8, "head_dim": 128, "vocab": 32000}
+PLAN = {"seq_len": 1024, "global_batch": 64, "mesh": {"fsdp": 16}}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "experts": (
+        {"experts": 8, "experts_per_token": 2, "mlp": 2048},
+        {"mesh": {"fsdp": 4, "expert": 4}, "capacity_factor": 1.25},
+    ),
+    "context": ({}, {"mesh": {"fsdp": 4, "context": 4}, "seq_len": 4096, "global_batch": 16}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUSIM_CACHE", str(tmp_path / "cache"))
+
+
+def run_file(folder: Path) -> Path:
+    tables = {"slice": {"chip": "v5e", "topology": "4x4"}, "model": SIZES, "plan": PLAN}
+    lines = []
+    for name, table in tables.items():
+        values = (f"{k} = {json.dumps(v).replace(':', ' =')}" for k, v in table.items())
+        lines += [f"[{name}]", *(line.replace('"fsdp"', "fsdp") for line in values)]
+    file = folder / "run.toml"
+    file.write_text("\n".join(lines), "utf-8")
+    return file
+
+
+def test_a_dense_plan_does_the_work_of_its_program_and_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    assert run(["check", str(run_file(tmp_path)), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads((out / "check.json").read_text("utf-8"))
+    assert facts["plan_flops"] == pytest.approx(facts["program_flops"], rel=0.01)
+    assert facts["plan_hbm_bytes"] == pytest.approx(facts["program_hbm_bytes"], rel=0.15)
+    assert printed.startswith(f"check       {facts['verdict'][:20]}")
+    assert (out / "check.png").read_bytes().startswith(b"\x89PNG")
+    assert {"check.txt", "differences.csv"} < {file.name for file in out.iterdir()}
+    began = time.monotonic()
+    assert run(["check", str(run_file(tmp_path))]) == 0
+    assert "now read from the cache" in capsys.readouterr().out
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str) -> None:
+    sizes, keys = CASES[name]
+    made = ts.check(
+        ts.models.Transformer(**SIZES | sizes), ts.Plan(**PLAN | keys), ts.Slice("v5e", "4x4")
+    )
+    found = made.comparison
+    assert found.plan_flops == pytest.approx(found.program_flops, rel=0.01)
+    assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.25)
+    assert found.same_mode_share > 0.5
+
+
+def test_the_flagship_is_compiled_until_its_schedule() -> None:
+    given = ts.read_run(FLAGSHIP)
+    made = ts.check(given.model, given.plan, given.pod)
+    assert made.compiled.until == "schedule"
+    assert made.comparison.agrees
+    assert made.comparison.plan_flops == pytest.approx(made.comparison.program_flops, rel=0.01)
+
+
+@pytest.mark.parametrize("more", [[], ["--full"]])
+def test_an_interrupt_while_it_compiles_is_a_sentence_and_leaves_nothing(
+    more: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "tpusim", "check", str(run_file(tmp_path)), *more]
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path / "report")], env={**os.environ, "TMPDIR": str(folder)},
+        stderr=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        late = time.monotonic() + 60
+        while not list(folder.glob("*/dump/*")) and time.monotonic() < late:
+            time.sleep(0.02)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        assert children
+        parent.send_signal(signal.SIGINT)
+        assert parent.stderr is not None
+        said = parent.stderr.read().splitlines()
+    assert parent.returncode == 130
+    assert said[-1].startswith("error: interrupted")
+    assert list(folder.iterdir()) == []
+    assert not (tmp_path / "report").exists()
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
