@@ -36,7 +36,6 @@ from tpusim.program import (
     VectorWork,
 )
 
-
 _ONE_WAY, _IN_ORDER = "onward", "mesh order"
 """The algorithms of the permute in one direction, and of those of a weight in both."""
 

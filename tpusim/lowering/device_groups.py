@@ -34,9 +34,7 @@ class DeviceGroup:
     tiled: bool = False
 
 
-def group_of(
-    axes: Axes, pod: Slice, placement: Placement, tiled: bool = False
-) -> DeviceGroup:
+def group_of(axes: Axes, pod: Slice, placement: Placement, tiled: bool = False) -> DeviceGroup:
     """Return the group of a collective over `axes` under a placement.
 
     It is a ring where it is one whole dimension (programs for v5e 4x4 have collective matmuls

@@ -173,7 +173,9 @@ _BUILT_IN = (
 _IN_MESH_ORDER = CollectiveAlgorithm(
     name=Algorithm.MESH_ORDER, kinds=(CollectiveKind.PERMUTE,), phases=None, in_best=False
 )
-ALGORITHMS: dict[str, CollectiveAlgorithm] = {each.name: each for each in (*_BUILT_IN, _IN_MESH_ORDER)}
+ALGORITHMS: dict[str, CollectiveAlgorithm] = {
+    each.name: each for each in (*_BUILT_IN, _IN_MESH_ORDER)
+}
 """All algorithms by name, in the order of registration."""
 
 
