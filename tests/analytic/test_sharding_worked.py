@@ -35,6 +35,8 @@ REDUCE, EXCHANGE = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 
 LAYERS, B, S, D, F, HEADS, HEAD_DIM, VOCAB = 3, 32, 16, 64, 256, 8, 32, 512
 TOKENS = B * S
+FEW_ROWS = 48
+"""Of a table that is gathered under FSDP: fewer than the tokens of one of eight devices."""
 
 
 def layer(partitioned: PartitionedGraph, *kinds: CollectiveKind) -> list[CollectiveNode]:
@@ -81,7 +83,7 @@ def test_data_parallel_bytes_are_those_of_the_book() -> None:
 
 
 def test_fsdp_gathers_each_weight_forward_and_backward_and_scatters_its_gradient() -> None:
-    model, plan = small(), plan_of({"fsdp": 8})
+    model, plan = small(vocab=FEW_ROWS), plan_of({"fsdp": 8})
     partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
     matrices = {f"layer/{w}" for w in ("wq", "wk", "wv", "wo", "wi_0", "wi_1", "wo_mlp")}
     forward = [c for c in layer(partitioned, GATHER) if c.phase is Phase.FORWARD]
@@ -178,7 +180,7 @@ def test_tied_embeddings_are_reduced_once() -> None:
     """The gradients of lookup and head are added before they are communicated."""
     plan = plan_of({"fsdp": 8})
     for tied, count in ((True, 1), (False, 2)):
-        partitioned = partitioned_of(small(tied_embeddings=tied), plan)
+        partitioned = partitioned_of(small(tied_embeddings=tied, vocab=FEW_ROWS), plan)
         tables = [c for c, n in comms(partitioned) if n == 1 and c.kind is SCATTER]
         assert len(tables) == count
         gathers = [c for c, n in comms(partitioned) if n == 1 and c.kind is GATHER]

@@ -27,6 +27,8 @@ from tpusim.simulation import simulate
 
 COUNTS = (2, 4, 8)
 MODEL = small(embed=1024, mlp=4096, heads=8, head_dim=128, vocab=32000)
+GATHERED = replace(MODEL, vocab=2048)
+"""With no more rows than a device has tokens in any microbatch, so that its table is gathered."""
 FREE = load_chip("v5p").replace(
     ici_bandwidth=1e18, hop_latency=0.0, collective_launch=0.0, dcn_bandwidth=1e18, dcn_latency=0.0
 )
@@ -89,12 +91,12 @@ def test_a_step_takes_k_times_forward_and_backward_of_one(
     fsdp: int, count: int, free: bool, lowering: str
 ) -> None:
     """And one optimizer step, k additions (read two, write one) and one filling with zeros."""
-    whole = step(fsdp, count, free, lowering)
-    one = simulate(MODEL, of_one(whole.plan), whole.pod, placement=whole.placement)
+    whole = step(fsdp, count, free, lowering, GATHERED.vocab)
+    one = simulate(GATHERED, of_one(whole.plan), whole.pod, placement=whole.placement)
     device = whole.pod.chip.device
-    graph = graph_of(MODEL, whole.plan)
+    graph = graph_of(GATHERED, whole.plan)
     params, weights = graph.parameter_count, len(graph.parameters)
-    norms = (2 * MODEL.layers + 1) * MODEL.embed
+    norms = (2 * GATHERED.layers + 1) * GATHERED.embed
     local = (params - norms) / fsdp + norms
     rate = device.hbm_bandwidth * device.costs.hbm_efficiency
     add_s = 2 * local * 3 / rate + weights * device.costs.vector_launch
@@ -146,7 +148,7 @@ def test_the_peak_holds_the_sums_and_the_gradients_of_a_microbatch() -> None:
 @pytest.mark.parametrize("axis", ["dcn_data", "dcn_fsdp"])
 def test_weights_are_gathered_and_gradients_reduced_each_microbatch(axis: str) -> None:
     mesh = {"fsdp": 16, axis: 2}
-    one, many = (moved(any_program_of(MODEL, plan(mesh, k), pod(slices=2))) for k in (1, 4))
+    one, many = (moved(any_program_of(GATHERED, plan(mesh, k), pod(slices=2))) for k in (1, 4))
     assert many == {kind: 4 * nbytes for kind, nbytes in one.items()}
     assert {axes for _, axes in one} == {("fsdp",), (axis,)}
 

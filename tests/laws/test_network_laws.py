@@ -103,8 +103,13 @@ def test_exchanging_equal_dimensions_exchanges_their_loads(
 
 @given(topologies(32).filter(lambda found: found.chips > 1))
 def test_the_order_of_an_axis_spans_is_of_no_matter_to_links(topology: Topology) -> None:
-    """A collective of the slice loads the links alike in whatever order its spans are written."""
+    """A collective of the slice loads the links alike in whatever order its spans are written.
+
+    But for messages in the order of the mesh, which is that of the spans.
+    """
     for kind, how in PAIRS:
+        if how == Algorithm.MESH_ORDER:
+            continue
         found = {
             link_loads_of(kind, how, spans, topology).round(9).tobytes()
             for spans in permutations(whole(topology))

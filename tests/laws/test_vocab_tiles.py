@@ -54,10 +54,24 @@ def moved(program: Program, scope: str) -> Counter[str]:
     return found
 
 
+def waits_ps(result: Result) -> int:
+    """Picoseconds before the norm of the gradients in which the core waits for collectives."""
+    (norm,) = [task for task in result.timeline.tasks if task.name == "gradient_norm"]
+    ends = [
+        task.end_ps + sum((level.repeats - 1) * level.period_ps for level in task.repeats)
+        for task in result.timeline.tasks
+        if task.stream == "core"
+    ]
+    return norm.start_ps - max(end for end in ends if end <= norm.start_ps)
+
+
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("place", range(len(PLANS)))
 def test_a_tile_costs_one_more_logits_matmul(place: int, count: int) -> None:
-    """Its FLOPs are computed again and no model FLOPs; its time comes on top of the step's."""
+    """Its FLOPs are computed again and no model FLOPs; its time comes on top of the step's.
+
+    Less the end of the ring of the head's gradient, for which only a step without tiles may wait.
+    """
     whole, parts = step(place, 1), step(place, count)
     before, after = whole.flops, parts.flops
     logits = 2 * PLANS[place].global_batch * 1024 * MODEL.embed * MODEL.vocab
@@ -66,7 +80,8 @@ def test_a_tile_costs_one_more_logits_matmul(place: int, count: int) -> None:
         before.model, before.redundant, before.padding,
     )  # fmt: skip
     (once,) = [t for t in whole.timeline.tasks if t.name == "logits"]
-    assert parts.step_time_s >= whole.step_time_s + once.duration_ps * 1e-12
+    again_ps = once.duration_ps - waits_ps(whole)
+    assert parts.step_time_s >= whole.step_time_s + again_ps * 1e-12
 
 
 @pytest.mark.parametrize("place", range(len(PLANS)))
@@ -150,7 +165,7 @@ def test_a_tied_table_has_two_shares_of_its_gradient(place: int) -> None:
 
 def test_both_shares_of_a_tied_table_are_added_up_before_they_are_reduced() -> None:
     """Once, in the dtype of the tiles' sum; until then the sum is held unreduced."""
-    program = any_program_of(TIED, tiled(PLANS[0], 4), POD)
+    program = any_program_of(TIED, tiled(PLANS[0], 4, style="maxtext"), POD)
     (reduced,) = (
         op for op, _ in flat(program.body)
         if isinstance(op, Collective) and op.scope.startswith("d(embedding)")

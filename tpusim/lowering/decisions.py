@@ -25,6 +25,9 @@ from tpusim.program import CollectiveKind
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 """Kinds of collectives that add up."""
 
+_EXPERT = "expert"
+"""The dimension of experts."""
+
 
 class LoweringDecisions:
     """The lowering of one plan on one slice, for all bodies of its partitioned graph.
@@ -50,15 +53,28 @@ class LoweringDecisions:
         self.ideal = plan.compiler.lowering == "ideal"
         self.tiled = weights_are_tiled(plan)
         self._circular = circular and not self.ideal
-        self._groups: dict[Axes, tuple[DeviceGroup, Lowering]] = {}
+        self._groups: dict[tuple[Axes, bool], tuple[DeviceGroup, Lowering]] = {}
 
     def over(self, axes: Axes) -> tuple[DeviceGroup, Lowering]:
         """Return the group of a collective over `axes`, and its lowering."""
-        if axes not in self._groups:
-            group = group_of(axes, self.pod, self.placement, self.tiled)
+        return self._over(axes, self.tiled)
+
+    def alone(self, collective: CollectiveNode) -> Lowering:
+        """Return the lowering of a collective that no matmul takes in.
+
+        That of the weights of sharded experts is the one of groups without rings: their tokens are
+        exchanged beside them (layers of experts on v6e 4x4 and 16x16, libtpu 0.0.42.1).
+        """
+        of_experts = bool(collective.payload.split().get(_EXPERT))
+        return self._over(collective.axes, self.tiled and not of_experts)[1]
+
+    def _over(self, axes: Axes, tiled: bool) -> tuple[DeviceGroup, Lowering]:
+        if (axes, tiled) not in self._groups:
+            group = group_of(axes, self.pod, self.placement, tiled)
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
-            self._groups[axes] = (group, in_circular_pipeline(low) if self._circular else low)
-        return self._groups[axes]
+            chosen = in_circular_pipeline(low) if self._circular else low
+            self._groups[axes, tiled] = (group, chosen)
+        return self._groups[axes, tiled]
 
 
 class Body:

@@ -38,6 +38,7 @@ class BodyBuilder:
     sizes: of the dimensions.
     prefix: of names in a backward body, to distinguish them from those of the forward one.
     outer: the builder of the body around a loop's, with what all iterations of the loop share.
+    exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class BodyBuilder:
         self._summed: frozenset[str] = frozenset()
         self._copies: dict[tuple[str, Layout], ShardedValue] = {}
         self._readers: dict[str, list[Op]] = {}
+        self._rows: set[str] = set()
 
     def inner(self, prefix: str, scan: Scan) -> "BodyBuilder":
         """Return a builder for the body of `scan` that writes to the same table of buffers."""
@@ -85,6 +87,10 @@ class BodyBuilder:
         for op in ops:
             for tensor in op.inputs:
                 self._readers.setdefault(tensor.name, []).append(op)
+
+    def note_rows(self, tensor: Tensor) -> None:
+        """Record that the rows of an exchanged table are to be exchanged, or their gradients."""
+        self._rows.add(tensor.name)
 
     def layout_of(self, tensor: Tensor) -> Layout:
         """Return the layout that the plan gives a tensor."""
@@ -169,7 +175,8 @@ class BodyBuilder:
         """
         spare = self._spare(value, target)
         for step in reshard(value.layout, value.partial, target, spare):
-            value = self._collective(value, step, _is_requested(value, step, needed))
+            rows = value.tensor.name in self._rows
+            value = self._collective(value, step, _is_requested(value, step, needed, rows))
         return replace(value, layout=target, partial=())
 
     def _spare(self, value: ShardedValue, target: Layout) -> int:
@@ -260,21 +267,23 @@ class BodyBuilder:
         return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
 
 
-def _is_requested(value: ShardedValue, step: ReshardStep, needed: frozenset[str]) -> bool:
+def _is_requested(
+    value: ShardedValue, step: ReshardStep, needed: frozenset[str], rows: bool
+) -> bool:
     """Return True if rules or annotations ask for a collective, False if it is implicit.
 
     Sums are what contraction over a sharded dimension means, and a gather frees an axis that the
     operation divides another dimension over (FSDP's batch, the heads of tensor parallelism). Any
     other gather or exchange between dimensions is an implicit resharding, except that tokens for
-    experts have to leave the batch's axis for theirs, and that heads are sharded in place of tokens
-    only where the plan says so.
+    experts have to leave the batch's axis for theirs, that heads are sharded in place of tokens
+    only where the plan says so, and that `rows` of a table are how the compiler looks them up.
     """
     if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
         return needed.issuperset(step.axes)
     if step.kind is CollectiveKind.ALL_TO_ALL:
         changed = {whole_dim(dim) for dim in _dims_changed(value.tensor, value, step)}
         heads = not changed.isdisjoint(HEADS) and not changed.isdisjoint(TOKENS)
-        return "expert" in changed or heads
+        return rows or "expert" in changed or heads
     return True
 
 

@@ -150,7 +150,10 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     device then has its part of the rows of all tokens.
     """
     layout = dict(zip(table.dims, builder.layout_of(table), strict=True))
-    kept = layout if (table.primal or table.name) in builder.exchanged else {}
+    exchanged = (table.primal or table.name) in builder.exchanged
+    if exchanged:
+        builder.note_rows(op.output if isinstance(op, Gather) else op.rows)
+    kept = layout if exchanged else {}
     parts = {dim: kept.get(dim, ()) for dim in table.dims if dim != op.dim}
     taken = {axis for axes in parts.values() for axis in axes}
     ids = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))

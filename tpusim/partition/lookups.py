@@ -2,9 +2,10 @@
 
 A table is sharded over the axes that also shard the tokens. Its lookup can gather the table, or the
 numbers of all tokens: each device then looks up its own columns for all of them, and an all-to-all
-gives each its tokens with all columns. The compiler does the latter where the tokens of the devices
-that share a table are fewer than its rows: 142 of 147 lookups of plain programs for v2 to v6e, on
-both sides of the bound (libtpu 0.0.42.1). On 7x it gathers the table forward.
+gives each its tokens with all columns. The compiler does the latter where the tokens of all copies
+of a shard of the table are fewer than its rows: 142 of 147 lookups of plain programs for v2 to v6e,
+on both sides of the bound (libtpu 0.0.42.1). On 7x it gathers the table forward, which is not
+followed here.
 """
 
 from collections.abc import Iterator, Mapping

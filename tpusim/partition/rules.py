@@ -40,6 +40,9 @@ _EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
 _SIZE_OF = {"norm": "embed", "act_residual_seq": "seq"}
 """The dimension of a rule that is not named after it."""
 
+_LATENT = ("q_rank", "kv_rank")
+"""Dimensions of latent attention, whose default rule is that of `embed`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardingRules:
@@ -134,10 +137,13 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
 def weights_are_tiled(plan: Plan) -> bool:
     """Return True if the rules of `plan` shard weights over all axes of its mesh but stages'.
 
-    No device then has a part of a weight that another has too, as with an axis of data alone.
+    No device then has a part of a weight that another has too, as with an axis of data alone. The
+    default rules of latent dimensions do not count: they repeat that of `embed`, and few models
+    have them.
     """
     named = named_axes(plan.context, plan.mesh)
-    rules = {**DEFAULT_RULES, **STYLE_RULES[plan.compiler.style], **plan.rules}
+    default = {key: rule for key, rule in DEFAULT_RULES.items() if key not in _LATENT}
+    rules = {**default, **STYLE_RULES[plan.compiler.style], **plan.rules}
     given = {
         axis
         for key, rule in rules.items()

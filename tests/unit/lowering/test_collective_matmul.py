@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import product
+from typing import Any
 
 import pytest
 from plans import (
@@ -22,9 +24,10 @@ from plans import (
 from tpusim.graph import Einsum
 from tpusim.hardware import Slice
 from tpusim.lowering.body_entries import CollectiveMatmul
-from tpusim.lowering.collective_matmul import done_after, ring_loop
+from tpusim.lowering.collective_matmul import done_after, ring_ops
 from tpusim.lowering.op_work import flops_of, work_of
 from tpusim.models import Transformer
+from tpusim.partition import Purpose
 from tpusim.partition.partitioned_graph import PartitionedGraph
 from tpusim.partition.sizes import Sizes
 from tpusim.program import Collective, CollectiveKind, Compute, Dep, Loop, MatmulWork, Mode
@@ -43,6 +46,16 @@ def rings(partitioned: PartitionedGraph) -> Iterator[CollectiveMatmul]:
                 yield CollectiveMatmul(calc, comm)
 
 
+def ring_loop(ring: CollectiveMatmul, *given: Any) -> Loop:
+    """The loop alone, without the permute in one direction before or after it."""
+    (made,) = [op for op in ring_ops(ring, *given) if isinstance(op, Loop)]
+    return made
+
+
+def moves_weight(ring: CollectiveMatmul) -> bool:
+    return ring.collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT)
+
+
 def parts(made: Loop) -> tuple[list[Compute], list[Collective]]:
     """The matmuls and the permutes of one trip: those of one step, or of two."""
     chunks = [op for op in made.body if isinstance(op, Compute) and "/chunk" in op.name]
@@ -53,25 +66,34 @@ def parts(made: Loop) -> tuple[list[Compute], list[Collective]]:
 
 
 def exact(*numbers: float) -> Fraction:
-    product = Fraction(1)
+    result = Fraction(1)
     for number in numbers:
-        product *= Fraction(number)
-    return product
+        result *= Fraction(number)
+    return result
 
 
 @pytest.mark.parametrize("tensor", [2, 4, 8, 16])
-def test_a_ring_moves_all_but_its_own_shard_and_computes_the_whole(tensor: int) -> None:
+def test_a_ring_moves_its_chunks_and_computes_the_whole(tensor: int) -> None:
+    """Of an activation n - 1 of n chunks; of a weight n, and one more in one direction."""
     model = small(heads=16, embed=256)
     plan = plan_of({"fsdp": 4, "tensor": tensor}, rules=RULES)
     partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
     found = list(rings(partitioned))
-    assert {ring.gathers for ring in found} == {True, False}
+    kinds = {(ring.gathers, moves_weight(ring)) for ring in found}
+    assert kinds == set(product((True, False), repeat=2))
     for ring in found:
         made = ring_loop(ring, sizes, partitioned.buffers, ())
         chunks, permutes = parts(made)
         n = int(sizes.group(ring.collective.axes))
         moved = sum(permute.bytes for permute in permutes)
-        assert made.trips * moved == payload(ring.collective, sizes) * (n - 1) / n
+        nbytes = payload(ring.collective, sizes)
+        assert made.trips * moved == nbytes * (1 if moves_weight(ring) else (n - 1) / n)
+        assert {p.algorithm for p in permutes} == {"mesh order" if moves_weight(ring) else ""}
+        alone = [
+            op for op in ring_ops(ring, sizes, partitioned.buffers, ()) if op.name != made.name
+        ]
+        extra = [("onward", Mode.RING, nbytes / n)] if moves_weight(ring) else []
+        assert [(op.algorithm, op.mode, op.bytes) for op in alone] == extra
         assert {permute.mode for permute in permutes} == {Mode.RING}
         whole = work_of(ring.compute, sizes, partitioned.buffers)
         assert isinstance(whole, MatmulWork)
@@ -167,8 +189,28 @@ def test_what_follows_waits_for_the_last_operation_of_a_ring() -> None:
     model, plan = small(), plan_of({"tensor": 8}, rules=RULES, lowering="ideal")
     partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
     for ring in rings(partitioned):
-        names = [op.name for op in ring_loop(ring, sizes, partitioned.buffers, ()).body]
+        ops = ring_ops(ring, sizes, partitioned.buffers, ())
+        names = [op.name for op in ops[-1].body] if isinstance(ops[-1], Loop) else [ops[-1].name]
         assert done_after(ring) == names[-1]
+
+
+def test_the_permute_in_one_direction_comes_before_a_gather_and_after_a_scatter() -> None:
+    """The loop of a gather waits for it; it waits for the last permute of a scatter's."""
+    plan = plan_of({"fsdp": 16})
+    partitioned, sizes = partitioned_of(small(), plan), sizes_of(small(), plan)
+    found = list(rings(partitioned))
+    assert {ring.gathers for ring in found} == {True, False}
+    operand = Dep("operand")
+    for ring in found:
+        ops = ring_ops(ring, sizes, partitioned.buffers, (operand,))
+        if ring.gathers:
+            first, made = ops
+            assert (first.name, first.deps) == (f"{ring.name}/first permute", (operand,))
+            assert all(Dep(first.name) in op.deps for op in (*parts(made)[0], *parts(made)[1]))
+        else:
+            made, last = ops
+            assert last.name == f"{ring.name}/last permute"
+            assert last.deps == (Dep(parts(made)[1][-1].name),)
 
 
 LM = Transformer(layers=4, embed=2048, mlp=8192, heads=16, vocab=32000, gated=False)
@@ -186,7 +228,9 @@ def test_a_small_language_model_is_all_rings_but_for_what_is_used_twice() -> Non
     assert [op.name for op in forward if isinstance(op, Loop)] == [
         f"layer/{name}/ring" for name in matrices
     ]
-    assert not [op for op in forward if isinstance(op, Collective)]
+    assert [op.name for op in forward if isinstance(op, Collective)] == [
+        f"layer/{name}/first permute" for name in matrices
+    ]
     backward = loop(program.body, "layers/d").body
     names = {op.name for op in backward if isinstance(op, Loop)}
     assert names == {f"bwd/layer/{m}/dw/ring" for m in matrices} | {"bwd/layer/wo_mlp/dx/ring"}

@@ -15,6 +15,7 @@ from tpusim.lowering.collectives_by_generation import TABLE, lowering_for
 from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.passes.fuse_collectives import fusion_pays
 from tpusim.models import Transformer
+from tpusim.partition import weights_are_tiled
 from tpusim.plan import Compiler, Plan
 from tpusim.program import Mode
 from tpusim.simulation import simulate
@@ -41,36 +42,52 @@ PROGRAMS = [
     ("v5p", "4x4x4", {"fsdp": 64}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
     ("v5p", "8x8x8", {"fsdp": 512}, "plain", (SYNC, WHOLE), (SYNC, WHOLE)),
     ("v6e", "16x16", {"fsdp": 256}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
-    ("v5e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (ASYNC, PLAIN), (SYNC, FUSED)),
-    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
-    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
-    ("v6e", "16x16", {"fsdp": 32, "expert": 8}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
-    ("v5p", "4x4x4", {"fsdp": 16, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v4", "2x2x4", {"fsdp": 16, "dcn_data": 2}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v6e", "4x4", {"fsdp": 16, "dcn_data": 2}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v6e", "8x8", {"fsdp": 64, "dcn_data": 2}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5e", "4x4", {"fsdp": 16, "dcn_data": 2}, "plain", (ASYNC, "nd"), (SYNC, WHOLE)),
     ("7x", "4x8x8", {"fsdp": 512}, "plain", (ASYNC, WHOLE), (ASYNC, WHOLE)),
     ("7x", "2x2x1", {"fsdp": 8}, "maxtext", (ASYNC, PLAIN), (ASYNC, FUSED)),
     ("7x", "2x2x2", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("7x", "2x2x2", {"fsdp": 4, "expert": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
 ]
 
+OF_EXPERTS = [
+    # the same of the weights of experts, which no matmul takes in
+    ("v5e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "4x4", {"fsdp": 4, "expert": 4}, "maxtext", (ASYNC, PLAIN), (SYNC, FUSED)),
+    ("v6e", "16x16", {"fsdp": 32, "expert": 8}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
+    ("v5p", "4x4x4", {"fsdp": 16, "expert": 4}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+]
 
-def selected(chip: str, topology: str, mesh: dict[str, int], style: str) -> Lowering:
-    pod = Slice(chip, topology)
-    group = group_of(("fsdp",), pod, placements(pod, mesh)[0])
+ALL = [(row, False) for row in PROGRAMS] + [(row, True) for row in OF_EXPERTS]
+
+
+def selected(
+    chip: str, topology: str, mesh: dict[str, int], style: str, of_experts: bool = False
+) -> Lowering:
+    pod = Slice(chip, topology, mesh.get("dcn_data", 1))
+    tiled = weights_are_tiled(Plan(mesh=mesh, seq_len=512, global_batch=4096, style=style))
+    group = group_of(("fsdp",), pod, placements(pod, mesh)[0], tiled and not of_experts)
     return lowering_for(pod.chip.generation, Compiler(style=style), group)
 
 
-@pytest.mark.parametrize(("chip", "topology", "mesh", "style", "gather", "reduce"), PROGRAMS)
+@pytest.mark.parametrize(
+    ("chip", "topology", "mesh", "style", "gather", "reduce", "of_experts"),
+    [(*row, of_experts) for row, of_experts in ALL],
+)
 def test_a_program_gets_the_lowering_that_was_seen_in_it(
     chip: str, topology: str, mesh: dict[str, int], style: str,
-    gather: tuple[Mode, str], reduce: tuple[Mode, str],
+    gather: tuple[Mode, str], reduce: tuple[Mode, str], of_experts: bool,
 ) -> None:  # fmt: skip
-    low = selected(chip, topology, mesh, style)
+    low = selected(chip, topology, mesh, style, of_experts)
     assert (low.gather, low.gather_algorithm) == gather
     assert (low.reduce, low.reduce_algorithm) == reduce
 
 
 def test_each_line_of_the_table_is_one_that_a_program_shows() -> None:
-    shown = [selected(*program[:4]).shown_by for program in PROGRAMS]
+    shown = [selected(*program[:4], of_experts).shown_by for program, of_experts in ALL]
     assert set(shown) == {line.lowering.shown_by for lines in TABLE.values() for line in lines}
     assert all(shown)
 
@@ -78,11 +95,42 @@ def test_each_line_of_the_table_is_one_that_a_program_shows() -> None:
 def test_a_line_names_every_generation_and_style_of_its_programs() -> None:
     """So a result notes no line that a program shows, and each one that is borrowed."""
     seen: dict[str, set[str]] = {}
-    for chip, topology, mesh, style, *_ in PROGRAMS:
-        low = selected(chip, topology, mesh, style)
+    for (chip, topology, mesh, style, *_), of_experts in ALL:
+        low = selected(chip, topology, mesh, style, of_experts)
         seen.setdefault(low.name, set()).add(f"{Slice(chip, topology).chip.generation} {style}")
     lowerings = {line.lowering.name: line.lowering for lines in TABLE.values() for line in lines}
     assert {name: set(low.seen_on) for name, low in lowerings.items()} == seen
+
+
+@pytest.mark.parametrize(
+    ("mesh", "rules", "tiled"),
+    [
+        ({"fsdp": 16}, {}, True),
+        ({"fsdp": 4, "tensor": 4}, {}, True),
+        ({"fsdp": 4, "expert": 4}, {}, True),
+        ({"fsdp": 4, "context": 4}, {}, True),
+        ({"fsdp": 4, "context": 4}, {"embed": "fsdp"}, False),
+        ({"fsdp": 4, "data": 4}, {}, False),
+        ({"fsdp": 16, "dcn_fsdp": 2}, {}, True),
+        ({"fsdp": 16, "dcn_data": 2}, {}, False),
+        ({"fsdp": 4, "stage": 4}, {}, True),
+    ],
+)
+def test_weights_are_tiled_where_every_axis_but_the_stages_shards_them(
+    mesh: dict[str, int], rules: dict[str, str], tiled: bool
+) -> None:
+    """The default rules of latent dimensions, which few models have, do not count."""
+    assert weights_are_tiled(Plan(mesh=mesh, seq_len=512, global_batch=64, rules=rules)) == tiled
+
+
+@pytest.mark.parametrize(("size", "rings"), [(2, False), (4, True), (32, True), (64, False)])
+@pytest.mark.parametrize("generation", ["v4", "v5p", "v6e"])
+def test_tiled_weights_move_in_rings_of_4_to_32(generation: str, size: int, rings: bool) -> None:
+    """Over a part of a slice, too, and not where weights are not tiled."""
+    group = DeviceGroup(size, 2, False, True, 1e11, tiled=True)
+    assert (lowering_for(generation, Compiler(), group).gather is RING) == rings
+    other = replace(group, tiled=False)
+    assert lowering_for(generation, Compiler(), other).gather is SYNC
 
 
 def test_ideal_waits_for_nothing() -> None:

@@ -75,7 +75,7 @@ def test_observed_switches_off_every_pass_and_line_without_a_published_run() -> 
     observed = [each.name for each in all_passes() if each.observed]
     rows = {row.name: row for row in table(without_passes=["observed"]).rows}
     assert [name for name, row in rows.items() if row.off] == observed
-    pod = Slice("v6e", "16x16")
+    pod = Slice("v5e", "16x16")
     plan = plan_of({"fsdp": 256}, global_batch=256, seq_len=128)
     placement = placements(pod, plan.mesh)[0]
     (seen,) = lowering_evidence(plan, pod, placement, [("fsdp",)])

@@ -27,7 +27,9 @@ def exchanges_and_copies(
 
 
 def _is_exchange(op: Op) -> bool:
-    return isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL
+    """Of slots: rows of the embedding are exchanged too, as tokens are fewer than rows."""
+    is_exchange = isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL
+    return is_exchange and "embedded" not in op.scope
 
 
 def _is_copy(op: Op) -> bool:

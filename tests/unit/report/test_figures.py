@@ -159,15 +159,16 @@ def test_the_data_of_a_figure_are_the_same_each_time(figure: ReportFigure) -> No
 
 
 def test_the_timeline_shows_one_layer_forward_and_one_backward() -> None:
+    """Of wo_mlp, one matmul forward; backward, for its gradient, a ring of 16 devices."""
     forward, backward = timeline_data(result())
     assert forward.title == "layers: trip 3 of 5"
     assert backward.title == "layers/d: trip 3 of 5"
     assert {each.record.phase for each in forward.core if each.record} == {Phase.FORWARD}
     phases = {each.record.phase for each in backward.core if each.record}
     assert phases == {Phase.RECOMPUTE, Phase.BACKWARD}
-    for window in (forward, backward):
+    for window, matmul, times in ((forward, "wo_mlp", 1), (backward, "wo_mlp/dw/chunk", 16 / 2)):
         names = [each.record.name for each in window.core if each.record]
-        assert sum(name.endswith(("wo_mlp", "wo_mlp/dw")) for name in names) == 1
+        assert sum(name.endswith(matmul) for name in names) == times
 
 
 def test_a_loop_of_one_trip_is_shown_whole() -> None:

@@ -58,7 +58,7 @@ def _matmul(
 
 def _planned(body: Body, collective: CollectiveNode, matmuls: Collection[str]) -> PlannedCollective:
     """Return a collective that runs on its own, with its mode and algorithm."""
-    _, low = body.decisions.over(collective.axes)
+    low = body.decisions.alone(collective)
     if is_across(collective.axes):
         return _planned_across(body, collective, low)
     mode, algorithm = _mode_and_algorithm(body, collective, low, matmuls)

@@ -1,0 +1,81 @@
+"""Print how the plans of `twins.parquet` compare with their programs: python report.py
+
+As the table has them, with the lowering of the day on which it was made; `--again` replays and
+compares afresh the programs that are in the compiler's cache.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+TABLE = Path(__file__).parent / "twins.parquet"
+FLOPS_TOLERANCE = 0.01
+
+
+def rows() -> pd.DataFrame:
+    """Return the twins that were compiled, with the relative differences of both sides."""
+    table = pd.read_parquet(TABLE)
+    return with_errors(table[table.error == ""].copy())
+
+
+def with_errors(table: pd.DataFrame) -> pd.DataFrame:
+    """Add the fraction by which the plan is above the program, for step, FLOPs and HBM."""
+    for name, unit in (("step", "_s"), ("flops", ""), ("hbm", "_bytes")):
+        table[f"{name}_error"] = table[f"plan_{name}{unit}"] / table[f"program_{name}{unit}"] - 1
+    return table
+
+
+def again(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with today's comparison of each program that is in the cache."""
+    from run import KEPT
+    from sample import FLAGS, draw
+
+    import tpusim as ts
+
+    found: list[dict[str, Any]] = []
+    for row in table.to_dict("records"):
+        twin = draw(int(row["number"]))
+        if twin is not None:
+            made = ts.check(*twin.arguments(), compiler_options=FLAGS[twin.flags])
+            facts = made.comparison.facts()
+            found.append(row | {name: facts[name] for name in KEPT})
+    return with_errors(pd.DataFrame(found))
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return the agreement as a Markdown table: all, those held out, and by generation."""
+    head = (
+        "| twins | number | step: median | 90th percentile | HBM: median | 90th percentile | same "
+        "mode | FLOPs within 1 % |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    )
+    groups = [("all", table), ("to learn from", table[~table.held_out.astype(bool)])]
+    groups += [("held out", table[table.held_out.astype(bool)])]
+    groups += [(name, part) for name, part in table.groupby("generation")]
+    return "\n".join([head, *(f"| {name} | {_cells(part)} |" for name, part in groups)])
+
+
+def _cells(part: pd.DataFrame) -> str:
+    step, hbm = part.step_error.abs(), part.hbm_error.abs()
+    numbers = (step.median(), step.quantile(0.9), hbm.median(), hbm.quantile(0.9))
+    cells = [str(len(part)), *(f"{number:.1%}" for number in numbers)]
+    flops = (part.flops_error.abs() <= FLOPS_TOLERANCE).mean()
+    return " | ".join([*cells, f"{part.same_mode_share.mean():.0%}", f"{flops:.0%}"])
+
+
+def main() -> None:
+    """Print the summary."""
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--again", action="store_true")
+    table = rows()
+    if given.parse_args().again:
+        table = again(table)
+    versions = json.loads(table.versions.iloc[0])
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    print(f"{len(table)} twins, {made}\n\n{summary(table)}")
+
+
+if __name__ == "__main__":
+    main()
