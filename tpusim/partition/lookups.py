@@ -5,13 +5,15 @@ numbers of all tokens: each device then looks up its own columns for all of them
 gives each its tokens with all columns. The compiler does the latter where the tokens of all copies
 of a shard of the table are fewer than its rows: 142 of 147 lookups of plain programs for v2 to v6e,
 on both sides of the bound (libtpu 0.0.42.1). On 7x it gathers the table forward, which is not
-followed here.
+followed here. None of the programs has a table that the head reads too: such a one is gathered.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from tpusim.graph import Gather, Graph, walk
+from tpusim.base.phase import Phase
+from tpusim.graph import Gather, Graph, Op, walk
 from tpusim.partition.layout import Layout, within_slice
 from tpusim.plan import Plan
 
@@ -29,10 +31,15 @@ def exchanged_tables(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> f
     return frozenset(_exchanged(graph, plan, found))
 
 
+def _is_forward(op: Op) -> bool:
+    return op.phase is Phase.FORWARD
+
+
 def _exchanged(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[str]:
     sizes = graph.sizes
+    readers = Counter(t.name for op, _ in walk(graph.ops) if _is_forward(op) for t in op.inputs)
     for op, _ in walk(graph.ops):
-        if not isinstance(op, Gather):
+        if not isinstance(op, Gather) or readers[op.table.name] > 1:
             continue
         ids, table = found[op.ids.name], found[op.table.name]
         columns = tuple(
