@@ -32,6 +32,9 @@ def _explain_help(*, replayed: bool) -> str:
 ReportFolder: TypeAlias = Annotated[
     str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
 ]
+RunFile: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")
+]
 RunSettings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key: plan.remat=minimal."),
@@ -144,7 +147,7 @@ def simulate(
 
 @app.command()
 def check(
-    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    run: RunFile,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
     ] = None,
@@ -166,7 +169,7 @@ def check(
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")],
+    run: RunFile,
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE.py", help="Write the program there.")
     ] = None,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpusim.base.errors import FileError, blame
-from tpusim.base.text_files import atomic_write
+from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.runfile import read_run
 from tpusim.twin import export_jax
 
@@ -24,8 +24,5 @@ def export_run_file(path: str, settings: Sequence[str], out: str | None) -> str:
 def _write(path: Path, source: str) -> None:
     if not path.name or path.is_dir():
         raise FileError(f"--out {str(path)!r} is a folder; give the name of a Python file")
-    try:
-        with atomic_write(path) as beside:
-            beside.write_text(source, "utf-8")
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror}") from error
+    with blame_writing(path), atomic_write(path) as beside:
+        beside.write_text(source, "utf-8")

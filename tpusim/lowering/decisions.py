@@ -15,6 +15,7 @@ from tpusim.partition import (
     LoopNode,
     Node,
     PartitionedGraph,
+    Purpose,
     Sizes,
     weights_are_tiled,
     within_slice,
@@ -121,6 +122,15 @@ class Body:
     def makers(self) -> dict[str, ComputeNode]:
         """The compute nodes by the name of their operation."""
         return {node.op.name: node for node in self.computes}
+
+    @cached_property
+    def moved_activations(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Buffers that collectives of activations write, and the operations whose results they sum.
+
+        A matmul that reads one of the former, or is one of the latter, has a collective already.
+        """
+        moves = [c for c in self.collectives if c.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)]
+        return frozenset(c.writes[0] for c in moves), frozenset(c.maker for c in moves)
 
     @cached_property
     def has_loop(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.hardware import Span, Topology
+from tpusim.network.at_once import EXCHANGE, IN_MESH_ORDER, SentAtOnce
 from tpusim.network.chains import ChainMove
 from tpusim.network.groups import dimension_sizes, on_torus
 from tpusim.network.schedule import (
@@ -35,7 +36,8 @@ class CollectiveAlgorithm:
     name: as written in programs and lowerings.
     kinds: the collectives that it can carry out.
     phases: its schedule among the groups that spans on the torus make; None if all messages are
-        sent at once (`network.all_to_all`, `network.mesh_order`).
+        sent at once.
+    at_once: the messages, where there is no schedule.
     is_default: returns True if the TPU compiler picks it for a group. If several algorithms claim a
         group, the one registered last is picked.
     in_best: `collectives = "best"` considers it.
@@ -47,11 +49,17 @@ class CollectiveAlgorithm:
     name: str
     kinds: tuple[CollectiveKind, ...]
     phases: Callable[[CollectiveKind, Spans, Topology], tuple[SchedulePhase, ...]] | None
+    at_once: SentAtOnce = EXCHANGE
     is_default: Callable[[CollectiveKind, Spans, Topology], bool] = lambda *_: False
     in_best: bool = True
     runs_as: CollectiveKind | None = None
     adds_after: bool = False
     text: Callable[[Sequence[SchedulePhase]], str] | None = None
+
+    @property
+    def halved(self) -> bool:
+        """True if each of a chip's two devices sends half of the bytes over their links."""
+        return self.phases is not None or self.at_once.halved
 
     def describe(self, phases: Sequence[SchedulePhase]) -> str:
         """Return the phases in words; `{}` stands for the names of the dimensions."""
@@ -169,13 +177,15 @@ _BUILT_IN = (
         phases=partial(permute_phases, ChainMove.ONWARD),
         text=partial(chain_text, start="onward on a"),
     ),
+    CollectiveAlgorithm(
+        name=Algorithm.MESH_ORDER,
+        kinds=(CollectiveKind.PERMUTE,),
+        phases=None,
+        at_once=IN_MESH_ORDER,
+        in_best=False,
+    ),
 )
-_IN_MESH_ORDER = CollectiveAlgorithm(
-    name=Algorithm.MESH_ORDER, kinds=(CollectiveKind.PERMUTE,), phases=None, in_best=False
-)
-ALGORITHMS: dict[str, CollectiveAlgorithm] = {
-    each.name: each for each in (*_BUILT_IN, _IN_MESH_ORDER)
-}
+ALGORITHMS: dict[str, CollectiveAlgorithm] = {each.name: each for each in _BUILT_IN}
 """All algorithms by name, in the order of registration."""
 
 

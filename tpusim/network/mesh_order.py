@@ -14,8 +14,6 @@ from tpusim.network.paths import Loads, link_loads, link_paths, shortest_moves
 EACH_WAY = 0.5
 """The part of the bytes that goes in each of the two directions."""
 
-ORDER_TEXT = "to the next and the previous of {} in the order of the mesh, through {{}}"
-
 
 def order_loads(spans: tuple[Span, ...], topology: Topology) -> Loads:
     """Return the bytes on each link, by byte that a device sends both ways together."""
@@ -24,11 +22,11 @@ def order_loads(spans: tuple[Span, ...], topology: Topology) -> Loads:
     return link_loads(starts, moves, weights, topology, range(len(topology.dims)))
 
 
-def order_paths(spans: tuple[Span, ...], topology: Topology) -> tuple[tuple[float, int], ...]:
+def order_paths(spans: tuple[Span, ...], topology: Topology) -> list[tuple[float, int]]:
     """Return the paths of the messages: the bytes of the busiest link, and the longest way."""
     _, moves = _order_moves(spans, topology)
     most, hops = float(order_loads(spans, topology).max()), int(np.abs(moves).sum(axis=1).max())
-    return ((most, hops),) if most <= EACH_WAY else ((most, 1), (EACH_WAY, hops))
+    return [(most, hops)] if most <= EACH_WAY else [(most, 1), (EACH_WAY, hops)]
 
 
 def order_links(spans: tuple[Span, ...], topology: Topology) -> list[tuple[int, ...]]:

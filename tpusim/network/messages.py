@@ -11,6 +11,7 @@ import numpy as np
 from tpusim.hardware import Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.all_to_all import all_shortest_moves, ordered_pairs
+from tpusim.network.at_once import IN_MESH_ORDER
 from tpusim.network.chains import ChainMove
 from tpusim.network.groups import Chips, groups, on_torus
 from tpusim.network.mesh_order import EACH_WAY, order_links
@@ -70,9 +71,10 @@ def messages(
     A chip waits for the data that it passes on, and between phases for all of the phase before;
     nothing else holds it.
     """
-    if ALGORITHMS[algorithm].phases is None and kind is CollectiveKind.PERMUTE:
+    method = ALGORITHMS[algorithm]
+    if method.phases is None and method.at_once is IN_MESH_ORDER:
         return tuple(Message(path, EACH_WAY, ()) for path in order_links(spans, topology))
-    if ALGORITHMS[algorithm].phases is None:
+    if method.phases is None:
         return packets(groups(on_torus(spans), topology), topology)
     return phase_messages(schedule(kind, algorithm, spans, topology))
 

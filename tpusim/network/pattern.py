@@ -9,9 +9,7 @@ import numpy as np
 
 from tpusim.hardware import DIMENSION_NAMES, Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
-from tpusim.network.all_to_all import exchange_loads, exchange_paths
 from tpusim.network.groups import covered_part, dimension_sizes
-from tpusim.network.mesh_order import ORDER_TEXT, order_loads, order_paths
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.schedule import SchedulePhase
 from tpusim.program import CollectiveKind, Number, largest, power_sum
@@ -90,15 +88,10 @@ def _pattern(
     kind: CollectiveKind, algorithm: str, spans: tuple[Span, ...], topology: Topology
 ) -> RelativePattern:
     method = ALGORITHMS[algorithm]
-    if method.phases is None and kind is CollectiveKind.PERMUTE:
-        text = ORDER_TEXT.format(math.prod(span.size for span in spans))
-        loads = busiest_links(order_loads(spans, topology))
-        return RelativePattern(loads, order_paths(spans, topology), text)
     if method.phases is None:
-        chips = math.prod(span.size for span in spans)
-        text = f"every pair of {chips} through {{}} by shortest ways"
-        paths, power = exchange_paths(spans, topology)
-        loads = busiest_links(exchange_loads(spans, topology))
+        text = method.at_once.text.format(math.prod(span.size for span in spans))
+        paths, power = method.at_once.paths(spans, topology)
+        loads = busiest_links(method.at_once.loads(spans, topology))
         return RelativePattern(loads, tuple(paths), text, power)
     phases = schedule(kind, algorithm, spans, topology)
     return phases_pattern(phases, method.describe(phases))
@@ -137,10 +130,9 @@ def link_loads_of(
 ) -> Loads:
     """Return the load of every link per byte of tensor, [dimension, direction, *coordinates]."""
     inner, part, dims = covered_part(spans, topology)
-    if ALGORITHMS[algorithm].phases is None and kind is CollectiveKind.PERMUTE:
-        return on_all_links(order_loads(inner, part), dims, topology)
-    if ALGORITHMS[algorithm].phases is None:
-        return on_all_links(exchange_loads(inner, part), dims, topology)
+    method = ALGORITHMS[algorithm]
+    if method.phases is None:
+        return on_all_links(method.at_once.loads(inner, part), dims, topology)
     return on_all_links(phases_loads(schedule(kind, algorithm, inner, part)), dims, topology)
 
 

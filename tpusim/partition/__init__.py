@@ -19,7 +19,7 @@ from tpusim.partition.partitioned_graph import (
     body_nodes,
 )
 from tpusim.partition.propagate import layouts
-from tpusim.partition.rules import ShardingRules, idle_rules, resolve_rules, weights_are_tiled
+from tpusim.partition.rules import idle_rules, resolve_rules, weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "Node",
     "PartitionedGraph",
     "Purpose",
-    "ShardingRules",
     "Sizes",
     "StoredWeight",
     "across_slices",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Gather, Graph, Op, walk
+from tpusim.graph import Gather, Graph, walk
 from tpusim.partition.layout import Layout, within_slice
 from tpusim.plan import Plan
 
@@ -31,14 +31,11 @@ def exchanged_tables(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> f
     return frozenset(_exchanged(graph, plan, found))
 
 
-def _is_forward(op: Op) -> bool:
-    return op.phase is Phase.FORWARD
-
-
 def _exchanged(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[str]:
     sizes = graph.sizes
-    readers = Counter(t.name for op, _ in walk(graph.ops) if _is_forward(op) for t in op.inputs)
-    for op, _ in walk(graph.ops):
+    forward = [op for op, _ in walk(graph.ops) if op.phase is Phase.FORWARD]
+    readers = Counter(tensor.name for op in forward for tensor in op.inputs)
+    for op in forward:
         if not isinstance(op, Gather) or readers[op.table.name] > 1:
             continue
         ids, table = found[op.ids.name], found[op.table.name]

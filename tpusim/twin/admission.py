@@ -29,5 +29,5 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
         yield "remat.offload", list(plan.remat.offload), "write it with remat.policy = 'full'"
     exchange = plan.context.exchange
     methods = [exchange] if isinstance(exchange, str) else exchange.values()
-    if RING in methods and plan.mesh:
+    if RING in methods:
         yield "context.exchange", exchange, "write 'gather' or 'all-to-all'"

@@ -6,7 +6,7 @@ from math import prod
 
 from tpusim.graph import COPY, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
-from tpusim.twin.names import constant_name, value_name, weight_name
+from tpusim.twin.names import constant_name, target_name, value_name, weight_name
 from tpusim.twin.operations import expression, unsaid
 from tpusim.twin.step_context import StepContext
 from tpusim.twin.step_line import StepLine, assignment, indented, plain
@@ -27,7 +27,6 @@ class WeightSource:
     name: str
     shape: str
     spec: str
-    tensor: Tensor
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class StepBodies:
         sizes = [constant_name(group), *dims] if group else dims
         shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
         spec = self.context.spec(tensor, *lead)
-        self.weights.setdefault((group, name), WeightSource(group, name, shape, spec, tensor))
+        self.weights.setdefault((group, name), WeightSource(group, name, shape, spec))
 
     def _operation(self, op: Op) -> list[StepLine]:
         """Return the assignment of an operation's results, each with its sharding."""
@@ -156,12 +155,8 @@ class StepBodies:
         if op.carries or len(op.stacks) != 1:
             raise unsaid(op.name, "a scan that carries tensors beside parts of others")
         ((inside, outside),) = op.stacks
-        parts = [self._tiles(whole, part) for whole, part in op.slices]
-        targets = [(value_name(part), whole) for whole, part in op.slices]
-        read = {t.name for one in op.body for t in one.inputs}
-        labels = any(t.role is TensorRole.INPUT and t.name in read for _, t in op.slices)
-        names = [name.replace("ids", "targets") for name, _ in targets]
-        given = [text.replace("ids", "targets") if labels else text for text in parts]
+        names = [_read_name(part) for _, part in op.slices]
+        given = [self._tiles(whole, part) for whole, part in op.slices]
         body = self.lines(op.body)
         head = StepLine(f"def {op.name}(_, parts):")
         start = StepLine(f"{', '.join(names)} = parts")
@@ -186,4 +181,9 @@ class StepBodies:
             )
             if dim != own
         ]
-        return f"tiles({', '.join([value_name(whole), *cuts])})"
+        return f"tiles({', '.join([_read_name(whole), *cuts])})"
+
+
+def _read_name(tensor: Tensor) -> str:
+    """Return the variable of a tensor that the loss reads; of an input, it reads the targets."""
+    return target_name(tensor) if tensor.role is TensorRole.INPUT else value_name(tensor)

@@ -70,7 +70,9 @@ def compile_step(asked: StepCompilation) -> Compiled:
     The compiler runs in a process of its own, where a time limit or Ctrl-C ends it. A cached
     program needs neither JAX nor the compiler. Raise CompileError as `ts.xla.compile`.
     """
-    entries = [_entry(asked, until) for until in dict.fromkeys(("code", asked.until))]
+    facts, source = _facts(asked), asked.step.source.encode()
+    extents = dict.fromkeys(("code", asked.until))
+    entries = [program_cache.key(source, {**facts, "until": until}) for until in extents]
     for entry in entries:
         if (kept := program_cache.get(entry)) is not None:
             return replace(kept, slice=asked.pod)
@@ -79,19 +81,17 @@ def compile_step(asked: StepCompilation) -> Compiled:
     return made
 
 
-def _entry(asked: StepCompilation, until: str) -> str:
-    """Return the cache's name for the program of a source, placed and compiled as asked."""
-    facts = {
+def _facts(asked: StepCompilation) -> dict[str, Any]:
+    """Return what decides the program of a source, but for how far it is compiled."""
+    return {
         "slice": str(asked.pod),
         "mesh": dict(asked.mesh),
         "placement": asked.placement.written,
         "versions": step_versions(),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         "options": dict(asked.options),
-        "until": until,
         "name": asked.name,
     }
-    return program_cache.key(asked.step.source.encode(), facts)
 
 
 def _compile(asked: StepCompilation) -> Compiled:

@@ -24,6 +24,11 @@ def value_name(tensor: Tensor) -> str:
     return _identifier(_own(name.removeprefix(TILE)) + ("_tile" if tile else ""))
 
 
+def target_name(ids: Tensor) -> str:
+    """Return the variable of the tokens that follow `ids`, which the loss compares logits with."""
+    return value_name(ids).replace("ids", "targets", 1)
+
+
 def weight_name(tensor: Tensor) -> str:
     """Return the key of a weight among those of its scan, or of the model."""
     return _identifier(_own(tensor.name.removeprefix(TILE)))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import singledispatch
 from string import ascii_lowercase
-from typing import Any
 
 from tpusim.base.errors import PlanError
 from tpusim.graph import (
@@ -18,7 +17,7 @@ from tpusim.graph import (
     TensorRole,
     TokenRouting,
 )
-from tpusim.twin.names import constant_name, value_name, weight_name
+from tpusim.twin.names import constant_name, target_name, value_name, weight_name
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
 
@@ -104,7 +103,7 @@ def _(op: Attention, context: StepContext) -> str:
             f"a fused kernel over {keys} keys, which it takes in blocks of {KEYS_BLOCK} (write a "
             f'plan.seq_len that {KEYS_BLOCK} divides, or model.attention = "dot")',
         )
-    query, key = (_kernel_layout(tensor, context) for tensor in (op.query, op.key))
+    query, key = (context.layouts[tensor.name][:3] for tensor in (op.query, op.key))
     key = (query[0], (), *key[2:])
     if key[2] not in (query[2], ()):
         raise unsaid(op.name, f"a kernel with heads over {query[2]} and K/V heads over {key[2]}")
@@ -115,11 +114,6 @@ def _(op: Attention, context: StepContext) -> str:
     options += ["order=ORDER"] if op.causal and context.order > 1 else []
     options += [f'saved_as="{op.output.short}"'] if op.output.short in context.named else []
     return f"flash_attention({', '.join([*given, *options])})"
-
-
-def _kernel_layout(tensor: Tensor, context: StepContext) -> Any:
-    layout = context.layouts[tensor.name]
-    return tuple(layout[:3])
 
 
 @expression.register
@@ -157,10 +151,6 @@ def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
     return " + ".join(given)
 
 
-def _copy(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    return ", ".join(given)
-
-
 def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
     ((narrow, wide),) = op.repeats
     (tensor,) = op.inputs
@@ -180,8 +170,7 @@ def _positioned(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 
 def _cross_entropy(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    ids = op.inputs[1]
-    return f"cross_entropy({given[0]}, {value_name(ids).replace('ids', 'targets')})"
+    return f"cross_entropy({given[0]}, {target_name(op.inputs[1])})"
 
 
 def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
@@ -198,7 +187,6 @@ def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "add": _add,
-    "copy": _copy,
     "repeat": _repeat,
     "softmax": _softmax,
     "rotary": _positioned,

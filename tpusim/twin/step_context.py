@@ -17,7 +17,7 @@ from tpusim.graph import (
     TensorRole,
     walk,
 )
-from tpusim.partition import Layout, ShardingRules, layouts, resolve_rules
+from tpusim.partition import Layout, layouts, resolve_rules
 from tpusim.plan import Plan
 from tpusim.twin.names import DTYPES
 from tpusim.twin.shardings import spec
@@ -41,7 +41,6 @@ class StepContext:
 
     graph: Graph
     plan: Plan
-    rules: ShardingRules
     layouts: dict[str, Layout]
     named: frozenset[str]
     padded: dict[str, int]
@@ -74,7 +73,7 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     found = layouts(graph, plan, rules)
     named = frozenset(_named(graph.ops, plan.remat))
     padded = dict(_padded(graph, plan, found))
-    return StepContext(graph, plan, rules, found, named, padded, order)
+    return StepContext(graph, plan, found, named, padded, order)
 
 
 def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[tuple[str, int]]:
