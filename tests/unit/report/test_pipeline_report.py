@@ -16,6 +16,7 @@ import pytest
 from extent import sample
 from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
+from matplotlib.text import Text
 from pipelines import peak_alive
 from test_figures import axes_of, shown
 
@@ -189,13 +190,18 @@ def check_texts(axes: Sequence[Axes]) -> None:
     figure.draw_without_rendering()  # type: ignore[union-attr]
     whole = figure.bbox
     for ax in axes:
-        boxes = {text: text.get_window_extent() for text in shown(ax)}
+        boxes = {text: Text.get_window_extent(text) for text in shown(ax)}
+        leaders = [(text, arrow) for text in boxes if (arrow := getattr(text, "arrow_patch", None))]
         for text, box in boxes.items():
             assert whole.x0 - 1 <= box.x0 < box.x1 <= whole.x1 + 1, text.get_text()
             assert whole.y0 - 1 <= box.y0 < box.y1 <= whole.y1 + 1, text.get_text()
         for (one, a), (other, b) in combinations(boxes.items(), 2):
             if "\n" not in one.get_text() + other.get_text():
                 assert not a.padded(-1).overlaps(b.padded(-1)), (one.get_text(), other.get_text())
+        for text, arrow in leaders:
+            line = arrow.get_transform().transform_path(arrow.get_path())
+            crossed = [o.get_text() for o, box in boxes.items() if line.intersects_bbox(box, False)]
+            assert set(crossed) <= {text.get_text()}, (text.get_text(), crossed)
 
 
 def test_stages_over_slices_are_named_with_their_slice() -> None:

@@ -1,5 +1,6 @@
 """The largest operations of the step against the chip's roofs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -156,11 +157,6 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     for point, position in zip(data.points, at, strict=True):
         shape, colour = MARKERS.get(point.label, "o"), known[point.label].face
         ax.plot(*position, shape, color=colour, **marker)
-    *where, (edge, _) = axes_positions(ax, [*at, (ax.get_xlim()[1], data.peak_flops)])
-    centred: Style = {"ha": "center", "va": "center", "zorder": 5}
-    for first, text, shift in place_labels(where, edge):
-        leader = LEADER if shift[1] in LOWER_SHIFTS else None
-        canvas.draw_note(ax, text, at[first - 1], shift, arrowprops=leader, **centred)
     _draw_list(ax, result, data)
     beyond = any(point.intensity > data.farthest for point in data.points)
     more = "; at the edge: data on the chip" if beyond else ""
@@ -171,7 +167,17 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     reached = f"up to {share:.0%} of the {data.dtype} peak"
     canvas.draw_title(ax, f"{canvas.device_title(result)}: largest operations, {reached}")
     canvas.draw_legend(ax, known)
+    _draw_labels(ax, at)
     return ax
+
+
+def _draw_labels(ax: "Axes", at: Sequence[tuple[float, float]]) -> None:
+    """Number the points; all else has to be drawn before."""
+    *where, (edge, _) = axes_positions(ax, [*at, (ax.get_xlim()[1], ax.get_ylim()[1])])
+    centred: Style = {"ha": "center", "va": "center", "zorder": 5}
+    for first, text, shift in place_labels(where, edge):
+        leader = LEADER if shift[1] in LOWER_SHIFTS else None
+        canvas.draw_note(ax, text, at[first - 1], shift, arrowprops=leader, **centred)
 
 
 def _draw_roofs(ax: "Axes", data: Roofline) -> None:
