@@ -1,7 +1,8 @@
 """Compile the sample: python run.py [--count N] [--full N] [--workers N]
 
 Each twin is checked in a process of its own pool, and kept as a row of `twins.parquet`: what it is,
-the numbers of both sides, and the comparison as JSON. A run continues where the last one ended.
+the numbers of both sides, and as JSON the comparison, and the program's work and transfers. A run
+continues where the last one ended.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 import pandas as pd
+from inventory import inventory
 from sample import FLAGS, Twin, draw
 
 FOLDER = Path(__file__).parent
@@ -46,6 +48,7 @@ def row_of(number: int, full: bool) -> dict[str, Any] | None:
         row["versions"] = json.dumps(dict(made.compiled.versions))
         row["compile_s"] = made.compiled.seconds
         row["hlo_bytes"] = len(made.compiled.data)
+        row["inventory"] = json.dumps(_short(inventory(made.compiled, made.program)))
     except ts.TpusimError as error:
         row["error"] = str(error)
     except Exception as error:
