@@ -4,7 +4,7 @@
     python docs/tools/generate.py --check  # exit with 1 where a page is out of date
 
 run_file.md: the keys of a run file, from the classes that it fills. compiler.md: the passes of the
-lowering. README.md: what its ten lines print.
+lowering, and how compiled programs move what they move. README.md: what its ten lines print.
 """
 
 import contextlib
@@ -19,7 +19,9 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"))
 
+import mechanisms
 from docstring_entries import entries
 
 from tpusim.lowering.pass_manager import all_passes
@@ -166,7 +168,7 @@ def tables() -> dict[str, dict[str, str]]:
             "plan": _grouped(Plan, PLAN_MEANINGS),
             "sweep": table(list(keys_of(Space, {}, FIELDS["sweep"]))),
         },
-        "compiler.md": {"passes": _passes()},
+        "compiler.md": {"passes": _passes(), "mechanisms": mechanisms.markdown() + "\n"},
     }
 
 

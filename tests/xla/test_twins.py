@@ -1,0 +1,97 @@
+"""Twelve plans of experiments/plan_vs_compiler, compiled afresh: their programs are as the table has
+them, and the plans near them."""
+
+import json
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+pytestmark = [
+    pytest.mark.xla,
+    pytest.mark.skipif(
+        find_spec("libtpu") is None or find_spec("optax") is None,
+        reason="needs pip install 'tpusim[xla]'",
+    ),
+]
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"
+TWINS, OF_A_GENERATION = 12, 3
+MEDIAN_ERROR, LARGEST_ERROR = 0.06, 0.25
+"""The relative differences of the steps of the twelve plans from their programs'."""
+
+TABLE = pd.read_parquet(FOLDER / "twins.parquet")
+
+
+def sample() -> list[int]:
+    """The twins that compile fastest, of each generation and each set of axes; no chip often."""
+    whole = TABLE[(TABLE.error == "") & ~TABLE.full.astype(bool)].sort_values("compile_s")
+    seen: set[Any] = set()
+    found: list[int] = []
+    generations: list[str] = []
+    for row in whole.itertuples():
+        axes = tuple(json.loads(str(row.plan))["mesh"])
+        if axes not in seen and generations.count(str(row.generation)) < OF_A_GENERATION:
+            seen.add(axes)
+            generations.append(str(row.generation))
+            found.append(int(str(row.number)))
+    return found[:TWINS]
+
+
+@cache
+def compiled(number: int) -> dict[str, Any]:
+    """The row that the experiment makes of a twin."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        from run import row_of
+    finally:
+        sys.path.remove(str(FOLDER))
+    row = row_of(number, full=False)
+    assert row is not None
+    assert not row["error"], row["error"]
+    return row
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUSIM_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_sample_is_of_many_generations_and_axes() -> None:
+    rows = TABLE[TABLE.number.isin(sample())]
+    assert len(sample()) == TWINS
+    assert rows.generation.nunique() >= 5
+
+
+@pytest.mark.parametrize("number", sample())
+def test_a_program_is_as_the_table_has_it_and_its_plan_is_near(number: int) -> None:
+    (known,) = TABLE[(TABLE.number == number) & ~TABLE.full.astype(bool)].to_dict("records")
+    made = compiled(number)
+    assert made["program_flops"] == pytest.approx(known["program_flops"], rel=1e-6)
+    assert made["program_hbm_bytes"] == pytest.approx(known["program_hbm_bytes"], rel=1e-3)
+    assert traffic(made) == pytest.approx(traffic(known), rel=1e-3)
+    assert made["plan_flops"] == pytest.approx(made["program_flops"], rel=0.01)
+    assert abs(error(made)) <= LARGEST_ERROR
+
+
+def test_the_median_plan_is_near_its_program() -> None:
+    errors = sorted(abs(error(compiled(number))) for number in sample())
+    assert errors[TWINS // 2] <= MEDIAN_ERROR
+
+
+def error(row: dict[str, Any]) -> float:
+    return float(row["plan_step_s"]) / float(row["program_step_s"]) - 1
+
+
+def traffic(row: dict[str, Any]) -> dict[str, float]:
+    """Bytes on the wire of the program, by axes and mode."""
+    found: dict[str, float] = {}
+    for each in json.loads(row["facts"])["collectives"]:
+        for mode, nbytes in (each["program"] or {"modes": {}})["modes"].items():
+            name = f"{'+'.join(each['axes'])} {mode}"
+            found[name] = found.get(name, 0.0) + nbytes
+    return found
