@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Pointwise, Tensor
+from tpusim.graph import Einsum, Pointwise, Tensor
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
@@ -167,14 +167,21 @@ class _BodyLifetimes:
         self.lives = [BufferEvents() for _ in entries]
         self.names: dict[str, str] = {}
         late = pipelined_results(entries)
+        self.inside = _inside_readers(entries, self.kept)
         self.last = {
             key: place
             for place, entry in enumerate(entries)
-            for key in entry.reads
+            for read in entry.reads
+            for key in self._held_for(read)
             if key not in late
         }
         fetched = {key for e in entries if isinstance(e, HostCopy) for key in e.writes}
         self.loads = set(loads) - fetched
+
+    def _held_for(self, key: str) -> Sequence[str]:
+        """Return the buffers that a reader of `key` needs: those that it is computed of, if any."""
+        operands = self.inside.get(key)
+        return (key,) if operands is None else [k for o in operands for k in self._held_for(o)]
 
     def load(self, place: int, entry: Entry) -> None:
         """Copy the tensors that the entry is the first to read out of their stacks."""
@@ -186,7 +193,9 @@ class _BodyLifetimes:
     def write(self, place: int, entry: Entry) -> None:
         """Allocate the entry's results, or write them over operands without a later reader."""
         over = self._overwritten(place, entry)
-        for key in (key for key in entry.writes if key not in self.outside):
+        for key in entry.writes:
+            if key in self.outside or key in self.inside:
+                continue
             end = None if key in self.kept else self.last.get(key, place)
             self.names[key] = over.get(key, key)
             if key in over:
@@ -230,6 +239,30 @@ class _BodyLifetimes:
                 dying.remove(match)
                 pairs[key] = self.names[match]
         return pairs
+
+
+def _inside_readers(entries: Sequence[Entry], kept: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the results that only matmuls read, which compute them, with their operands."""
+    readers: dict[str, list[Entry]] = {}
+    for entry in entries:
+        for key in entry.reads:
+            readers.setdefault(key, []).append(entry)
+    return {
+        key: entry.reads
+        for entry in entries
+        if isinstance(entry, ComputeNode) and isinstance(entry.op, Pointwise)
+        for key in entry.writes
+        if key not in kept and key in readers and all(_multiplies(r, key) for r in readers[key])
+    }
+
+
+def _multiplies(entry: Entry, key: str) -> bool:
+    """Return True for a matmul in one operation that has the buffer as an operand."""
+    return (
+        isinstance(entry, ComputeNode)
+        and isinstance(entry.op, Einsum)
+        and key in entry.reads[:2]
+    )
 
 
 def _element_by_element(entry: Entry) -> Sequence[str]:

@@ -78,9 +78,10 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     LoweringPass(
         "gradients-after-loop",
         "multiply for the gradients outside of the layers once the layers are done",
-        "matmuls before a loop whose results only the optimizer reads",
-        "12 of 19 compiled programs",
-        lambda entries, body: gradients_after_loop(entries),
+        "matmuls before a loop whose results only the optimizer reads and exceed what they read, "
+        "or are reduced beside the core",
+        "244 of 332 compiled plans for v2 to 7x run the head's where this rule puts it",
+        gradients_after_loop,
         _compiled,
     ),
     LoweringPass(
