@@ -78,9 +78,9 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     LoweringPass(
         "gradients-after-loop",
         "multiply for the gradients outside of the layers once the layers are done",
-        "matmuls before a loop whose results only the optimizer reads and exceed what they read, "
-        "or are reduced beside the core",
-        "244 of 332 compiled plans for v2 to 7x run the head's where this rule puts it",
+        "matmuls before a loop whose results only the optimizer reads: rings, and those whose "
+        "result is larger than what they free or is reduced beside the core",
+        "the heads of 332 compiled plans for v2 to 7x, of which rings do either",
         gradients_after_loop,
         _compiled,
     ),

@@ -51,8 +51,7 @@ def weight_gradients_last(nodes: Sequence[Node], weights: Collection[str]) -> li
 def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Move matmuls for gradients that only the optimizer depends on after the last loop.
 
-    What such a matmul reads is then held through the loop, so it waits only where that is less than
-    its result (`_waits`). What reads its gradient follows it.
+    What it reads is then held through the loop. What reads such a gradient follows it.
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
@@ -62,25 +61,48 @@ def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
 
 
 def _waits(entry: Entry, body: Body) -> bool:
-    """Return True for a matmul that a memory-aware scheduler puts off.
+    """Return True for a matmul that runs after the loop, though it could run before.
 
-    It runs at once if its largest operand is at least as large as its result, as that one can be
-    freed, and later otherwise. The head's did so in 174 of 241 compiled plans for v2 to v6e, with
-    the gradient of the logits as the operand. Where reductions run beside the core, on the
-    SparseCore or between slices, it waits in either case (70 of 91; libtpu 0.0.42.1).
+    A matmul of its own runs at once if its first operand, which it frees, is at least as large as
+    its result: of the head's, for which that operand is the gradient of the logits, 88 of 100 did
+    so in compiled plans for v2 to v6e, and 10 of 26 otherwise. It waits where its reduction runs
+    beside the core, on the SparseCore or between slices (70 of 91), and where an operand is
+    gathered over a dimension of the result (6 of 9). Rings wait: 39 of 104 did, and no rule of
+    sizes tells which; so does a sharded result that is all-reduced, of which the only program seen
+    waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1).
     """
-    if not isinstance(entry, ComputeNode | CollectiveMatmul):
-        return False
-    if _reduces_beside_core(body):
+    if isinstance(entry, CollectiveMatmul):
         return True
-    operands = max(body.buffer_bytes(key) for key in entry.reads)
-    return operands < sum(body.buffer_bytes(key) for key in entry.writes)
+    if not isinstance(entry, ComputeNode):
+        return False
+    if _reduces_beside_core(body) or _is_gathered_along_result(entry, body):
+        return True
+    if _all_reduces_shard(entry, body):
+        return True
+    return body.buffer_bytes(entry.reads[0]) < body.buffer_bytes(entry.writes[0])
 
 
 def _reduces_beside_core(body: Body) -> bool:
-    gradients = [c for c in body.collectives if c.purpose is Purpose.GRADIENT]
-    return any(is_across(c.axes) for c in gradients) or any(
-        body.decisions.over(c.axes)[1].overlap.carried_by == EVERYTHING for c in gradients
+    gradients = [c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT]
+    return any(
+        is_across(axes) or body.decisions.over(axes)[1].overlap.carried_by == EVERYTHING
+        for axes in gradients
+    )
+
+
+def _all_reduces_shard(compute: ComputeNode, body: Body) -> bool:
+    sharded = any(body.buffers[compute.writes[0]].local.split().values())
+    return sharded and any(
+        c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
+        for c in body.collectives
+    )
+
+
+def _is_gathered_along_result(compute: ComputeNode, body: Body) -> bool:
+    result = compute.op.outputs[0].dims
+    return any(
+        _gathers_activation(c) and c.dim in result and not set(c.writes).isdisjoint(compute.reads)
+        for c in body.collectives
     )
 
 
