@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from tpusim.graph import Einsum, Pointwise
+from tpusim.base.phase import Phase
+from tpusim.graph import Einsum, Pointwise, TensorRole
 from tpusim.lowering.body_entries import Entry
-from tpusim.partition import ComputeNode
+from tpusim.partition import TOKENS, ComputeNode
 from tpusim.program import Number
 
 
@@ -14,10 +15,12 @@ def in_readers(
     """Return the results that their readers compute, each with the operands of its group.
 
     XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
-    matmul that reads it, so that its operands live on in its place. This needs that only matmuls in
-    one operation read it, which have no batch dimensions, and that it is as large as an operand. So
+    matmul that reads it, so that its operands live on in its place. This needs that only matmuls of
+    weights and for their gradients read it, and that it is as large as an operand. So
     no program holds the gradient of the logits beside them without a ring for the head's gradient
     (187 of 187 compiled plans), and each with such a ring does (110 of 110; libtpu 0.0.42.1).
+
+    Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them).
 
     kept: buffers that outlive the body.
     size: bytes of a buffer.
@@ -26,7 +29,9 @@ def in_readers(
     return {
         key: entry.reads
         for entry in entries
-        if (group := _group(entry)) is not None and not group.alone
+        if (group := _group(entry)) is not None
+        and not group.alone
+        and entry.phase is not Phase.RECOMPUTE
         for key in entry.writes
         if key not in kept
         and key in readers
@@ -89,9 +94,14 @@ def _is_sum(entry: Entry, key: str) -> bool:
 
 
 def _multiplies(entry: Entry, key: str) -> bool:
-    """Return True for a matmul in one operation, without batch, that has `key` as an operand."""
+    """Return True for a matmul of a weight, or for its gradient, that has `key` as an operand.
+
+    It is one operation, without batch. Masks that pick tokens for experts are no weights.
+    """
     if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
         return False
     op = entry.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
-    return not batched and key in entry.reads[:2]
+    of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
+    for_weight = set(TOKENS).isdisjoint(op.output.dims)
+    return (of_weight or for_weight) and not batched and key in entry.reads[:2]
