@@ -17,8 +17,9 @@ def in_readers(
     XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
     matmul that reads it, so that its operands live on in its place. This needs that only matmuls of
     weights and for their gradients read it, and that it is as large as an operand. So
-    no program holds the gradient of the logits beside them without a ring for the head's gradient
-    (187 of 187 compiled plans), and each with such a ring does (110 of 110; libtpu 0.0.42.1).
+    programs without a ring for the head's gradient hold no gradient of the logits (at least 187 of
+    222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
+    0.0.42.1).
 
     Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them).
 

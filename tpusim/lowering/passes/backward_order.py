@@ -64,10 +64,10 @@ def _waits(entry: Entry, body: Body) -> bool:
     """Return True for a matmul that runs after the loop, though it could run before.
 
     A matmul of its own runs at once if its first operand, which it frees, is at least as large as
-    its result: of the head's, for which that operand is the gradient of the logits, 88 of 100 did
-    so in compiled plans for v2 to v6e, and 10 of 26 otherwise. It waits where its reduction runs
-    beside the core, on the SparseCore or between slices (70 of 91), and where an operand is
-    gathered over a dimension of the result (6 of 9). Rings wait: 39 of 104 did, and no rule of
+    its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
+    so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
+    beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
+    gathered over a dimension of the result (6 of 9). Rings wait: 38 of 104 did, and no rule of
     sizes tells which; so does a sharded result that is all-reduced, of which the only program seen
     waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). With MaxText's flags
     0.5 GiB of the head's, equal in size, is held through the loop (32B on v5e 16x16).
