@@ -63,3 +63,27 @@ def test_without_attention_nothing_is_held_for_them() -> None:
     partitioned = partitioned_of(small(), plan_of({"data": 16}))
     nodes = [node for node, _ in calcs(partitioned) if "attention" not in node.name]
     assert weight_gradients_last(nodes, {weight.name for weight in partitioned.weights}) == nodes
+
+
+def head_waits(plan: Plan, pod: Slice | None = None) -> bool:
+    """True if the head's gradient is multiplied after the layers' backward pass."""
+    names = [op.name for op in any_program_of(small(), plan, pod or Slice("v6e", "4x4")).body]
+    product = next(i for i, n in enumerate(names) if n in ("logits/dw", "logits/dw/ring"))
+    return product > names.index("layers/d")
+
+
+@pytest.mark.parametrize(("sequences", "waits"), [(48, True), (64, False), (128, False)])
+def test_the_head_waits_while_the_logits_are_smaller_than_its_gradient(
+    sequences: int, waits: bool
+) -> None:
+    """On each device 16 tokens a sequence beside 64 rows of the head, as wide as each other."""
+    assert head_waits(plan_of({"data": 16}, global_batch=sequences)) is waits
+
+
+def test_the_head_waits_where_its_gradient_is_reduced_in_a_ring_or_beside_the_core() -> None:
+    assert head_waits(plan_of({"fsdp": 16}, global_batch=256))
+    assert head_waits(plan_of({"data": 16}, global_batch=256), Slice("7x", "2x2x2"))
+
+
+def test_a_sharded_head_that_is_all_reduced_waits() -> None:
+    assert head_waits(plan_of({"data": 4, "tensor": 4}, global_batch=256))

@@ -42,11 +42,64 @@ def test_a_product_never_writes_over_its_own_operands() -> None:
     assert taken(named(body, "layer/wi")) == {"layer/mlp_hidden": RESIDUAL}
 
 
-def test_the_loss_holds_the_logits_and_their_gradient() -> None:
-    """A softmax reads its operand twice, so its gradient is no write in place."""
-    body = step(small(vocab=512))
+def plain(
+    mesh: dict[str, int], model: Transformer | None = None, **changes: object
+) -> tuple[Op, ...]:
+    plan = plan_of(mesh, global_batch=16, **changes)
+    return any_program_of(model or small(vocab=512), plan, POD).body
+
+
+def all_taken(body: tuple[Op, ...]) -> set[str]:
+    return {alloc.tensor for op in body for alloc in getattr(op, "allocs", ())}
+
+
+def freed_by(body: tuple[Op, ...], tensor: str) -> list[str]:
+    return [op.name for op in body if tensor in getattr(op, "frees", ())]
+
+
+def test_a_ring_reads_the_gradient_of_the_logits_from_a_buffer_of_its_own() -> None:
+    """A loss reads its logits twice, so its gradient is no write in place."""
+    body = plain({"fsdp": 16})
+    assert "logits/dw/ring" in {op.name for op in body}
     assert taken(named(body, "loss/d")) == {"d(logits)": 2 * 16 * 512}
     assert "logits" in named(body, "loss/d").frees
+
+
+def test_matmuls_of_one_operation_compute_the_gradient_of_the_logits() -> None:
+    """They read the logits for it, which the last of them gives back."""
+    body = plain({"data": 16})
+    assert "d(logits)" not in all_taken(body)
+    order = [op.name for op in body]
+    last = max(("logits/dx", "logits/dw"), key=order.index)
+    assert freed_by(body, "logits") == [last]
+
+
+def test_matmuls_compute_the_norm_that_only_they_read() -> None:
+    """Its operand lives until the last of them; collectives and rings need the norm itself."""
+    layers = loop(plain({"data": 16}), "layers").body
+    assert "layer/mlp_norm" not in all_taken(layers)
+    gathered = loop(plain({"tensor": 16}, rules={"act_residual_seq": "tensor"}), "layers").body
+    assert "layer/mlp_norm" in all_taken(gathered)
+
+
+def test_a_matmul_in_batches_reads_probabilities_from_memory() -> None:
+    layers = loop(plain({"data": 16}, small(attention="dot")), "layers").body
+    assert "layer/probs" in all_taken(layers)
+
+
+def test_terms_of_a_sum_are_added_up_in_one_buffer() -> None:
+    """The gradients of a norm's output by queries, keys and values."""
+    backward = loop(plain({"data": 16}), "layers/d").body
+    terms = {t for t in all_taken(backward) if t.startswith("bwd/d(layer/attn_norm)")}
+    assert len(terms) == 1
+    assert len(freed_by(backward, *terms)) == 1
+
+
+def test_an_all_reduce_of_one_tensor_runs_in_place() -> None:
+    layers = loop(plain({"tensor": 16}, small(kv_heads=16, heads=16)), "layers").body
+    (summed,) = (op for op in layers if op.name == "all-reduce/layer/mlp_out@tensor")
+    assert isinstance(summed, Collective)
+    assert not taken(summed)
 
 
 def test_a_gathered_weight_is_given_back_by_its_last_matmul() -> None:

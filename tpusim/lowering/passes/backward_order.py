@@ -14,8 +14,17 @@ from re import search
 from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Convolution, Einsum
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
+from tpusim.lowering.collective_lowering import EVERYTHING
+from tpusim.lowering.decisions import Body
 from tpusim.lowering.lowering_pass import Step
-from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node, Purpose
+from tpusim.partition import (
+    CollectiveNode,
+    ComputeNode,
+    LoopNode,
+    Node,
+    Purpose,
+    is_across,
+)
 from tpusim.program import CollectiveKind
 
 
@@ -39,19 +48,63 @@ def weight_gradients_last(nodes: Sequence[Node], weights: Collection[str]) -> li
     return result
 
 
-def gradients_after_loop(entries: Sequence[Entry]) -> list[Entry]:
+def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Move matmuls for gradients that only the optimizer depends on after the last loop.
 
-    Compiled programs do so with the head's in 12 of 19 looked at (libtpu 0.0.42.1), and so hold the
-    gradient of the logits until then. What reads such a gradient follows it.
+    What it reads is then held through the loop. What reads such a gradient follows it.
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
-    matmuls = {
-        place for place in unread if isinstance(entries[place], ComputeNode | CollectiveMatmul)
-    }
+    matmuls = {place for place in unread if _waits(entries[place], body)}
     kept, moved = _with_readers(entries[:last], matmuls)
     return [*kept, *entries[last : last + 1], *moved, *entries[last + 1 :]]
+
+
+def _waits(entry: Entry, body: Body) -> bool:
+    """Return True for a matmul that runs after the loop, though it could run before.
+
+    A matmul of its own runs at once if its first operand, which it frees, is at least as large as
+    its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
+    so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
+    beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
+    gathered over a dimension of the result (6 of 9). Rings wait: 38 of 104 did, and no rule of
+    sizes tells which; so does a sharded result that is all-reduced, of which the only program seen
+    waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). With MaxText's flags
+    0.5 GiB of the head's, equal in size, is held through the loop (32B on v5e 16x16).
+    """
+    if isinstance(entry, CollectiveMatmul) or body.plan.compiler.style == "maxtext":
+        return isinstance(entry, ComputeNode | CollectiveMatmul)
+    if not isinstance(entry, ComputeNode):
+        return False
+    if _reduces_beside_core(body) or _is_gathered_along_result(entry, body):
+        return True
+    if _all_reduces_shard(entry, body):
+        return True
+    return body.buffer_bytes(entry.reads[0]) < body.buffer_bytes(entry.writes[0])
+
+
+def _reduces_beside_core(body: Body) -> bool:
+    gradients = [c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT]
+    return any(
+        is_across(axes) or body.decisions.over(axes)[1].overlap.carried_by == EVERYTHING
+        for axes in gradients
+    )
+
+
+def _all_reduces_shard(compute: ComputeNode, body: Body) -> bool:
+    sharded = any(body.buffers[compute.writes[0]].local.split().values())
+    return sharded and any(
+        c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
+        for c in body.collectives
+    )
+
+
+def _is_gathered_along_result(compute: ComputeNode, body: Body) -> bool:
+    result = compute.op.outputs[0].dims
+    return any(
+        _gathers_activation(c) and c.dim in result and not set(c.writes).isdisjoint(compute.reads)
+        for c in body.collectives
+    )
 
 
 def _unread_before(entries: Sequence[Entry]) -> set[int]:

@@ -1,0 +1,108 @@
+"""Results that take no buffer of their own, as the matmuls around them are fused with them."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from tpusim.base.phase import Phase
+from tpusim.graph import Einsum, Pointwise, TensorRole
+from tpusim.lowering.body_entries import Entry
+from tpusim.partition import TOKENS, ComputeNode
+from tpusim.program import Number
+
+
+def in_readers(
+    entries: Sequence[Entry], kept: Collection[str], size: Callable[[str], Number]
+) -> dict[str, tuple[str, ...]]:
+    """Return the results that their readers compute, each with the operands of its group.
+
+    XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
+    matmul that reads it, so that its operands live on in its place. This needs that only matmuls of
+    weights and for their gradients read it, and that it is as large as an operand. So
+    programs without a ring for the head's gradient hold no gradient of the logits (at least 187 of
+    222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
+    0.0.42.1).
+
+    Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them).
+
+    kept: buffers that outlive the body.
+    size: bytes of a buffer.
+    """
+    readers = _readers(entries)
+    return {
+        key: entry.reads
+        for entry in entries
+        if (group := _group(entry)) is not None
+        and not group.alone
+        and entry.phase is not Phase.RECOMPUTE
+        for key in entry.writes
+        if key not in kept
+        and key in readers
+        and all(_multiplies(reader, key) for reader in readers[key])
+        and any(bool(size(operand) == size(key)) for operand in entry.reads)
+    }
+
+
+def added_terms(entries: Sequence[Entry], kept: Collection[str]) -> dict[str, str]:
+    """Return the results of matmuls that are added to an earlier one, each with the first.
+
+    The terms of a sum are added up in the epilogues of their matmuls, so they share a buffer.
+    """
+    readers = _readers(entries)
+    first: dict[int, str] = {}
+    added: dict[str, str] = {}
+    for key in _single_terms(entries, readers):
+        if key not in kept:
+            one = first.setdefault(id(readers[key][0]), key)
+            if one != key:
+                added[key] = one
+    return added
+
+
+def _single_terms(
+    entries: Sequence[Entry], readers: Mapping[str, Sequence[Entry]]
+) -> Iterator[str]:
+    """Yield the results of matmuls that nothing but one sum reads, in order."""
+    for entry in entries:
+        if isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum):
+            key, *others = entry.writes
+            reading = readers.get(key, ())
+            if not others and len(reading) == 1 and _is_sum(reading[0], key):
+                yield key
+
+
+def _readers(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        for key in dict.fromkeys(entry.reads):
+            found.setdefault(key, []).append(entry)
+    return found
+
+
+def _group(entry: Entry) -> Pointwise | None:
+    """Return the element-wise group that an entry is, if it is one."""
+    if isinstance(entry, ComputeNode) and isinstance(entry.op, Pointwise):
+        return entry.op
+    return None
+
+
+def _is_sum(entry: Entry, key: str) -> bool:
+    """Return True for a sum that has `key` as a term, alone or in the epilogue of a matmul."""
+    group = _group(entry)
+    if group is not None:
+        return group.linear
+    if not isinstance(entry, ComputeNode) or key in entry.reads[:2]:
+        return False
+    return bool(entry.epilogue) and entry.epilogue[0].linear
+
+
+def _multiplies(entry: Entry, key: str) -> bool:
+    """Return True for a matmul of a weight, or for its gradient, that has `key` as an operand.
+
+    It is one operation, without batch. Masks that pick tokens for experts are no weights.
+    """
+    if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
+        return False
+    op = entry.op
+    batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
+    of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
+    for_weight = set(TOKENS).isdisjoint(op.output.dims)
+    return (of_weight or for_weight) and not batched and key in entry.reads[:2]
