@@ -48,10 +48,14 @@ class PlannedCollective:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveMatmul:
-    """A matmul and a collective as one loop over chunks."""
+    """A matmul and a collective as one loop over chunks.
+
+    mode: of its permutes: a ring beside the matmuls, or synchronous.
+    """
 
     compute: ComputeNode
     collective: CollectiveNode
+    mode: Mode = Mode.RING
 
     @property
     def name(self) -> str:
@@ -91,11 +95,13 @@ class RingAttention:
 
     gathers: of K and V, whose shards go round instead.
     scatters: of their gradients, whose sums go round with them instead.
+    mode: of its permutes: a ring beside the kernel, or synchronous.
     """
 
     compute: ComputeNode
     gathers: tuple[CollectiveNode, ...]
     scatters: tuple[CollectiveNode, ...] = ()
+    mode: Mode = Mode.RING
 
     @property
     def name(self) -> str:

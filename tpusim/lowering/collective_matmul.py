@@ -31,7 +31,6 @@ from tpusim.program import (
     Flops,
     Loop,
     MatmulWork,
-    Mode,
     Number,
     Op,
     VectorWork,
@@ -82,7 +81,7 @@ def ring_ops(
         axes=collective.axes,
         algorithm=Algorithm.MESH_ORDER if weights else "",
         bytes=2 * nbytes / n if weights else nbytes * (n - 1) / n / steps,
-        mode=Mode.RING,
+        mode=ring.mode,
         scope=collective.tensor,
         dtype=sizes.dtype(collective.dtype),
     )

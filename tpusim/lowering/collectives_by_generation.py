@@ -129,6 +129,9 @@ _RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max
 (libtpu 0.0.42.1), the layers' gradients are rings in 131 of the 138 with such groups, and in none
 of the others: 17 over two devices, 70 over 64 and more, 104 whose weights are replicated."""
 
+_LARGEST_WITH_ASYNCHRONOUS_PERMUTES = {"v2": 0, "v3": 0, "v5e": 16}
+"""Chips of the largest slice on which permutes are asynchronous, where they are not on all."""
+
 _MAXTEXT = (
     TableLine(GATHERS_AND_ALL_REDUCES, "maxtext", whole=True),
     TableLine(GATHERS_AND_SCATTERS, "maxtext"),
@@ -199,6 +202,19 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     if compiler.lowering == "ideal":
         return IDEAL
     return line_for(generation, compiler, group).lowering
+
+
+def permutes_wait(generation: str, chips: int) -> bool:
+    """Return True if the core waits for every permute, those of collective matmuls too.
+
+    generation: of the chip, such as `v5e`.
+    chips: of a slice.
+
+    Of compiled plans (libtpu 0.0.42.1), no permute is asynchronous in 13 on v5e 4x8 to 16x16 and in
+    5 on v2 and v3, and none is synchronous in 34 on v5e 2x4 and 4x4 and in 190 on v4, v5p, v6e and
+    7x.
+    """
+    return chips > _LARGEST_WITH_ASYNCHRONOUS_PERMUTES.get(generation, chips)
 
 
 def in_circular_pipeline(low: Lowering) -> Lowering:

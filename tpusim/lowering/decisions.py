@@ -5,7 +5,11 @@ from functools import cached_property
 
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering.collective_lowering import Lowering
-from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowering_for
+from tpusim.lowering.collectives_by_generation import (
+    in_circular_pipeline,
+    lowering_for,
+    permutes_wait,
+)
 from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
@@ -21,7 +25,7 @@ from tpusim.partition import (
     within_slice,
 )
 from tpusim.plan import Axes, Plan
-from tpusim.program import CollectiveKind
+from tpusim.program import CollectiveKind, Mode
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 """Kinds of collectives that add up."""
@@ -34,6 +38,8 @@ class LoweringDecisions:
     """The lowering of one plan on one slice, for all bodies of its partitioned graph.
 
     circular: True if the bodies are those of a circular pipeline's loop.
+
+    Its `permutes` is the mode of permutes beside the work of a ring.
     """
 
     def __init__(
@@ -53,6 +59,8 @@ class LoweringDecisions:
         self.placement = placement
         self.ideal = plan.compiler.lowering == "ideal"
         self.tiled = weights_are_tiled(plan)
+        waits = not self.ideal and permutes_wait(pod.chip.generation, pod.topology.chips)
+        self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
         self._groups: dict[tuple[Axes, bool], tuple[DeviceGroup, Lowering]] = {}
 

@@ -38,7 +38,8 @@ def ring_attentions(body: Body) -> dict[str, RingAttention]:
             gathers = tuple(c for c in moved if c.writes[0] in compute.reads)
             scatters = tuple(c for c in moved if c.reads[0] in compute.writes)
             if gathers:
-                found[compute.name] = RingAttention(compute, gathers, scatters)
+                mode = body.decisions.permutes
+                found[compute.name] = RingAttention(compute, gathers, scatters, mode)
     return found
 
 
