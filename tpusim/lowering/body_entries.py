@@ -176,3 +176,20 @@ def pipelined_operands(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _pipelined(entries: Sequence[Entry]) -> list[PlannedCollective]:
     return [e for e in entries if isinstance(e, PlannedCollective) and e.pipelined]
+
+
+def left_in_flight(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the asynchronous collectives whose results no other entry of their body reads.
+
+    The loop of a compiled program waits for them at its end, but for those that are pipelined over
+    its iterations.
+    """
+    read = {key for entry in entries for key in entry.reads}
+    return tuple(
+        entry.name
+        for entry in entries
+        if isinstance(entry, PlannedCollective)
+        and entry.mode is Mode.ASYNC
+        and not entry.pipelined
+        and read.isdisjoint(entry.writes)
+    )

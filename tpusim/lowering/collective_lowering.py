@@ -61,6 +61,8 @@ class Lowering:
         `reduce_algorithm`.
     only_mlp: only gathers of MLP weights are asynchronous.
     keys_algorithm: of the sums of gradients of keys that were gathered for an attention kernel.
+    offloaded: the SparseCore reduces: a gradient over all its axes at once, see
+        `reduce_at_once`.
     activations: the activation collectives that become collective matmuls: where it pays (`rule`,
         see `fuse_collectives.fusion_pays`), or wherever one can be (`always`).
     fuses_epilogue: True if a collective matmul takes an epilogue. Compiled ones do not (plain
@@ -81,6 +83,7 @@ class Lowering:
     major_algorithm: str = ""
     only_mlp: bool = False
     keys_algorithm: str = "all-reduce"
+    offloaded: bool = False
     activations: str = "rule"
     fuses_epilogue: bool = False
 

@@ -78,6 +78,7 @@ PADDED_SPARSECORE_GATHERS = TableLine(
         reduce_algorithm="all-reduce",
         overlap=Overlap(carried_by=EVERYTHING),
         keys_algorithm="",
+        offloaded=True,
     ),
     "plain",
     dimensions=3,
