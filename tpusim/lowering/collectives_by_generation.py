@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from tpusim.lowering.collective_lowering import (
-    EVERYTHING,
     IDEAL,
+    LAYER_AT_ONCE,
     OBSERVED,
     Lowering,
-    Overlap,
     TableLine,
 )
 from tpusim.lowering.device_groups import DeviceGroup
@@ -55,7 +54,7 @@ RINGS_AND_SPARSECORE_GATHERS = Lowering(
     gather=Mode.RING,
     reduce=Mode.RING,
     twice=Mode.ASYNC,
-    overlap=Overlap(carried_by=EVERYTHING),
+    overlap=LAYER_AT_ONCE,
     keys_algorithm="",
     offloaded=True,
 )
@@ -67,7 +66,7 @@ SPARSECORE = Lowering(
     seen_on=("7x maxtext",),
     gather=Mode.ASYNC,
     reduce=Mode.ASYNC,
-    overlap=Overlap(carried_by=EVERYTHING),
+    overlap=LAYER_AT_ONCE,
     keys_algorithm="",
     offloaded=True,
 )
@@ -206,16 +205,21 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     return line_for(generation, compiler, group).lowering
 
 
-def permutes_wait(generation: str, chips: int) -> bool:
+def permutes_wait(generation: str, compiler: Compiler, chips: int) -> bool:
     """Return True if the core waits for every permute, those of collective matmuls too.
 
     generation: of the chip, such as `v5e`.
+    compiler: the plan's choices.
     chips: of a slice.
 
     Of compiled plans (libtpu 0.0.42.1), no permute is asynchronous in 13 on v5e 4x8 to 16x16 and in
-    5 on v2 and v3, and none is synchronous in 34 on v5e 2x4 and 4x4 and in 190 on v4, v5p, v6e and
-    7x.
+    5 on v2 and v3, and none is synchronous in 29 on v5e 2x4 and 4x4 and in 152 on v4, v5p, v6e and
+    7x. Three of the 13 have MaxText's flags; yet published runs of MaxText on v5e 16x16 with rings
+    over `tensor`, of an older compiler, take two thirds of the time that such permutes would, so
+    the style `maxtext` keeps asynchronous ones.
     """
+    if compiler.lowering == "ideal" or compiler.style != "plain":
+        return False
     return chips > _LARGEST_WITH_ASYNCHRONOUS_PERMUTES.get(generation, chips)
 
 

@@ -59,7 +59,7 @@ class LoweringDecisions:
         self.placement = placement
         self.ideal = plan.compiler.lowering == "ideal"
         self.tiled = weights_are_tiled(plan)
-        waits = not self.ideal and permutes_wait(pod.chip.generation, pod.topology.chips)
+        waits = permutes_wait(pod.chip.generation, plan.compiler, pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
         self._groups: dict[tuple[Axes, bool], tuple[DeviceGroup, Lowering]] = {}

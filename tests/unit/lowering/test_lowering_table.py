@@ -176,13 +176,13 @@ def test_an_einsum_becomes_a_ring_where_the_compiler_made_one(
     flops = 2 * tokens * D * width / size
     weight = 2 * D * width / size
     peak = chip.device.flops["bf16"]
-    assert fusion_pays(group, mib * MIB, flops, peak, weight) == wanted
+    assert fusion_pays(group, mib * MIB, flops / peak, weight) == wanted
 
 
 def test_wide_mlp_weights_and_flat_axes_make_no_ring() -> None:
     chip = load_chip("v4")
     group = DeviceGroup(8, 1, False, True, 2 * chip.ici_bandwidth)
-    enough = (256 * MIB, 1e15, chip.device.flops["bf16"])
+    enough = (256 * MIB, 1e15 / chip.device.flops["bf16"])
     assert fusion_pays(group, *enough, 128 * MIB)
     assert not fusion_pays(group, *enough, 512 * MIB)
     assert not fusion_pays(replace(group, ring=False), *enough, 128 * MIB)
