@@ -134,7 +134,7 @@ def _gathering(
 
 
 def _both_ways(permute: Collective) -> tuple[Collective, ...]:
-    """Return the permutes of a step: at once, or one direction after the other if the core waits."""
+    """Return the permutes of a step: at once, or one way after the other if the core waits."""
     if permute.mode is not Mode.SYNC:
         return (permute,)
     one = replace(permute, bytes=permute.bytes / 2, algorithm=Algorithm.ONWARD)

@@ -21,8 +21,8 @@ class DeviceGroup:
     whole: True if it spans the whole slice.
     ring: True if it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
     bandwidth: of a bidirectional ring, nominal, in B/s.
-    gathers_by: dimensions whose rings a gather uses side by side, as the compiler counts them: all of
-        a group that cuts none, on a torus of three, otherwise one.
+    gathers_by: dimensions that a gather uses side by side, as the compiler counts them: all those
+        of a group that cuts none, on a torus of three, otherwise one.
     slices: slices that the program runs on.
     tiled: weights are sharded over all axes of the mesh, see `weights_are_tiled`.
     """

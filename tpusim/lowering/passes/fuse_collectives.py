@@ -179,9 +179,7 @@ def _can_be_ring(op: Op) -> bool:
     return isinstance(op, Einsum) and not op.ragged
 
 
-def fusion_pays(
-    group: DeviceGroup, nbytes: float, compute_s: float, weight_bytes: float
-) -> bool:
+def fusion_pays(group: DeviceGroup, nbytes: float, compute_s: float, weight_bytes: float) -> bool:
     """Return True if the compiler fuses an activation collective with the matmul beside it.
 
     group: devices of the ring.
@@ -206,11 +204,12 @@ def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> boo
     nbytes: of the full weight on one device.
     compute_s: of the matmul on one device, in seconds.
 
-    Experts have few tokens for each of their weights: where the ring does not pay, none of 13
-    compiled plans has one (matmuls of 0.25 to 1.0 times the bound), and where it does, 20 have (1.02
-    times and more); 24 plans without experts are near the bound and above it, and have rings.
-    Groups of 4 on a whole plane of v4 or v5p 2x2x2, over which a gather takes half the time, have
-    none in 5 of 5 (libtpu 0.0.42.1).
+    Experts have few tokens for each of their weights. Of compiled plans with experts, none of 13
+    has rings where they do not pay (0.25 to 1.0 times the bound), and all 20 have where they do
+    (from 1.02 times); so have 24 without experts from 1.25 times. Groups of 4 on a whole plane of
+    v4 or v5p 2x2x2, over which a gather takes half the time, have none in 5 of 5 (libtpu 0.0.42.1).
+    Programs of experts alone, with many tokens and no attention, gather beside matmuls instead
+    (three, on v5e 4x4 and v6e).
     """
     ring = nbytes / group.bandwidth
     return _beats_both(group.size, compute_s, ring / group.gathers_by, ring)
