@@ -48,10 +48,14 @@ class PlannedCollective:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveMatmul:
-    """A matmul and a collective as one loop over chunks."""
+    """A matmul and a collective as one loop over chunks.
+
+    mode: of its permutes: a ring beside the matmuls, or synchronous.
+    """
 
     compute: ComputeNode
     collective: CollectiveNode
+    mode: Mode = Mode.RING
 
     @property
     def name(self) -> str:
@@ -91,11 +95,13 @@ class RingAttention:
 
     gathers: of K and V, whose shards go round instead.
     scatters: of their gradients, whose sums go round with them instead.
+    mode: of its permutes: a ring beside the kernel, or synchronous.
     """
 
     compute: ComputeNode
     gathers: tuple[CollectiveNode, ...]
     scatters: tuple[CollectiveNode, ...] = ()
+    mode: Mode = Mode.RING
 
     @property
     def name(self) -> str:
@@ -170,3 +176,20 @@ def pipelined_operands(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _pipelined(entries: Sequence[Entry]) -> list[PlannedCollective]:
     return [e for e in entries if isinstance(e, PlannedCollective) and e.pipelined]
+
+
+def left_in_flight(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the asynchronous collectives whose results no other entry of their body reads.
+
+    The loop of a compiled program waits for them at its end, but for those that are pipelined over
+    its iterations.
+    """
+    read = {key for entry in entries for key in entry.reads}
+    return tuple(
+        entry.name
+        for entry in entries
+        if isinstance(entry, PlannedCollective)
+        and entry.mode is Mode.ASYNC
+        and not entry.pipelined
+        and read.isdisjoint(entry.writes)
+    )

@@ -38,6 +38,10 @@ class Overlap:
 
 EVERYTHING = frozenset(Carrier)
 
+LAYER_AT_ONCE = Overlap(prefetch_depth=64, carried_by=EVERYTHING, needs_carrier=False)
+"""All gathers of a layer start at its beginning, as on the SparseCore: 7 of 7 plans without a
+`tensor` axis, on 7x 2x2x2 to 4x4x4; with one, gathers after an all-reduce follow it."""
+
 OBSERVED = "observed"
 """The name that switches off all passes and table lines that serve no published run."""
 
@@ -61,6 +65,8 @@ class Lowering:
         `reduce_algorithm`.
     only_mlp: only gathers of MLP weights are asynchronous.
     keys_algorithm: of the sums of gradients of keys that were gathered for an attention kernel.
+    offloaded: the SparseCore reduces: a gradient over all its axes at once, see
+        `reduce_at_once`.
     activations: the activation collectives that become collective matmuls: where it pays (`rule`,
         see `fuse_collectives.fusion_pays`), or wherever one can be (`always`).
     fuses_epilogue: True if a collective matmul takes an epilogue. Compiled ones do not (plain
@@ -81,6 +87,7 @@ class Lowering:
     major_algorithm: str = ""
     only_mlp: bool = False
     keys_algorithm: str = "all-reduce"
+    offloaded: bool = False
     activations: str = "rule"
     fuses_epilogue: bool = False
 

@@ -82,7 +82,7 @@ def ring_ops(
         axes=collective.axes,
         algorithm=Algorithm.MESH_ORDER if weights else "",
         bytes=2 * nbytes / n if weights else nbytes * (n - 1) / n / steps,
-        mode=Mode.RING,
+        mode=ring.mode,
         scope=collective.tensor,
         dtype=sizes.dtype(collective.dtype),
     )
@@ -126,11 +126,19 @@ def _gathering(
     for left, matmul in zip(reversed(range(len(matmuls))), matmuls, strict=True):
         mark = f" ({left} before)" if left else ""
         made = [replace(cast, name=cast.name + mark, deps=received) for cast in casts]
-        moved = replace(permute, name=permute.name + mark, deps=received)
+        moved = _both_ways(replace(permute, name=permute.name + mark, deps=received))
         waits = (*received, *(Dep(cast.name) for cast in made))
-        ops += [moved, *made, replace(matmul, name=matmul.name + mark, deps=waits)]
-        received = (*deps, Dep(moved.name))
+        ops += [*moved, *made, replace(matmul, name=matmul.name + mark, deps=waits)]
+        received = (*deps, Dep(moved[-1].name))
     return tuple(ops)
+
+
+def _both_ways(permute: Collective) -> tuple[Collective, ...]:
+    """Return the permutes of a step: at once, or one way after the other if the core waits."""
+    if permute.mode is not Mode.SYNC:
+        return (permute,)
+    one = replace(permute, bytes=permute.bytes / 2, algorithm=Algorithm.ONWARD)
+    return (replace(one, name=f"{permute.name} (back)"), one)
 
 
 def _casts(ring: CollectiveMatmul, sizes: Sizes, trips: int) -> tuple[Compute, ...]:
@@ -181,7 +189,8 @@ def _scattering(
         work=VectorWork(2 * nbytes, nbytes, 4 * nbytes / itemsize),
         deps=(Dep(permute.name, 1),),
     )
-    return (replace(matmul, deps=deps), add, replace(permute, deps=(Dep(add.name),)))
+    moved = _both_ways(replace(permute, deps=(Dep(add.name),)))
+    return (replace(matmul, deps=deps), add, *moved)
 
 
 def _chunks(

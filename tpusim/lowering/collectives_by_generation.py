@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from tpusim.lowering.collective_lowering import (
-    EVERYTHING,
     IDEAL,
+    LAYER_AT_ONCE,
     OBSERVED,
     Lowering,
-    Overlap,
     TableLine,
 )
 from tpusim.lowering.device_groups import DeviceGroup
@@ -55,8 +54,9 @@ RINGS_AND_SPARSECORE_GATHERS = Lowering(
     gather=Mode.RING,
     reduce=Mode.RING,
     twice=Mode.ASYNC,
-    overlap=Overlap(carried_by=EVERYTHING),
+    overlap=LAYER_AT_ONCE,
     keys_algorithm="",
+    offloaded=True,
 )
 
 SPARSECORE = Lowering(
@@ -66,8 +66,9 @@ SPARSECORE = Lowering(
     seen_on=("7x maxtext",),
     gather=Mode.ASYNC,
     reduce=Mode.ASYNC,
-    overlap=Overlap(carried_by=EVERYTHING),
+    overlap=LAYER_AT_ONCE,
     keys_algorithm="",
+    offloaded=True,
 )
 
 ROUTER_GATHERS = Lowering(
@@ -128,6 +129,9 @@ _RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max
 """Groups over which weights move in rings, beside their matmuls. Of compiled plans for v4 to 7x
 (libtpu 0.0.42.1), the layers' gradients are rings in 131 of the 138 with such groups, and in none
 of the others: 17 over two devices, 70 over 64 and more, 104 whose weights are replicated."""
+
+_LARGEST_WITH_ASYNCHRONOUS_PERMUTES = {"v2": 0, "v3": 0, "v5e": 16}
+"""Chips of the largest slice on which permutes are asynchronous, where they are not on all."""
 
 _MAXTEXT = (
     TableLine(GATHERS_AND_ALL_REDUCES, "maxtext", whole=True),
@@ -199,6 +203,24 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     if compiler.lowering == "ideal":
         return IDEAL
     return line_for(generation, compiler, group).lowering
+
+
+def permutes_wait(generation: str, compiler: Compiler, chips: int) -> bool:
+    """Return True if the core waits for every permute, those of collective matmuls too.
+
+    generation: of the chip, such as `v5e`.
+    compiler: the plan's choices.
+    chips: of a slice.
+
+    Of compiled plans (libtpu 0.0.42.1), no permute is asynchronous in 13 on v5e 4x8 to 16x16 and in
+    5 on v2 and v3, and none is synchronous in 29 on v5e 2x4 and 4x4 and in 152 on v4, v5p, v6e and
+    7x. Three of the 13 have MaxText's flags; yet published runs of MaxText on v5e 16x16 with rings
+    over `tensor`, of an older compiler, take two thirds of the time that such permutes would, so
+    the style `maxtext` keeps asynchronous ones.
+    """
+    if compiler.lowering == "ideal" or compiler.style != "plain":
+        return False
+    return chips > _LARGEST_WITH_ASYNCHRONOUS_PERMUTES.get(generation, chips)
 
 
 def in_circular_pipeline(low: Lowering) -> Lowering:

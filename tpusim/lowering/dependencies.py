@@ -6,13 +6,14 @@ from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
     RingAttention,
+    left_in_flight,
     pipelined_operands,
     pipelined_results,
 )
 from tpusim.lowering.collective_matmul import done_after
 from tpusim.lowering.offload import arrivals, copy_order
 from tpusim.lowering.ring_attention import complete_after
-from tpusim.partition import LoopNode
+from tpusim.partition import ComputeNode, LoopNode
 from tpusim.program import Dep
 
 
@@ -21,6 +22,7 @@ class BodyDependencies:
 
     carried: the buffer that an iteration reads, and the one that the iteration before left for it.
     outside: buffers of the body around it, each with the operation that wrote it.
+    ends_waiting: an iteration of the body ends when its asynchronous collectives do.
     makers: buffer of the body -> operation after which it is complete.
     written: the same, of the buffers written by now.
     """
@@ -30,6 +32,7 @@ class BodyDependencies:
         entries: Sequence[Entry],
         carried: Sequence[tuple[str, str]],
         outside: Mapping[str, str],
+        ends_waiting: bool = False,
     ) -> None:
         self.carried = carried
         self.makers = {key: name for entry in entries for key, name in results(entry)}
@@ -38,6 +41,8 @@ class BodyDependencies:
         self._taken = pipelined_operands(entries)
         self._queued = copy_order(entries)
         self._arriving = arrivals(entries)
+        self._left = left_in_flight(entries) if ends_waiting else ()
+        self._begun = next((i for i, e in enumerate(entries) if isinstance(e, ComputeNode)), 0)
 
     def of(self, place: int, entry: Entry) -> tuple[Dep, ...]:
         """Return the dependencies of the entry at `place`."""
@@ -51,6 +56,7 @@ class BodyDependencies:
             for key, left in self.carried
             if key in entry.reads and left in self.makers
         ]
+        deps += [Dep(name, 1) for name in self._left if place <= self._begun]
         return tuple(dict.fromkeys(deps))
 
     def passed(self, entry: Entry) -> None:

@@ -21,6 +21,8 @@ class DeviceGroup:
     whole: True if it spans the whole slice.
     ring: True if it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
     bandwidth: of a bidirectional ring, nominal, in B/s.
+    gathers_by: dimensions that a gather uses side by side, as the compiler counts them: all those
+        of a group that cuts none, on a torus of three, otherwise one.
     slices: slices that the program runs on.
     tiled: weights are sharded over all axes of the mesh, see `weights_are_tiled`.
     """
@@ -30,6 +32,7 @@ class DeviceGroup:
     whole: bool
     ring: bool
     bandwidth: float
+    gathers_by: int = 1
     slices: int = 1
     tiled: bool = False
 
@@ -41,13 +44,15 @@ def group_of(axes: Axes, pod: Slice, placement: Placement, tiled: bool = False) 
     without a wraparound), and where a ring through several dimensions loads no link twice.
     """
     spans = tuple(span for axis in axes for span in placement.spans(axis))
-    sizes = dimension_sizes(spans)
+    sizes, dims = dimension_sizes(spans), pod.topology.dims
+    cuts_none = all(size == dims[dim] for dim, size in sizes.items())
     return DeviceGroup(
         size=prod(span.size for span in spans),
         dimensions=len(sizes),
         whole=prod(sizes.values()) == pod.topology.chips,
         ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
         bandwidth=2 * pod.chip.ici_bandwidth,
+        gathers_by=max(len(sizes), 1) if cuts_none and len(dims) == 3 else 1,
         slices=pod.num_slices,
         tiled=tiled,
     )

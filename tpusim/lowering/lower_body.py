@@ -122,7 +122,8 @@ class BodyLowerer:
         self.crossing += [
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
-        waits = BodyDependencies(whole, carried, outside or {})
+        ends_waiting = loop_node is not None and not self.decisions.ideal
+        waits = BodyDependencies(whole, carried, outside or {}, ends_waiting)
         firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
         made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
         self.reduced |= {

@@ -63,6 +63,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         regather,
     ),
     observed.SCATTER_APART,
+    observed.REDUCE_AT_ONCE,
 )
 
 SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (

@@ -11,9 +11,9 @@ from plans import MIB
 
 from tpusim.hardware import Slice, load_chip, placements
 from tpusim.lowering.collective_lowering import IDEAL, Lowering
-from tpusim.lowering.collectives_by_generation import TABLE, lowering_for
+from tpusim.lowering.collectives_by_generation import TABLE, lowering_for, permutes_wait
 from tpusim.lowering.device_groups import DeviceGroup, group_of
-from tpusim.lowering.passes.fuse_collectives import fusion_pays
+from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pays
 from tpusim.models import Transformer
 from tpusim.partition import weights_are_tiled
 from tpusim.plan import Compiler, Plan
@@ -176,13 +176,13 @@ def test_an_einsum_becomes_a_ring_where_the_compiler_made_one(
     flops = 2 * tokens * D * width / size
     weight = 2 * D * width / size
     peak = chip.device.flops["bf16"]
-    assert fusion_pays(group, mib * MIB, flops, peak, weight) == wanted
+    assert fusion_pays(group, mib * MIB, flops / peak, weight) == wanted
 
 
 def test_wide_mlp_weights_and_flat_axes_make_no_ring() -> None:
     chip = load_chip("v4")
     group = DeviceGroup(8, 1, False, True, 2 * chip.ici_bandwidth)
-    enough = (256 * MIB, 1e15, chip.device.flops["bf16"])
+    enough = (256 * MIB, 1e15 / chip.device.flops["bf16"])
     assert fusion_pays(group, *enough, 128 * MIB)
     assert not fusion_pays(group, *enough, 512 * MIB)
     assert not fusion_pays(replace(group, ring=False), *enough, 128 * MIB)
@@ -214,3 +214,25 @@ def test_a_group_is_described_by_where_it_lies(
     placed = simulate(model, plan, pod, among=placements(pod, mesh)).placement
     group = group_of((axis,), pod, placed)
     assert (group.size, group.dimensions, group.whole, group.ring) == expected
+
+
+@pytest.mark.parametrize(("devices", "planes", "compute_s", "wanted"), [
+    (4, 1, 0.51, True), (4, 1, 0.5, False), (8, 1, 0.26, True), (8, 1, 0.25, False),
+    (2, 1, 9.0, False), (4, 2, 9.0, False), (8, 3, 9.0, True),
+])  # fmt: skip
+def test_a_weight_moves_in_a_ring_where_its_matmul_hides_more_than_two_chunks(
+    devices: int, planes: int, compute_s: float, wanted: bool
+) -> None:
+    """A ring of 1 s; a gather over whole planes of a torus of three dimensions takes a part."""
+    group = DeviceGroup(devices, planes, False, True, 1e11, gathers_by=planes, tiled=True)
+    assert weight_ring_pays(group, 1e11, compute_s) == wanted
+
+
+@pytest.mark.parametrize(("chip", "style", "chips", "wanted"), [
+    ("v5e", "plain", 16, False), ("v5e", "plain", 32, True), ("v5e", "maxtext", 256, False),
+    ("v2", "plain", 16, True), ("v6e", "plain", 256, False),
+])  # fmt: skip
+def test_the_core_waits_for_permutes_on_large_slices_of_v5e(
+    chip: str, style: str, chips: int, wanted: bool
+) -> None:
+    assert permutes_wait(chip, Compiler(style=style), chips) == wanted

@@ -1,6 +1,6 @@
 """Lines of the lowering table that compiled programs show and no published run uses."""
 
-from tpusim.lowering.collective_lowering import EVERYTHING, Lowering, Overlap, TableLine
+from tpusim.lowering.collective_lowering import LAYER_AT_ONCE, Lowering, TableLine
 from tpusim.program import Mode
 
 PADDED_GATHERS = TableLine(
@@ -76,8 +76,9 @@ PADDED_SPARSECORE_GATHERS = TableLine(
         gather_algorithm="all-reduce",
         reduce=Mode.ASYNC,
         reduce_algorithm="all-reduce",
-        overlap=Overlap(carried_by=EVERYTHING),
+        overlap=LAYER_AT_ONCE,
         keys_algorithm="",
+        offloaded=True,
     ),
     "plain",
     dimensions=3,

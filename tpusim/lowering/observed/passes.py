@@ -4,6 +4,7 @@ from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.lowering_pass import LoweringPass
 from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
+from tpusim.lowering.observed.reduced_at_once import reduce_at_once
 from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.partition import Node
 
@@ -13,6 +14,16 @@ SCATTER_APART: LoweringPass[Node] = LoweringPass(
     "sums over tokens of matmuls that each become a collective matmul",
     "language models with norms sharded by tokens, v6e 4x4 and v5p 4x4x8",
     scatter_apart,
+    observed=True,
+)
+
+REDUCE_AT_ONCE: LoweringPass[Node] = LoweringPass(
+    "reduce-at-once",
+    "all-reduce a gradient over all its axes, in place of a reduce-scatter and an all-reduce",
+    "gradients of sharded weights that further axes replicate, where the SparseCore reduces",
+    "11 plans with `data` and `fsdp` on 7x 2x2x2 to 4x4x4",
+    reduce_at_once,
+    lambda body: not body.decisions.ideal,
     observed=True,
 )
 

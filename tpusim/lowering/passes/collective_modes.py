@@ -50,10 +50,11 @@ def _matmul(
     """Return an operation, fused with its collective if any; its epilogue then follows."""
     if collective is None:
         return (compute,)
+    mode = body.decisions.permutes
     if body.decisions.over(collective.axes)[1].fuses_epilogue:
-        return (CollectiveMatmul(compute, collective),)
+        return (CollectiveMatmul(compute, collective, mode),)
     matmul, *groups = unfused(compute)
-    return (CollectiveMatmul(matmul, collective), *groups)
+    return (CollectiveMatmul(matmul, collective, mode), *groups)
 
 
 def _planned(body: Body, collective: CollectiveNode, matmuls: Collection[str]) -> PlannedCollective:

@@ -38,7 +38,8 @@ def ring_attentions(body: Body) -> dict[str, RingAttention]:
             gathers = tuple(c for c in moved if c.writes[0] in compute.reads)
             scatters = tuple(c for c in moved if c.reads[0] in compute.writes)
             if gathers:
-                found[compute.name] = RingAttention(compute, gathers, scatters)
+                mode = body.decisions.permutes
+                found[compute.name] = RingAttention(compute, gathers, scatters, mode)
     return found
 
 
@@ -75,9 +76,12 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
     group, low = body.decisions.over(collective.axes)
     if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
         gathers = collective.purpose is Purpose.WEIGHT
-        wanted = (low.gather if gathers else low.reduce) is Mode.RING
-        once = len(computes) == 1 or not gathers
-        return wanted and once and not any(_moves_more(body, each) for each in computes)
+        if (low.gather if gathers else low.reduce) is not Mode.RING or len(computes) > 1:
+            return False
+        (compute,) = computes
+        if _moves_more(body, compute) or (gathers and _is_partial(compute)):
+            return False
+        return weight_ring_pays(group, body.nbytes(collective), _seconds(body, compute))
     if low.activations == "always":
         return group.size > 1
     # Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over `tensor`,
@@ -100,6 +104,19 @@ def _moves_more(body: Body, compute: ComputeNode) -> bool:
     """
     written, summed = body.moved_activations
     return compute.name in summed or not written.isdisjoint(compute.reads)
+
+
+def _is_partial(compute: ComputeNode) -> bool:
+    """Return True if each device has a part of the sums of a matmul.
+
+    The parts are summed over devices, often after those of other matmuls are added: gradients of
+    what several projections read (of 107 weights whose result is partial, 2 are in rings; of 43 of
+    the same programs whose result is whole, all are: backward, fsdp 4 to 32 x tensor, 34 compiled
+    plans for v4 to 7x, libtpu 0.0.42.1).
+    """
+    made = compute.op.outputs[0].dims
+    summed = {dim for tensor in compute.op.inputs for dim in tensor.dims} - set(made)
+    return any(axes for dim, axes in compute.split if dim in summed)
 
 
 def scatter_is_fused(body: Body, collective: CollectiveNode, compute: ComputeNode) -> bool:
@@ -134,13 +151,16 @@ def _one_projection(body: Body, collective: CollectiveNode, computes: list[Compu
 def _matmul_fusion_pays(
     body: Body, collective: CollectiveNode, compute: ComputeNode, group: DeviceGroup
 ) -> bool:
+    weight = _weight_bytes(body, compute)
+    return fusion_pays(group, body.nbytes(collective), _seconds(body, compute), weight)
+
+
+def _seconds(body: Body, compute: ComputeNode) -> float:
+    """Return the seconds of a matmul on one device at its peak."""
     work = work_of(compute, body.decisions.sizes, body.buffers)
     assert isinstance(work, MatmulWork)
     flops = 2 * work.batch * work.m * work.k * work.n
-    peak = body.decisions.pod.chip.device.flops[work.dtype]
-    return fusion_pays(
-        group, body.nbytes(collective), float(flops), peak, _weight_bytes(body, compute)
-    )
+    return float(flops) / body.decisions.pod.chip.device.flops[work.dtype]
 
 
 def _weight_bytes(body: Body, compute: ComputeNode) -> float:
@@ -159,23 +179,49 @@ def _can_be_ring(op: Op) -> bool:
     return isinstance(op, Einsum) and not op.ragged
 
 
-def fusion_pays(
-    group: DeviceGroup, nbytes: float, flops: float, peak: float, weight_bytes: float
-) -> bool:
+def fusion_pays(group: DeviceGroup, nbytes: float, compute_s: float, weight_bytes: float) -> bool:
     """Return True if the compiler fuses an activation collective with the matmul beside it.
 
     group: devices of the ring.
     nbytes: of the full tensor on one device.
-    flops: of the matmul on one device.
-    peak: FLOP/s of one device.
+    compute_s: of the matmul on one device, in seconds.
     weight_bytes: of the matmul's weight on one device.
 
-    A ring of n takes the longer of compute C and transfer T, plus a prologue and an epilogue of T/n
-    each; it is chosen when that beats C + T, so when min(C, T) > 2 T / n. This agrees with all 16
-    einsums seen on v4, v5e, v5p, v6e and 7x (axes of 2 to 16, F from 512 to 32768), given that the
-    axis is a physical ring of at least 4.
+    It does where `_beats_both` says so: this agrees with all 16 einsums seen on v4, v5e, v5p, v6e
+    and 7x (axes of 2 to 16, F from 512 to 32768), given that the axis is a physical ring of at
+    least 4.
     """
     if not group.ring or group.size < 4 or weight_bytes > LARGEST_RING_WEIGHT:
         return False
-    compute, transfer = flops / peak, nbytes / group.bandwidth
-    return min(compute, transfer) > 2 * transfer / group.size
+    transfer = nbytes / group.bandwidth
+    return _beats_both(group.size, compute_s, transfer, transfer)
+
+
+def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> bool:
+    """Return True if the compiler moves a weight, or its gradient, in a ring beside its matmul.
+
+    group: devices of the ring.
+    nbytes: of the full weight on one device.
+    compute_s: of the matmul on one device, in seconds.
+
+    Experts have few tokens for each of their weights. Of compiled plans with experts, none of 13
+    has rings where they do not pay (0.25 to 1.0 times the bound), and all 20 have where they do
+    (from 1.02 times); so have 24 without experts from 1.25 times. Groups of 4 on a whole plane of
+    v4 or v5p 2x2x2, over which a gather takes half the time, have none in 5 of 5 (libtpu 0.0.42.1).
+    Programs of experts alone, with many tokens and no attention, gather beside matmuls instead
+    (three, on v5e 4x4 and v6e).
+    """
+    ring = nbytes / group.bandwidth
+    return _beats_both(group.size, compute_s, ring / group.gathers_by, ring)
+
+
+def _beats_both(devices: int, compute_s: float, transfer_s: float, ring_s: float) -> bool:
+    """Return True if a collective matmul takes less than the collective and then the matmul.
+
+    A ring of n takes the longer of compute C and transfer T, plus a prologue and an epilogue of a
+    chunk each, R/n; it is chosen when that beats C + T, so when min(C, T) > 2 R / n.
+
+    transfer_s: T, of the collective on its own.
+    ring_s: R, of all chunks in one ring.
+    """
+    return min(compute_s, transfer_s) > 2 * ring_s / devices

@@ -1,0 +1,48 @@
+"""Gradients over several axes, and permutes for which the core waits."""
+
+import pytest
+from plans import any_program_of, flat, loop, plan_of, small
+
+from tpusim.hardware import Slice
+from tpusim.program import Collective, CollectiveKind, Mode
+
+
+@pytest.mark.parametrize(
+    ("chip", "topology", "at_once"), [("7x", "2x2x2", True), ("v6e", "4x4", False)]
+)
+def test_the_sparsecore_reduces_a_gradient_over_all_its_axes_at_once(
+    chip: str, topology: str, at_once: bool
+) -> None:
+    plan = plan_of({"data": 4, "fsdp": 4}, global_batch=256, seq_len=512)
+    body = loop(
+        any_program_of(small(embed=4096, mlp=8192), plan, Slice(chip, topology)).body, "layers/d"
+    ).body
+    found = [
+        op for op, _ in flat(body) if isinstance(op, Collective) and op.scope == "d(layer/wo_mlp)"
+    ]
+    kinds = [(op.kind, op.axes) for op in found]
+    if at_once:
+        assert kinds == [(CollectiveKind.ALL_REDUCE, ("data", "fsdp"))]
+        assert found[0].mode is Mode.ASYNC
+        waits = {dep.op for op, _ in flat(body) for dep in op.deps if dep.distance}
+        assert found[0].name in waits
+    else:
+        assert (CollectiveKind.REDUCE_SCATTER, ("fsdp",)) in kinds
+
+
+@pytest.mark.parametrize(("topology", "waits"), [("4x4", False), ("4x8", True)])
+def test_permutes_that_wait_go_one_way_after_the_other(topology: str, waits: bool) -> None:
+    chips = 32 if waits else 16
+    plan = plan_of({"fsdp": chips}, global_batch=256, seq_len=512)
+    body = loop(any_program_of(small(), plan, Slice("v5e", topology)).body, "layers").body
+    ring = loop(body, "layer/wo_mlp/ring")
+    moved = [op for op in ring.body if isinstance(op, Collective)]
+    assert {op.mode for op in moved} == {Mode.SYNC if waits else Mode.RING}
+    assert {op.algorithm for op in moved} == {"onward" if waits else "mesh order"}
+    sent = sum(op.bytes for op in moved) * ring.trips
+    whole = sum(
+        op.bytes
+        for op in body
+        if isinstance(op, Collective) and op.name.endswith("wo_mlp/first permute")
+    )
+    assert sent == whole * chips
