@@ -1,6 +1,7 @@
 """Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from tpusim.hardware import Placement, Slice
@@ -17,6 +18,8 @@ from tpusim.partition import (
     PartitionedGraph,
     Purpose,
     Sizes,
+    across_slices,
+    is_across,
     weights_are_tiled,
     within_slice,
 )
@@ -72,6 +75,8 @@ class LoweringDecisions:
     def _over(self, axes: Axes, tiled: bool) -> tuple[DeviceGroup, Lowering]:
         if (axes, tiled) not in self._groups:
             group = group_of(axes, self.pod, self.placement, tiled)
+            if across := across_slices(axes):
+                group = replace(group, size=group.size * int(self.sizes.group(across)), ring=False)
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
             chosen = in_circular_pipeline(low) if self._circular else low
             self._groups[axes, tiled] = (group, chosen)
@@ -131,6 +136,27 @@ class Body:
         """
         moves = [c for c in self.collectives if c.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)]
         return frozenset(c.writes[0] for c in moves), frozenset(c.maker for c in moves)
+
+    @cached_property
+    def crossing(self) -> dict[CollectiveNode, CollectiveNode]:
+        """The collectives of weights and gradients within the slice that one across slices adjoins.
+
+        Each is given with that other, which makes its operand or reads its result.
+        """
+        across = [c for c in self.collectives if is_across(c.axes)]
+        gathered = {c.writes[0]: c for c in across if c.kind is CollectiveKind.ALL_GATHER}
+        summed = {c.reads[0]: c for c in across if c.kind in REDUCTIONS}
+        found = {}
+        for each in self.collectives:
+            if each.purpose is Purpose.WEIGHT and each.kind is CollectiveKind.ALL_GATHER:
+                other = gathered.get(each.reads[0])
+            elif each.purpose is Purpose.GRADIENT and each.kind is CollectiveKind.REDUCE_SCATTER:
+                other = summed.get(each.writes[0])
+            else:
+                continue
+            if other is not None:
+                found[each] = other
+        return found
 
     @cached_property
     def has_loop(self) -> bool:
