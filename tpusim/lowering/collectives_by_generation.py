@@ -57,6 +57,7 @@ RINGS_AND_SPARSECORE_GATHERS = Lowering(
     twice=Mode.ASYNC,
     overlap=Overlap(carried_by=EVERYTHING),
     keys_algorithm="",
+    keeps_activations=True,
 )
 
 SPARSECORE = Lowering(
@@ -68,6 +69,7 @@ SPARSECORE = Lowering(
     reduce=Mode.ASYNC,
     overlap=Overlap(carried_by=EVERYTHING),
     keys_algorithm="",
+    keeps_activations=True,
 )
 
 ROUTER_GATHERS = Lowering(

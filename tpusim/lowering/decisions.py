@@ -17,6 +17,7 @@ from tpusim.partition import (
     Node,
     PartitionedGraph,
     Purpose,
+    TOKENS,
     Sizes,
     across_slices,
     is_across,
@@ -130,12 +131,14 @@ class Body:
 
     @cached_property
     def moved_activations(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Buffers that collectives of activations write, and the operations whose results they sum.
+        """Buffers that gathers of activations write, and the operations whose results are summed.
 
         A matmul that reads one of the former, or is one of the latter, has a collective already.
+        Gathers of tokens are left out.
         """
         moves = [c for c in self.collectives if c.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)]
-        return frozenset(c.writes[0] for c in moves), frozenset(c.maker for c in moves)
+        written = frozenset(c.writes[0] for c in moves if c.dim not in TOKENS)
+        return written, frozenset(c.maker for c in moves)
 
     @cached_property
     def crossing(self) -> dict[CollectiveNode, CollectiveNode]:
