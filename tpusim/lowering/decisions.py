@@ -77,7 +77,11 @@ class LoweringDecisions:
         if (axes, tiled) not in self._groups:
             group = group_of(axes, self.pod, self.placement, tiled)
             if across := across_slices(axes):
-                group = replace(group, size=group.size * int(self.sizes.group(across)), ring=False)
+                chip, slices = self.pod.chip, int(self.sizes.group(across))
+                bandwidth = chip.dcn_bandwidth / chip.devices
+                group = replace(
+                    group, size=group.size * slices, ring=False, bandwidth=bandwidth
+                )
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
             chosen = in_circular_pipeline(low) if self._circular else low
             self._groups[axes, tiled] = (group, chosen)

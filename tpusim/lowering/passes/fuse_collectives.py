@@ -159,10 +159,9 @@ def _crossing_pays(body: Body, collective: CollectiveNode, compute: ComputeNode)
     for two and four slices whose weights are tiled over 4 to 32 devices: the 5 with rings have 1.04
     to 4.2 times the bound, the 3 without 0.26 to 0.89 times (libtpu 0.0.42.1).
     """
-    chip = body.decisions.pod.chip
+    group, _ = body.decisions.over(collective.axes)
     flops, peak = _flops_and_peak(body, compute)
-    transfer = body.nbytes(collective) * chip.devices / chip.dcn_bandwidth
-    return _pays(flops / peak, transfer, body.decisions.over(collective.axes)[0].size)
+    return _pays(flops / peak, body.nbytes(collective) / group.bandwidth, group.size)
 
 
 def _weight_bytes(body: Body, compute: ComputeNode) -> float:
