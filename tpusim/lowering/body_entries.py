@@ -48,10 +48,14 @@ class PlannedCollective:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveMatmul:
-    """A matmul and a collective as one loop over chunks."""
+    """A matmul and a collective as one loop over chunks.
+
+    in_mesh_order: its chunks follow the order of the mesh, n + 1 of them, see `collective_matmul`.
+    """
 
     compute: ComputeNode
     collective: CollectiveNode
+    in_mesh_order: bool = True
 
     @property
     def name(self) -> str:
