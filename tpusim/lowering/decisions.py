@@ -10,6 +10,7 @@ from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowe
 from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
+    TOKENS,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -17,7 +18,6 @@ from tpusim.partition import (
     Node,
     PartitionedGraph,
     Purpose,
-    TOKENS,
     Sizes,
     across_slices,
     is_across,
@@ -79,9 +79,7 @@ class LoweringDecisions:
             if across := across_slices(axes):
                 chip, slices = self.pod.chip, int(self.sizes.group(across))
                 bandwidth = chip.dcn_bandwidth / chip.devices
-                group = replace(
-                    group, size=group.size * slices, ring=False, bandwidth=bandwidth
-                )
+                group = replace(group, size=group.size * slices, ring=False, bandwidth=bandwidth)
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
             chosen = in_circular_pipeline(low) if self._circular else low
             self._groups[axes, tiled] = (group, chosen)
