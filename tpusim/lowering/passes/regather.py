@@ -56,6 +56,7 @@ def _limits(nodes: Sequence[Node], body: Body) -> dict[str, tuple[CollectiveNode
         key
         for node in nodes
         if isinstance(node, ComputeNode) and isinstance(node.op, Einsum)
+        if any(tensor.primal in body.weights for tensor in node.op.outputs)
         for key in node.reads
     }
     found = {}
