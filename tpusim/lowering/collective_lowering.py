@@ -61,6 +61,7 @@ class Lowering:
     twice: mode of gathers that several matmuls read, where the others are collective matmuls.
     overlap: the work that asynchronous gathers overlap.
     regather_after: matmuls after which a gathered copy is gathered again rather than kept.
+    keeps_activations: True if a gathered activation is kept for uses that are far apart.
     major_algorithm: of reductions that scatter another dimension than the last; empty for
         `reduce_algorithm`.
     only_mlp: only gathers of MLP weights are asynchronous.
@@ -84,6 +85,7 @@ class Lowering:
     twice: Mode = Mode.SYNC
     overlap: Overlap = field(default_factory=Overlap)
     regather_after: int | None = None
+    keeps_activations: bool = False
     major_algorithm: str = ""
     only_mlp: bool = False
     keys_algorithm: str = "all-reduce"
@@ -152,5 +154,6 @@ IDEAL = Lowering(
     overlap=Overlap(carried_by=EVERYTHING, needs_carrier=False, outside_layers=True),
     keys_algorithm="",
     activations="always",
+    keeps_activations=True,
     fuses_epilogue=True,
 )

@@ -57,6 +57,7 @@ RINGS_AND_SPARSECORE_GATHERS = Lowering(
     overlap=LAYER_AT_ONCE,
     keys_algorithm="",
     offloaded=True,
+    keeps_activations=True,
 )
 
 SPARSECORE = Lowering(
@@ -69,6 +70,7 @@ SPARSECORE = Lowering(
     overlap=LAYER_AT_ONCE,
     keys_algorithm="",
     offloaded=True,
+    keeps_activations=True,
 )
 
 ROUTER_GATHERS = Lowering(

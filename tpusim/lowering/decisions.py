@@ -1,6 +1,7 @@
 """Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from tpusim.hardware import Placement, Slice
@@ -14,6 +15,7 @@ from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.op_work import buffer_bytes
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
+    TOKENS,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -22,6 +24,8 @@ from tpusim.partition import (
     PartitionedGraph,
     Purpose,
     Sizes,
+    across_slices,
+    is_across,
     weights_are_tiled,
     within_slice,
 )
@@ -81,6 +85,12 @@ class LoweringDecisions:
     def _over(self, axes: Axes, tiled: bool) -> tuple[DeviceGroup, Lowering]:
         if (axes, tiled) not in self._groups:
             group = group_of(axes, self.pod, self.placement, tiled)
+            if across := across_slices(axes):
+                chip, slices = self.pod.chip, int(self.sizes.group(across))
+                bandwidth = chip.dcn_bandwidth / chip.devices
+                group = replace(
+                    group, size=group.size * slices, ring=False, bandwidth=bandwidth, gathers_by=1
+                )
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
             chosen = in_circular_pipeline(low) if self._circular else low
             self._groups[axes, tiled] = (group, chosen)
@@ -134,12 +144,11 @@ class Body:
 
     @cached_property
     def moved_activations(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Buffers that collectives of activations write, and the operations whose results they sum.
+        """Buffers that gathers of activations write, and the operations whose results are summed.
 
         A matmul that reads one of the former, or is one of the latter, has a collective already. An
-        all-to-all is none: the matmul does not read more than its device's part (rings of the
-        weights of experts beside exchanges of slots, 127 of 127 in 17 compiled plans for v4 to 7x,
-        libtpu 0.0.42.1).
+        all-to-all is none: the matmul does not read more than its device's part. Gathers of tokens
+        are left out.
         """
         moves = [
             c
@@ -147,7 +156,29 @@ class Body:
             if c.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)
             and c.kind is not CollectiveKind.ALL_TO_ALL
         ]
-        return frozenset(c.writes[0] for c in moves), frozenset(c.maker for c in moves)
+        written = frozenset(c.writes[0] for c in moves if c.dim not in TOKENS)
+        return written, frozenset(c.maker for c in moves)
+
+    @cached_property
+    def crossing(self) -> dict[CollectiveNode, CollectiveNode]:
+        """The collectives of weights and gradients within the slice that one across slices adjoins.
+
+        Each is given with that other, which makes its operand or reads its result.
+        """
+        across = [c for c in self.collectives if is_across(c.axes)]
+        gathered = {c.writes[0]: c for c in across if c.kind is CollectiveKind.ALL_GATHER}
+        summed = {c.reads[0]: c for c in across if c.kind in REDUCTIONS}
+        found = {}
+        for each in self.collectives:
+            if each.purpose is Purpose.WEIGHT and each.kind is CollectiveKind.ALL_GATHER:
+                other = gathered.get(each.reads[0])
+            elif each.purpose is Purpose.GRADIENT and each.kind is CollectiveKind.REDUCE_SCATTER:
+                other = summed.get(each.writes[0])
+            else:
+                continue
+            if other is not None:
+                found[each] = other
+        return found
 
     @cached_property
     def has_loop(self) -> bool:

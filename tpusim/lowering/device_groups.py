@@ -20,7 +20,7 @@ class DeviceGroup:
     dimensions: torus dimensions that the group spans.
     whole: True if it spans the whole slice.
     ring: True if it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
-    bandwidth: of a bidirectional ring, nominal, in B/s.
+    bandwidth: of a bidirectional ring, nominal, in B/s; across slices that of a device on DCN.
     gathers_by: dimensions that a gather uses side by side, as the compiler counts them: all those
         of a group that cuts none, on a torus of three, otherwise one.
     slices: slices that the program runs on.

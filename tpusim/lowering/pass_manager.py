@@ -21,6 +21,7 @@ from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
 from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
 from tpusim.lowering.passes.regather import regather
+from tpusim.lowering.passes.rings_across_slices import rings_across_slices
 from tpusim.lowering.passes.transfer_dtypes import insert_casts, set_transfer_dtypes
 from tpusim.partition import Node
 
@@ -61,6 +62,13 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         "lowerings with `regather_after`",
         "480-billion-parameter encoder, v4 8x16x16: wq and wk twice in the backward pass",
         regather,
+    ),
+    LoweringPass(
+        "rings-across-slices",
+        "send a weight round all devices that it is sharded over, those of other slices too",
+        "weights that become rings, sharded over a slice and across slices",
+        "five plans over two slices of v4, v5e and v5p, rings over 16 and 32 devices",
+        rings_across_slices,
     ),
     observed.SCATTER_APART,
     observed.REDUCE_AT_ONCE,

@@ -1,27 +1,31 @@
-"""Gathering a weight again where its uses are far apart."""
+"""Gathering a weight or an activation again where its uses are far apart."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tpusim.base.phase import Phase
 from tpusim.graph import Einsum
 from tpusim.lowering.decisions import Body
-from tpusim.partition import CollectiveNode, ComputeNode, Node
+from tpusim.partition import CollectiveNode, ComputeNode, Node, Purpose
 from tpusim.program import CollectiveKind
+
+ACTIVATION_AFTER = 6
+"""Matmuls between two uses of a gathered activation, of which more have it gathered again.
+
+The input of attention has 9 to 30 between its recomputation and its weight gradients, and is
+gathered again; that of the MLP has 2 to 4, and is kept. Both in all of 17 plans with full remat and
+activations sharded over `tensor`, by tokens or by `embed`, on v3 to v6e; in none of 2 on 7x
+(libtpu 0.0.42.1)."""
 
 
 def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
     """Gather a copy again where more matmuls than the lowering allows separate two of its uses.
 
-    The new copies are added to the buffers.
+    A weight's new copy serves all later readers. Of an activation, each matmul of the backward pass
+    from the first far one on has a copy of its own (that of each of Q, K and V, one after the
+    other). The new copies are added to the buffers.
     """
-    limits = [low.regather_after for low in body.lowerings if low.regather_after is not None]
-    if not limits:
-        return list(nodes)
-    gathers = {
-        node.writes[0]: node
-        for node in nodes
-        if isinstance(node, CollectiveNode) and node.kind is CollectiveKind.ALL_GATHER
-    }
+    limits = _limits(nodes, body)
     last: dict[str, int] = {}
     renamed: dict[str, str] = {}
     result: list[Node] = []
@@ -30,14 +34,41 @@ def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
         if isinstance(node, ComputeNode):
             matmuls += isinstance(node.op, Einsum)
             for key in node.reads:
-                if key in gathers and matmuls - last.setdefault(key, matmuls) > min(limits):
+                if key not in limits:
+                    continue
+                gather, limit = limits[key]
+                far = matmuls - last.setdefault(key, matmuls) > limit
+                if far or (key in renamed and gather.purpose is not Purpose.WEIGHT):
                     renamed[key] = f"{renamed.get(key, key)} again"
                     body.buffers[renamed[key]] = body.buffers[key]
-                    result.append(_gathered_again(gathers[key], node, renamed[key]))
+                    result.append(_gathered_again(gather, node, renamed[key]))
                 last[key] = matmuls
             node = replace(node, reads=tuple(renamed.get(key, key) for key in node.reads))
         result.append(node)
     return result
+
+
+def _limits(nodes: Sequence[Node], body: Body) -> dict[str, tuple[CollectiveNode, int]]:
+    """Return the gathered copies that may be gathered again, each with its gather and limit."""
+    allowed = [low.regather_after for low in body.lowerings if low.regather_after is not None]
+    kept = any(low.keeps_activations for low in body.lowerings)
+    multiplied = {
+        key
+        for node in nodes
+        if isinstance(node, ComputeNode) and isinstance(node.op, Einsum)
+        if any(tensor.primal in body.weights for tensor in node.op.outputs)
+        for key in node.reads
+    }
+    found = {}
+    for node in nodes:
+        if not isinstance(node, CollectiveNode) or node.kind is not CollectiveKind.ALL_GATHER:
+            continue
+        again = node.purpose is Purpose.ACTIVATION and node.phase is not Phase.FORWARD
+        if again and node.writes[0] in multiplied and not kept:
+            found[node.writes[0]] = (node, ACTIVATION_AFTER)
+        elif node.purpose is not Purpose.ACTIVATION and allowed:
+            found[node.writes[0]] = (node, min(allowed))
+    return found
 
 
 def _gathered_again(gather: CollectiveNode, reader: ComputeNode, key: str) -> CollectiveNode:
