@@ -51,13 +51,11 @@ class CollectiveMatmul:
     """A matmul and a collective as one loop over chunks.
 
     mode: of its permutes: a ring beside the matmuls, or synchronous.
-    in_mesh_order: its chunks follow the order of the mesh, n + 1 of them, see `collective_matmul`.
     """
 
     compute: ComputeNode
     collective: CollectiveNode
     mode: Mode = Mode.RING
-    in_mesh_order: bool = True
 
     @property
     def name(self) -> str:

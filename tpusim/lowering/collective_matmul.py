@@ -4,12 +4,13 @@ As XLA unrolls them on a bidirectional ring of n: two chunks per step, one from 
 steps, in each of which permutes in both directions are in flight (Wang et al., ASPLOS 2023,
 section 4).
 
-Each permute moves a whole chunk, the last ones too, and the two directions are half a step apart:
-one more permute, in one direction, comes before the steps of a gather and after those of a scatter.
-So a device receives n + 1 chunks, and not n - 1 (526 of 559 weights that move in rings, in 48
-compiled plans for v4 to 7x, and the activations of 23 over `tensor`; libtpu 0.0.42.1). They go in
-the order of the mesh. What that costs activations does not show in published runs of MaxText
-(`collective_modes`): where a ring is not in mesh order, it moves n - 1 chunks to neighbours.
+Of a weight, each permute moves a whole chunk, the last ones too, and the two directions are half a
+step apart: one more permute, in one direction, comes before the steps of a gather and after those
+of a scatter. So a device receives n + 1 chunks, and not n - 1 (526 of 559 weights that move in
+rings, in 48 compiled plans for v4 to 7x, libtpu 0.0.42.1). They go in the order of the mesh. Rings
+of activations move n + 1 chunks as well, but what that adds is hidden behind the work around them
+(480-billion-parameter encoder; published runs of MaxText on v5p), so they are taken as n - 1 chunks
+to neighbours on the torus.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,12 @@ def done_after(ring: CollectiveMatmul) -> str:
     """Return the operation after which the result is complete."""
     if ring.gathers:
         return f"{ring.name}/{'place' if _is_placed(ring) else 'chunk'}"
-    return f"{ring.name}/{_LAST if ring.in_mesh_order else 'permute'}"
+    return f"{ring.name}/{_LAST if _moves_weight(ring) else 'permute'}"
+
+
+def _moves_weight(ring: CollectiveMatmul) -> bool:
+    """Return True if it moves a weight or the gradient of one, and no activation."""
+    return ring.collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT)
 
 
 def _is_placed(ring: CollectiveMatmul) -> bool:
@@ -68,14 +74,14 @@ def ring_ops(
     whole = work_of(compute, sizes, buffers)
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)
-    ordered = ring.in_mesh_order
+    weights = _moves_weight(ring)
     permute = Collective(
         name=f"{compute.name}/permute",
         phase=compute.phase,
         kind=CollectiveKind.PERMUTE,
         axes=collective.axes,
-        algorithm=Algorithm.MESH_ORDER if ordered else "",
-        bytes=2 * nbytes / n if ordered else nbytes * (n - 1) / n / steps,
+        algorithm=Algorithm.MESH_ORDER if weights else "",
+        bytes=2 * nbytes / n if weights else nbytes * (n - 1) / n / steps,
         mode=ring.mode,
         scope=collective.tensor,
         dtype=sizes.dtype(collective.dtype),
@@ -95,14 +101,14 @@ def ring_ops(
     alone = replace(permute, bytes=nbytes / n, algorithm=Algorithm.ONWARD)
     if ring.gathers:
         first = replace(alone, name=f"{compute.name}/{_FIRST}", deps=deps)
-        before = (first,) if ordered else ()
+        before = (first,) if weights else ()
         waits = (*deps, *(Dep(op.name) for op in before))
         casts, placed = _casts(ring, sizes, steps), _placed(ring, whole, steps)
         body = (*_gathering(permute, matmuls, waits, casts), *placed)
         return (*before, Loop(name=name, trips=trips, body=body))
     body = _scattering(permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps)
     last = replace(alone, name=f"{compute.name}/{_LAST}", deps=(Dep(permute.name),))
-    return (Loop(name=name, trips=trips, body=body), *((last,) if ordered else ()))
+    return (Loop(name=name, trips=trips, body=body), *((last,) if weights else ()))
 
 
 def _gathering(

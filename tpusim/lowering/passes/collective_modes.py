@@ -50,22 +50,11 @@ def _matmul(
     """Return an operation, fused with its collective if any; its epilogue then follows."""
     if collective is None:
         return (compute,)
-    mode, ordered = body.decisions.permutes, _in_mesh_order(body, collective)
+    mode = body.decisions.permutes
     if body.decisions.over(collective.axes)[1].fuses_epilogue:
-        return (CollectiveMatmul(compute, collective, mode, ordered),)
+        return (CollectiveMatmul(compute, collective, mode),)
     matmul, *groups = unfused(compute)
-    return (CollectiveMatmul(matmul, collective, mode, ordered), *groups)
-
-
-def _in_mesh_order(body: Body, collective: CollectiveNode) -> bool:
-    """Return True if a ring moves n + 1 chunks in the order of the mesh: all that XLA makes do.
-
-    Those of activations in programs with MaxText's flags do too, but published runs do not show it
-    (eight of MaxText on v5e and v5p would be 1 to 28 % slower): they are taken as n - 1 chunks
-    to neighbours.
-    """
-    weights = collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT)
-    return weights or (body.plan.compiler.style == "plain" and not body.decisions.ideal)
+    return (CollectiveMatmul(matmul, collective, mode), *groups)
 
 
 def _planned(body: Body, collective: CollectiveNode, matmuls: Collection[str]) -> PlannedCollective:
