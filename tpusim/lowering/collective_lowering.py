@@ -39,8 +39,9 @@ class Overlap:
 EVERYTHING = frozenset(Carrier)
 
 LAYER_AT_ONCE = Overlap(prefetch_depth=64, carried_by=EVERYTHING, needs_carrier=False)
-"""All gathers of a layer start at its beginning, as on the SparseCore: 7 of 7 plans without a
-`tensor` axis, on 7x 2x2x2 to 4x4x4; with one, gathers after an all-reduce follow it."""
+"""All gathers of a layer start at its beginning, as on the SparseCore: 7 of the 9 compiled
+plans that were read, on 7x 2x2x2 to 4x4x4; with a `tensor` axis, those after an all-reduce follow
+it."""
 
 OBSERVED = "observed"
 """The name that switches off all passes and table lines that serve no published run."""

@@ -13,7 +13,8 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
 
     It takes the place of a reduce-scatter over the axes that shard the weight, and of an all-reduce
     of the shards over others of the slice, where the SparseCore reduces. Of compiled plans with
-    `data` and `fsdp` (libtpu 0.0.42.1), 11 of 11 on 7x do this, and none of 40 on v2 to v6e.
+    `data` and `fsdp` (libtpu 0.0.42.1), 11 of 11 on 7x do this, and one of some 40 on v2 to v6e,
+    for K and V alone.
     """
     further = {node.reads[0]: node for node in body.collectives if _is_further(body, node)}
     first = [

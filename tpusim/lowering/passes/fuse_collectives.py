@@ -208,12 +208,12 @@ def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> boo
     nbytes: of the full weight on one device.
     compute_s: of the matmul on one device, in seconds.
 
-    Experts have few tokens for each of their weights. Of compiled plans with experts, none of 13
-    has rings where they do not pay (0.25 to 1.0 times the bound), and all 20 have where they do
-    (from 1.02 times); so have 24 without experts from 1.25 times. Groups of 4 on a whole plane of
-    v4 or v5p 2x2x2, over which a gather takes half the time, have none in 5 of 5 (libtpu 0.0.42.1).
-    Programs of experts alone, with many tokens and no attention, gather beside matmuls instead
-    (three, on v5e 4x4 and v6e).
+    Experts have few tokens for each of their weights. Compiled plans with experts have no rings
+    where they do not pay (0.25 to 1.0 times the bound), and nearly all have where they do (from
+    1.02 times); so have those without experts, from 1.25 times. Groups of 4 on a whole plane of v4
+    or v5p 2x2x2, over which a gather takes half the time, have none in 5 of 5 (libtpu 0.0.42.1).
+    Three programs of experts alone, without attention, gather beside matmuls instead (v5e 4x4, v6e
+    4x4 and 16x16).
     """
     ring = nbytes / group.bandwidth
     return _beats_both(group.size, compute_s, ring / group.gathers_by, ring)

@@ -13,9 +13,9 @@ ACTIVATION_AFTER = 6
 """Matmuls between two uses of a gathered activation, of which more have it gathered again.
 
 The input of attention has 9 to 30 between its recomputation and its weight gradients, and is
-gathered again; that of the MLP has 2 to 4, and is kept. Both in all of 17 plans with full remat and
-activations sharded over `tensor`, by tokens or by `embed`, on v3 to v6e; in none of 2 on 7x
-(libtpu 0.0.42.1)."""
+gathered again; that of the MLP has 2 to 4, and is kept: so in the compiled plans with full remat
+and activations sharded over `tensor`, by tokens or by `embed`, on v3 to v6e (17), and not on 7x
+(2; libtpu 0.0.42.1)."""
 
 
 def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
