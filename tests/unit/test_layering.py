@@ -25,8 +25,9 @@ ROWS = (
     {"results"},
     {"simulation"},
     {"twin"},
-    {"search", "report", "validation", "runfile"},
+    {"search", "report", "runfile"},
     {"maxtext"},
+    {"validation"},
     {"cli"},
     {"__main__"},
 )

@@ -1,40 +1,11 @@
 """The tensors that MaxText's `remat_policy` saves, by our names, and their memory."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from tpusim.graph import LAYER_IN, Einsum, Op, Remat, Scan
+from tpusim.graph import LAYER_IN, Remat
 from tpusim.maxtext.config import MaxTextConfig
+from tpusim.maxtext.tensor_names import DOTS, FUSED, QKV, TENSORS, layer_ops, our_names
 from tpusim.models import Transformer
-
-QKV = ("query_proj", "key_proj", "value_proj")
-DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
-
-TENSORS: Mapping[str, tuple[str, ...]] = {
-    "decoder_layer_input": (LAYER_IN,),
-    "context": ("context",),
-    "query_proj": ("q",),
-    "key_proj": ("k",),
-    "value_proj": ("v",),
-    "qkv_proj": (),
-    "out_proj": ("out",),
-    "mlpwi": ("mlp_in",),
-    "mlpwi_0": ("mlp_in_0", "expert_mlp_in_0"),
-    "mlpwi_1": ("mlp_in_1", "expert_mlp_in_1"),
-    "mlpwo": ("mlp_out", "expert_out"),
-    "moe_mlpwi_0": ("expert_mlp_in_0",),
-    "moe_mlpwi_1": ("expert_mlp_in_1",),
-    "moe_mlpwo": ("expert_out",),
-    "kv_proj": ("kv_up",),
-    "query_wa_proj": ("q_down",),
-    "kv_wa_proj": ("kv_down",),
-    "mla_q": ("q_latent",),
-    "mla_kv": ("kv_latent",),
-}
-"""MaxText's names of the tensors that a layer may save (checkpoint_name in its layers), and ours.
-
-`qkv_proj` is there with fused_qkv, `mlpwi` where the MLP has one input matrix, or with fused_mlp.
-Those of latent attention and of experts are there with them.
-"""
 
 NAMED_POLICIES: Mapping[str, tuple[str, ...]] = {
     "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
@@ -100,37 +71,13 @@ def _save_projections(besides: tuple[str, ...], config: MaxTextConfig, model: Tr
     MaxText has no name for a router, nor for the projections to the latents.
     """
     named, minimal = _our_names(DOTS, config, model), Remat("minimal")
-    kept = {t.short for op in _layers(model) for t in op.outputs if minimal.keeps(op, t)}
+    kept = {t.short for op in layer_ops(model) for t in op.outputs if minimal.keeps(op, t)}
     if kept - {LAYER_IN} == set(named):
         return "minimal", besides, ()
     return "full", tuple(sorted({*named, *besides})), ()
 
 
 def _our_names(names: Iterable[str], config: MaxTextConfig, model: Transformer) -> tuple[str, ...]:
-    """Return our names of MaxText's tensors that the model's layers make.
-
-    The sum over experts has the name of an MLP's last matmul, but is none.
-    """
-    made, matmuls = {LAYER_IN}, set()
-    for op in _layers(model):
-        shorts = {tensor.short for tensor in op.outputs}
-        made |= shorts
-        matmuls |= shorts if isinstance(op, Einsum) else set()
-    found = {
-        tensor
-        for name in names
-        for tensor in TENSORS[name]
-        if tensor in (matmuls if name == "mlpwo" else made)
-    }
-    if config.flag("fused_mlp") and "mlpwi" in names:
-        found |= {"mlp_in_0", "mlp_in_1"} & made
-    if config.flag("fused_qkv") and "qkv_proj" in names:
-        found |= {"q", "k", "v"}
-    return tuple(sorted(found))
-
-
-def _layers(model: Transformer) -> Iterator[Op]:
-    """Yield the operations of the layers, one of each kind."""
-    for op in model.graph(batch=1, seq_len=1).ops:
-        if isinstance(op, Scan):
-            yield from op.body
+    """Return our names of MaxText's tensors that the model's layers make."""
+    fused = [name for name in FUSED if config.flag(name)]
+    return our_names(names, model, fused)

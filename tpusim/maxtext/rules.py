@@ -6,35 +6,7 @@ from typing import Any
 from tpusim.base.errors import nearest
 from tpusim.base.shown_value import shown
 from tpusim.maxtext.config import RULES, MaxTextConfig
-from tpusim.plan import DEFAULT_RULES, STYLE_RULES
-
-BATCH = ("data", "fsdp", "fsdp_transpose", "expert")
-WEIGHT_AXES = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")
-WIDE = ("tensor", "tensor_sequence")
-SEQUENCE = ("context", "context_usp_ulysses")
-
-LOGICAL_AXES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "act_batch": ("activation_batch", BATCH),
-    "act_seq": ("activation_length", SEQUENCE),
-    "act_residual_seq": ("activation_norm_length", ("tensor_sequence",)),
-    "act_embed": ("activation_embed", ("tensor",)),
-    "act_mlp": ("activation_mlp", WIDE),
-    "act_heads": ("activation_heads", WIDE),
-    "act_kv_heads": ("activation_kv_heads", WIDE),
-    "act_vocab": ("activation_vocab", WIDE),
-    "embed": ("embed", WEIGHT_AXES),
-    "q_rank": ("q_lora", WEIGHT_AXES),
-    "kv_rank": ("kv_lora", WEIGHT_AXES),
-    "mlp": ("mlp", ("fsdp_transpose", *WIDE)),
-    "heads": ("q_heads", WIDE),
-    "kv_heads": ("kv_heads", WIDE),
-    "vocab": ("vocab", WIDE),
-}
-"""The keys of a plan's rules, MaxText's logical axis that each is, and the axes of the mesh that
-MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
-
-LATENT = ("q_rank", "kv_rank")
-"""Dimensions that latent attention alone has."""
+from tpusim.maxtext.logical_axes import LOGICAL_AXES, experts_over_fsdp, sharding_rules
 
 OLDER = {"heads": "q_heads"}
 """Logical axes by an older name."""
@@ -47,25 +19,11 @@ _LOGICAL = tuple(name for name, _ in LOGICAL_AXES.values())
 
 def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
     """Return `rules` of the plan: MaxText's on this mesh, where they differ from the style's."""
-    given, style = _given(config), {**DEFAULT_RULES, **STYLE_RULES["maxtext"]}
-    rules = {}
-    for key, (name, own) in LOGICAL_AXES.items():
-        axes = _axes(given.get(name, own), mesh)
-        if key == "act_residual_seq":
-            axes = tuple(axis for axis in axes if axis not in _axes(SEQUENCE, mesh))
-        usual = {axis for axis in style.get(key, ()) if axis in mesh}
-        of_others = key in LATENT and config.text("attention_type") != "mla"
-        if key in style and set(axes) != usual and not of_others:
-            rules[key] = axes
+    latent = config.text("attention_type") == "mla"
+    rules: dict[str, Any] = sharding_rules(mesh, _given(config), latent=latent)
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
-        rules["expert"] = _axes(("expert", "fsdp"), mesh)
+        rules["expert"] = experts_over_fsdp(mesh)
     return {"rules": rules} if rules else {}
-
-
-def _axes(names: tuple[str, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes that the mesh has; those across slices come first, as in MaxText."""
-    both = (*(f"dcn_{name}" for name in names), *names)
-    return tuple(axis for axis in both if axis in mesh)
 
 
 def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:

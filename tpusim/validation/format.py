@@ -84,7 +84,7 @@ def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
     heads = ("runs", "failed", "median", "mean", "p90", "signed mean", "tau-b")
     yield f"{'absolute error':<30}" + "".join(f"{head:>12}" for head in heads)
     yield _group("all", found)
-    for kind in ("by_chip", "by_family"):
+    for kind in ("by_chip", "by_family", "by_kind"):
         for name, group in found[kind].items():
             yield _group(f"  {name}", group)
     guess = found["baseline"]
@@ -124,20 +124,40 @@ def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
 
 def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[str]:
     """Yield each note once, with the runs that it concerns."""
-    about: dict[str, list[str]] = {}
-    for one in outcomes:
-        for note in one.notes:
-            about.setdefault(note, []).append(one.run.id)
+    about = _runs_by_note((one.run.id, one.notes) for one in outcomes)
     for note, names in about.items():
-        yield from wrap(
-            f"note: {note}: {', '.join(names)}",
-            TEXT_WIDTH,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        yield from _wrapped(f"note: {note}: {', '.join(names)}")
+    remarks = _runs_by_note((one.run.id, one.unread_notes) for one in outcomes)
+    if remarks:
+        listed = (f"{remark}: {_shortened(names)}" for remark, names in remarks.items())
+        yield from _wrapped(f"notes that nothing reads: {'; '.join(listed)}")
     if unread:
         yield f"note: nothing reads the columns {', '.join(unread)}"
+
+
+def _runs_by_note(noted: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
+    """Return the ids of the runs that have each note, in the order of the table."""
+    about: dict[str, list[str]] = {}
+    for name, notes in noted:
+        for note in notes:
+            about.setdefault(note, []).append(name)
+    return about
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """Return the first run, and how many others there are."""
+    others = len(names) - 1
+    return f"{names[0]} and {others} other{'s' * (others > 1)}" if others else names[0]
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(
+        text,
+        TEXT_WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def percent(fraction: float | None) -> str:

@@ -25,9 +25,17 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
     "levanter": Framework("plain"),
+    "paxml": Framework("maxtext"),
+    "jax-shard_map": Framework("plain"),
+    "torch_xla-fsdp": Framework("plain"),
 }
 """MaxText's style is layers in a scan, sharding by logical rules or their equivalent, and the flags
-that make gathers asynchronous; it is assumed for AXLearn and torchprime. Levanter sets no flags of
+that make gathers asynchronous; it is assumed for AXLearn, torchprime and Paxml. Paxml's layers are
+in a scan too, and its rules shard the embed dimension of activations between layers over the axis
+of the model (the 175B run would not fit otherwise: the inputs of its layers alone are 39 GB a
+chip). Code of one's own with shard_map and an explicit psum has what it writes: activations that
+are replicated over the heads' axis. PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says
+so), as plain JAX does. Levanter sets no flags of
 its own: in its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p
 2x2x4, what the backward pass uses twice is gathered synchronously (libtpu 0.0.42.1). torchprime
 trains in bf16, weights included, with Adafactor (AI-Hypercomputer/torchprime,

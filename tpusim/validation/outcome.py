@@ -10,16 +10,18 @@ from tpusim.hardware import placements
 from tpusim.results import PlanResult, infeasible_reason
 from tpusim.simulation import simulate
 from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.remarks import remarks_of
 from tpusim.validation.run_dtypes import QUANTISED_DTYPES
 from tpusim.validation.run_setup import set_up, unsupported_features
 
 LONG_CONTEXT = 32768
+SMALL_MODEL_B = 1.0
 OUTCOME_COLUMNS = (
     *("predicted_s", "error", "status", "reason", "mfu", "measured_mfu", "hfu"),
     *("tflops_per_device", "measured_tflops_per_device", "guess_s", "guess_error"),
     *("fits", "hbm_peak_bytes"),
 )
-RUN_FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice")
+RUN_FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice", "below 1B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class RunOutcome:
         measured time, or the table's own if there is no simulation.
     guess_s: the time that the median MFU of the chip's other runs gives.
     shares: fractions of the predicted step by label of the breakdown; they sum to one.
+    notes: what was assumed, or read in the run's notes.
+    unread_notes: remarks in the run's notes that nothing reads.
     """
 
     run: MeasuredRun
@@ -48,6 +52,7 @@ class RunOutcome:
     shares: dict[str, float] = field(default_factory=dict)
     guess_s: float | None = None
     notes: tuple[str, ...] = ()
+    unread_notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -104,6 +109,7 @@ def _simulated(run: MeasuredRun, result: PlanResult, notes: tuple[str, ...]) -> 
         fits=result.fits,
         hbm_peak_bytes=result.hbm_peak_bytes,
         notes=notes,
+        unread_notes=remarks_of(run).unread,
         reason="" if result.fits else f"does not fit: {need}",
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
     )
@@ -123,6 +129,14 @@ def _special_families(run: MeasuredRun) -> Iterator[str]:
         yield "int8/fp8"
     if run.num_slices > 1:
         yield "multislice"
+    if 0 < run.params_b < SMALL_MODEL_B:
+        yield "below 1B"
+
+
+def kinds_of(run: MeasuredRun) -> tuple[str, ...]:
+    """Return the framework of a run, and the set of MaxText's dense bf16 runs if it is one."""
+    plain = run.framework == "maxtext" and run.dtype == "bf16" and not run.experts
+    return (run.framework or "no framework", *(["maxtext dense bf16"] if plain else []))
 
 
 def outcome_columns(outcomes: Sequence[RunOutcome]) -> dict[str, list[Any]]:
@@ -144,4 +158,5 @@ def _row(one: RunOutcome) -> dict[str, Any]:
         "measured_s": one.run.step_s,
         **{name: getattr(one, name) for name in OUTCOME_COLUMNS},
         "notes": "; ".join(one.notes),
+        "unread_notes": "; ".join(one.unread_notes),
     }

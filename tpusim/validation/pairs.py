@@ -7,6 +7,7 @@ from typing import Any
 
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.outcome import RunOutcome
+from tpusim.validation.remarks import remarks_of
 
 EQUAL_COLUMNS = (
     *("model", "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab"),
@@ -76,8 +77,18 @@ def _differing(one: MeasuredRun, other: MeasuredRun, columns: Sequence[str]) -> 
     return [name for name in columns if getattr(one, name) != getattr(other, name)]
 
 
+def _differing_remarks(one: MeasuredRun, other: MeasuredRun) -> Iterator[str]:
+    """Yield the fields of model and plan that the runs' notes set differently."""
+    fields, others = (
+        {**remarks.model, **remarks.plan} for remarks in map(remarks_of, (one, other))
+    )
+    unequal = [key for key in {**fields, **others} if fields.get(key) != others.get(key)]
+    yield from (key for key in unequal if key not in ("vocab", *SECONDARY_COLUMNS))
+
+
 def _secondary_differences(one: MeasuredRun, other: MeasuredRun, thing: str) -> Iterator[str]:
     yield from _differing(one, other, SECONDARY_COLUMNS)
+    yield from _differing_remarks(one, other)
     meshes_differ = sorted(one.mesh.split(";")) != sorted(other.mesh.split(";"))
     if meshes_differ and thing not in ("num_slices", "topology"):
         yield "mesh"

@@ -10,6 +10,7 @@ from tpusim import models
 from tpusim.base.errors import ModelError
 from tpusim.models import Transformer
 from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.remarks import remarks_of
 
 PARAMS_TOLERANCE = 0.01
 """A relative difference from `params_b` above this is noted."""
@@ -36,16 +37,18 @@ DimensionKey = tuple[object, ...]
 def model_of(run: MeasuredRun) -> tuple[Transformer, tuple[str, ...]]:
     """Return the zoo's model with these dimensions, or one made of the dimensions; and notes.
 
-    The table gives neither the activation function nor tied embeddings. Unless the zoo knows,
+    No column gives the activation function or tied embeddings. Unless a remark or the zoo knows,
     the activation is SiLU for a gated MLP and GELU otherwise, and embeddings are tied if that
     brings the number of parameters nearer to `params_b`.
     """
     families = list(_named_families(run))
     family_notes = tuple(f"{family}: {_describe(layers)}" for family, layers in families)
     layers = {key: value for _, layers in families for key, value in layers.items()}
+    layers |= remarks_of(run).model
     given = _transformer_of(run, layers)
     known = _zoo_by_dimensions().get(_dimension_key(given))
-    model, notes = (known, ()) if known else _nearest_in_size(run, given)
+    told = "tied_embeddings" in layers
+    model, notes = (known or given, ()) if known or told else _nearest_in_size(run, given)
     attention = _attention_kind(run, given.head_dim)
     model = model.replace(name=given.name, attention=attention, **layers)
     return model, (*notes, *family_notes, *_size_note(run, model))
@@ -54,13 +57,14 @@ def model_of(run: MeasuredRun) -> tuple[Transformer, tuple[str, ...]]:
 def head_dims_of(run: MeasuredRun) -> tuple[int, int] | None:
     """Return the `head_dim` of queries and keys, and that of values if it differs, else 0.
 
-    None if the cell is neither one number nor a pair (`192qk/128v`), and for a pair in a family
-    that is not known to have latent attention.
+    None if the cell is neither one number nor a pair (`192qk/128v`), and for a pair in a model
+    that neither its family nor a remark gives latent attention.
     """
     found = re.fullmatch(r"([0-9]{1,6})?(?:qk/([0-9]{1,6})v)?", run.head_dim)
     if not found:
         return None
-    if found[2] and not any("kv_rank" in layers for _, layers in _named_families(run)):
+    known = (remarks_of(run).model, *(layers for _, layers in _named_families(run)))
+    if found[2] and not any("kv_rank" in layers for layers in known):
         return None
     return int(found[1] or 0), int(found[2] or 0)
 

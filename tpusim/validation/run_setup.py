@@ -9,34 +9,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tpusim.base.errors import PlanError, nearest
-from tpusim.graph import POLICIES, Op, Remat, Scan
+from tpusim.graph import POLICIES, Remat
 from tpusim.hardware import Slice
+from tpusim.maxtext.logical_axes import sharding_rules
+from tpusim.maxtext.tensor_names import TENSORS, layer_ops, our_names
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
 from tpusim.validation.measured_runs import MeasuredRun
-from tpusim.validation.run_dtypes import DTYPE_SPELLINGS, QUANTISED_DTYPES, dtype_notes, dtypes_of
+from tpusim.validation.remark_rules import DTYPE_SPELLINGS
+from tpusim.validation.remarks import remarks_of
+from tpusim.validation.run_dtypes import QUANTISED_DTYPES, dtype_notes, dtypes_of
 from tpusim.validation.run_mesh import device_mesh, parse_mesh, slice_of
 from tpusim.validation.run_model import head_dims_of, model_of
 
-FSDP_TRANSPOSE = "fsdp_transpose"
 UNSUPPORTED_AXES = {
     "sequence": "sequences sharded over chips",
     "stage": "pipelines",
     "pipeline": "pipelines",
     "dcn_pipeline": "pipelines",
 }
-TENSOR_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "mlp_in": ("mlp_in", "mlp_in_0", "mlp_in_1"),
-    "mlpwi": ("mlp_in", "mlp_in_0", "mlp_in_1"),
-    "mlpwi_0": ("mlp_in_0",),
-    "mlpwi_1": ("mlp_in_1",),
-    "mlpwo": ("mlp_out",),
-    "moe_mlpwi_0": ("expert_mlp_in_0",),
-    "moe_mlpwi_1": ("expert_mlp_in_1",),
-    "moe_mlpwo": ("expert_out",),
-}
-"""Names of tensors in the table, and the tensors of the graph that they stand for."""
+OWN_ALIASES: Mapping[str, tuple[str, ...]] = {"mlp_in": ("mlp_in", "mlp_in_0", "mlp_in_1")}
+"""Names beside MaxText's (`maxtext/tensor_names.py`) that stand for several tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +48,8 @@ def set_up(run: MeasuredRun) -> RunSetup:
     pod, slice_notes = slice_of(run)
     model, model_notes = model_of(run)
     plan, mesh_notes = plan_of(run, model, pod)
-    return RunSetup(model, plan, pod, (*slice_notes, *mesh_notes, *_plan_notes(run), *model_notes))
+    notes = (*slice_notes, *mesh_notes, *_plan_notes(run), *model_notes, *remarks_of(run).notes)
+    return RunSetup(model, plan, pod, notes)
 
 
 def unsupported_features(run: MeasuredRun) -> Iterator[str]:
@@ -80,7 +75,6 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         save=save,
         offload=offload,
         vocab_tiles=max(run.vocab_tiles, 1),
-        rules=_sharding_rules(run, mesh),
         optimizer=optimizer_of(run)[0],
         dtype=DTYPE_SPELLINGS.get(run.dtype, "bf16"),
         matmul_dtype=run.dtype if run.dtype in QUANTISED_DTYPES else "",
@@ -89,24 +83,21 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         expert_exchange=run.expert_exchange or "all-to-all",
         **dtypes_of(run),
     )
-    return plan, notes
+    rules = _sharding_rules(run, mesh, model)
+    return plan.replace(**{**remarks_of(run).plan, "rules": rules}), notes
 
 
-def _sharding_rules(run: MeasuredRun, mesh: Mapping[str, int]) -> dict[str, str | tuple[str, ...]]:
-    """Return the rules beside the defaults.
+def _sharding_rules(
+    run: MeasuredRun, mesh: Mapping[str, int], model: Transformer
+) -> dict[str, str | tuple[str, ...]]:
+    """Return the rules beside the style's: MaxText's for the axes that only it has, and remarks'.
 
-    Lingvo shards activations' embed over `tensor`; `fsdp_transpose` shards the other dimension of
-    the weights.
+    Lingvo shards activations' embed over `tensor`.
     """
-    rules: dict[str, str | tuple[str, ...]] = {}
-    if run.framework == "lingvo" and "tensor" in mesh:
-        rules["act_embed"] = "tensor"
-    if FSDP_TRANSPOSE in mesh:
-        other = tuple(axis for axis in (FSDP_TRANSPOSE, "tensor") if axis in mesh)
-        rules |= dict.fromkeys(("mlp", "heads", "kv_heads", "vocab"), other)
-        batch = ("dcn_data", "dcn_fsdp", "data", "fsdp", FSDP_TRANSPOSE, "expert")
-        rules["act_batch"] = tuple(axis for axis in batch if axis in mesh)
-    return rules
+    lingvo = {"act_embed": "tensor"} if run.framework == "lingvo" and "tensor" in mesh else {}
+    style, latent = framework_of(run).style, model.latent.kv_rank > 0
+    own = sharding_rules(mesh, latent=latent, style=style)
+    return {**lingvo, **own, **remarks_of(run).plan.get("rules", {})}
 
 
 def _remat_fields(
@@ -135,12 +126,13 @@ def _remat_fields(
 
 def _excluded_tensors(excluded: str, model: Transformer) -> set[str]:
     """Return the tensors that `minimal` leaves out. Raise PlanError for a name no layer has."""
-    known = {tensor.short for op in _layer_ops(model) for tensor in (*op.inputs, *op.outputs)}
+    known = {tensor.short for op in layer_ops(model) for tensor in (*op.inputs, *op.outputs)}
+    aliases = (*OWN_ALIASES, *TENSORS)
     for name in _split_names(excluded):
-        if name not in known and name not in TENSOR_ALIASES:
+        if name not in (*known, *aliases):
             raise PlanError(
                 f"remat is minimal_except:{excluded}, but {name!r} is no tensor of a layer: "
-                f"{nearest(name, (*known, *TENSOR_ALIASES))}"
+                f"{nearest(name, (*known, *aliases))}"
             )
     return {tensor for name in _split_names(excluded) for tensor in _resolve_alias(name, model)}
 
@@ -157,23 +149,20 @@ def _split_names(cell: str) -> list[str]:
 
 def _resolve_alias(name: str, model: Transformer) -> Iterator[str]:
     """Yield the tensors of the model that a name stands for; an unknown name stands for itself."""
-    known = {tensor.short for op in _layer_ops(model) for tensor in op.outputs}
-    if name not in TENSOR_ALIASES:
+    if name in TENSORS:
+        yield from our_names([name], model)
+    elif name in OWN_ALIASES:
+        known = {tensor.short for op in layer_ops(model) for tensor in op.outputs}
+        yield from (tensor for tensor in OWN_ALIASES[name] if tensor in known)
+    else:
         yield name
-    yield from (tensor for tensor in TENSOR_ALIASES.get(name, ()) if tensor in known)
 
 
 def _tensors_saved_by(policy: str, model: Transformer) -> Iterator[str]:
     """Yield the tensors of a layer that a remat policy saves."""
     remat = Remat(policy)
-    for op in _layer_ops(model):
+    for op in layer_ops(model):
         yield from (tensor.short for tensor in op.outputs if remat.keeps(op, tensor))
-
-
-def _layer_ops(model: Transformer) -> tuple[Op, ...]:
-    """Return the operations of one layer of each kind."""
-    ops = model.graph(batch=1, seq_len=1).ops
-    return tuple(inner for op in ops if isinstance(op, Scan) for inner in op.body)
 
 
 def _plan_notes(run: MeasuredRun) -> Iterator[str]:
@@ -181,7 +170,7 @@ def _plan_notes(run: MeasuredRun) -> Iterator[str]:
     yield from dtype_notes(run)
     if note := optimizer_of(run)[1]:
         yield note
-    if run.experts and not run.capacity_factor:
+    if run.experts and not run.capacity_factor and "capacity_factor" not in remarks_of(run).plan:
         yield "no capacity factor is given: no token is dropped, and experts are chosen evenly"
     if not run.framework:
         yield "no framework is given: lowered as plain JAX"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.validation.outcome import RUN_FAMILIES, RunOutcome, families_of
+from tpusim.validation.outcome import RUN_FAMILIES, RunOutcome, families_of, kinds_of
 
 Point = tuple[float, float]
 """Predicted and measured."""
@@ -89,6 +89,15 @@ def by_family(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
     """Return the outcomes of each family that has any; a run may have several families."""
     groups = {name: [o for o in outcomes if name in families_of(o.run)] for name in RUN_FAMILIES}
     return {name: group for name, group in groups.items() if group}
+
+
+def by_kind(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
+    """Return the outcomes of each kind (`kinds_of`), in the order of the table."""
+    groups: dict[str, list[RunOutcome]] = {}
+    for one in outcomes:
+        for kind in kinds_of(one.run):
+            groups.setdefault(kind, []).append(one)
+    return groups
 
 
 def with_guesses(outcomes: Sequence[RunOutcome]) -> tuple[RunOutcome, ...]:

@@ -12,9 +12,11 @@ from tpusim.validation.format import validation_text
 from tpusim.validation.measured_runs import TableRow, frame_rows, measured_runs, read_rows
 from tpusim.validation.outcome import RunOutcome, outcome_columns, simulate_run
 from tpusim.validation.pairs import RunPair, pair_document, run_pairs
+from tpusim.validation.referred_notes import with_referred_notes
 from tpusim.validation.statistics import (
     by_chip,
     by_family,
+    by_kind,
     error_statistics,
     summarise,
     summarise_guess,
@@ -54,6 +56,7 @@ class Validation:
             "by_family": {
                 name: summarise(group) for name, group in by_family(self.outcomes).items()
             },
+            "by_kind": {name: summarise(group) for name, group in by_kind(self.outcomes).items()},
             "baseline": self._baseline(),
             "pairs": self._pairs(),
             "versions": {"tpusim": __version__},
@@ -110,5 +113,6 @@ def _validated(
 ) -> Validation:
     check_switches(without_passes)
     runs, unread = measured_runs(header, rows)
+    runs = with_referred_notes(runs)
     outcomes = with_guesses([simulate_run(run, without_passes) for run in runs])
     return Validation(outcomes, run_pairs(outcomes), unread)

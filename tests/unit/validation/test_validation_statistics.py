@@ -3,7 +3,7 @@
 import pytest
 
 from tpusim.validation import MeasuredRun, RunOutcome
-from tpusim.validation.outcome import families_of
+from tpusim.validation.outcome import families_of, kinds_of
 from tpusim.validation.pairs import run_pairs
 from tpusim.validation.statistics import (
     error_statistics,
@@ -127,7 +127,23 @@ def test_a_pair_without_a_prediction_has_no_error() -> None:
         ({"seq_len": 32768}, ("long context",)),
         ({"seq_len": 32767}, ("dense",)),
         ({"dtype": "fp8", "num_slices": 2}, ("int8/fp8", "multislice")),
+        ({"params_b": 0.99}, ("below 1B",)),
+        ({"params_b": 1.0}, ("dense",)),
     ],
 )
 def test_families(changes: dict[str, object], expected: tuple[str, ...]) -> None:
     assert families_of(run(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"framework": "maxtext"}, ("maxtext", "maxtext dense bf16")),
+        ({"framework": "maxtext", "dtype": "int8"}, ("maxtext",)),
+        ({"framework": "maxtext", "experts": 8, "experts_per_token": 2}, ("maxtext",)),
+        ({"framework": "levanter"}, ("levanter",)),
+        ({}, ("no framework",)),
+    ],
+)
+def test_kinds(changes: dict[str, object], expected: tuple[str, ...]) -> None:
+    assert kinds_of(run(**changes)) == expected

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import tpusim as ts
 from tpusim.base.errors import TpusimError
 from tpusim.models import load
 from tpusim.simulation import simulate
@@ -117,6 +118,9 @@ def test_attention(written: str, head_dim: str, taken: str) -> None:
         ({"save": "dots"}, "dots", ()),
         ({"remat": "minimal"}, "minimal", ()),
         ({"save": "mlpwi"}, "full", ("mlp_in_0", "mlp_in_1")),
+        ({"save": "qkv_proj,out_proj"}, "full", ("k", "out", "q", "v")),
+        ({"save": "decoder_layer_input,query_proj"}, "full", ("layer_in", "q")),
+        ({"remat": "minimal_except:qkv_proj"}, "full", ("mlp_in_0", "mlp_in_1", "mlp_out", "out")),
         ({"save": "mlpwi", "mlp_matrices": 2}, "full", ("mlp_in",)),
         ({"remat": "minimal_except:mlp_in"}, "full", ("k", "mlp_out", "out", "q", "v")),
     ],
@@ -151,6 +155,9 @@ def test_minimal_except_nothing_is_minimal() -> None:
     [
         ("maxtext", "maxtext"),
         ("axlearn", "maxtext"),
+        ("paxml", "maxtext"),
+        ("jax-shard_map", "plain"),
+        ("torch_xla-fsdp", "plain"),
         ("levanter", "plain"),
         ("lingvo", "plain"),
         ("", "plain"),
@@ -178,7 +185,8 @@ F32 = {"param_dtype": "f32", "moment_dtype": "f32", "second_moment_dtype": "f32"
     ("notes", "found"),
     [
         ("per-step log line. mu bf16; vocab tiling 4",
-         {"param_dtype": "f32", "moment_dtype": "bf16", "second_moment_dtype": "f32"}),
+         {"param_dtype": "f32", "moment_dtype": "bf16", "second_moment_dtype": "f32",
+          "vocab_tiles": 4}),
         ("weights bf16; collective-matmul disabled",
          {"param_dtype": "bf16", "moment_dtype": "bf16", "second_moment_dtype": "bf16"}),
         ("weights bf16, mu f32",
@@ -195,6 +203,18 @@ def test_dtypes_that_the_notes_give(notes: str, found: dict[str, str]) -> None:
     assert one.plan == plain.plan.replace(**found)
     said = [note for note in one.notes if note.endswith(", as the notes say")]
     assert bool(said) == bool(found)
+
+
+@pytest.mark.parametrize("framework", ["maxtext", "levanter"])
+def test_the_transposed_axis_shards_what_it_does_in_maxtext(framework: str) -> None:
+    """The embed dimension and the MLP, but neither heads nor vocabulary (base.yml)."""
+    plan = set_up(run(mesh="fsdp=2;fsdp_transpose=4;tensor=2", framework=framework)).plan
+    keys = ["ici_fsdp_transpose_parallelism=4", "ici_tensor_parallelism=2"]
+    assert plan.rules == ts.from_maxtext(None, keys, pod="v5e-16").plan.rules
+    assert plan.rules == {
+        "act_batch": ("fsdp", "fsdp_transpose"), "embed": ("fsdp", "fsdp_transpose"),
+        "mlp": ("fsdp_transpose", "tensor"),
+    }  # fmt: skip
 
 
 def test_the_other_dimension_of_the_weights() -> None:

@@ -1,0 +1,75 @@
+"""MaxText's logical axis rules (base.yml), as sharding rules of a plan.
+
+One table for MaxText configs and for measured runs.
+"""
+
+from collections.abc import Mapping
+
+from tpusim.plan import DEFAULT_RULES, STYLE_RULES
+from tpusim.plan.axes import Axes
+
+BATCH = ("data", "fsdp", "fsdp_transpose", "expert")
+WEIGHT_AXES = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")
+WIDE = ("tensor", "tensor_sequence")
+SEQUENCE = ("context", "context_usp_ulysses")
+
+LOGICAL_AXES: Mapping[str, tuple[str, Axes]] = {
+    "act_batch": ("activation_batch", BATCH),
+    "act_seq": ("activation_length", SEQUENCE),
+    "act_residual_seq": ("activation_norm_length", ("tensor_sequence",)),
+    "act_embed": ("activation_embed", ("tensor",)),
+    "act_mlp": ("activation_mlp", WIDE),
+    "act_heads": ("activation_heads", WIDE),
+    "act_kv_heads": ("activation_kv_heads", WIDE),
+    "act_vocab": ("activation_vocab", WIDE),
+    "embed": ("embed", WEIGHT_AXES),
+    "q_rank": ("q_lora", WEIGHT_AXES),
+    "kv_rank": ("kv_lora", WEIGHT_AXES),
+    "mlp": ("mlp", ("fsdp_transpose", *WIDE)),
+    "heads": ("q_heads", WIDE),
+    "kv_heads": ("kv_heads", WIDE),
+    "vocab": ("vocab", WIDE),
+}
+"""The keys of a plan's rules, MaxText's logical axis that each is, and the axes of the mesh that
+MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
+
+ACTIVATION_EMBED = "act_embed"
+LATENT = ("q_rank", "kv_rank")
+"""Dimensions that latent attention alone has."""
+
+
+def sharding_rules(
+    mesh: Mapping[str, int],
+    given: Mapping[str, Axes] | None = None,
+    *,
+    latent: bool,
+    style: str = "maxtext",
+) -> dict[str, Axes]:
+    """Return MaxText's rules on a mesh, where they differ from those of the style.
+
+    given: axes of the mesh by logical axis, where they are not MaxText's own.
+    latent: the model has latent attention.
+    style: `Plan.style`; `activation_embed` belongs to the style `maxtext` alone.
+    """
+    usual_rules = {**DEFAULT_RULES, **STYLE_RULES[style]}
+    absent = {*(() if latent else LATENT), *(() if style == "maxtext" else (ACTIVATION_EMBED,))}
+    rules = {}
+    for key, (name, own) in LOGICAL_AXES.items():
+        axes = axes_on(mesh, (given or {}).get(name, own))
+        if key == "act_residual_seq":
+            axes = tuple(axis for axis in axes if axis not in axes_on(mesh, SEQUENCE))
+        usual = {axis for axis in usual_rules[key] if axis in mesh}
+        if set(axes) != usual and key not in absent:
+            rules[key] = axes
+    return rules
+
+
+def axes_on(mesh: Mapping[str, int], names: Axes) -> Axes:
+    """Return the axes that the mesh has; those across slices come first, as in MaxText."""
+    both = (*(f"dcn_{name}" for name in names), *names)
+    return tuple(axis for axis in both if axis in mesh)
+
+
+def experts_over_fsdp(mesh: Mapping[str, int]) -> Axes:
+    """Return the axes of the experts' weights with `shard_exp_on_fsdp`."""
+    return axes_on(mesh, ("expert", "fsdp"))
