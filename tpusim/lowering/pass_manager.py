@@ -58,9 +58,10 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     ),
     LoweringPass(
         "regather",
-        "gather a weight again where many matmuls separate two of its uses",
-        "lowerings with `regather_after`",
-        "480-billion-parameter encoder, v4 8x16x16: wq and wk twice in the backward pass",
+        "gather a copy again where many matmuls separate two of its uses",
+        "weights in lowerings with `regather_after`; activations that gradients of weights read",
+        "480-billion-parameter encoder, v4 8x16x16: wq and wk twice in the backward pass; 17 plain "
+        "plans on v3 to v6e: the input of attention",
         regather,
     ),
     LoweringPass(

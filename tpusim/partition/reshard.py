@@ -67,16 +67,17 @@ def _sums(now: Layout, partial: Axes, target: Layout, spare: int) -> Iterator[Re
 
     A sum that is scattered within the slice crosses as an all-reduce, of which each slice keeps its
     part, as XLA all-reduces over both and slices (gradients of 7 compiled plans for two and four
-    slices); one that is scattered across slices only is reduce-scattered, whole (one program).
+    slices). One that is scattered across slices only is reduce-scattered as shards.
     """
     new = tuple(
         tuple(a for a in want if a in partial and a not in have)
         for have, want in zip(now, target, strict=True)
     )
     rest = tuple(axis for axis in partial if axis not in _flat(new))
-    shared = within_slice(rest) if across_slices(rest) and now else ()
-    whole = tuple(axis for axis in rest if axis not in shared)
     inner, outer = (tuple(part(axes) for axes in new) for part in (within_slice, across_slices))
+    crossing = rest if _flat(inner) else partial
+    shared = within_slice(rest) if across_slices(crossing) and now else ()
+    whole = tuple(axis for axis in rest if axis not in shared)
     for scattered, sharing in (
         (inner, False),
         (tuple(shared if dim == spare else () for dim in range(len(now))), True),

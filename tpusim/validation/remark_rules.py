@@ -99,9 +99,12 @@ _ROUTING = (
                "MaxText's shard_exp_on_fsdp: fsdp shards the experts, not their embed dimension"),
 )  # fmt: skip
 _LAYERS = (
-    RemarkRule(r"(?:scaled-MaxText family: )?relu MLP \(2 matrices\)", _fixed(activation="relu"),
+    RemarkRule(r"scaled-MaxText family: relu MLP \(2 matrices\)",
+               _fixed(activation="relu", parallel=True),
+               "MaxText's own decoder block: attention and MLP read one norm, and are added "
+               "together (its layers/models.py of 2023)"),
+    RemarkRule(r"relu MLP \(2 matrices\)", _fixed(activation="relu"),
                "the MLP's function"),
-    RemarkRule(r"plain MLP \(relu, 2 matrices\)", _fixed(activation="relu"), "the MLP's function"),
     RemarkRule(r"SwiGLU|encoder with gated SiLU MLP", _fixed(activation="silu"),
                "the MLP's function"),
     RemarkRule(r"tied embedding(?: assumed)?|LM head taken as tied", _fixed(tied_embeddings=True),

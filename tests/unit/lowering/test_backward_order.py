@@ -81,7 +81,7 @@ def test_the_head_waits_while_the_logits_are_smaller_than_its_gradient(
 
 
 def test_the_head_waits_where_its_gradient_is_reduced_in_a_ring_or_beside_the_core() -> None:
-    assert head_waits(plan_of({"fsdp": 16}, global_batch=256))
+    assert head_waits(plan_of({"fsdp": 16}, global_batch=256, seq_len=1024))
     assert head_waits(plan_of({"data": 16}, global_batch=256), Slice("7x", "2x2x2"))
 
 

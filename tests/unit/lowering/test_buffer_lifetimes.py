@@ -59,9 +59,9 @@ def freed_by(body: tuple[Op, ...], tensor: str) -> list[str]:
 
 def test_a_ring_reads_the_gradient_of_the_logits_from_a_buffer_of_its_own() -> None:
     """A loss reads its logits twice, so its gradient is no write in place."""
-    body = plain({"fsdp": 16})
+    body = plain({"fsdp": 16}, seq_len=2048)
     assert "logits/dw/ring" in {op.name for op in body}
-    assert taken(named(body, "loss/d")) == {"d(logits)": 2 * 16 * 512}
+    assert taken(named(body, "loss/d")) == {"d(logits)": 2 * 2048 * 512}
     assert "logits" in named(body, "loss/d").frees
 
 
