@@ -47,8 +47,16 @@ class StepContext:
     order: int
 
     def spec(self, tensor: Tensor, *lead: str) -> str:
-        """Return the sharding of a tensor as source. lead: entries of dimensions in front."""
-        return spec(self.layouts[tensor.name], lead)
+        """Return the sharding of a tensor as source. lead: entries of dimensions in front.
+
+        The slots of experts without a capacity are rows, which their first three dimensions share.
+        """
+        layout = self.layouts[tensor.name]
+        return spec(row_layout(layout) if self.in_rows(tensor) else layout, lead)
+
+    def in_rows(self, tensor: Tensor) -> bool:
+        """Return True for slots of experts that have as many as chose them."""
+        return "slot" in tensor.dims and not self.plan.experts.capacity_factor
 
     def dtype(self, tensor: Tensor) -> str:
         """Return JAX's name of the dtype of a tensor."""
@@ -58,6 +66,12 @@ class StepContext:
     def casts_weights(self) -> bool:
         """True if weights are cast where they are used, and not once per step."""
         return self.plan.dtypes.grad != self.plan.dtypes.compute
+
+
+def row_layout(layout: Layout) -> Layout:
+    """Return the layout of rows, [row, width], of slots, [expert, batch, slot, width]."""
+    experts, batch, slots, width = layout
+    return ((*batch, *slots, *experts), width)
 
 
 def step_context(graph: Graph, plan: Plan) -> StepContext:
