@@ -7,6 +7,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowering_for
 from tpusim.lowering.device_groups import DeviceGroup, group_of
+from tpusim.lowering.op_work import collective_bytes
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
     Buffer,
@@ -145,4 +146,4 @@ class Body:
 
     def nbytes(self, collective: CollectiveNode) -> float:
         """Return the bytes of the full tensor on one device."""
-        return float(self.decisions.sizes.nbytes(collective.payload, collective.dtype))
+        return float(collective_bytes(collective, self.decisions.sizes))
