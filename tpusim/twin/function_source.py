@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from sys import stdlib_module_names
 
+from tpusim.twin.step_line import WIDTH
+
 LIBRARY = tuple(Path(__file__).with_name(f"{n}.py") for n in ("functions", "expert_functions"))
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""
 
@@ -51,11 +53,18 @@ def imports_of(source: str) -> str:
         if not kept:
             continue
         block = blocks[(module or kept[0].name).partition(".")[0] not in stdlib_module_names]
-        if module:
-            block.append(ast.unparse(ast.ImportFrom(module, kept, 0)))
-        else:
-            block += (ast.unparse(ast.Import([alias])) for alias in kept)
+        block += _import_lines(module, kept)
     return "\n\n".join("\n".join(sorted(block, key=_order)) for block in blocks if block)
+
+
+def _import_lines(module: str, names: list[ast.alias]) -> list[str]:
+    """Return the imports of names from a module: on one line, unless it would be too long."""
+    if not module:
+        return [ast.unparse(ast.Import([name])) for name in names]
+    line = ast.unparse(ast.ImportFrom(module, names, 0))
+    if len(line) <= WIDTH:
+        return [line]
+    return [ast.unparse(ast.ImportFrom(module, [name], 0)) for name in names]
 
 
 def _order(line: str) -> tuple[bool, str]:

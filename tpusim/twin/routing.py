@@ -46,6 +46,7 @@ def routed(op: TokenRouting, given: list[str], context: StepContext) -> str:
             op.name, "a sort of tokens that a ring gathers (write expert_exchange = 'gather')"
         )
     _check_devices(op, slots, context)
+    _check_rows(op, slots, context)
     split = _split(op, context)
     over, width = _split_over(slots, context), split[op.tokens.dims[-1]]
     rows = (row_layout(context.layouts[slots.name])[0], width)
@@ -105,6 +106,19 @@ def _check_devices(op: TokenRouting, slots: Tensor, context: StepContext) -> Non
             op.name,
             f"an exchange of tokens over {_listed(over)} that does not shard the batch (write a "
             "rule that does)",
+        )
+
+
+def _check_rows(op: TokenRouting, slots: Tensor, context: StepContext) -> None:
+    """Raise PlanError for rows that the kernel does not take; buffers are rounded up."""
+    sizes, split = context.graph.sizes, _split(op, context)
+    parts = prod(context.plan.mesh[axis] for axis in (*split["batch"], *split["seq"]))
+    rows = sizes["batch"] * sizes["seq"] * sizes["choice"] // parts
+    if rows % KERNEL_ROWS and not _split_over(slots, context):
+        raise unsaid(
+            op.name,
+            f"a grouped kernel over the {rows} rows of a device, which it takes in blocks of "
+            f"{KERNEL_ROWS} (write a plan.seq_len that {KERNEL_ROWS} divides)",
         )
 
 
