@@ -85,8 +85,8 @@ class StepBodies:
             return self._result(op.outputs[0], value, op.name)
         names = [*(value_name(tensor) for tensor in op.outputs), *besides]
         lines = assignment(", ".join(names), value, op.name)
-        for name, tensor in zip(names, op.outputs, strict=False):
-            lines += self._result(tensor, name, op.name)
+        for tensor in op.outputs:
+            lines += self._result(tensor, value_name(tensor), op.name)
         return lines
 
     def _moves(self, given: Tensor, made: Tensor) -> bool:

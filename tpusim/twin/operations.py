@@ -1,6 +1,7 @@
 """Operations of a graph as JAX expressions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import singledispatch
 from string import ascii_lowercase
 
@@ -136,13 +137,12 @@ def called(of: Function, given: list[str], *more: str) -> str:
 
 
 def _top_k(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    """Write the choice, with the weights by expert besides where they are asked for."""
     assert op.function is not None
-    call = called(op.function, given)
-    return (
-        call
-        if len(op.outputs) == 1
-        else f"top_k_of_experts{call.removeprefix('top_k')[:-1]}, EXPERT)"
-    )
+    if len(op.outputs) == 1:
+        return called(op.function, given)
+    of = replace(op.function, name="top_k_of_experts")
+    return f"{called(of, given)[:-1]}, EXPERT)"
 
 
 def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:

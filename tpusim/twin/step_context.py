@@ -114,8 +114,9 @@ def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[t
 def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
     """Yield the tensors that the policy of JAX does not save, and the plan does.
 
-    They are those that the plan names, inputs of layers within an iteration, and under `minimal`
-    the results of matmuls with a weight for each expert, which have a batch dimension.
+    They are those that the plan names, inputs of layers within an iteration, under `minimal` the
+    results of matmuls with a weight for each expert, which have a batch dimension, and under `dots`
+    those of grouped kernels, which are no dots.
     """
     if remat.policy != "none":
         yield from (*remat.save, *remat.offload)
@@ -125,8 +126,12 @@ def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
         for one in op.body:
             made = [tensor.short for tensor in one.outputs]
             yield from (name for name in made if name == LAYER_IN)
-            if remat.policy == "minimal" and isinstance(one, Einsum) and _per_expert(one):
+            if isinstance(one, Einsum) and _saved_by_name(one, remat.policy):
                 yield from made
+
+
+def _saved_by_name(op: Einsum, policy: str) -> bool:
+    return (policy == "minimal" and _per_expert(op)) or (policy == "dots" and op.ragged)
 
 
 def _per_expert(op: Einsum) -> bool:

@@ -244,6 +244,14 @@ def test_rows_of_sorted_experts_have_room_for_all_that_could_come() -> None:
     assert re.search(r'"expert",\s+1\.25,\s+\)', source)
 
 
+@pytest.mark.parametrize(("remat", "named"), [("full", 0), ("dots", 1), ("minimal", 1)])
+def test_results_of_grouped_kernels_are_saved_by_name(remat: str, named: int) -> None:
+    """JAX's policies of dots do not know them."""
+    source = ts.export_jax(model(**EXPERTS), plan(FSDP_TENSOR, remat=remat), POD)
+    assert len(re.findall(r'checkpoint_name\([^"]*"expert_mlp_in_0"\)', source)) == named
+    assert bool(re.search(r'save_only_these_names\([^)]*"expert_mlp_in_0"', source)) == bool(named)
+
+
 def test_keys_that_the_kernel_cannot_take_are_one_sentence() -> None:
     with pytest.raises(ts.TpusimError, match=r"a fused kernel over 192 keys, .* blocks of 128"):
         ts.export_jax(model(WIDE, attention="flash"), plan(FSDP_TENSOR, 192), POD)
