@@ -31,8 +31,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"experts": 8, "experts_per_token": 2, "mlp": 2048},
         {"mesh": {"fsdp": 4, "expert": 4}, "capacity_factor": 1.25},
     ),
+    "sorted experts": (
+        {"experts": 8, "experts_per_token": 2, "mlp": 2048}, {"mesh": {"fsdp": 4, "expert": 4}},
+    ),
     "context": ({}, {"mesh": {"fsdp": 4, "context": 4}, "seq_len": 4096, "global_batch": 16}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +82,20 @@ def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str
     assert found.plan_flops == pytest.approx(found.program_flops, rel=0.01)
     assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.25)
     assert found.same_mode_share > 0.5
+
+
+def test_sorted_experts_exchange_the_rows_that_are_sent() -> None:
+    """Six times a layer: forward there and back, both again, and two gradients."""
+    sizes, keys = CASES["sorted experts"]
+    made = ts.check(
+        ts.models.Transformer(**SIZES | sizes), ts.Plan(**PLAN | keys), ts.Slice("v5e", "4x4")
+    )
+    rows = 64 * 1024 // 16 * 2
+    expected = 4 * 6 * rows * 1024 * 2 * 3 / 4
+    over = [row.wire_bytes for row in made.comparison.collectives if row.axes == ("expert",)]
+    planned, compiled = map(sum, zip(*over, strict=True))
+    assert planned == pytest.approx(expected, rel=0.01)
+    assert compiled == pytest.approx(expected, rel=0.01)
 
 
 def test_the_flagship_is_compiled_until_its_schedule() -> None:

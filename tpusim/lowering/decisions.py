@@ -12,7 +12,7 @@ from tpusim.lowering.collectives_by_generation import (
     permutes_wait,
 )
 from tpusim.lowering.device_groups import DeviceGroup, group_of
-from tpusim.lowering.op_work import buffer_bytes
+from tpusim.lowering.op_work import buffer_bytes, collective_bytes
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
     TOKENS,
@@ -193,7 +193,7 @@ class Body:
 
     def nbytes(self, collective: CollectiveNode) -> float:
         """Return the bytes of the full tensor on one device."""
-        return float(self.decisions.sizes.nbytes(collective.payload, collective.dtype))
+        return float(collective_bytes(collective, self.decisions.sizes))
 
     def buffer_bytes(self, key: str) -> float:
         """Return the bytes of a buffer on one device."""

@@ -26,7 +26,7 @@ from tpusim.lowering.offload import (
     names,
     with_host_copies,
 )
-from tpusim.lowering.op_work import buffer_bytes, flops_of, work_of
+from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
 from tpusim.partition import (
@@ -242,7 +242,7 @@ class BodyLowerer:
         self, planned: PlannedCollective, deps: tuple[Dep, ...], life: BufferEvents
     ) -> Collective:
         first, sizes = planned.collectives[0], self.sizes
-        each = [sizes.nbytes(c.payload, c.dtype) for c in planned.collectives]
+        each = [collective_bytes(c, sizes) for c in planned.collectives]
         several = zip(planned.collectives, each, strict=True) if len(each) > 1 else ()
         return Collective(
             name=planned.name,

@@ -6,7 +6,7 @@ from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, union_dims
 from tpusim.lowering.passes.quantise import SCALE_FLOPS, is_quantised
-from tpusim.partition import Buffer, ComputeNode, Sizes
+from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import Flops, Number, Work, grouped_bytes_read
 
@@ -206,6 +206,19 @@ def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
     """Return the bytes of a buffer on one device, with padding and spare capacity."""
     local = buffer.local
     return sizes.nbytes(local, buffer.dtype) * sizes.spare(local.dims, local.split())
+
+
+def collective_bytes(collective: CollectiveNode, sizes: Sizes) -> Number:
+    """Return the bytes of the full tensor that a collective moves, on one device.
+
+    An exchange of slots moves those that are filled. Any other collective moves the whole buffer:
+    with experts over 2 and 8 experts of which a token takes 2, each of the three all-reduces of
+    rows over `tensor` has twice the rows (v5e 4x4 and v5p 2x2x4, libtpu 0.0.42.1).
+    """
+    nbytes = sizes.nbytes(collective.payload, collective.dtype)
+    if collective.kind is program.CollectiveKind.ALL_TO_ALL:
+        return nbytes
+    return nbytes * sizes.spare(collective.payload.dims, collective.payload.split())
 
 
 def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:

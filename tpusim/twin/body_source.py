@@ -6,8 +6,9 @@ from math import prod
 
 from tpusim.graph import COPY, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
-from tpusim.twin.names import constant_name, target_name, value_name, weight_name
-from tpusim.twin.operations import expression, unsaid
+from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
+from tpusim.twin.operations import expression
+from tpusim.twin.routing import made_besides
 from tpusim.twin.step_context import StepContext
 from tpusim.twin.step_line import StepLine, assignment, indented, plain
 
@@ -79,12 +80,13 @@ class StepBodies:
                 for line in self._result(made, value_name(given), op.name, self._moves(given, made))
             ]
         value = expression(op, context)
-        if len(op.outputs) == 1:
+        besides = made_besides(op, context)
+        if len(op.outputs) == 1 and not besides:
             return self._result(op.outputs[0], value, op.name)
-        names = [value_name(tensor) for tensor in op.outputs]
+        names = [*(value_name(tensor) for tensor in op.outputs), *besides]
         lines = assignment(", ".join(names), value, op.name)
-        for name, tensor in zip(names, op.outputs, strict=True):
-            lines += self._result(tensor, name, op.name)
+        for tensor in op.outputs:
+            lines += self._result(tensor, value_name(tensor), op.name)
         return lines
 
     def _moves(self, given: Tensor, made: Tensor) -> bool:

@@ -147,12 +147,16 @@ def balanced_order(seq: int, shards: int) -> np.ndarray:
     return np.concatenate([parts[[i, -1 - i]].ravel() for i in range(shards)])
 
 
+def axes_of(spec: P, dim: int) -> tuple[str, ...]:
+    """Return the mesh axes that shard a dimension."""
+    entry = spec[dim] if dim < len(spec) else None
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
+
+
 def shards(spec: P, dim: int) -> int:
     """Return the number of parts into which a sharding cuts a dimension."""
-    entry = spec[dim] if dim < len(spec) else None
-    axes = (entry,) if isinstance(entry, str) else entry or ()
     sizes = jax.sharding.get_abstract_mesh().shape
-    return prod(sizes[axis] for axis in axes)
+    return prod(sizes[axis] for axis in axes_of(spec, dim))
 
 
 def attention_mask(

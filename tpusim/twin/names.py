@@ -3,6 +3,7 @@
 import keyword
 import re
 
+from tpusim.base.errors import PlanError
 from tpusim.graph import COMPUTE, TILE, Tensor
 
 DTYPES = {"bf16": "jnp.bfloat16", "f32": "jnp.float32", COMPUTE: "COMPUTE", "pred": "jnp.bool_"}
@@ -44,3 +45,8 @@ def _own(name: str) -> str:
 def _identifier(name: str) -> str:
     made = re.sub(r"\W", "_", name)
     return f"{made}_" if keyword.iskeyword(made) or made in TAKEN else made
+
+
+def unsaid(name: str, what: str) -> PlanError:
+    """Return the error for a part of a step that cannot be written as JAX."""
+    return PlanError(f"{name} is {what}, which tpusim cannot write as JAX yet")

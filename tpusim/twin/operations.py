@@ -1,10 +1,10 @@
 """Operations of a graph as JAX expressions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import singledispatch
 from string import ascii_lowercase
 
-from tpusim.base.errors import PlanError
 from tpusim.graph import (
     Attention,
     Convolution,
@@ -17,7 +17,8 @@ from tpusim.graph import (
     TensorRole,
     TokenRouting,
 )
-from tpusim.twin.names import constant_name, target_name, value_name, weight_name
+from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
+from tpusim.twin.routing import grouped_matmul, routed
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
 
@@ -50,19 +51,10 @@ def expression(op: Op, context: StepContext) -> str:
     raise unsaid(op.name, f"a {type(op).__name__}")
 
 
-def unsaid(name: str, what: str) -> PlanError:
-    """Return the error for a part of a step that cannot be written as JAX."""
-    return PlanError(f"{name} is {what}, which tpusim cannot write as JAX yet")
-
-
 @expression.register
 def _(op: Einsum, context: StepContext) -> str:
     if op.ragged:
-        raise unsaid(
-            op.name,
-            "a grouped matmul over the tokens of each expert (write a plan.capacity_factor, such "
-            "as 1.25, for a fixed number of slots)",
-        )
+        return grouped_matmul(op, read(op.lhs, context), read(op.rhs, context), context)
     product = f'jnp.einsum("{formula(op)}", {_factor(op.lhs, context)}, {_factor(op.rhs, context)})'
     dtype = context.dtype(op.output)
     return product if dtype == "COMPUTE" else f"{product}.astype({dtype})"
@@ -118,10 +110,7 @@ def _(op: Attention, context: StepContext) -> str:
 
 @expression.register
 def _(op: TokenRouting, context: StepContext) -> str:
-    raise unsaid(
-        op.name,
-        'a dispatch of tokens by a sort (write plan.dispatch = "one_hot" and a capacity_factor)',
-    )
+    return routed(op, [read(tensor, context) for tensor in op.inputs], context)
 
 
 @expression.register
@@ -145,6 +134,15 @@ def called(of: Function, given: list[str], *more: str) -> str:
     sizes = [constant_name(value) for _, value in of.constants if isinstance(value, str)]
     others = [f"{n}={v}" for n, v in of.constants if v and not isinstance(v, str)]
     return f"{of.name}({', '.join([*given, *more, *sizes, *others])})"
+
+
+def _top_k(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    """Write the choice, with the weights by expert besides where they are asked for."""
+    assert op.function is not None
+    if len(op.outputs) == 1:
+        return called(op.function, given)
+    of = replace(op.function, name="top_k_of_experts")
+    return f"{called(of, given)[:-1]}, EXPERT)"
 
 
 def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
@@ -189,6 +187,7 @@ _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "add": _add,
     "repeat": _repeat,
     "softmax": _softmax,
+    "top_k": _top_k,
     "rotary": _positioned,
     "norm_and_rotary": _positioned,
     "cross_entropy": _cross_entropy,

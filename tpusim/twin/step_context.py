@@ -47,8 +47,16 @@ class StepContext:
     order: int
 
     def spec(self, tensor: Tensor, *lead: str) -> str:
-        """Return the sharding of a tensor as source. lead: entries of dimensions in front."""
-        return spec(self.layouts[tensor.name], lead)
+        """Return the sharding of a tensor as source. lead: entries of dimensions in front.
+
+        The slots of experts without a capacity are rows, which their first three dimensions share.
+        """
+        layout = self.layouts[tensor.name]
+        return spec(row_layout(layout) if self.in_rows(tensor) else layout, lead)
+
+    def in_rows(self, tensor: Tensor) -> bool:
+        """Return True for slots of experts that have as many as chose them."""
+        return "slot" in tensor.dims and not self.plan.experts.capacity_factor
 
     def dtype(self, tensor: Tensor) -> str:
         """Return JAX's name of the dtype of a tensor."""
@@ -58,6 +66,12 @@ class StepContext:
     def casts_weights(self) -> bool:
         """True if weights are cast where they are used, and not once per step."""
         return self.plan.dtypes.grad != self.plan.dtypes.compute
+
+
+def row_layout(layout: Layout) -> Layout:
+    """Return the layout of rows, [row, width], of slots, [expert, batch, slot, width]."""
+    experts, batch, slots, width = layout
+    return ((*batch, *slots, *experts), width)
 
 
 def step_context(graph: Graph, plan: Plan) -> StepContext:
@@ -100,8 +114,9 @@ def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[t
 def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
     """Yield the tensors that the policy of JAX does not save, and the plan does.
 
-    They are those that the plan names, inputs of layers within an iteration, and under `minimal`
-    the results of matmuls with a weight for each expert, which have a batch dimension.
+    They are those that the plan names, inputs of layers within an iteration, under `minimal` the
+    results of matmuls with a weight for each expert, which have a batch dimension, and under `dots`
+    those of grouped kernels, which are no dots.
     """
     if remat.policy != "none":
         yield from (*remat.save, *remat.offload)
@@ -111,8 +126,12 @@ def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
         for one in op.body:
             made = [tensor.short for tensor in one.outputs]
             yield from (name for name in made if name == LAYER_IN)
-            if remat.policy == "minimal" and isinstance(one, Einsum) and _per_expert(one):
+            if isinstance(one, Einsum) and _saved_by_name(one, remat.policy):
                 yield from made
+
+
+def _saved_by_name(op: Einsum, policy: str) -> bool:
+    return (policy == "minimal" and _per_expert(op)) or (policy == "dots" and op.ragged)
 
 
 def _per_expert(op: Einsum) -> bool:

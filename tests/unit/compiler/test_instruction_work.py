@@ -13,6 +13,7 @@ from tpusim.program import (
     EstimatedWork,
     MatmulWork,
     VectorWork,
+    grouped_bytes_read,
     kind_of,
 )
 
@@ -253,6 +254,31 @@ def test_grouped_matmuls_are_known_by_their_shapes() -> None:
                     "bf16[8,4096,14336]{2,1,0}")  # fmt: skip
     assert turned.model.ragged == "k"
     assert turned.flops == found.flops
+
+
+EXCHANGED = """
+    main
+    x = bf16[2048,2,2048]{{2,1,0}} parameter(0)
+    none = bf16[{room},2,2048]{{2,1,0}} parameter(1)
+    at = s32[4]{{0}} parameter(2)
+    w = bf16[2,4096,1024]{{2,1,0}} parameter(3)
+    came = bf16[{room},2,2048]{{2,1,0}} ragged-all-to-all(x, none, at, at, at, at), channel_id=1, replica_groups={{{{0,1,2,3}}}}
+    rows = bf16[8192,4096]{{1,0}} parameter(4)
+    * gmm.1 = bf16[8192,1024]{{1,0}} custom-call(at, rows, w), custom_call_target="tpu_custom_call"
+"""  # noqa: E501
+
+
+def test_of_a_buffer_that_an_exchange_fills_a_grouped_kernel_computes_what_arrives() -> None:
+    """A buffer of 8192 rows, to which each device sends 2048, holds as many on average."""
+    found = work(EXCHANGED.format(room=8192))
+    assert found.flops == 2 * 2048 * 4096 * 1024
+    assert (found.model.batch, found.model.m) == (2, 1024)
+    assert found.model.read_bytes == grouped_bytes_read(2, 1024, 4096, 1024, "m", 2)
+    assert found.model.write_bytes == 2 * 2048 * 1024
+    assert "as many rows arrived in an exchange as were sent" in found.note
+    other = work(EXCHANGED.format(room=4096))
+    assert other.flops == 2 * 8192 * 4096 * 1024, "not the buffer of this kernel"
+    assert "exchange" not in other.note
 
 
 RAGGED = """

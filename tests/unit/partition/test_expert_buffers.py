@@ -69,6 +69,22 @@ def test_passes_go_through_the_room_and_kernels_and_exchanges_do_not() -> None:
     assert {"layer/expert_silu", "bwd/layer/expert_silu/d", "bwd/layer/dispatched/dsum"} <= changed
 
 
+def test_a_sum_over_tensor_goes_through_the_room_too() -> None:
+    """Four experts' devices have 4 times the rows; what is exchanged is the same."""
+    mesh = {"expert": 4, "tensor": 2}
+    mean, all_of_it = (works(plan_of(mesh, expert_buffer=factor)) for factor in (1.0, 0.0))
+    sums = {
+        name: (mean[name], all_of_it[name])
+        for name, one in mean.items()
+        if isinstance(one, int | float) and one != all_of_it[name]
+    }
+    assert sums
+    for name, (one, other) in sums.items():
+        assert "all-to-all" not in name
+        assert other == 4 * one
+    assert any("expert_out" in name for name in sums)
+
+
 def test_more_room_takes_more_memory_and_no_more_flops() -> None:
     results = [
         simulate(moe(embed=256, expert_mlp=512), plan_of(MESH, expert_buffer=factor), POD)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,32 @@ CASES = {
         model(**EXPERTS, shared_mlp=64, dense_layers=1),
         plan({"fsdp": 2, "expert": 4}, capacity_factor=1.0, expert_exchange="gather"),
     ),
+    "sorted experts": (
+        model(**EXPERTS), plan({"fsdp": 2, "expert": 2, "tensor": 2}, remat="minimal"),
+    ),
+    "sorted experts on each device": (model(**EXPERTS), plan({"fsdp": 4, "tensor": 2})),
+    "sorted experts beside a shared one": (
+        model(**EXPERTS, shared_mlp=64, dense_layers=1),
+        plan({"fsdp": 2, "expert": 4}, global_batch=16, microbatches=2, remat="none"),
+    ),
+    "sorted experts in context": (
+        model(**EXPERTS), plan({"expert": 2, "context": 2, "tensor": 2}, remat="dots"),
+    ),
+    "sorted experts in two dimensions": (
+        model(**EXPERTS),
+        plan({"fsdp": 2, "expert": 2, "tensor": 2}, rules={"act_embed": "tensor"}),
+    ),
+    "buffers of sorted experts": (
+        model(**EXPERTS | {"experts": 8}), plan({"fsdp": 2, "expert": 4}, expert_buffer=3.0),
+    ),
+    "experts that pick gathered tokens": (
+        model(**EXPERTS),
+        plan({"fsdp": 2, "expert": 2, "tensor": 2}, expert_exchange="gather"),
+    ),
+    "experts sorted into slots": (
+        model(**EXPERTS, shared_mlp=64, dense_layers=1),
+        plan({"fsdp": 2, "expert": 2, "tensor": 2}, capacity_factor=1.0, dispatch="sort"),
+    ),
     "latent attention": (
         model(SIZES | {"head_dim": 48, "kv_heads": 4}, q_rank=64, kv_rank=32, rope_dim=16,
               v_head_dim=32),
@@ -115,6 +142,7 @@ CASES = {
 }  # fmt: skip
 FAST = (
     "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
+    "sorted experts", "experts that pick gathered tokens",
 )  # fmt: skip
 
 
@@ -177,10 +205,51 @@ def test_a_plan_that_cannot_be_written_is_one_sentence(keys: dict[str, Any], sen
     assert "\n" not in str(raised.value)
 
 
-def test_a_group_that_says_its_cost_alone_is_named() -> None:
-    sparse = model(**EXPERTS)
-    with pytest.raises(ts.TpusimError, match="layer/dispatch is a dispatch of tokens by a sort"):
-        ts.export_jax(sparse, plan(FSDP_TENSOR), POD)
+@pytest.mark.parametrize(
+    ("mesh", "keys", "sentence"),
+    [
+        (
+            {"fsdp": 2, "expert": 4},
+            {"expert_exchange": "ring"},
+            "layer/dispatch is a sort of tokens that a ring gathers .write expert_exchange",
+        ),
+        (
+            {"fsdp": 2, "expert": 4},
+            {"expert_exchange": "gather", "capacity_factor": 1.0, "dispatch": "sort"},
+            "a sort into a fixed number of slots of tokens that are gathered",
+        ),
+        (
+            {"fsdp": 2, "expert": 4},
+            {"rules": {"act_batch": ["fsdp"]}},
+            "an exchange of tokens over expert that does not shard the batch",
+        ),
+        ({"fsdp": 8}, {"seq_len": 96}, "over the 192 rows of a device, .* in blocks of 128"),
+    ],
+)
+def test_a_sort_that_cannot_be_written_is_one_sentence(
+    mesh: dict[str, int], keys: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ts.TpusimError, match=sentence) as raised:
+        ts.export_jax(model(**EXPERTS), plan(mesh, **keys), POD)
+    assert "\n" not in str(raised.value)
+
+
+def test_rows_of_sorted_experts_have_room_for_all_that_could_come() -> None:
+    """Over 2 devices all tokens of both, as a token takes 2 of 4 experts; or what the plan says."""
+    mesh = {"fsdp": 4, "expert": 2}
+    source = ts.export_jax(model(**EXPERTS), plan(mesh), POD)
+    assert "dispatched, sizes, moves = sort_tokens(" in source
+    assert re.search(r'"expert",\s+2,\s+\)', source)
+    source = ts.export_jax(model(**EXPERTS), plan(mesh, expert_buffer=1.25), POD)
+    assert re.search(r'"expert",\s+1\.25,\s+\)', source)
+
+
+@pytest.mark.parametrize(("remat", "saved"), [("full", False), ("dots", True), ("minimal", True)])
+def test_results_of_grouped_kernels_are_saved_by_name(remat: str, saved: bool) -> None:
+    """JAX's policies of dots do not know them: they get a name, and the policy has it."""
+    source = ts.export_jax(model(**EXPERTS), plan(FSDP_TENSOR, remat=remat), POD)
+    assert source.count('"expert_mlp_in_0"') == 2 * saved
+    assert bool(re.search(r'save_only_these_names\([^)]*"expert_mlp_in_0"', source)) == saved
 
 
 def test_keys_that_the_kernel_cannot_take_are_one_sentence() -> None:

@@ -69,7 +69,7 @@ def kernel_work(
         work = attention_work(instruction, operands, mask, read, written)
         return KernelWork(work, useful_flops(instruction, work), mask.note)
     found = (
-        _grouped(instruction, float_arrays(operands), written)
+        _grouped(module, instruction, float_arrays(operands), written)
         if _GROUPED_KERNEL.search(name)
         else None
     )
@@ -113,30 +113,54 @@ def _shapes(computation: Computation, instruction: Instruction) -> tuple[Shape, 
 
 
 def _grouped(
-    instruction: Instruction, matrices: Sequence[Shape], written: float
+    module: HloModule, instruction: Instruction, matrices: Sequence[Shape], written: float
 ) -> KernelWork | None:
     """Return matmuls of groups of rows: each by its own matrix, or of rows by rows."""
     if len(matrices) != 2 or not instruction.arrays:
         return None
     left, right = matrices
     out = instruction.arrays[0]
+    filled = 1.0
     m: float
     k: float
     if len(left.dims) == 2 and len(right.dims) == 3 and len(out.dims) == 2:
         groups, n = right.dims[0], out.dims[1]
-        m, k, ragged = left.dims[0] / max(groups, 1), left.dims[1], "m"
+        filled = _filled_share(module, left.dims[0])
+        m, k, ragged = filled * left.dims[0] / max(groups, 1), left.dims[1], "m"
+        written *= filled
     elif len(left.dims) == len(right.dims) == 2 and len(out.dims) == 3:
         groups, m, n = out.dims
-        k, ragged = left.elements / max(m * groups, 1), "k"
+        filled = _filled_share(module, right.dims[0])
+        k, ragged = filled * left.elements / max(m * groups, 1), "k"
     else:
         return None
     read = _number(_cost_estimate(instruction), "bytes_accessed") - written
-    if read <= 0:
+    if read <= 0 or filled < 1:
         read = float(
             grouped_bytes_read(groups, m, k, n, ragged, ELEMENT_BITS.get(left.dtype, 16) / 8)
         )
     work = MatmulWork(groups, m, k, n, dtype_name(left.dtype), read, written, ragged=ragged)
-    return KernelWork(work, float(2 * groups * m * k * n), EVEN_GROUPS)
+    note = EVEN_GROUPS + (EVEN_EXCHANGE if filled < 1 else "")
+    return KernelWork(work, float(2 * groups * m * k * n), note)
+
+
+EVEN_EXCHANGE = ", and as many rows arrived in an exchange as were sent"
+
+
+def _filled_share(module: HloModule, rows: int) -> float:
+    """Return the share of a buffer of so many rows that holds any, which a grouped kernel computes.
+
+    A ragged exchange makes a buffer for all rows that could arrive; on average as many arrive as a
+    device sends, which are the rows of its operand. Other buffers are full.
+    """
+    sent = [
+        given.dims[0]
+        for computation in module.computations.values()
+        for one in computation.instructions
+        if one.opcode == "ragged-all-to-all" and one.arrays[0].dims[:1] == (rows,)
+        for given in _shapes(computation, one)[:1]
+    ]
+    return min(1.0, max(sent, default=rows) / max(rows, 1))
 
 
 def _by_body(
