@@ -1,7 +1,7 @@
 """Print how the plans of `twins.parquet` compare with their programs: python report.py
 
-As the table has them, with the lowering of the day on which it was made; `--again` replays and
-compares afresh the programs that are in the compiler's cache.
+As the table has them, with the lowering after the rules that were learnt from it and with that of
+before; `--again` replays and compares afresh the programs that are in the compiler's cache.
 """
 
 import argparse
@@ -13,12 +13,14 @@ import pandas as pd
 
 TABLE = Path(__file__).parent / "twins.parquet"
 FLOPS_TOLERANCE = 0.01
+BEFORE = ("plan_step_s", "plan_hbm_bytes", "same_mode_share", "same_algorithm_share")
+"""Columns that the table also has for the lowering of before, as `before_...`."""
 
 
 def rows() -> pd.DataFrame:
-    """Return the twins that were compiled, with the relative differences of both sides."""
+    """Return the twins compiled until their schedule, with the differences of both sides."""
     table = pd.read_parquet(TABLE)
-    return with_errors(table[table.error == ""].copy())
+    return with_errors(table[(table.error == "") & ~table.full.astype(bool)].copy())
 
 
 def with_errors(table: pd.DataFrame) -> pd.DataFrame:
@@ -26,6 +28,12 @@ def with_errors(table: pd.DataFrame) -> pd.DataFrame:
     for name, unit in (("step", "_s"), ("flops", ""), ("hbm", "_bytes")):
         table[f"{name}_error"] = table[f"plan_{name}{unit}"] / table[f"program_{name}{unit}"] - 1
     return table
+
+
+def before(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the plans as they were lowered before the rules learnt from it."""
+    old = {name: table[f"before_{name}"] for name in BEFORE}
+    return with_errors(table.assign(**old))
 
 
 def again(table: pd.DataFrame) -> pd.DataFrame:
@@ -49,7 +57,7 @@ def summary(table: pd.DataFrame) -> str:
     """Return the agreement as a Markdown table: all, those held out, and by generation."""
     head = (
         "| twins | number | step: median | 90th percentile | HBM: median | 90th percentile | same "
-        "mode | FLOPs within 1 % |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+        "mode | same route | FLOPs within 1 % |\n| --- |" + 8 * " ---: |"
     )
     groups = [("all", table), ("to learn from", table[~table.held_out.astype(bool)])]
     groups += [("held out", table[table.held_out.astype(bool)])]
@@ -62,7 +70,8 @@ def _cells(part: pd.DataFrame) -> str:
     numbers = (step.median(), step.quantile(0.9), hbm.median(), hbm.quantile(0.9))
     cells = [str(len(part)), *(f"{number:.1%}" for number in numbers)]
     flops = (part.flops_error.abs() <= FLOPS_TOLERANCE).mean()
-    return " | ".join([*cells, f"{part.same_mode_share.mean():.0%}", f"{flops:.0%}"])
+    same = (part.same_mode_share.mean(), part.same_algorithm_share.mean(), flops)
+    return " | ".join([*cells, *(f"{share:.0%}" for share in same)])
 
 
 def main() -> None:
@@ -75,6 +84,7 @@ def main() -> None:
     versions = json.loads(table.versions.iloc[0])
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     print(f"{len(table)} twins, {made}\n\n{summary(table)}")
+    print(f"\nbefore the rules that were learnt from them:\n\n{summary(before(table))}")
 
 
 if __name__ == "__main__":

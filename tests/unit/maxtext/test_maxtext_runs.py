@@ -60,7 +60,8 @@ RECIPES = {
         "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",
         "global_parameter_scale=128", "base_emb_dim=2560", "base_mlp_dim=8192",
         "base_num_query_heads=8", "base_num_kv_heads=8", "head_dim=256", "vocab_size=32768",
-        "base_num_decoder_layers=16", "mlp_activations=[relu]", "logits_via_embedding=true",
+        "base_num_decoder_layers=16", "decoder_block=default", "mlp_activations=[relu]",
+        "logits_via_embedding=true",
     ),
 }  # fmt: skip
 """The keys of published recipes (AI-Hypercomputer/tpu-recipes and maxtext, as the table names
