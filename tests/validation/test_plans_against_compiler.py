@@ -53,12 +53,19 @@ def check(found: Errors, bounds: Errors) -> None:
 
 
 def test_plans_are_as_near_to_their_programs_as_was_reached() -> None:
-    check(errors(twins()[::12]), Errors(step=0.08, step_p90=0.25, hbm=0.1, hbm_p90=0.5))
+    check(errors(twins()[::12]), Errors(step=0.06, step_p90=0.21, hbm=0.065, hbm_p90=0.24))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("held_out", [False, True])
-def test_all_plans_are_as_near_to_their_programs_as_was_reached(held_out: bool) -> None:
+@pytest.mark.parametrize(
+    ("held_out", "bounds"),
+    [
+        (False, Errors(step=0.055, step_p90=0.165, hbm=0.075, hbm_p90=0.265)),
+        (True, Errors(step=0.05, step_p90=0.13, hbm=0.067, hbm_p90=0.22)),
+    ],
+)
+def test_all_plans_are_as_near_to_their_programs_as_was_reached(
+    held_out: bool, bounds: Errors
+) -> None:
     table = twins()
-    bounds = Errors(step=0.06, step_p90=0.18, hbm=0.09, hbm_p90=0.35)
     check(errors(table[table.held_out.astype(bool) == held_out]), bounds)
