@@ -135,7 +135,8 @@ class StepBodies:
 
     def _policy(self) -> str:
         remat, of = self.context.plan.remat, "jax.checkpoint_policies"
-        base = POLICIES[remat.policy] and f"{of}.{POLICIES[remat.policy]}"
+        known = "" if self.context.plan.dtypes.quantised else POLICIES[remat.policy]
+        base = known and f"{of}.{known}"
         saved = sorted(self.context.named - set(remat.offload))
         names = ", ".join(f'"{name}"' for name in saved)
         if remat.offload:

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from sys import stdlib_module_names
 
-LIBRARY = Path(__file__).with_name("functions.py")
-"""Functions in JAX. The file is read and not imported, as JAX need not be installed."""
+LIBRARY = tuple(Path(__file__).with_name(name) for name in ("functions.py", "weight_functions.py"))
+"""Functions in JAX. The files are read and not imported, as JAX need not be installed."""
 
 MARKS = ("  # fmt: skip",)
 """Comments for this project's tools, which an exported file does without."""
@@ -49,20 +49,25 @@ def imports_of(source: str) -> str:
         kept = [alias for alias in node.names if (alias.asname or alias.name) in used]
         if kept:
             text = ast.unparse(_with_names(node, kept))
-            blocks[text.split()[1].partition(".")[0] not in stdlib_module_names].append(text)
+            block = blocks[text.split()[1].partition(".")[0] not in stdlib_module_names]
+            block.extend([text] if text not in block else [])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 @cache
-def _module() -> tuple[str, ast.Module]:
-    text = LIBRARY.read_text("utf-8")
-    return text, ast.parse(text)
+def _modules() -> tuple[tuple[str, ast.Module], ...]:
+    texts = [file.read_text("utf-8") for file in LIBRARY]
+    return tuple((text, ast.parse(text)) for text in texts)
+
+
+def _statements() -> Iterator[ast.stmt]:
+    return (node for _, module in _modules() for node in module.body)
 
 
 @cache
 def _definitions() -> dict[str, ast.stmt]:
     found: dict[str, ast.stmt] = {}
-    for node in _module()[1].body:
+    for node in _statements():
         if isinstance(node, ast.FunctionDef):
             found[node.name] = node
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -74,7 +79,7 @@ def _definitions() -> dict[str, ast.stmt]:
 
 def _imports() -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield the library's imports, but those of the names that an exported file defines."""
-    for node in _module()[1].body:
+    for node in _statements():
         if isinstance(node, ast.Import):
             yield node
         if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("tpusim."):
@@ -92,7 +97,8 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _text(node: ast.stmt) -> str:
-    lines = _module()[0].splitlines()[node.lineno - 1 : node.end_lineno]
+    whole = next(text for text, module in _modules() if node in module.body)
+    lines = whole.splitlines()[node.lineno - 1 : node.end_lineno]
     text = "\n".join(lines)
     for mark in MARKS:
         text = text.replace(mark, "")

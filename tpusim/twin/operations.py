@@ -20,6 +20,13 @@ from tpusim.graph import (
 from tpusim.twin.names import constant_name, target_name, value_name, weight_name
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
+from tpusim.twin.weight_uses import (
+    is_narrow,
+    product_of_weight,
+    rows_of_table,
+    weight_of,
+    with_weight_last,
+)
 
 KEYS_BLOCK = 128
 """The kernel of fused attention takes a multiple of this many keys."""
@@ -63,9 +70,16 @@ def _(op: Einsum, context: StepContext) -> str:
             "a grouped matmul over the tokens of each expert (write a plan.capacity_factor, such "
             "as 1.25, for a fixed number of slots)",
         )
-    product = f'jnp.einsum("{formula(op)}", {_factor(op.lhs, context)}, {_factor(op.rhs, context)})'
+    product = _product(op, context)
     dtype = context.dtype(op.output)
     return product if dtype == "COMPUTE" else f"{product}.astype({dtype})"
+
+
+def _product(op: Einsum, context: StepContext) -> str:
+    if weight_of(op) and (context.moves_weights_apart or is_narrow(op, context)):
+        op = with_weight_last(op)
+        return product_of_weight(op, formula(op), _factor(op.lhs, context), context)
+    return f'jnp.einsum("{formula(op)}", {_factor(op.lhs, context)}, {_factor(op.rhs, context)})'
 
 
 def _factor(tensor: Tensor, context: StepContext) -> str:
@@ -91,7 +105,10 @@ def formula(op: Einsum) -> str:
 def _(op: Gather, context: StepContext) -> str:
     if op.table.dims[0] != op.dim:
         raise unsaid(op.name, f"a lookup along {op.dim}, which is not the table's first dimension")
-    return f"{read(op.table, context)}[{read(op.ids, context)}]"
+    ids = read(op.ids, context)
+    if context.moves_weights_apart:
+        return rows_of_table(op, ids, context)
+    return f"{read(op.table, context)}[{ids}]"
 
 
 @expression.register

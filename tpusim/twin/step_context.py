@@ -11,7 +11,6 @@ from tpusim.graph import (
     Einsum,
     Graph,
     Op,
-    Remat,
     Scan,
     Tensor,
     TensorRole,
@@ -59,6 +58,17 @@ class StepContext:
         """True if weights are cast where they are used, and not once per step."""
         return self.plan.dtypes.grad != self.plan.dtypes.compute
 
+    @property
+    def gathers_apart(self) -> bool:
+        """True if weights are gathered in another dtype, and are then cast to that of compute."""
+        dtypes = self.plan.dtypes
+        return dtypes.of("gather") != dtypes.compute and not dtypes.gathers_quantised
+
+    @property
+    def moves_weights_apart(self) -> bool:
+        """True if weights are gathered, or their gradients reduced, in another dtype."""
+        return self.gathers_apart or self.plan.dtypes.of("reduce") != self.plan.dtypes.compute
+
 
 def step_context(graph: Graph, plan: Plan) -> StepContext:
     """Return the facts of a forward pass under a plan. Raise PlanError as partitioning does."""
@@ -71,7 +81,7 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     for axis in gathered if balanced else ():
         order *= plan.mesh[axis]
     found = layouts(graph, plan, rules)
-    named = frozenset(_named(graph.ops, plan.remat))
+    named = frozenset(_named(graph.ops, plan))
     padded = dict(_padded(graph, plan, found))
     return StepContext(graph, plan, found, named, padded, order)
 
@@ -97,12 +107,14 @@ def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[t
                 yield dim, -(-sizes[dim] // parts) * parts
 
 
-def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
+def _named(ops: tuple[Op, ...], plan: Plan) -> Iterator[str]:
     """Yield the tensors that the policy of JAX does not save, and the plan does.
 
     They are those that the plan names, inputs of layers within an iteration, and under `minimal`
-    the results of matmuls with a weight for each expert, which have a batch dimension.
+    the results of matmuls with a weight for each expert, which have a batch dimension. Of quantised
+    matmuls JAX would save the results before they are scaled, so all are named.
     """
+    remat, quantised = plan.remat, plan.dtypes.quantised
     if remat.policy != "none":
         yield from (*remat.save, *remat.offload)
     for op in ops:
@@ -111,11 +123,19 @@ def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
         for one in op.body:
             made = [tensor.short for tensor in one.outputs]
             yield from (name for name in made if name == LAYER_IN)
-            if remat.policy == "minimal" and isinstance(one, Einsum) and _per_expert(one):
+            if not isinstance(one, Einsum):
+                continue
+            if remat.policy == "minimal" and (_per_expert(one) or (quantised and _of_weight(one))):
+                yield from made
+            if remat.policy == "dots" and quantised:
                 yield from made
 
 
 def _per_expert(op: Einsum) -> bool:
     """Return True for a matmul with a weight that shares a dimension with all three tensors."""
     shared = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
-    return bool(shared) and any(t.role is TensorRole.PARAM for t in op.inputs)
+    return bool(shared) and _of_weight(op)
+
+
+def _of_weight(op: Einsum) -> bool:
+    return any(tensor.role is TensorRole.PARAM for tensor in op.inputs)

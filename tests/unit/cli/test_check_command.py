@@ -127,7 +127,7 @@ MISTAKES = (
     (["--out", f"{__file__}/report"], "cannot be written: Not a directory"),
     (["--set", "plan.mesh={stage=2,fsdp=2}", "--set", "plan.microbatches=4"],
      "which tpusim cannot write as JAX yet; write a plan without an axis of stages"),
-    (["--set", "plan.matmul_dtype=int8"], "plan.dtypes.matmul is 'int8', which tpusim cannot"),
+    (["--set", "plan.gather_dtype=f32"], "plan.dtypes.gather is 'f32', which tpusim cannot"),
     (["--set", "model.experts=8", "--set", "model.experts_per_token=2"],
      "layer/dispatch is a dispatch of tokens by a sort (write plan.dispatch"),
     (["--set", "plan.mesh={fsdp=2,context=2}", "--set", "plan.context_exchange=ring"],

@@ -162,7 +162,18 @@ def test_a_vocabulary_that_its_axes_do_not_divide_is_padded() -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"matmul_dtype": "int8"}, "plan.dtypes.matmul is 'int8', which tpusim cannot write"),
+        (
+            {"matmul_dtype": "bf16", "dtype": "f32"},
+            "plan.dtypes.matmul is 'bf16', which tpusim cannot write as JAX yet; write 'f32'",
+        ),
+        (
+            {"gather_dtype": "f32"},
+            "plan.dtypes.gather is 'f32', .*; write grad_dtype = 'f32', as a",
+        ),
+        (
+            {"dtype": "f32", "grad_dtype": "f32", "reduce_dtype": "bf16"},
+            "plan.dtypes.reduce is 'bf16', .*; write 'f32'",
+        ),
         ({"offload_optimizer": True}, "plan.optimizer.offload is True, which tpusim cannot"),
         (
             {"mesh": {"fsdp": 2, "stage": 4}, "microbatches": 4},
