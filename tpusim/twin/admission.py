@@ -3,13 +3,28 @@
 from collections.abc import Iterator
 
 from tpusim.base.errors import PlanError
-from tpusim.plan import RING, WIDE_DTYPES, Dtypes, Plan
+from tpusim.plan import CIRCULAR, RING, WIDE_DTYPES, Dtypes, Plan
 
 
 def check_sayable(plan: Plan) -> None:
     """Raise PlanError for a plan that has a part without JAX here."""
     for key, value, instead in _unsaid(plan):
         raise PlanError(f"plan.{key} is {value!r}, which tpusim cannot write as JAX yet; {instead}")
+
+
+def _pipeline(plan: Plan) -> Iterator[tuple[str, object, str]]:
+    """Yield what cannot be said of a pipeline: JAX has one program, which all stages run."""
+    if plan.active_schedule != CIRCULAR:
+        remedy = f"write {CIRCULAR!r}, the schedule of one program that all stages run"
+        yield "pipeline.schedule", plan.active_schedule, remedy
+    if plan.microbatches % plan.stages:
+        more = -(-plan.microbatches // plan.stages) * plan.stages
+        yield "microbatches", plan.microbatches, f"write a multiple of the stages, such as {more}"
+    if plan.vocab_tiles > 1:
+        yield "vocab_tiles", plan.vocab_tiles, "write 1 where there are stages"
+    if plan.dtypes.of("accumulator") != plan.dtypes.grad:
+        sums = plan.dtypes.of("accumulator")
+        yield "dtypes.accumulator", sums, f"write {plan.dtypes.grad!r}, as grad is"
 
 
 def _transfers(dtypes: Dtypes) -> Iterator[tuple[str, object, str]]:
@@ -30,7 +45,7 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     """Yield the key, the value and the remedy of each part that cannot be written."""
     dtypes = plan.dtypes
     if plan.stages > 1:
-        yield "mesh", dict(plan.mesh), "write a plan without an axis of stages"
+        yield from _pipeline(plan)
     for key in ("matmul", "matmul_dx", "matmul_dw"):
         if dtypes.of(key) in WIDE_DTYPES and dtypes.of(key) != dtypes.compute:
             yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}"

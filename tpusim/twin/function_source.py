@@ -6,7 +6,10 @@ from functools import cache
 from pathlib import Path
 from sys import stdlib_module_names
 
-LIBRARY = tuple(Path(__file__).with_name(name) for name in ("functions.py", "weight_functions.py"))
+LIBRARY = tuple(
+    Path(__file__).with_name(name)
+    for name in ("functions.py", "weight_functions.py", "pipeline_functions.py")
+)
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""
 
 MARKS = ("  # fmt: skip",)

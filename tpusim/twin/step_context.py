@@ -17,9 +17,9 @@ from tpusim.graph import (
     walk,
 )
 from tpusim.partition import Layout, layouts, resolve_rules
-from tpusim.plan import Plan
+from tpusim.plan import STAGE_AXES, Plan, stage_plan
 from tpusim.twin.names import DTYPES
-from tpusim.twin.shardings import spec
+from tpusim.twin.shardings import entry, spec
 
 PADDABLE = "vocab"
 """The dimension that can be made longer without another model."""
@@ -34,6 +34,8 @@ class StepContext:
     named: short names of tensors that a checkpoint policy saves by name.
     padded: (dimension, size that its axes divide) of each that they do not; JAX cuts arguments
         evenly.
+    stages: the entry of the microbatches of a pipeline in shardings of tensors outside of its
+        layers, as source; empty inside of them, and without a pipeline.
     order: parts of the sequence on different devices, where each device has an early and a late
         part of it; 1 where tokens are in order.
     """
@@ -44,10 +46,15 @@ class StepContext:
     named: frozenset[str]
     padded: dict[str, int]
     order: int
+    stages: str = ""
 
     def spec(self, tensor: Tensor, *lead: str) -> str:
         """Return the sharding of a tensor as source. lead: entries of dimensions in front."""
         return spec(self.layouts[tensor.name], lead)
+
+    def value_spec(self, tensor: Tensor) -> str:
+        """Return the sharding of an activation as source, with the microbatches of a pipeline."""
+        return self.spec(tensor, *([self.stages] if self.stages else []))
 
     def dtype(self, tensor: Tensor) -> str:
         """Return JAX's name of the dtype of a tensor."""
@@ -72,7 +79,8 @@ class StepContext:
 
 def step_context(graph: Graph, plan: Plan) -> StepContext:
     """Return the facts of a forward pass under a plan. Raise PlanError as partitioning does."""
-    rules = resolve_rules(plan, graph)
+    inner = stage_plan(plan) if plan.stages > 1 else plan
+    rules = resolve_rules(inner, graph)
     table = dict(rules.table)
     causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))
     balanced = causal and plan.context.balanced
@@ -80,10 +88,11 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     order = 1
     for axis in gathered if balanced else ():
         order *= plan.mesh[axis]
-    found = layouts(graph, plan, rules)
+    found = layouts(graph, inner, rules)
     named = frozenset(_named(graph.ops, plan))
     padded = dict(_padded(graph, plan, found))
-    return StepContext(graph, plan, found, named, padded, order)
+    stages = entry([axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1])
+    return StepContext(graph, plan, found, named, padded, order, stages if plan.stages > 1 else "")
 
 
 def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[tuple[str, int]]:

@@ -126,7 +126,7 @@ MISTAKES = (
     (["--out", __file__], "is a file; give a folder"),
     (["--out", f"{__file__}/report"], "cannot be written: Not a directory"),
     (["--set", "plan.mesh={stage=2,fsdp=2}", "--set", "plan.microbatches=4"],
-     "which tpusim cannot write as JAX yet; write a plan without an axis of stages"),
+     "plan.pipeline.schedule is '1f1b', which tpusim cannot write as JAX yet; write 'circular'"),
     (["--set", "plan.gather_dtype=f32"], "plan.dtypes.gather is 'f32', which tpusim cannot"),
     (["--set", "model.experts=8", "--set", "model.experts_per_token=2"],
      "layer/dispatch is a dispatch of tokens by a sort (write plan.dispatch"),
