@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,53 @@ def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str
     assert found.plan_flops == pytest.approx(found.program_flops, rel=0.01)
     assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.25)
     assert found.same_mode_share > 0.5
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_circular_pipeline_does_the_work_of_its_program(rounds: int) -> None:
+    keys = {"mesh": {"stage": 4, "fsdp": 4}, "microbatches": 8, "schedule": "circular"}
+    made = ts.check(
+        ts.models.Transformer(**SIZES | {"layers": 8}),
+        ts.Plan(**PLAN | keys, virtual_stages=rounds),
+        ts.Slice("v5e", "4x4"),
+    )
+    found = made.comparison
+    assert found.plan_flops == pytest.approx(found.program_flops, rel=0.01)
+    assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.35)
+    sent = {
+        (each.key.when, side): move.wire_bytes
+        for each in found.collectives
+        for side, move in (("plan", each.plan), ("program", each.program))
+        if move and each.key.axes == ("stage",) and "permute" in str(move.algorithms)
+    }
+    assert sent
+
+
+def collectives(compiled: str, kind: str) -> set[str]:
+    """The dtypes of the collectives of a kind."""
+    return set(re.findall(rf" = \(?(\w+)\[[^=]* {kind}(?:-start)?\(", compiled))
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "dtypes"),
+    [
+        ({"matmul_dtype": "int8", "gather_dtype": "int8"}, "all-gather", {"s8"}),
+        ({"gather_dtype": "f32", "grad_dtype": "f32"}, "all-gather", {"u32"}),
+        ({"reduce_dtype": "f32"}, "collective-permute", {"f32"}),
+    ],
+)
+def test_weights_and_gradients_are_sent_in_their_dtypes(
+    keys: dict[str, str], kind: str, dtypes: set[str]
+) -> None:
+    mesh = {"mesh": {"fsdp": 4, "tensor": 4}}
+    made = ts.check(
+        ts.models.Transformer(**SIZES), ts.Plan(**PLAN | mesh | keys), ts.Slice("v5e", "4x4")
+    )
+    text = made.compiled.data
+    assert isinstance(text, str)
+    assert dtypes <= collectives(text, kind)
+    quantised = len(re.findall(r" = s32\[[^=]* convolution\(", text))
+    assert (quantised > 20) == ("matmul_dtype" in keys)
 
 
 def test_the_flagship_is_compiled_until_its_schedule() -> None:

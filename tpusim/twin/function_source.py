@@ -47,13 +47,17 @@ def library_constants(names: Iterable[str]) -> set[str]:
 def imports_of(source: str) -> str:
     """Return the library's imports of names that a source uses, Python's own in a block apart."""
     used = set(_names(ast.parse(source)))
-    blocks: tuple[list[str], list[str]] = [], []
+    kept: dict[str, tuple[ast.Import | ast.ImportFrom, dict[str, ast.alias]]] = {}
     for node in _imports():
-        kept = [alias for alias in node.names if (alias.asname or alias.name) in used]
-        if kept:
-            text = ast.unparse(_with_names(node, kept))
-            block = blocks[text.split()[1].partition(".")[0] not in stdlib_module_names]
-            block.extend([text] if text not in block else [])
+        names = {alias.asname or alias.name: alias for alias in node.names}
+        own = {name: alias for name, alias in names.items() if name in used}
+        if own:
+            module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+            kept.setdefault(f"{type(node)} {module}", (node, {}))[1].update(own)
+    blocks: tuple[list[str], list[str]] = [], []
+    for node, named in kept.values():
+        text = ast.unparse(_with_names(node, list(named.values())))
+        blocks[text.split()[1].partition(".")[0] not in stdlib_module_names].append(text)
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
