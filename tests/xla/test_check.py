@@ -93,13 +93,18 @@ def test_a_circular_pipeline_does_the_work_of_its_program(rounds: int) -> None:
     found = made.comparison
     assert found.plan_flops == pytest.approx(found.program_flops, rel=0.01)
     assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.35)
+    on_stages = [row for row in found.collectives if row.axes == ("stage",)]
     sent = {
-        (each.key.when, side): move.wire_bytes
-        for each in found.collectives
-        for side, move in (("plan", each.plan), ("program", each.program))
-        if move and each.key.axes == ("stage",) and "permute" in str(move.algorithms)
+        when: [
+            sum(side.kinds.get("collective-permute", 0.0) for side in sides if side)
+            for sides in zip(*((row.plan, row.program) for row in rows), strict=True)
+        ]
+        for when in ("forward", "backward")
+        if (rows := [row for row in on_stages if row.when == when])
     }
-    assert sent
+    assert sent["forward"][0] == pytest.approx(sent["forward"][1], rel=0.01)
+    plan, program = sent["backward"]  # what comes round to the first stage returns in two permutes
+    assert program == pytest.approx(plan * (1 if rounds == 1 else 4 / 3), rel=0.01)
 
 
 def collectives(compiled: str, kind: str) -> set[str]:

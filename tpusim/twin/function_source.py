@@ -47,18 +47,20 @@ def library_constants(names: Iterable[str]) -> set[str]:
 def imports_of(source: str) -> str:
     """Return the library's imports of names that a source uses, Python's own in a block apart."""
     used = set(_names(ast.parse(source)))
-    kept: dict[str, tuple[ast.Import | ast.ImportFrom, dict[str, ast.alias]]] = {}
-    for node in _imports():
-        names = {alias.asname or alias.name: alias for alias in node.names}
-        own = {name: alias for name, alias in names.items() if name in used}
-        if own:
-            module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-            kept.setdefault(f"{type(node)} {module}", (node, {}))[1].update(own)
     blocks: tuple[list[str], list[str]] = [], []
-    for node, named in kept.values():
-        text = ast.unparse(_with_names(node, list(named.values())))
-        blocks[text.split()[1].partition(".")[0] not in stdlib_module_names].append(text)
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    for node in _imports():
+        kept = [alias for alias in node.names if (alias.asname or alias.name) in used]
+        used -= {alias.asname or alias.name for alias in kept}
+        if kept:
+            text = ast.unparse(_with_names(node, kept))
+            blocks[text.split()[1].partition(".")[0] not in stdlib_module_names].append(text)
+    return "\n\n".join("\n".join(sorted(block, key=_place)) for block in blocks if block)
+
+
+def _place(text: str) -> tuple[bool, str]:
+    """Return the place of an import among others: modules first, then names from modules."""
+    kind, module, *_ = text.split()
+    return kind == "from", module
 
 
 @cache
