@@ -22,6 +22,9 @@ def _pipeline(plan: Plan) -> Iterator[tuple[str, object, str]]:
         yield "microbatches", plan.microbatches, f"write a multiple of the stages, such as {more}"
     if plan.vocab_tiles > 1:
         yield "vocab_tiles", plan.vocab_tiles, "write 1 where there are stages"
+    if plan.remat.offload:
+        remedy = "leave it out where there are stages"
+        yield "remat.offload", list(plan.remat.offload), remedy
     if plan.dtypes.of("accumulator") != plan.dtypes.grad:
         sums = plan.dtypes.of("accumulator")
         yield "dtypes.accumulator", sums, f"write {plan.dtypes.grad!r}, as grad is"
