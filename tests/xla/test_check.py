@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,57 @@ def test_sorted_experts_exchange_the_rows_that_are_sent() -> None:
     planned, compiled = map(sum, zip(*over, strict=True))
     assert planned == pytest.approx(expected, rel=0.01)
     assert compiled == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_circular_pipeline_does_the_work_of_its_program(rounds: int) -> None:
+    keys = {"mesh": {"stage": 4, "fsdp": 4}, "microbatches": 8, "schedule": "circular"}
+    made = ts.check(
+        ts.models.Transformer(**SIZES | {"layers": 8}),
+        ts.Plan(**PLAN | keys, virtual_stages=rounds),
+        ts.Slice("v5e", "4x4"),
+    )
+    found = made.comparison
+    assert found.plan_flops == pytest.approx(found.program_flops, rel=0.01)
+    assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.35)
+    on_stages = [row for row in found.collectives if row.axes == ("stage",)]
+    sent = {
+        when: [
+            sum(side.kinds.get("collective-permute", 0.0) for side in sides if side)
+            for sides in zip(*((row.plan, row.program) for row in rows), strict=True)
+        ]
+        for when in ("forward", "backward")
+        if (rows := [row for row in on_stages if row.when == when])
+    }
+    assert sent["forward"][0] == pytest.approx(sent["forward"][1], rel=0.01)
+    plan, program = sent["backward"]  # what comes round to the first stage returns in two permutes
+    assert program == pytest.approx(plan * (1 if rounds == 1 else 4 / 3), rel=0.01)
+
+
+def collectives(compiled: str, kind: str) -> set[str]:
+    """The dtypes of the collectives of a kind."""
+    return set(re.findall(rf" = \(?(\w+)\[[^=]* {kind}(?:-start)?\(", compiled))
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "dtypes"),
+    [
+        ({"matmul_dtype": "int8", "gather_dtype": "int8"}, "all-gather", {"s8"}),
+        ({"gather_dtype": "f32", "grad_dtype": "f32"}, "all-gather", {"u32"}),
+        ({"reduce_dtype": "f32"}, "collective-permute", {"f32"}),
+    ],
+)
+def test_weights_and_gradients_are_sent_in_their_dtypes(
+    keys: dict[str, str], kind: str, dtypes: set[str]
+) -> None:
+    mesh = {"mesh": {"fsdp": 4, "tensor": 4}}
+    made = ts.check(
+        ts.models.Transformer(**SIZES), ts.Plan(**PLAN | mesh | keys), ts.Slice("v5e", "4x4")
+    )
+    text = made.compiled.data.decode()
+    assert dtypes <= collectives(text, kind)
+    quantised = len(re.findall(r" = s32\[[^=]* convolution\(", text))
+    assert (quantised > 20) == ("matmul_dtype" in keys)
 
 
 def test_the_flagship_is_compiled_until_its_schedule() -> None:

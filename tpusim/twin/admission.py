@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tpusim.base.errors import PlanError
-from tpusim.plan import RING, Plan
+from tpusim.plan import CIRCULAR, RING, WIDE_DTYPES, Dtypes, Plan
 
 
 def check_sayable(plan: Plan) -> None:
@@ -12,17 +12,47 @@ def check_sayable(plan: Plan) -> None:
         raise PlanError(f"plan.{key} is {value!r}, which tpusim cannot write as JAX yet; {instead}")
 
 
+def _pipeline(plan: Plan) -> Iterator[tuple[str, object, str]]:
+    """Yield what cannot be said of a pipeline: JAX has one program, which all stages run."""
+    if plan.active_schedule != CIRCULAR:
+        remedy = f"write {CIRCULAR!r}, the schedule of one program that all stages run"
+        yield "pipeline.schedule", plan.active_schedule, remedy
+    if plan.microbatches % plan.stages:
+        more = -(-plan.microbatches // plan.stages) * plan.stages
+        yield "microbatches", plan.microbatches, f"write a multiple of the stages, such as {more}"
+    if plan.vocab_tiles > 1:
+        yield "vocab_tiles", plan.vocab_tiles, "write 1 where there are stages"
+    if plan.remat.offload:
+        remedy = "leave it out where there are stages"
+        yield "remat.offload", list(plan.remat.offload), remedy
+    if plan.dtypes.of("accumulator") != plan.dtypes.grad:
+        sums = plan.dtypes.of("accumulator")
+        yield "dtypes.accumulator", sums, f"write {plan.dtypes.grad!r}, as grad is"
+
+
+def _transfers(dtypes: Dtypes) -> Iterator[tuple[str, object, str]]:
+    """Yield what cannot be said of the dtypes in which weights and gradients are sent.
+
+    JAX's gradient of a weight has the dtype of the weight, and no matmul makes a narrower result
+    than its operands.
+    """
+    gather, compute = dtypes.of("gather"), dtypes.compute
+    if gather in WIDE_DTYPES and gather not in (compute, dtypes.grad):
+        remedy = f"write grad_dtype = {gather!r}, as a gradient has the dtype of its weight"
+        yield "dtypes.gather", gather, remedy
+    if (compute, dtypes.of("reduce")) == ("f32", "bf16"):
+        yield "dtypes.reduce", "bf16", "write 'f32', as compute is"
+
+
 def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     """Yield the key, the value and the remedy of each part that cannot be written."""
     dtypes = plan.dtypes
     if plan.stages > 1:
-        yield "mesh", dict(plan.mesh), "write a plan without an axis of stages"
+        yield from _pipeline(plan)
     for key in ("matmul", "matmul_dx", "matmul_dw"):
-        if dtypes.of(key) != dtypes.compute:
+        if dtypes.of(key) in WIDE_DTYPES and dtypes.of(key) != dtypes.compute:
             yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}"
-    for key in ("gather", "reduce"):
-        if dtypes.of(key) != dtypes.compute:
-            yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}, as compute is"
+    yield from _transfers(dtypes)
     if plan.optimizer.offload:
         yield "optimizer.offload", True, "leave it out"
     if plan.remat.offload and plan.remat.policy != "full":

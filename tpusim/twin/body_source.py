@@ -1,7 +1,7 @@
 """Bodies of functions: the operations of a graph, one after the other, and its scans."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tpusim.graph import COPY, Op, Pointwise, Scan, Tensor, TensorRole
@@ -14,6 +14,8 @@ from tpusim.twin.step_line import StepLine, assignment, indented, plain
 
 POLICIES = {"full": "", "minimal": "dots_with_no_batch_dims_saveable", "dots": "dots_saveable"}
 """JAX's checkpoint policy for each of the plan's; `full` needs none."""
+
+CHECKPOINTS = "jax.checkpoint_policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,13 @@ class StepBodies:
 
     weights: each weight once, in the order of use.
     functions: those of scans over layers.
+    staged: axes of the stages while the layers of a pipeline are written, as source.
     """
 
     context: StepContext
     weights: dict[tuple[str, str], WeightSource] = field(default_factory=dict)
     functions: list[StepLine] = field(default_factory=list)
+    staged: str = ""
 
     def lines(
         self, ops: Iterable[Op], group: str = "", own: frozenset[str] = frozenset()
@@ -63,12 +67,17 @@ class StepBodies:
 
     def _add_weight(self, tensor: Tensor, group: str) -> None:
         name = weight_name(tensor)
-        lead = ("None",) if group else ()
-        dims = [constant_name(dim) for dim in tensor.dims]
-        sizes = [constant_name(group), *dims] if group else dims
+        lead, sizes = self._lead(group) if group else ((), ())
+        sizes = (*sizes, *(constant_name(dim) for dim in tensor.dims))
         shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
         spec = self.context.spec(tensor, *lead)
         self.weights.setdefault((group, name), WeightSource(group, name, shape, spec))
+
+    def _lead(self, group: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the sharding and the sizes of the first dimensions of the weights of layers."""
+        if self.staged:
+            return ("None", self.staged, "None"), ("REPEATS", "STAGES", constant_name(group))
+        return ("None",), (constant_name(group),)
 
     def _operation(self, op: Op) -> list[StepLine]:
         """Return the assignment of an operation's results, each with its sharding."""
@@ -97,7 +106,7 @@ class StepBodies:
         self, tensor: Tensor, value: str, op: str, constrained: bool = True
     ) -> list[StepLine]:
         if constrained:
-            value = f"shard({value}, {self.context.spec(tensor)})"
+            value = f"shard({value}, {self.context.value_spec(tensor)})"
         if tensor.short in self.context.named:
             value = f'checkpoint_name({value}, "{tensor.short}")'
         return assignment(value_name(tensor), value, op)
@@ -114,18 +123,73 @@ class StepBodies:
             for tensor in one.inputs
             if tensor.role is TensorRole.PARAM
         )
-        body = self.lines(op.body, op.name, own)
+        body = self._layers(op, own)
         name = op.name.removesuffix("s")
         given = value_name(first)
         saved = []
-        if first.short in self.context.named:
+        if first.short in self.context.named or self._saves_iterations():
             saved = [StepLine(f'{given} = checkpoint_name({given}, "{first.short}")')]
         self.functions += [
             *plain(f"\n\ndef {name}({given}, w):"),
             *indented([*saved, *body, StepLine(f"return {value_name(last)}, None")]),
         ]
+        if self.context.stages:
+            return self._pipeline(op, name)
         call = f'lax.scan({self._checkpointed(name)}, {value_name(before)}, w["{op.name}"])'
         return assignment(f"{value_name(after)}, _", call, op.name)
+
+    def _layers(self, op: Scan, own: frozenset[str]) -> list[StepLine]:
+        """Return the body of a scan over layers, of one microbatch."""
+        outside = self.context
+        self.context, self.staged = replace(outside, stages=""), outside.stages
+        body = self.lines(op.body, op.name, own)
+        self.context, self.staged = outside, ""
+        return body
+
+    def _pipeline(self, op: Scan, layer: str) -> list[StepLine]:
+        """Return the layers as chunks of stages that work on a microbatch each."""
+        ((before, first, _, after),) = op.carries
+        self._check_alike(op)
+        given = value_name(first)
+        self.functions += [
+            *plain(f"\n\ndef chunk({given}, w):"),
+            *indented(
+                [
+                    StepLine('"""Run the layers of a stage in one of its rounds."""'),
+                    *assignment(
+                        f"{given}, _", f"lax.scan({self._checkpointed(layer)}, {given}, w)", ""
+                    ),
+                    StepLine(f"return {given}"),
+                ]
+            ),
+        ]
+        weights = f'w["{op.name}"], SPECS["{op.name}"]'
+        spec = self.context.value_spec(before)
+        policy = f", policy={self._of_iteration(first.short)}" if self._has_rounds() else ""
+        call = f"circular_pipeline(chunk, {value_name(before)}, {weights}, {spec}{policy})"
+        return assignment(value_name(after), call, op.name)
+
+    def _check_alike(self, op: Scan) -> None:
+        """Raise PlanError for layers of several kinds, or a pattern that stages cut through."""
+        plan, graph = self.context.plan, self.context.graph
+        parts = plan.stages * plan.pipeline.virtual_stages
+        kinds = [one for one in graph.ops if isinstance(one, Scan) and one.carries]
+        if len(kinds) > 1 or op.trips % parts:
+            raise unsaid(op.name, f"a scan over layers that {parts} equal stages cannot share")
+
+    def _has_rounds(self) -> bool:
+        return self.context.plan.pipeline.virtual_stages > 1
+
+    def _saves_iterations(self) -> bool:
+        """Return True if the inputs of layers are saved by name."""
+        plan = self.context.plan
+        return plan.stages > 1 and self._has_rounds() and plan.remat.policy != "none"
+
+    def _of_iteration(self, layer_input: str) -> str:
+        """Return the policy of a whole iteration: as of its layers, and their inputs."""
+        if self.context.plan.remat.policy == "none":
+            return f'{CHECKPOINTS}.save_anything_except_these_names("chunk_weights")'
+        return self._policy(layer_input)
 
     def _checkpointed(self, name: str) -> str:
         remat = self.context.plan.remat
@@ -135,10 +199,12 @@ class StepBodies:
         given = f", policy={policy}" if policy else ""
         return f"jax.checkpoint({name}, prevent_cse=False{given})"
 
-    def _policy(self) -> str:
-        remat, of = self.context.plan.remat, "jax.checkpoint_policies"
-        base = POLICIES[remat.policy] and f"{of}.{POLICIES[remat.policy]}"
-        saved = sorted(self.context.named - set(remat.offload))
+    def _policy(self, *more: str) -> str:
+        """Return JAX's policy as source, empty for none. more: names that it saves besides."""
+        remat, of = self.context.plan.remat, CHECKPOINTS
+        known = "" if self.context.plan.dtypes.quantised else POLICIES[remat.policy]
+        base = known and f"{of}.{known}"
+        saved = sorted((self.context.named - set(remat.offload)) | set(more))
         names = ", ".join(f'"{name}"' for name in saved)
         if remat.offload:
             moved = ", ".join(f'"{name}"' for name in remat.offload)

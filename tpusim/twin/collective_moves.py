@@ -9,6 +9,7 @@ from tpusim.base.phase import Phase
 from tpusim.costs import CollectiveCosts
 from tpusim.costs.route import received_bytes
 from tpusim.network import ALGORITHMS
+from tpusim.plan import STAGE_AXES
 from tpusim.program import Collective, CollectiveKind, CollectivePart, Mode
 from tpusim.results import Result
 from tpusim.twin.core_times import CoreTimes
@@ -40,7 +41,8 @@ class CollectiveMove:
     axes: of the mesh; those along which the listed pairs of a permute lie.
     runs: in a step.
     kind: what it is carried out as: an all-gather done as an all-reduce is one.
-    mode: `ring` for an asynchronous permute, as collective matmuls are made of them.
+    mode: `ring` for an asynchronous permute, as collective matmuls are made of them; not over the
+        stages of a pipeline.
     algorithm: kind and route in words; all rings of collective matmuls are one.
     wire_bytes: that a device receives, in all runs.
     exposed_s: the core's time in it or waiting for it, in all runs.
@@ -80,7 +82,8 @@ def collective_moves(result: Result, times: CoreTimes) -> Iterator[CollectiveMov
         op = timed.op
         if not isinstance(op, Collective):
             continue
-        mode, axes = _mode(op), _axes(op, machine)
+        axes = _axes(op, machine)
+        mode = _mode(op, axes)
         kind, algorithm = _carried_out(op, machine)
         size = prod(machine.sizes[axis] for axis in axes) if axes else machine.group(op).ici_size
         exposed = sum(timed.labels_s.values())
@@ -118,9 +121,10 @@ def _axes(op: Collective, machine: CollectiveCosts) -> tuple[str, ...]:
     return tuple(axis for axis in machine.sizes if axis in axes)
 
 
-def _mode(op: Collective) -> Mode:
-    permutes = op.kind is CollectiveKind.PERMUTE
-    return Mode.RING if permutes and op.mode is Mode.ASYNC else op.mode
+def _mode(op: Collective, axes: tuple[str, ...]) -> Mode:
+    """Return the mode of a collective; what stages hand on to the next one is no ring."""
+    ring = op.kind is CollectiveKind.PERMUTE and op.mode is Mode.ASYNC
+    return Mode.RING if ring and not (axes and set(axes) <= set(STAGE_AXES)) else op.mode
 
 
 def _carried_out(op: Collective, machine: CollectiveCosts) -> tuple[CollectiveKind, str]:

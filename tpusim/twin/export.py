@@ -1,9 +1,11 @@
 """Export of a plan as a JAX program."""
 
+from tpusim.graph import layer_count
 from tpusim.hardware import Slice, check_mesh
 from tpusim.models import Transformer
+from tpusim.pipeline import check_circular
 from tpusim.pipeline.planned_step import forward_graph
-from tpusim.plan import Plan
+from tpusim.plan import Plan, part_bounds, stage_plan
 from tpusim.twin.admission import check_sayable
 from tpusim.twin.step_context import step_context
 from tpusim.twin.step_source import ExportedStep, step_source
@@ -18,7 +20,12 @@ def export_step(model: Transformer, plan: Plan, pod: Slice) -> ExportedStep:
     plan.check_together()
     check_mesh(pod, plan.mesh)
     check_sayable(plan)
-    return step_source(step_context(forward_graph(model, plan), plan), pod)
+    if not plan.active_schedule:
+        return step_source(step_context(forward_graph(model, plan), plan), pod)
+    check_circular(plan)
+    graph = forward_graph(model, stage_plan(plan))
+    part_bounds(plan, layer_count(graph), model.name)
+    return step_source(step_context(graph, plan), pod)
 
 
 def export_jax(model: Transformer, plan: Plan, pod: Slice) -> str:

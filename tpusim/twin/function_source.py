@@ -8,7 +8,10 @@ from sys import stdlib_module_names
 
 from tpusim.twin.step_line import WIDTH
 
-LIBRARY = tuple(Path(__file__).with_name(f"{n}.py") for n in ("functions", "expert_functions"))
+LIBRARY = tuple(
+    Path(__file__).with_name(f"{name}.py")
+    for name in ("functions", "expert_functions", "weight_functions", "pipeline_functions")
+)
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""
 
 MARKS = ("  # fmt: skip", "  # type: ignore[untyped-decorator]")

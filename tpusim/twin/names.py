@@ -6,7 +6,10 @@ import re
 from tpusim.base.errors import PlanError
 from tpusim.graph import COMPUTE, TILE, Tensor
 
-DTYPES = {"bf16": "jnp.bfloat16", "f32": "jnp.float32", COMPUTE: "COMPUTE", "pred": "jnp.bool_"}
+DTYPES = {
+    "bf16": "jnp.bfloat16", "f32": "jnp.float32", "int8": "jnp.int8", "fp8": "jnp.float8_e4m3fn",
+    COMPUTE: "COMPUTE", "pred": "jnp.bool_",
+}  # fmt: skip
 """JAX's name of each dtype."""
 
 TAKEN = {"w", "jax", "jnp", "lax", "loss", "tiles", "shard"}

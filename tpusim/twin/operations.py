@@ -21,9 +21,19 @@ from tpusim.twin.names import constant_name, target_name, unsaid, value_name, we
 from tpusim.twin.routing import grouped_matmul, routed
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
+from tpusim.twin.weight_uses import (
+    is_narrow,
+    product_of_weight,
+    rows_of_table,
+    weight_of,
+    with_weight_last,
+)
 
 KEYS_BLOCK = 128
 """The kernel of fused attention takes a multiple of this many keys."""
+
+MICROBATCH = "microbatch"
+"""The first dimension of activations before and after the stages of a pipeline."""
 
 ACTIVATIONS = ("relu", "gelu", "silu")
 
@@ -55,9 +65,17 @@ def expression(op: Op, context: StepContext) -> str:
 def _(op: Einsum, context: StepContext) -> str:
     if op.ragged:
         return grouped_matmul(op, read(op.lhs, context), read(op.rhs, context), context)
-    product = f'jnp.einsum("{formula(op)}", {_factor(op.lhs, context)}, {_factor(op.rhs, context)})'
+    product = _product(op, context)
     dtype = context.dtype(op.output)
     return product if dtype == "COMPUTE" else f"{product}.astype({dtype})"
+
+
+def _product(op: Einsum, context: StepContext) -> str:
+    if weight_of(op) and (context.moves_weights_apart or is_narrow(op, context)):
+        op = with_weight_last(op)
+        return product_of_weight(op, formula(op, context), _factor(op.lhs, context), context)
+    factors = f"{_factor(op.lhs, context)}, {_factor(op.rhs, context)}"
+    return f'jnp.einsum("{formula(op, context)}", {factors})'
 
 
 def _factor(tensor: Tensor, context: StepContext) -> str:
@@ -68,22 +86,32 @@ def _factor(tensor: Tensor, context: StepContext) -> str:
     return given if plain else f"{given}.astype(COMPUTE)"
 
 
-def formula(op: Einsum) -> str:
+def formula(op: Einsum, context: StepContext) -> str:
     """Return the subscripts of an einsum, one letter for each dimension."""
     letters: dict[str, str] = {}
-    dims = list(dict.fromkeys((*op.lhs.dims, *op.rhs.dims)))
+    lhs, rhs, made = (_dims(tensor, context) for tensor in (op.lhs, op.rhs, op.output))
+    dims = list(dict.fromkeys((*lhs, *rhs)))
     for dim in sorted(dims, key=lambda dim: dim not in _LETTERS):
         wanted = _LETTERS.get(dim, "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
         letters[dim] = next(letter for letter in wanted if letter not in letters.values())
-    lhs, rhs, made = ("".join(letters[d] for d in t.dims) for t in (op.lhs, op.rhs, op.output))
-    return f"{lhs},{rhs}->{made}"
+    left, right, result = ("".join(letters[dim] for dim in each) for each in (lhs, rhs, made))
+    return f"{left},{right}->{result}"
+
+
+def _dims(tensor: Tensor, context: StepContext) -> tuple[str, ...]:
+    """Return the dimensions of a tensor in the source: outside of stages, also microbatches."""
+    several = context.stages and tensor.role is not TensorRole.PARAM
+    return (MICROBATCH, *tensor.dims) if several else tensor.dims
 
 
 @expression.register
 def _(op: Gather, context: StepContext) -> str:
     if op.table.dims[0] != op.dim:
         raise unsaid(op.name, f"a lookup along {op.dim}, which is not the table's first dimension")
-    return f"{read(op.table, context)}[{read(op.ids, context)}]"
+    ids = read(op.ids, context)
+    if context.moves_weights_apart:
+        return rows_of_table(op, ids, context)
+    return f"{read(op.table, context)}[{ids}]"
 
 
 @expression.register

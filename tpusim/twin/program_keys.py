@@ -189,13 +189,21 @@ class ProgramKeys:
         """Return the key of the plan's collective that is most alike, or else scope or line."""
         when = pass_of(move, False)
         alike = [
-            (key.axes != move.axes, other.runs != move.runs, _unlike(other, move), key)
+            (
+                key.axes != move.axes,
+                other.runs != move.runs,
+                _unlike(other, move),
+                self._left[_PlannedMove(*key, other.op.kind)] < 0.5 * move.wire_bytes,
+                key,
+                other.op.kind,
+            )
             for key, other in self.planned
             if (key.when == when or (key.when == GRADIENT and when in (BACKWARD, OPTIMIZER)))
             and _unlike(other, move) <= ALIKE
         ]
         if alike:
-            key = min(alike)[-1]
+            *_, key, kind = min(alike)
+            self._left[_PlannedMove(*key, kind)] -= move.wire_bytes
             return key._replace(axes=move.axes)
         name = operation or move.places[0] or move.scope.rpartition("/")[2] or move.op.name
         return MoveKey(name, when, move.axes)

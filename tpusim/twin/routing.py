@@ -39,6 +39,7 @@ def routed(op: TokenRouting, given: list[str], context: StepContext) -> str:
     slots = op.output if op.dispatch else op.tokens
     moves = [] if op.dispatch else [_beside(slots, MOVES)]
     exchange = context.plan.experts.exchange
+    _check_stages(op, slots, context)
     if not context.in_rows(slots):
         return _by_slots(op, [*given, *moves], context)
     if exchange == "ring":
@@ -88,6 +89,18 @@ def _buffer_factor(over: Axes, context: StepContext) -> float:
     buffers = buffers_of(context.plan.experts, context.graph.sizes)
     assert buffers is not None
     return float(buffers.over(prod(context.plan.mesh[axis] for axis in over), 1.0))
+
+
+def _check_stages(op: TokenRouting, slots: Tensor, context: StepContext) -> None:
+    """Raise PlanError for a sort in a pipeline, but of tokens that are gathered.
+
+    JAX's `vmap` over stages does not take the `shard_map` of a sort, which mixes what differs by
+    stage with what does not.
+    """
+    rows = context.in_rows(slots)
+    if context.plan.stages > 1 and not (rows and context.plan.experts.exchange == "gather"):
+        instead = "expert_exchange = 'gather'" if rows else "plan.dispatch = 'one_hot'"
+        raise unsaid(op.name, f"a sort of tokens within a stage of a pipeline (write {instead})")
 
 
 def _check_devices(op: TokenRouting, slots: Tensor, context: StepContext) -> None:
@@ -147,6 +160,7 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
 
     rows, weight: expressions of its operands.
     """
+    _check_dtypes(op, context)
     layouts = context.layouts
     given, made = (row_layout(layouts[tensor.name]) for tensor in (op.lhs, op.output))
     experts, contracted, width = layouts[op.rhs.name]
@@ -164,6 +178,17 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
         spec((given[0], summed)), context.spec(op.rhs), spec((made[0], kept)),
     ]  # fmt: skip
     return _call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs)
+
+
+def _check_dtypes(op: Einsum, context: StepContext) -> None:
+    """Raise PlanError for dtypes that the kernel of grouped matmuls is not called with."""
+    if context.plan.dtypes.quantised:
+        what = "a grouped matmul in a narrow dtype"
+    elif context.moves_weights_apart:
+        what = "a grouped matmul whose weight is gathered or reduced in a dtype of its own"
+    else:
+        return
+    raise unsaid(op.name, f"{what} (write a plan.capacity_factor, such as 1.25)")
 
 
 def _common(axes: Axes, others: Axes) -> Axes:

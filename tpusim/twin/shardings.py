@@ -10,13 +10,14 @@ def spec(layout: Layout, lead: Sequence[str] = ()) -> str:
 
     lead: entries of dimensions before those of the layout.
     """
-    entries = [*lead, *map(_entry, layout)]
+    entries = [*lead, *map(entry, layout)]
     while entries and entries[-1] == "None":
         entries.pop()
     return f"P({', '.join(entries)})"
 
 
-def _entry(axes: Sequence[str]) -> str:
+def entry(axes: Sequence[str]) -> str:
+    """Return the axes of one dimension as source: `("data", "fsdp")`."""
     quoted = [f'"{axis}"' for axis in axes]
     if len(quoted) < 2:
         return quoted[0] if quoted else "None"

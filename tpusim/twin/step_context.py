@@ -11,16 +11,15 @@ from tpusim.graph import (
     Einsum,
     Graph,
     Op,
-    Remat,
     Scan,
     Tensor,
     TensorRole,
     walk,
 )
 from tpusim.partition import Layout, layouts, resolve_rules
-from tpusim.plan import Plan
+from tpusim.plan import STAGE_AXES, Plan, stage_plan
 from tpusim.twin.names import DTYPES
-from tpusim.twin.shardings import spec
+from tpusim.twin.shardings import entry, spec
 
 PADDABLE = "vocab"
 """The dimension that can be made longer without another model."""
@@ -35,6 +34,8 @@ class StepContext:
     named: short names of tensors that a checkpoint policy saves by name.
     padded: (dimension, size that its axes divide) of each that they do not; JAX cuts arguments
         evenly.
+    stages: the entry of the microbatches of a pipeline in shardings of tensors outside of its
+        layers, as source; empty inside of them, and without a pipeline.
     order: parts of the sequence on different devices, where each device has an early and a late
         part of it; 1 where tokens are in order.
     """
@@ -45,6 +46,7 @@ class StepContext:
     named: frozenset[str]
     padded: dict[str, int]
     order: int
+    stages: str = ""
 
     def spec(self, tensor: Tensor, *lead: str) -> str:
         """Return the sharding of a tensor as source. lead: entries of dimensions in front.
@@ -58,6 +60,10 @@ class StepContext:
         """Return True for slots of experts that have as many as chose them."""
         return "slot" in tensor.dims and not self.plan.experts.capacity_factor
 
+    def value_spec(self, tensor: Tensor) -> str:
+        """Return the sharding of an activation as source, with the microbatches of a pipeline."""
+        return self.spec(tensor, *([self.stages] if self.stages else []))
+
     def dtype(self, tensor: Tensor) -> str:
         """Return JAX's name of the dtype of a tensor."""
         return "COMPUTE" if tensor.dtype == self.plan.dtypes.compute else DTYPES[tensor.dtype]
@@ -66,6 +72,17 @@ class StepContext:
     def casts_weights(self) -> bool:
         """True if weights are cast where they are used, and not once per step."""
         return self.plan.dtypes.grad != self.plan.dtypes.compute
+
+    @property
+    def gathers_apart(self) -> bool:
+        """True if weights are gathered in another dtype, and are then cast to that of compute."""
+        dtypes = self.plan.dtypes
+        return dtypes.of("gather") != dtypes.compute and not dtypes.gathers_quantised
+
+    @property
+    def moves_weights_apart(self) -> bool:
+        """True if weights are gathered, or their gradients reduced, in another dtype."""
+        return self.gathers_apart or self.plan.dtypes.of("reduce") != self.plan.dtypes.compute
 
 
 def row_layout(layout: Layout) -> Layout:
@@ -76,7 +93,8 @@ def row_layout(layout: Layout) -> Layout:
 
 def step_context(graph: Graph, plan: Plan) -> StepContext:
     """Return the facts of a forward pass under a plan. Raise PlanError as partitioning does."""
-    rules = resolve_rules(plan, graph)
+    inner = stage_plan(plan) if plan.stages > 1 else plan
+    rules = resolve_rules(inner, graph)
     table = dict(rules.table)
     causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))
     balanced = causal and plan.context.balanced
@@ -84,10 +102,11 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     order = 1
     for axis in gathered if balanced else ():
         order *= plan.mesh[axis]
-    found = layouts(graph, plan, rules)
-    named = frozenset(_named(graph.ops, plan.remat))
+    found = layouts(graph, inner, rules)
+    named = frozenset(_named(graph.ops, plan))
     padded = dict(_padded(graph, plan, found))
-    return StepContext(graph, plan, found, named, padded, order)
+    stages = entry([axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1])
+    return StepContext(graph, plan, found, named, padded, order, stages if plan.stages > 1 else "")
 
 
 def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[tuple[str, int]]:
@@ -111,13 +130,15 @@ def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[t
                 yield dim, -(-sizes[dim] // parts) * parts
 
 
-def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
+def _named(ops: tuple[Op, ...], plan: Plan) -> Iterator[str]:
     """Yield the tensors that the policy of JAX does not save, and the plan does.
 
     They are those that the plan names, inputs of layers within an iteration, under `minimal` the
     results of matmuls with a weight for each expert, which have a batch dimension, and under `dots`
-    those of grouped kernels, which are no dots.
+    those of grouped kernels, which are no dots. Of quantised matmuls JAX would save the results
+    before they are scaled, so all are named.
     """
+    remat = plan.remat
     if remat.policy != "none":
         yield from (*remat.save, *remat.offload)
     for op in ops:
@@ -126,15 +147,22 @@ def _named(ops: tuple[Op, ...], remat: Remat) -> Iterator[str]:
         for one in op.body:
             made = [tensor.short for tensor in one.outputs]
             yield from (name for name in made if name == LAYER_IN)
-            if isinstance(one, Einsum) and _saved_by_name(one, remat.policy):
+            if isinstance(one, Einsum) and _saved_by_name(one, plan):
                 yield from made
 
 
-def _saved_by_name(op: Einsum, policy: str) -> bool:
-    return (policy == "minimal" and _per_expert(op)) or (policy == "dots" and op.ragged)
+def _saved_by_name(op: Einsum, plan: Plan) -> bool:
+    quantised = plan.dtypes.quantised
+    if plan.remat.policy == "minimal":
+        return _per_expert(op) or (quantised and _of_weight(op))
+    return plan.remat.policy == "dots" and (op.ragged or quantised)
 
 
 def _per_expert(op: Einsum) -> bool:
     """Return True for a matmul with a weight that shares a dimension with all three tensors."""
     shared = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
-    return bool(shared) and any(t.role is TensorRole.PARAM for t in op.inputs)
+    return bool(shared) and _of_weight(op)
+
+
+def _of_weight(op: Einsum) -> bool:
+    return any(tensor.role is TensorRole.PARAM for tensor in op.inputs)

@@ -84,19 +84,29 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
     """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions."""
     graph, plan, dtypes = context.graph, context.plan, context.plan.dtypes
     token = next(op for op, _ in walk(graph.ops) if isinstance(op, Gather)).ids
-    several = plan.microbatches > 1
+    several = context.stages or plan.microbatches > 1
     mesh = plan.active_axes or dict(plan.mesh)
-    scans = {op.name: op.trips for op in graph.ops if isinstance(op, Scan)}
+    parts = plan.stages * plan.pipeline.virtual_stages
+    scans = {op.name: op.trips // parts for op in graph.ops if isinstance(op, Scan)}
     constants = {
         "MESH": "{" + ", ".join(f'"{axis}": {size}' for axis, size in mesh.items()) + "}",
         "COMPUTE": DTYPES[dtypes.compute],
         "STORED": DTYPES[dtypes.param],
+        "FORWARD": DTYPES[dtypes.of("matmul")],
+        "BACKWARD": DTYPES[dtypes.of("matmul_dx")],
+        "FOR_WEIGHTS": DTYPES[dtypes.of("matmul_dw")],
+        "GATHERED": DTYPES[dtypes.of("gather")],
+        "REDUCED": DTYPES[dtypes.of("reduce")],
         "GRADIENTS": DTYPES[dtypes.grad],
         "ACCUMULATORS": DTYPES[dtypes.of("accumulator")],
+        "STAGES": plan.stages,
+        "REPEATS": plan.pipeline.virtual_stages,
         **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
         "MICROBATCHES": plan.microbatches,
         "BATCH_SHAPE": "(MICROBATCHES, BATCH, SEQ)" if several else "(BATCH, SEQ)",
-        "BATCH_SPEC": spec(context.layouts[token.name], ["None"] if several else []),
+        "BATCH_SPEC": spec(
+            context.layouts[token.name], [context.stages or "None"] if several else []
+        ),
         "LEARNING_RATE": LEARNING_RATE,
     }
     always = {"BATCH", "SEQ", *(["MICROBATCHES"] if several else [])}
@@ -144,10 +154,14 @@ def _settings(context: StepContext) -> list[StepLine]:
 
 
 def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
-    batch = "a microbatch" if context.plan.microbatches > 1 else "the batch"
+    batch = (
+        "a microbatch, [BATCH, SEQ]" if context.plan.microbatches > 1 else "the batch, [BATCH, SEQ]"
+    )
+    if context.stages:
+        batch = "the batch, [MICROBATCHES, BATCH, SEQ]"
     head = [StepLine("def loss(w, ids, targets):")]
     body = [
-        StepLine(f'"""Return the mean loss of {batch}, [BATCH, SEQ] tokens."""'),
+        StepLine(f'"""Return the mean loss of {batch} tokens."""'),
         *forward,
         StepLine(f"return jnp.mean({value_name(context.graph.loss)})"),
     ]
@@ -159,7 +173,7 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
 
     helpers: functions of the library that the file has already.
     """
-    several = context.plan.microbatches > 1
+    several = context.plan.microbatches > 1 and not context.stages
     known = {*helpers, *([] if several else ["mean_gradients"])}
     text = functions_source(n for n in library_functions(_TRAINING) if n not in known)
     if not several:

@@ -2,7 +2,7 @@
 
 The first file is of a plan on eight devices, the second of the same model on one. Prints, as JSON:
 the losses of training the first, its number of weights, and the largest difference of a gradient of
-the two, relative to the largest gradient of its weight.
+the two, relative to the largest gradient of its weight: of all weights, and of each.
 """
 
 import json
@@ -65,15 +65,18 @@ def losses(space, steps=8):
     return on_mesh(space, run)
 
 
-def difference(one, other):
-    return max(
-        float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30))
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    )
+def differences(one, other):
+    found = {}
+    ours = jax.tree_util.tree_leaves_with_path(one)
+    for (path, a), b in zip(ours, jax.tree.leaves(other), strict=True):
+        apart = np.abs(a.reshape(b.shape).astype(np.float32) - b)
+        found[jax.tree_util.keystr(path)] = float(apart.max() / max(np.abs(b).max(), 1e-30))
+    return found
 
 
 sharded, whole = map(load, sys.argv[1:])
 (loss, ours), (loss_of_one, theirs) = gradients(sharded), gradients(whole)
+apart = differences(ours, theirs)
 weights = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(sharded["abstract_weights"]()))
 print(
     json.dumps(
@@ -81,7 +84,8 @@ print(
             "losses": losses(sharded),
             "weights": weights,
             "loss_difference": abs(float(loss) / float(loss_of_one) - 1),
-            "gradient_difference": difference(ours, theirs),
+            "gradient_difference": max(apart.values()),
+            "gradient_differences": apart,
         }
     )
 )

@@ -39,6 +39,9 @@ def plan(mesh: dict[str, int], seq_len: int = 64, global_batch: int = 8, **keys:
 
 
 FSDP_TENSOR = {"fsdp": 4, "tensor": 2}
+PIPELINE = {"mesh": {"stage": 4, "fsdp": 2}, "global_batch": 48, "microbatches": 4}
+IN_ROUNDS = {"global_batch": 16, "microbatches": 4, "schedule": "circular", "virtual_stages": 2}
+CIRCULAR = PIPELINE | {"schedule": "circular"}
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_mlp": 64}
 CASES = {
     "dot attention": (model(), plan(FSDP_TENSOR)),
@@ -135,6 +138,29 @@ CASES = {
     ),
     "loss in tiles": (model(), plan({"fsdp": 2, "tensor": 4}, vocab_tiles=128)),
     "saved by name": (model(), plan(FSDP_TENSOR, save=["out", "mlp_in_0"])),
+    "circular pipeline": (
+        model(layers=8),
+        plan({"stage": 4, "fsdp": 2}, global_batch=16, microbatches=8, schedule="circular"),
+    ),
+    "circular rounds": (
+        model(layers=8, qk_norm=True, tied_embeddings=True),
+        plan({"stage": 2, "fsdp": 2, "tensor": 2}, global_batch=8, microbatches=4,
+             schedule="circular", virtual_stages=2),
+    ),
+    "circular rounds without a wait": (
+        model(WIDE, layers=4, attention="flash"),
+        plan({"stage": 2, "fsdp": 4}, 128, 8, microbatches=2, schedule="circular",
+             virtual_stages=2, remat="minimal"),
+    ),
+    "circular rounds that save all": (
+        model(layers=4, **EXPERTS),
+        plan({"stage": 2, "fsdp": 2, "expert": 2}, global_batch=16, microbatches=4, remat="none",
+             schedule="circular", virtual_stages=2, capacity_factor=1.5),
+    ),
+    "circular rounds of experts that pick gathered tokens": (
+        model(layers=4, **EXPERTS),
+        plan({"stage": 2, "fsdp": 2, "expert": 2}, expert_exchange="gather", **IN_ROUNDS),
+    ),
     "annotated": (
         model(),
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
@@ -142,7 +168,7 @@ CASES = {
 }  # fmt: skip
 FAST = (
     "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
-    "sorted experts", "experts that pick gathered tokens",
+    "sorted experts", "experts that pick gathered tokens", "circular rounds",
 )  # fmt: skip
 
 
@@ -153,8 +179,9 @@ FAST = (
 def test_it_trains_and_its_gradients_are_those_of_one_device(name: str, tmp_path: Path) -> None:
     given, sharded = CASES[name]
     whole = sharded.replace(
-        mesh={"data": 1}, rules={}, annotate={}, context_exchange="gather", context_balanced=False
-    )
+        mesh={"data": 1}, rules={}, annotate={}, context_exchange="gather", context_balanced=False,
+        schedule="", virtual_stages=1,
+    )  # fmt: skip
     files = [tmp_path / "sharded.py", tmp_path / "whole.py"]
     for file, one, pod in zip(files, (sharded, whole), (POD, ts.Slice("v5e", "1x1")), strict=True):
         file.write_text(ts.export_jax(given, one, pod))
@@ -190,18 +217,42 @@ def test_a_vocabulary_that_its_axes_do_not_divide_is_padded() -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"matmul_dtype": "int8"}, "plan.dtypes.matmul is 'int8', which tpusim cannot write"),
+        (
+            {"matmul_dtype": "bf16", "dtype": "f32"},
+            "plan.dtypes.matmul is 'bf16', which tpusim cannot write as JAX yet; write 'f32'",
+        ),
+        (
+            {"gather_dtype": "f32"},
+            "plan.dtypes.gather is 'f32', .*; write grad_dtype = 'f32', as a",
+        ),
+        (
+            {"dtype": "f32", "grad_dtype": "f32", "reduce_dtype": "bf16"},
+            "plan.dtypes.reduce is 'bf16', .*; write 'f32'",
+        ),
         ({"offload_optimizer": True}, "plan.optimizer.offload is True, which tpusim cannot"),
         (
-            {"mesh": {"fsdp": 2, "stage": 4}, "microbatches": 4},
-            "write a plan without an axis of st",
+            PIPELINE | {"schedule": "gpipe"},
+            "plan.pipeline.schedule is 'gpipe', .* write 'circular', the schedule of one program",
+        ),
+        (CIRCULAR | {"microbatches": 6}, "write a multiple of the stages, such as 8"),
+        (
+            CIRCULAR | {"vocab_tiles": 2},
+            "plan.vocab_tiles is 2, .*; write 1 where there are stages",
+        ),
+        (
+            CIRCULAR | {"accumulator_dtype": "f32"},
+            "plan.dtypes.accumulator is 'f32', .* 'bf16', as",
+        ),
+        (
+            CIRCULAR | {"virtual_stages": 2},
+            "has 4 layers, and each needs one; write virtual_stages",
         ),
     ],
 )
 def test_a_plan_that_cannot_be_written_is_one_sentence(keys: dict[str, Any], sentence: str) -> None:
     given = {"mesh": FSDP_TENSOR, "seq_len": 64, "global_batch": 8, **keys}
     with pytest.raises(ts.TpusimError, match=sentence) as raised:
-        ts.export_jax(model(), Plan(**given), POD)
+        ts.export_jax(model(layers=4), Plan(**given), POD)
     assert "\n" not in str(raised.value)
 
 
@@ -223,6 +274,27 @@ def test_a_plan_that_cannot_be_written_is_one_sentence(keys: dict[str, Any], sen
             {"rules": {"act_batch": ["fsdp"]}},
             "an exchange of tokens over expert that does not shard the batch",
         ),
+        (
+            {"stage": 2, "fsdp": 2, "expert": 2},
+            IN_ROUNDS,
+            "a sort of tokens within a stage of a pipeline .write expert_exchange = 'gather'",
+        ),
+        (
+            {"stage": 2, "fsdp": 2, "expert": 2},
+            IN_ROUNDS | {"capacity_factor": 1.0, "dispatch": "sort", "matmul_dtype": "int8"},
+            "a sort of tokens within a stage of a pipeline .write plan.dispatch = 'one_hot'",
+        ),
+        ({"fsdp": 8}, {"matmul_dtype": "int8"}, "a grouped matmul in a narrow dtype .write a plan"),
+        (
+            {"fsdp": 8},
+            {"dtype": "bf16", "reduce_dtype": "f32"},
+            "whose weight is gathered or reduced in a dtype of its own .write a plan.capacity_f",
+        ),
+        (
+            {"fsdp": 8},
+            {"dtype": "bf16", "gather_dtype": "f32"},
+            "whose weight is gathered or reduced in a dtype of its own .write a plan.capacity_f",
+        ),
         ({"fsdp": 8}, {"seq_len": 96}, "over the 192 rows of a device, .* in blocks of 128"),
     ],
 )
@@ -230,7 +302,7 @@ def test_a_sort_that_cannot_be_written_is_one_sentence(
     mesh: dict[str, int], keys: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ts.TpusimError, match=sentence) as raised:
-        ts.export_jax(model(**EXPERTS), plan(mesh, **keys), POD)
+        ts.export_jax(model(layers=4, **EXPERTS), plan(mesh, **keys), POD)
     assert "\n" not in str(raised.value)
 
 

@@ -94,8 +94,7 @@ def _matmul_dtype(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str])
     op = compute.op
     if not isinstance(op, Einsum):
         return ""
-    dims = union_dims(*op.inputs)
-    if UNQUANTISED in dims or ("expert" in dims and "slot" not in dims):
+    if not may_be_quantised(op):
         return ""
     by_key = dtypes.matmuls
     if op.output.primal in weights:
@@ -103,6 +102,12 @@ def _matmul_dtype(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str])
     if all(tensor.role is not TensorRole.PARAM for tensor in op.inputs):
         return ""
     return by_key["matmul_dtype_dx" if op.phase is Phase.BACKWARD else "matmul_dtype"]
+
+
+def may_be_quantised(op: Einsum) -> bool:
+    """Return False for the projection to the vocabulary and for the router."""
+    dims = union_dims(*op.inputs)
+    return UNQUANTISED not in dims and ("expert" not in dims or "slot" in dims)
 
 
 def is_quantised(op: Einsum) -> bool:
