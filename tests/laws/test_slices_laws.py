@@ -127,7 +127,8 @@ def test_what_crosses_is_each_gradient_once(
 ) -> None:
     """2 (n - 1) / n of every gradient leaves a slice, half if it is scattered over slices alone.
 
-    One that is scattered within the slice too crosses as an all-reduce of its shards.
+    One that is scattered within the slice too crosses as an all-reduce of its shards, which each
+    device of the slice sends that has a copy.
     """
     made = plan(mesh | {axis: n}, n * BATCH, **way)
     program = any_program_of(model, made, Slice("v5e", "4x4", n))
@@ -142,9 +143,17 @@ def test_what_crosses_is_each_gradient_once(
                  for w in partitioned.weights}  # fmt: skip
     axes = {w.name: set(sum(w.local.layout, ())) for w in partitioned.weights}
     assert any(axis in each for each in axes.values()) == (axis == "dcn_fsdp")
-    once = {name for name, each in axes.items() if each == {axis}}
-    halved = sum(gradients[name] * (1 if name in once else 2) for name in gradients)
-    assert sent == pytest.approx(halved * (n - 1) / n)
+    times_sent = {name: _times_sent(each, axis, mesh) for name, each in axes.items()}
+    assert sent == pytest.approx(
+        sum(gradients[name] * times_sent[name] for name in gradients) * (n - 1) / n
+    )
+
+
+def _times_sent(layout: set[str], across: str, mesh: dict[str, int]) -> int:
+    """How often a gradient crosses, in both directions of an all-reduce, by its weight's axes."""
+    if layout == {across}:
+        return 1
+    return 2 * CHIPS // prod(mesh[axis] for axis in layout - {across}) if across in layout else 2
 
 
 @examples(30)
