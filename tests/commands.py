@@ -1,5 +1,10 @@
 """What the command line says, and the run that its tests ask about."""
 
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tpusim.cli.main import run
@@ -27,3 +32,13 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
     out, error = capsys.readouterr()
     assert error == "" or (error.startswith("error: ") and error.count("\n") == 1)
     return code, out, error.removeprefix("error: ")
+
+
+def compilers(parent: "subprocess.Popen[Any]", temporary: Path) -> list[str]:
+    """The process numbers of a command's compilers, once they write in its temporary folder."""
+    late = time.monotonic() + 60
+    while not list(temporary.glob("*/dump/*")) and time.monotonic() < late:
+        time.sleep(0.02)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    assert children
+    return children

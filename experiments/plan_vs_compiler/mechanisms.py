@@ -5,12 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-
-TABLE = Path(__file__).parent / "twins.parquet"
+from table import until_schedule
 
 LEAST_PROGRAMS = 12
 """The fewest programs of a row."""
@@ -108,13 +106,11 @@ def _shares(traffic: Mapping[str, Any]) -> Counter[str]:
 
 def markdown() -> str:
     """Return the table: what is moved, in which pass, over what, and how, as shares of programs."""
-    table = pd.read_parquet(TABLE)
-    table = table[(table.error == "") & ~table.full.astype(bool)]
     lines = [
         "| what | pass | axes | devices | programs | how |",
         "| --- | --- | --- | ---: | ---: | --- |",
     ]
-    for (kind, when, axes, width), seen in rows(table).items():
+    for (kind, when, axes, width), seen in rows(until_schedule()).items():
         total = sum(seen.carried.values())
         shares = ((does, n / total) for does, n in seen.carried.most_common() if n >= 0.05 * total)
         how = ", ".join(f"{does} {share:.0%}" for does, share in shares)

@@ -6,12 +6,11 @@ before; `--again` replays and compares afresh the programs that are in the compi
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from table import until_schedule
 
-TABLE = Path(__file__).parent / "twins.parquet"
 FLOPS_TOLERANCE = 0.01
 BEFORE = ("plan_step_s", "plan_hbm_bytes", "same_mode_share", "same_algorithm_share")
 """Columns that the table also has for the lowering of before, as `before_...`."""
@@ -19,8 +18,7 @@ BEFORE = ("plan_step_s", "plan_hbm_bytes", "same_mode_share", "same_algorithm_sh
 
 def rows() -> pd.DataFrame:
     """Return the twins compiled until their schedule, with the differences of both sides."""
-    table = pd.read_parquet(TABLE)
-    return with_errors(table[(table.error == "") & ~table.full.astype(bool)].copy())
+    return with_errors(until_schedule())
 
 
 def with_errors(table: pd.DataFrame) -> pd.DataFrame:

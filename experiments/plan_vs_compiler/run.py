@@ -18,9 +18,9 @@ from typing import Any
 import pandas as pd
 from inventory import inventory
 from sample import FLAGS, Twin, draw
+from table import TABLE
 
 FOLDER = Path(__file__).parent
-TABLE = FOLDER / "twins.parquet"
 JOURNAL = FOLDER / "twins.jsonl"
 TIME_LIMIT_S = 240.0
 KEPT = ("plan_step_s", "program_step_s", "plan_flops", "program_flops", "plan_hbm_bytes",

@@ -4,16 +4,13 @@ The table has what the programs take; the plans are simulated here. The bounds a
 rounded up: a change that moves plans away from the compiler has to say so.
 """
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 import pytest
 
 import tpusim as ts
-
-FOLDER = Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"
+from tests.plan_vs_compiler import module, twins
 
 
 class Errors(NamedTuple):
@@ -25,20 +22,10 @@ class Errors(NamedTuple):
     hbm_p90: float
 
 
-def twins() -> pd.DataFrame:
-    table = pd.read_parquet(FOLDER / "twins.parquet")
-    return table[(table.error == "") & ~table.full.astype(bool)].reset_index(drop=True)
-
-
 def errors(table: pd.DataFrame) -> Errors:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from sample import draw
-    finally:
-        sys.path.remove(str(FOLDER))
     steps, peaks = [], []
     for row in table.itertuples():
-        twin = draw(int(str(row.number)))
+        twin = module("sample").draw(int(str(row.number)))
         assert twin is not None
         result = ts.simulate(*twin.arguments())
         steps.append(abs(result.step_time_s / float(str(row.program_step_s)) - 1))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tpusim as ts
+from tests.commands import compilers
 from tpusim.cli.main import run
 
 pytestmark = [
@@ -169,11 +170,7 @@ def test_an_interrupt_while_it_compiles_is_a_sentence_and_leaves_nothing(
         [*command, "--out", str(tmp_path / "report")], env={**os.environ, "TMPDIR": str(folder)},
         stderr=subprocess.PIPE, text=True,
     ) as parent:  # fmt: skip
-        late = time.monotonic() + 60
-        while not list(folder.glob("*/dump/*")) and time.monotonic() < late:
-            time.sleep(0.02)
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        assert children
+        children = compilers(parent, folder)
         parent.send_signal(signal.SIGINT)
         assert parent.stderr is not None
         said = parent.stderr.read().splitlines()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
+from tests.commands import compilers
 from tpusim.base.errors import CompileError
 from tpusim.compiler import Compiled
 
@@ -144,11 +144,7 @@ def test_an_interrupt_while_it_compiles_leaves_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(folder)}
     ) as parent:
-        late = time.monotonic() + 60
-        while not list(folder.glob("*/dump/*")) and time.monotonic() < late:
-            time.sleep(0.02)
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        assert children
+        children = compilers(parent, folder)
         parent.send_signal(signal.SIGINT)
     assert parent.returncode != 0
     assert list(folder.iterdir()) == []

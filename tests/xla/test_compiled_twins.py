@@ -1,13 +1,13 @@
 """Twelve plans of experiments/plan_vs_compiler, compiled afresh: programs are as in the table."""
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
+
+from tests.plan_vs_compiler import module, twins
 
 pytestmark = [
     pytest.mark.xla,
@@ -17,19 +17,17 @@ pytestmark = [
     ),
 ]
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"
 TWINS, OF_A_GENERATION = 12, 3
 
-TABLE = pd.read_parquet(FOLDER / "twins.parquet")
+TABLE = twins()
 
 
 def sample() -> list[int]:
     """The twins that compile fastest, of each generation and each set of axes; no chip often."""
-    whole = TABLE[(TABLE.error == "") & ~TABLE.full.astype(bool)].sort_values("compile_s")
     seen: set[Any] = set()
     found: list[int] = []
     generations: list[str] = []
-    for row in whole.itertuples():
+    for row in TABLE.sort_values("compile_s").itertuples():
         axes = tuple(json.loads(str(row.plan))["mesh"])
         if axes not in seen and generations.count(str(row.generation)) < OF_A_GENERATION:
             seen.add(axes)
@@ -40,12 +38,7 @@ def sample() -> list[int]:
 
 def compiled(number: int) -> dict[str, Any]:
     """The row that the experiment makes of a twin."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from run import row_of
-    finally:
-        sys.path.remove(str(FOLDER))
-    row = row_of(number, full=False)
+    row: dict[str, Any] | None = module("run").row_of(number, full=False)
     assert row is not None
     assert not row["error"], row["error"]
     return row
@@ -64,7 +57,7 @@ def test_the_sample_is_of_many_generations_and_axes() -> None:
 
 @pytest.mark.parametrize("number", sample())
 def test_a_program_is_as_the_table_has_it(number: int) -> None:
-    (known,) = TABLE[(TABLE.number == number) & ~TABLE.full.astype(bool)].to_dict("records")
+    (known,) = TABLE[TABLE.number == number].to_dict("records")
     made = compiled(number)
     assert made["program_flops"] == pytest.approx(known["program_flops"], rel=1e-6)
     assert made["program_hbm_bytes"] == pytest.approx(known["program_hbm_bytes"], rel=1e-3)

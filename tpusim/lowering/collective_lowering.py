@@ -62,13 +62,12 @@ class Lowering:
     twice: mode of gathers that several matmuls read, where the others are collective matmuls.
     overlap: the work that asynchronous gathers overlap.
     regather_after: matmuls after which a gathered copy is gathered again rather than kept.
-    keeps_activations: True if a gathered activation is kept for uses that are far apart.
     major_algorithm: of reductions that scatter another dimension than the last; empty for
         `reduce_algorithm`.
     only_mlp: only gathers of MLP weights are asynchronous.
     keys_algorithm: of the sums of gradients of keys that were gathered for an attention kernel.
-    offloaded: the SparseCore reduces: a gradient over all its axes at once, see
-        `reduce_at_once`.
+    offloaded: True if the SparseCore reduces and gathers: a gradient over all its axes at once (see
+        `reduce_at_once`), and an activation once, however far apart its uses are.
     activations: the activation collectives that become collective matmuls: where it pays (`rule`,
         see `fuse_collectives.fusion_pays`), or wherever one can be (`always`).
     fuses_epilogue: True if a collective matmul takes an epilogue. Compiled ones do not (plain
@@ -86,7 +85,6 @@ class Lowering:
     twice: Mode = Mode.SYNC
     overlap: Overlap = field(default_factory=Overlap)
     regather_after: int | None = None
-    keeps_activations: bool = False
     major_algorithm: str = ""
     only_mlp: bool = False
     keys_algorithm: str = "all-reduce"
@@ -155,6 +153,5 @@ IDEAL = Lowering(
     overlap=Overlap(carried_by=EVERYTHING, needs_carrier=False, outside_layers=True),
     keys_algorithm="",
     activations="always",
-    keeps_activations=True,
     fuses_epilogue=True,
 )

@@ -57,7 +57,6 @@ RINGS_AND_SPARSECORE_GATHERS = Lowering(
     overlap=LAYER_AT_ONCE,
     keys_algorithm="",
     offloaded=True,
-    keeps_activations=True,
 )
 
 SPARSECORE = Lowering(
@@ -70,7 +69,6 @@ SPARSECORE = Lowering(
     overlap=LAYER_AT_ONCE,
     keys_algorithm="",
     offloaded=True,
-    keeps_activations=True,
 )
 
 ROUTER_GATHERS = Lowering(

@@ -1,7 +1,6 @@
 """Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from tpusim.hardware import Placement, Slice
@@ -84,13 +83,8 @@ class LoweringDecisions:
 
     def _over(self, axes: Axes, tiled: bool) -> tuple[DeviceGroup, Lowering]:
         if (axes, tiled) not in self._groups:
-            group = group_of(axes, self.pod, self.placement, tiled)
-            if across := across_slices(axes):
-                chip, slices = self.pod.chip, int(self.sizes.group(across))
-                bandwidth = chip.dcn_bandwidth / chip.devices
-                group = replace(
-                    group, size=group.size * slices, ring=False, bandwidth=bandwidth, gathers_by=1
-                )
+            spanned = int(self.sizes.group(across_slices(axes)))
+            group = group_of(axes, self.pod, self.placement, tiled, spanned)
             low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
             chosen = in_circular_pipeline(low) if self._circular else low
             self._groups[axes, tiled] = (group, chosen)

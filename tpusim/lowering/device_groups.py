@@ -1,7 +1,7 @@
 """Device groups of collectives, as far as the compiler's choices depend on them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tpusim.hardware import DIE, Placement, Slice, Span, Topology
@@ -37,8 +37,12 @@ class DeviceGroup:
     tiled: bool = False
 
 
-def group_of(axes: Axes, pod: Slice, placement: Placement, tiled: bool = False) -> DeviceGroup:
+def group_of(
+    axes: Axes, pod: Slice, placement: Placement, tiled: bool = False, spanned: int = 1
+) -> DeviceGroup:
     """Return the group of a collective over `axes` under a placement.
+
+    spanned: slices that the group spans.
 
     It is a ring where it is one whole dimension (programs for v5e 4x4 have collective matmuls
     without a wraparound), and where a ring through several dimensions loads no link twice.
@@ -46,7 +50,7 @@ def group_of(axes: Axes, pod: Slice, placement: Placement, tiled: bool = False) 
     spans = tuple(span for axis in axes for span in placement.spans(axis))
     sizes, dims = dimension_sizes(spans), pod.topology.dims
     cuts_none = all(size == dims[dim] for dim, size in sizes.items())
-    return DeviceGroup(
+    group = DeviceGroup(
         size=prod(span.size for span in spans),
         dimensions=len(sizes),
         whole=prod(sizes.values()) == pod.topology.chips,
@@ -56,6 +60,10 @@ def group_of(axes: Axes, pod: Slice, placement: Placement, tiled: bool = False) 
         slices=pod.num_slices,
         tiled=tiled,
     )
+    if spanned == 1:
+        return group
+    bandwidth = pod.chip.dcn_bandwidth / pod.chip.devices
+    return replace(group, size=group.size * spanned, ring=False, bandwidth=bandwidth, gathers_by=1)
 
 
 def _is_ring(spans: tuple[Span, ...], sizes: Mapping[int, int], topology: Topology) -> bool:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering.collective_lowering import TableLine
 from tpusim.lowering.collectives_by_generation import line_for
 from tpusim.lowering.device_groups import DeviceGroup, group_of
-from tpusim.partition import weights_are_tiled
+from tpusim.partition import across_slices, weights_are_tiled
 from tpusim.plan import Axes, Plan
 
 
@@ -46,7 +47,8 @@ def lowering_evidence(
     generation = pod.chip.generation
     found = []
     for axes in sorted(set(groups)):
-        group = group_of(axes, pod, placement, weights_are_tiled(plan))
+        spanned = prod(plan.mesh[axis] for axis in across_slices(axes))
+        group = group_of(axes, pod, placement, weights_are_tiled(plan), spanned)
         if group.size > 1 and group.dimensions:
             line = line_for(generation, plan.compiler, group)
             borrowed = f"{generation} {plan.compiler.style}" not in line.lowering.seen_on

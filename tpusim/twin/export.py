@@ -20,11 +20,10 @@ def export_step(model: Transformer, plan: Plan, pod: Slice) -> ExportedStep:
     plan.check_together()
     check_mesh(pod, plan.mesh)
     check_sayable(plan)
-    if not plan.active_schedule:
-        return step_source(step_context(forward_graph(model, plan), plan), pod)
-    check_circular(plan)
     graph = forward_graph(model, stage_plan(plan))
-    part_bounds(plan, layer_count(graph), model.name)
+    if plan.active_schedule:
+        check_circular(plan)
+        part_bounds(plan, layer_count(graph), model.name)  # refuses layers that do not divide
     return step_source(step_context(graph, plan), pod)
 
 

@@ -50,6 +50,11 @@ def _identifier(name: str) -> str:
     return f"{made}_" if keyword.iskeyword(made) or made in TAKEN else made
 
 
+def call(function: str, *given: str) -> str:
+    """Return the source of a call."""
+    return f"{function}({', '.join(given)})"
+
+
 def unsaid(name: str, what: str) -> PlanError:
     """Return the error for a part of a step that cannot be written as JAX."""
     return PlanError(f"{name} is {what}, which tpusim cannot write as JAX yet")

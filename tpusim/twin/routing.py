@@ -7,8 +7,8 @@ from tpusim.graph import Einsum, Op, Tensor, TokenRouting
 from tpusim.partition import buffers_of
 from tpusim.partition.split import Split, route
 from tpusim.plan import Axes
-from tpusim.twin.names import constant_name, unsaid, value_name
-from tpusim.twin.shardings import spec
+from tpusim.twin.names import call, constant_name, unsaid, value_name
+from tpusim.twin.shardings import entry, spec
 from tpusim.twin.step_context import StepContext, row_layout
 
 KERNEL_ROWS = 128
@@ -55,17 +55,13 @@ def routed(op: TokenRouting, given: list[str], context: StepContext) -> str:
     gathered = exchange == "gather"
     tokens = spec(((*shared, *over) if gathered else shared, split["seq"], width))
     gates = [context.spec(op.gates)] if gathered else []
-    axes = _axes_source(over)
+    axes = entry(over)
     if not op.dispatch:
         function = "scatter_rows" if gathered else "unsort_tokens"
-        return _call(function, *given, *moves, spec(rows), *gates, tokens, axes)
+        return call(function, *given, *moves, spec(rows), *gates, tokens, axes)
     function, count = ("pick_tokens", "CHOICE") if gathered else ("sort_tokens", "EXPERT")
     factor = f"{_buffer_factor(over, context):g}"
-    return _call(function, *given, count, tokens, *gates, spec(rows), axes, factor)
-
-
-def _call(function: str, *given: str) -> str:
-    return f"{function}({', '.join(given)})"
+    return call(function, *given, count, tokens, *gates, spec(rows), axes, factor)
 
 
 def _split(op: TokenRouting, context: StepContext) -> Split:
@@ -76,12 +72,6 @@ def _split(op: TokenRouting, context: StepContext) -> Split:
 def _split_over(slots: Tensor, context: StepContext) -> Axes:
     """Return the axes that shard the experts of slots."""
     return context.layouts[slots.name][slots.dims.index("expert")]
-
-
-def _axes_source(axes: Axes) -> str:
-    """Return axes as JAX's collectives take them: a name, names, or None."""
-    quoted = [f'"{axis}"' for axis in axes]
-    return f"({', '.join(quoted)})" if len(axes) > 1 else "".join(quoted) or "None"
 
 
 def _buffer_factor(over: Axes, context: StepContext) -> float:
@@ -150,9 +140,9 @@ def _by_slots(op: TokenRouting, given: list[str], context: StepContext) -> str:
     split = _split(op, context)
     tokens = spec((split["batch"], split["seq"], split[op.tokens.dims[-1]]))
     if not op.dispatch:
-        return _call("slots_to_tokens", *given, tokens)
+        return call("slots_to_tokens", *given, tokens)
     slots = constant_name("slot")
-    return _call("tokens_to_slots", *given, "EXPERT", slots, tokens)
+    return call("tokens_to_slots", *given, "EXPERT", slots, tokens)
 
 
 def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> str:
@@ -174,10 +164,8 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
     for axes, own in ((contracted, summed), (width, kept)):
         if axes[: len(own)] != own:
             raise unsaid(op.name, f"a grouped matmul whose weight is divided over {_listed(axes)}")
-    specs = [
-        spec((given[0], summed)), context.spec(op.rhs), spec((made[0], kept)),
-    ]  # fmt: skip
-    return _call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs)
+    specs = (spec((given[0], summed)), context.spec(op.rhs), spec((made[0], kept)))
+    return call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs)
 
 
 def _check_dtypes(op: Einsum, context: StepContext) -> None:

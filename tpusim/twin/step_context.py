@@ -93,7 +93,7 @@ def row_layout(layout: Layout) -> Layout:
 
 def step_context(graph: Graph, plan: Plan) -> StepContext:
     """Return the facts of a forward pass under a plan. Raise PlanError as partitioning does."""
-    inner = stage_plan(plan) if plan.stages > 1 else plan
+    inner = stage_plan(plan)
     rules = resolve_rules(inner, graph)
     table = dict(rules.table)
     causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))

@@ -7,7 +7,7 @@ from tpusim.lowering.passes.quantise import may_be_quantised
 from tpusim.partition import Layout
 from tpusim.partition.lookups import exchanged_tables
 from tpusim.partition.split import Split, contraction
-from tpusim.twin.names import weight_name
+from tpusim.twin.names import call, weight_name
 from tpusim.twin.shardings import entry, spec
 from tpusim.twin.step_context import StepContext
 
@@ -33,16 +33,16 @@ def product_of_weight(op: Einsum, formula: str, given: str, context: StepContext
     formula, given: the subscripts, and the expression of the left operand.
     """
     split = _split(op, context)
-    call = [f'"{formula}"', given, f'w["{weight_name(op.rhs)}"]']
+    factors = [f'"{formula}"', given, f'w["{weight_name(op.rhs)}"]']
     if is_narrow(op, context):
         letters = dict(zip((*op.lhs.dims, *op.rhs.dims), _letters(formula), strict=True))
         axes = [f"{letters[dim]}={entry(split[dim])}" for dim in letters if split.get(dim)]
         if context.plan.dtypes.gathers_quantised:
-            return _called("narrow_weight_einsum", *call, context.spec(op.rhs), *axes)
-        return _called("quantised_einsum", *call, *axes)
+            return call("narrow_weight_einsum", *factors, context.spec(op.rhs), *axes)
+        return call("quantised_einsum", *factors, *axes)
     if context.gathers_apart:
-        call.append(spec(tuple(split.get(dim, ()) for dim in op.rhs.dims)))
-    return _called("weight_einsum", *call)
+        factors.append(spec(tuple(split.get(dim, ()) for dim in op.rhs.dims)))
+    return call("weight_einsum", *factors)
 
 
 def _split(op: Einsum, context: StepContext) -> Split:
@@ -60,7 +60,7 @@ def _letters(formula: str) -> str:
 def rows_of_table(op: Gather, ids: str, context: StepContext) -> str:
     """Return the call that looks up rows of a table."""
     gathered = [spec(_table_layout(op, context))] if context.gathers_apart else []
-    return _called("lookup", f'w["{weight_name(op.table)}"]', ids, *gathered)
+    return call("lookup", f'w["{weight_name(op.table)}"]', ids, *gathered)
 
 
 def _table_layout(op: Gather, context: StepContext) -> Layout:
@@ -71,7 +71,3 @@ def _table_layout(op: Gather, context: StepContext) -> Layout:
     return tuple(
         axes if dim == op.dim else () for dim, axes in zip(op.table.dims, layout, strict=True)
     )
-
-
-def _called(function: str, *given: str) -> str:
-    return f"{function}({', '.join(given)})"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.outcome import RUN_FAMILIES, RunOutcome, families_of, kinds_of
 
 Point = tuple[float, float]
@@ -79,24 +80,28 @@ def tau_b_within_chips(outcomes: Sequence[RunOutcome]) -> float | None:
 
 def by_chip(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
     """Return the outcomes of each chip, in the order of the table."""
-    groups: dict[str, list[RunOutcome]] = {}
-    for one in outcomes:
-        groups.setdefault(one.run.chip, []).append(one)
-    return groups
+    return _grouped(outcomes, lambda run: (run.chip,))
 
 
 def by_family(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
     """Return the outcomes of each family that has any; a run may have several families."""
-    groups = {name: [o for o in outcomes if name in families_of(o.run)] for name in RUN_FAMILIES}
-    return {name: group for name, group in groups.items() if group}
+    groups = _grouped(outcomes, families_of)
+    return {name: groups[name] for name in RUN_FAMILIES if name in groups}
 
 
 def by_kind(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
     """Return the outcomes of each kind (`kinds_of`), in the order of the table."""
+    return _grouped(outcomes, kinds_of)
+
+
+def _grouped(
+    outcomes: Sequence[RunOutcome], names_of: Callable[[MeasuredRun], Iterable[str]]
+) -> dict[str, list[RunOutcome]]:
+    """Return the outcomes by the names of their runs."""
     groups: dict[str, list[RunOutcome]] = {}
     for one in outcomes:
-        for kind in kinds_of(one.run):
-            groups.setdefault(kind, []).append(one)
+        for name in names_of(one.run):
+            groups.setdefault(name, []).append(one)
     return groups
 
 

@@ -257,9 +257,12 @@ def gathers_of_experts(
     return [op for op in weight_gathers(layer.body) if "expert_w" in op.scope], layer
 
 
-@pytest.mark.parametrize(
+AMONG_RINGS = pytest.mark.parametrize(
     ("chip", "style", "seq_len"), [("v6e", "maxtext", 4096), ("v5e", "plain", 256)]
 )
+
+
+@AMONG_RINGS
 def test_gathers_of_experts_run_beside_what_comes_before_them(
     chip: str, style: str, seq_len: int
 ) -> None:
@@ -273,9 +276,7 @@ def test_gathers_of_experts_run_beside_what_comes_before_them(
     assert body.index(first) < router < body.index(exchanges[0]) < body.index(others[0])
 
 
-@pytest.mark.parametrize(
-    ("chip", "style", "seq_len"), [("v6e", "maxtext", 4096), ("v5e", "plain", 256)]
-)
+@AMONG_RINGS
 def test_the_first_gather_starts_with_the_layer_where_the_others_are_rings(
     chip: str, style: str, seq_len: int
 ) -> None:

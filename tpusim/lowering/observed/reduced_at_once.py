@@ -16,6 +16,8 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
     `data` and `fsdp` (libtpu 0.0.42.1), 11 of 11 on 7x do this, and one of some 40 on v2 to v6e,
     for K and V alone.
     """
+    if not any(low.offloaded for low in body.lowerings):
+        return list(nodes)
     further = {node.reads[0]: node for node in body.collectives if _is_further(body, node)}
     first = [
         node

@@ -14,7 +14,6 @@ from re import search
 from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Convolution, Einsum
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
-from tpusim.lowering.collective_lowering import EVERYTHING
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.lowering_pass import Step
 from tpusim.partition import (
@@ -72,23 +71,20 @@ def _waits(entry: Entry, body: Body) -> bool:
     waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). With MaxText's flags
     0.5 GiB of the head's, equal in size, is held through the loop (32B on v5e 16x16).
     """
-    if isinstance(entry, CollectiveMatmul) or body.plan.compiler.style == "maxtext":
-        return isinstance(entry, ComputeNode | CollectiveMatmul)
     if not isinstance(entry, ComputeNode):
-        return False
-    if _reduces_beside_core(body) or _is_gathered_along_result(entry, body):
-        return True
-    if _all_reduces_shard(entry, body):
-        return True
-    return body.buffer_bytes(entry.reads[0]) < body.buffer_bytes(entry.writes[0])
+        return isinstance(entry, CollectiveMatmul)
+    return (
+        body.plan.compiler.style == "maxtext"
+        or _reduces_beside_core(body)
+        or _is_gathered_along_result(entry, body)
+        or _all_reduces_shard(entry, body)
+        or body.buffer_bytes(entry.reads[0]) < body.buffer_bytes(entry.writes[0])
+    )
 
 
 def _reduces_beside_core(body: Body) -> bool:
-    gradients = [c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT]
-    return any(
-        is_across(axes) or body.decisions.over(axes)[1].overlap.carried_by == EVERYTHING
-        for axes in gradients
-    )
+    gradients = (c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT)
+    return any(is_across(axes) or body.decisions.over(axes)[1].offloaded for axes in gradients)
 
 
 def _all_reduces_shard(compute: ComputeNode, body: Body) -> bool:

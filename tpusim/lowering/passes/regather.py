@@ -26,6 +26,8 @@ def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
     other). The new copies are added to the buffers.
     """
     limits = _limits(nodes, body)
+    if not limits:
+        return list(nodes)
     last: dict[str, int] = {}
     renamed: dict[str, str] = {}
     result: list[Node] = []
@@ -51,7 +53,7 @@ def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
 def _limits(nodes: Sequence[Node], body: Body) -> dict[str, tuple[CollectiveNode, int]]:
     """Return the gathered copies that may be gathered again, each with its gather and limit."""
     allowed = [low.regather_after for low in body.lowerings if low.regather_after is not None]
-    kept = any(low.keeps_activations for low in body.lowerings)
+    kept = body.decisions.ideal or any(low.offloaded for low in body.lowerings)
     multiplied = {
         key
         for node in nodes
