@@ -7,6 +7,7 @@ import pytest
 from plans import plan_of, program_of, small
 
 from tpusim.hardware import Chip, Slice, load_chip
+from tpusim.plan import LOOPS
 from tpusim.program import Transfer, TransferKind
 from tpusim.results.result import Result
 from tpusim.simulation import simulate
@@ -53,6 +54,13 @@ def test_one_thread_dispatches_and_makes_the_batch() -> None:
     assert both.timeline.total_ps == 0.75 * SECOND
     assert both.breakdown_s["exposed input"] == 0.5
     assert both.breakdown_s["exposed dispatch"] == pytest.approx(0.25, rel=0.01)
+
+
+def test_the_devices_of_a_synchronous_loop_wait_for_each_turnaround() -> None:
+    chip = v5e(turnaround="0.25 s")
+    free, bound = (step(chip, {"data": 16}, loop=loop) for loop in LOOPS)
+    assert bound.timeline.total_ps == free.timeline.total_ps + SECOND // 4
+    assert bound.breakdown_s["exposed dispatch"] == 0.25
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, ran
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.plan import Plan
+from tpusim.plan import LOOPS, Plan
 from tpusim.simulation import simulate
 
 HOURS = 1e4
@@ -41,6 +41,18 @@ def test_a_step_is_the_longer_of_device_and_host(seed: int) -> None:
         assert found.timeline.total_ps == max(alone.timeline.total_ps, host_ps)
         assert found.hbm_peak_bytes == alone.hbm_peak_bytes
         assert found.flops == alone.flops
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_a_synchronous_loop_adds_its_turnaround(seed: int) -> None:
+    """To the picosecond, and once: a pipeline's other stages wait with the first."""
+    _, model, plan, where = drawn(seed)
+    pod = on(where, 0.0)
+    alone, bound = (simulate(model, replace(plan, loop=loop), pod) for loop in LOOPS)
+    added_ps = picoseconds(pod.chip.costs.turnaround)
+    assert bound.timeline.total_ps == alone.timeline.total_ps + added_ps
+    assert bound.placement == alone.placement
+    assert bound.hbm_peak_bytes == alone.hbm_peak_bytes
 
 
 @pytest.mark.parametrize("seed", seeds(40, 60))

@@ -3,7 +3,8 @@
 The host works beside the step. JAX dispatches asynchronously: a step is started while the one
 before runs ("Asynchronous dispatch", JAX documentation). A device that is faster than its host
 waits for it, so the host's seconds per step are a lower bound of the step, and cost nothing if the
-step is longer.
+step is longer. In a synchronous loop, whose host reads the loss of each step before it starts the
+next, the devices wait for the host's turnaround in every step.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -157,9 +158,10 @@ class _ProgramCosts:
         segments = tuple(self._segment(segment) for segment in program.segments)
         phases = {segment.name: first_phase(segment.body) for segment in segments}
         body = tuple(task for op in program.body for task in self._top(op, phases))
+        skewed = _with_slice_skew(body, dict(links), segments, self.machine.pod)
         return CostedProgram(
             name=program.name,
-            body=_with_slice_skew(body, dict(links), segments, self.machine.pod),
+            body=(*turnaround(program, self.machine.chip), *skewed),
             links=links,
             resident=program.resident,
             torus=self.machine.pod.topology.dims,
@@ -242,6 +244,15 @@ def host_tasks(program: Program, chip: Chip) -> tuple[Task, ...]:
             tasks += [_host_task(DISPATCH, DISPATCH, chip.costs.dispatch)] if not tasks else []
             tasks += [_host_task(f"make {op.name}", INPUT, float(op.host_s))]
     return tuple(task for task in tasks if task.delay_s)
+
+
+def turnaround(program: Program, chip: Chip) -> tuple[Task, ...]:
+    """Return the device's wait for the host between two steps, if their loop is synchronous."""
+    waits = (op for op in program.body if isinstance(op, Transfer) and op.after_step)
+    return tuple(
+        Task(name="turnaround", phase=op.phase, label=DISPATCH, delay_s=chip.costs.turnaround)
+        for op in waits
+    )
 
 
 def _host_task(name: str, label: str, seconds: float) -> Task:

@@ -72,6 +72,8 @@ class CostConstants:
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
+    turnaround: seconds from the end of a step to the start of the next in a loop whose host reads
+        the result of each step before it starts the next.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
@@ -88,6 +90,7 @@ class CostConstants:
     vector_efficiency: float = field(metadata=SHARED)
     slice_jitter: float = field(metadata=SHARED)
     dispatch: float = field(metadata=SECONDS)
+    turnaround: float = field(metadata=SECONDS)
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")

@@ -38,6 +38,7 @@ _MAY_BE_ZERO = {
     "vector_launch",
     "slice_jitter",
     "dispatch",
+    "turnaround",
     "price",
     "max_cubes",
     "wrap_length",

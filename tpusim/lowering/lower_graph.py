@@ -137,4 +137,5 @@ def batch_copy(graph: Graph, partitioned: PartitionedGraph, plan: Plan, sizes: S
         scope="input",
         bytes=part * plan.microbatches,
         host_s=plan.input_s,
+        after_step=plan.loop == "synchronous",
     )

@@ -9,7 +9,7 @@ from tpusim.plan.experts import Experts
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule
-from tpusim.plan.plan import PLAN_KEYS, Plan
+from tpusim.plan.plan import LOOPS, PLAN_KEYS, Plan
 from tpusim.plan.stages import edge_plan, part_bounds, stage_plan
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "CIRCULAR",
     "DEFAULT_RULES",
     "GATHER",
+    "LOOPS",
     "MATMUL_DTYPES",
     "PLAN_KEYS",
     "RING",

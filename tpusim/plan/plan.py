@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tpusim.base.errors import PlanError
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.units import format_seconds
-from tpusim.base.value_checks import check_positive, is_list, seconds
+from tpusim.base.value_checks import check_positive, check_word, is_list, seconds
 from tpusim.graph import Remat
 from tpusim.plan.axes import Rule
 from tpusim.plan.compiler import Compiler
@@ -63,6 +63,7 @@ PLAN_KEYS = GroupedKeys(
         "context_exchange": ("context", "exchange"),
         "context_balanced": ("context", "balanced"),
         "input_s": ("", "input_s"),
+        "loop": ("", "loop"),
         "capacity_factor": ("experts", "capacity_factor"),
         "dispatch": ("experts", "dispatch"),
         "expert_exchange": ("experts", "exchange"),
@@ -76,6 +77,9 @@ PLAN_KEYS = GroupedKeys(
     },
 )
 """Every flat key of a plan, in the order in which files list them."""
+
+LOOPS = ("asynchronous", "synchronous")
+"""Training loops: what the host does while a step runs."""
 
 _TABLE_EXAMPLES = {
     "mesh": "{'fsdp': 256, 'tensor': 8}",
@@ -103,6 +107,8 @@ class Plan(GroupedFields):
         that the logits of one part are in HBM; they are computed again in the backward pass.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
+    loop: `asynchronous` if the host starts a step while the one before runs; `synchronous` if it
+        reads the loss of each step before it starts the next, so that the devices wait for it.
     rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
@@ -124,6 +130,7 @@ class Plan(GroupedFields):
     microbatches: int = 1
     vocab_tiles: int = 1
     input_s: float = 0.0
+    loop: str = LOOPS[0]
     rules: Mapping[str, Rule] = field(default_factory=dict)
     annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     placement: Mapping[str, Sequence[str]] | None = None
@@ -146,6 +153,7 @@ class Plan(GroupedFields):
         for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles"):
             check_positive(f"plan.{key}", getattr(self, key))
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
+        check_word("plan.loop", self.loop, LOOPS)
         for key, example in _TABLE_EXAMPLES.items():
             if not isinstance(getattr(self, key), Mapping):
                 raise PlanError(
@@ -232,6 +240,8 @@ class Plan(GroupedFields):
         yield from self.experts.phrases()
         if self.input_s:
             yield f"input made in {format_seconds(self.input_s)}"
+        if self.loop != LOOPS[0]:
+            yield f"{self.loop} loop"
 
 
 def _check_rule(where: str, value: Any) -> None:

@@ -164,6 +164,7 @@ class Transfer:
     """An asynchronous copy from or to HBM.
 
     host_s: seconds that the host needs to make an `input`, during the step before.
+    after_step: the host starts the step of an `input` only after the one before has ended.
     """
 
     name: str
@@ -171,6 +172,7 @@ class Transfer:
     kind: TransferKind
     bytes: Number
     host_s: Number = 0.0
+    after_step: bool = False
     scope: str = ""
     source: str = ""
     library: str = ""

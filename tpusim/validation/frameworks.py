@@ -12,11 +12,13 @@ class Framework:
 
     style: `Plan.style` of its programs.
     optimizer, param_dtype: its defaults.
+    loop: `Plan.loop` of its trainer.
     """
 
     style: str
     optimizer: str = "adam"
     param_dtype: str = "f32"
+    loop: str = "asynchronous"
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -24,7 +26,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "axlearn": Framework("maxtext"),
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
-    "levanter": Framework("plain"),
+    "levanter": Framework("plain", loop="synchronous"),
     "paxml": Framework("maxtext"),
     "jax-shard_map": Framework("plain"),
     "torch_xla-fsdp": Framework("plain"),
@@ -37,7 +39,8 @@ chip). Code of one's own with shard_map and an explicit psum has what it writes:
 are replicated over the heads' axis. PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says
 so), as plain JAX does. Levanter sets no flags of
 its own: in its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p
-2x2x4, what the backward pass uses twice is gathered synchronously (libtpu 0.0.42.1). torchprime
+2x2x4, what the backward pass uses twice is gathered synchronously (libtpu 0.0.42.1). Its trainer
+reads the loss of each step (`loss.item()` in trainer.py) and measures the step with it. torchprime
 trains in bf16, weights included, with Adafactor (AI-Hypercomputer/torchprime,
 torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`)."""
 

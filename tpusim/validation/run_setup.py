@@ -79,6 +79,7 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         dtype=DTYPE_SPELLINGS.get(run.dtype, "bf16"),
         matmul_dtype=run.dtype if run.dtype in QUANTISED_DTYPES else "",
         style=framework_of(run).style,
+        loop=framework_of(run).loop,
         capacity_factor=run.capacity_factor,
         expert_exchange=run.expert_exchange or "all-to-all",
         **dtypes_of(run),

@@ -42,6 +42,8 @@ IMPOSSIBLE = [
     ("remat", "minimul", "plan.remat is 'minimul': did you mean 'minimal'?"),
     ("matmul_dtype", "int9", "plan.matmul_dtype is 'int9': did you mean 'int8'?"),
     ("input_s", -0.5, "plan.input_s is -0.5; write seconds, a finite number of at least 0"),
+    ("loop", "synchron", "plan.loop is 'synchron': did you mean 'synchronous' or "
+     "'asynchronous'?"),
 ]  # fmt: skip
 
 MISTYPED = [
@@ -134,7 +136,7 @@ def test_in_a_sweep_what_no_plan_can_have_is_told_with_its_place(
     key: str, value: object, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = {"remat": "full", "matmul_dtype": "bf16", "offload_optimizer": True, "microbatches": 1,
-            "input_s": 0.5}  # fmt: skip
+            "input_s": 0.5, "loop": "synchronous"}  # fmt: skip
     path = written(tmp_path, {key: [good.get(key, []), value]})
     code, out, error = told(["sweep", path, "--workers", "1"], capsys)
     assert (code, out) == (2, "")
