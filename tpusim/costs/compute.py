@@ -113,8 +113,10 @@ def array_seconds(
     return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
 
 
-def matmul_seconds(work: MatmulWork, device: Device) -> Number:
+def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Number:
     """Return the seconds of a matmul: `((array + epilogue)^p + memory^p)^(1/p) + launch`.
+
+    share: of the rate of a matmul alone, that the array keeps.
 
     array: see `array_seconds`.
     epilogue: the vector operations fused into the matmul, which the core does as well.
@@ -127,10 +129,15 @@ def matmul_seconds(work: MatmulWork, device: Device) -> Number:
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
-    array = array_seconds(*equivalent_matmul(work), work.dtype, device)
+    array = array_seconds(*equivalent_matmul(work), work.dtype, device) / share
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     on_core = array + vector_seconds(work.epilogue_flops, device)
     return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch
+
+
+def step_matmul_seconds(work: MatmulWork, device: Device) -> Number:
+    """Return the seconds of a matmul inside a training step, at `matmul_in_step` of its rate."""
+    return matmul_seconds(work, device, device.costs.matmul_in_step)
 
 
 def as_matmul(work: ConvolutionWork) -> MatmulWork:
@@ -152,8 +159,8 @@ def as_matmul(work: ConvolutionWork) -> MatmulWork:
 
 
 def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
-    """Return the seconds of a convolution, which are those of its implicit matmul."""
-    return matmul_seconds(as_matmul(work), device)
+    """Return the seconds of a convolution in a step, which are those of its implicit matmul."""
+    return step_matmul_seconds(as_matmul(work), device)
 
 
 def estimate_seconds(work: EstimatedWork, device: Device) -> Number:
@@ -250,7 +257,7 @@ def attention_seconds(work: AttentionWork, device: Device) -> Number:
 
 
 _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
-    MatmulWork: matmul_seconds,
+    MatmulWork: step_matmul_seconds,
     ConvolutionWork: convolution_seconds,
     AttentionWork: attention_seconds,
     VectorWork: group_seconds,
@@ -259,7 +266,7 @@ _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
 
 
 def work_seconds(work: Work, device: Device) -> Number:
-    """Return the seconds of an operation alone on the device; parts of one operation launch once.
+    """Return the seconds of an operation of a step with no other beside it; its parts launch once.
 
     Raise PlanError if the chip has no rate for a dtype.
     """

@@ -64,7 +64,8 @@ class CostConstants:
     dcn_latency: seconds before the first byte of a transfer between slices arrives.
     op_launch: seconds that a matmul or a kernel takes on top of its work.
     vector_launch: seconds that an element-wise group takes on top of its work.
-    matmul_efficiency: share of peak that large matmuls reach.
+    matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
+    matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
@@ -84,6 +85,7 @@ class CostConstants:
     op_launch: float = field(metadata=SECONDS)
     vector_launch: float = field(metadata=SECONDS)
     matmul_efficiency: float = field(metadata=SHARED)
+    matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
     attention_efficiency_forward: float = field(metadata=SHARED)
     attention_efficiency_backward: float = field(metadata=SHARED)
