@@ -151,6 +151,17 @@ def test_weights_and_gradients_are_sent_in_their_dtypes(
     assert (quantised > 20) == ("matmul_dtype" in keys)
 
 
+def test_the_compiler_is_told_of_a_plan_without_collective_matmuls() -> None:
+    model, plan = ts.models.Transformer(**SIZES), ts.Plan(**PLAN)
+    made = [
+        ts.check(model, one, ts.Slice("v6e", "4x4"))
+        for one in (plan, plan.replace(collective_matmul=False))
+    ]
+    rings = ["collective-permute-start(" in each.compiled.data.decode() for each in made]
+    assert rings == [True, False]
+    assert all(each.comparison.same_mode_share > 0.9 for each in made)
+
+
 def test_the_flagship_is_compiled_until_its_schedule() -> None:
     given = ts.read_run(FLAGSHIP)
     made = ts.check(given.model, given.plan, given.pod)

@@ -193,7 +193,8 @@ def line_for(generation: str, compiler: Compiler, group: DeviceGroup) -> TableLi
     """Return the line of the table for the collectives over one group.
 
     generation: of the chip, such as `v5p`.
-    compiler: the plan's choices; without observed passes, observed lines do not count either.
+    compiler: the plan's choices; without observed passes, observed lines do not count either, and
+        without collective matmuls those that have rings.
     group: the devices.
     """
     section = TABLE.get(generation, UNSEEN)
@@ -201,7 +202,9 @@ def line_for(generation: str, compiler: Compiler, group: DeviceGroup) -> TableLi
     return next(
         line
         for line in section
-        if line.holds(compiler.style, group) and (observed_too or not line.observed)
+        if line.holds(compiler.style, group)
+        and (observed_too or not line.observed)
+        and (compiler.collective_matmul or line.lowering.gather is not Mode.RING)
     )
 
 

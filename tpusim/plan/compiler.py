@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpusim.base.value_checks import check_names, check_word
+from tpusim.base.value_checks import check_flag, check_names, check_word
 
 LOWERINGS = ("xla", "ideal")
 COLLECTIVES = ("xla", "best")
@@ -17,6 +17,8 @@ class Compiler:
     lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
     collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
     style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
+    collective_matmul: the compiler may fuse a collective into the matmul beside it, as a ring. Its
+        flag xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000 switches this off.
     without_passes: passes of the lowering that are switched off, by name (`--explain passes` lists
         them); `observed` stands for all that serve no published run.
     """
@@ -24,16 +26,19 @@ class Compiler:
     lowering: str = "xla"
     collectives: str = "xla"
     style: str = "plain"
+    collective_matmul: bool = True
     without_passes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_word("plan.compiler.lowering", self.lowering, LOWERINGS)
         check_word("plan.compiler.collectives", self.collectives, COLLECTIVES)
         check_word("plan.compiler.style", self.style, STYLES)
+        check_flag("plan.compiler.collective_matmul", self.collective_matmul)
         check_names("plan.compiler.without_passes", self.without_passes)
         object.__setattr__(self, "without_passes", tuple(self.without_passes))
 
     def __str__(self) -> str:
         best = "" if self.collectives == "xla" else f", {self.collectives} collectives"
         without = f" without {', '.join(self.without_passes)}" if self.without_passes else ""
-        return f"lowering {self.lowering} ({self.style}){without}{best}"
+        rings = "" if self.collective_matmul else " without collective matmuls"
+        return f"lowering {self.lowering} ({self.style}){rings}{without}{best}"

@@ -53,6 +53,7 @@ PLAN_KEYS = GroupedKeys(
         "lowering": ("compiler", "lowering"),
         "collectives": ("compiler", "collectives"),
         "style": ("compiler", "style"),
+        "collective_matmul": ("compiler", "collective_matmul"),
         "offload_optimizer": ("optimizer", "offload"),
         "gather_dtype": ("dtypes", "gather"),
         "reduce_dtype": ("dtypes", "reduce"),

@@ -20,6 +20,9 @@ from tpusim.twin.step_source import ExportedStep
 TIME_LIMIT_S = 600.0
 """Seconds for the compiler."""
 
+WITHOUT_RINGS: Mapping[str, Option] = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+"""The flag by which the compiler fuses no collective into a matmul, the least MiB that it would."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCheck:
@@ -56,6 +59,11 @@ class PlanCheck:
         yield "seconds of both sides are tpusim's: what differs is what the compiler does"
 
 
+def flags_of(plan: Plan) -> dict[str, Option]:
+    """Return the compiler's flags that the plan's own choices stand for."""
+    return {} if plan.compiler.collective_matmul else dict(WITHOUT_RINGS)
+
+
 def check(
     model: Transformer,
     plan: Plan,
@@ -72,14 +80,15 @@ def check(
 
     full: generate code too, which takes minutes, for the algorithms of collectives.
     time_limit: seconds for the compiler; None for no limit.
-    compiler_options: flags of the compiler, see `ts.xla.compile`.
+    compiler_options: flags of the compiler, see `ts.xla.compile`, beside those of the plan's own
+        choices (`collective_matmul`).
 
     Raise PlanError for a plan that cannot be simulated or written as JAX, and CompileError if the
     extra `xla` is not installed, the compiler refuses the program, or the time is over.
     """
     step_versions()
     check_time_limit(time_limit)
-    chosen = check_options(compiler_options or {})
+    chosen = check_options({**flags_of(plan), **(compiler_options or {})})
     step = export_step(model, plan, pod)
     planned = simulate(model, plan, pod)
     asked = StepCompilation(

@@ -13,16 +13,18 @@ class Framework:
     style: `Plan.style` of its programs.
     optimizer, param_dtype: its defaults.
     loop: `Plan.loop` of its trainer.
+    without_rings: generations on which its recipes switch collective matmuls off.
     """
 
     style: str
     optimizer: str = "adam"
     param_dtype: str = "f32"
     loop: str = "asynchronous"
+    without_rings: tuple[str, ...] = ()
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "maxtext": Framework("maxtext"),
+    "maxtext": Framework("maxtext", without_rings=("v6e",)),
     "axlearn": Framework("maxtext"),
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
@@ -32,17 +34,19 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torch_xla-fsdp": Framework("plain"),
 }
 """MaxText's style is layers in a scan, sharding by logical rules or their equivalent, and the flags
-that make gathers asynchronous; it is assumed for AXLearn, torchprime and Paxml. Paxml's layers are
-in a scan too, and its rules shard the embed dimension of activations between layers over the axis
-of the model (the 175B run would not fit otherwise: the inputs of its layers alone are 39 GB a
-chip). Code of one's own with shard_map and an explicit psum has what it writes: activations that
-are replicated over the heads' axis. PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says
-so), as plain JAX does. Levanter sets no flags of
-its own: in its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p
-2x2x4, what the backward pass uses twice is gathered synchronously (libtpu 0.0.42.1). Its trainer
-reads the loss of each step (`loss.item()` in trainer.py) and measures the step with it. torchprime
-trains in bf16, weights included, with Adafactor (AI-Hypercomputer/torchprime,
-torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`)."""
+that make gathers asynchronous; it is assumed for AXLearn, torchprime and Paxml. MaxText's recipes
+for v6e switch collective matmuls off (DISABLE_COLLECTIVE_MATMUL of its
+benchmarks/maxtext_trillium_model_configs.py). Paxml's layers are in a scan too, and its rules shard
+the embed dimension of activations between layers over the axis of the model (the 175B run would not
+fit otherwise: the inputs of its layers alone are 39 GB a chip). Code of one's own with shard_map
+and an explicit psum has what it writes: activations that are replicated over the heads' axis.
+PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says so), as plain JAX does. Levanter
+sets no flags of its own: in its llamas of 130M to 1.2B parameters, written out and compiled for
+16-way FSDP on v5p 2x2x4, what the backward pass uses twice is gathered synchronously (libtpu
+0.0.42.1). Its trainer reads the loss of each step (`loss.item()` in trainer.py) and measures the
+step with it. torchprime trains in bf16, weights included, with Adafactor (AI-
+Hypercomputer/torchprime, torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`,
+`optimizer: type: adafactor`)."""
 
 PLAIN_JAX = Framework("plain")
 RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd")

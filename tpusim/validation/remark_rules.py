@@ -142,6 +142,10 @@ _EXPERTS = (
                "experts that all tokens take, as wide as the others unless the remark says"),
     RemarkRule(r"shared expert (\d+)", _number("shared_mlp"), "an MLP that all tokens take"),
 )  # fmt: skip
+_COMPILER = (
+    RemarkRule(r"collective-matmul disabled", _fixed(collective_matmul=False),
+               "the flag that turns collectives in matmuls off"),
+)  # fmt: skip
 _DTYPES = (
     RemarkRule(rf"(?:weights|weight_dtype) (?P<dtype>{_DTYPE})", _dtype("param_dtype"),
                "stored weights, and moments that no remark names"),
@@ -169,4 +173,4 @@ _STEP = (
     RemarkRule(r"vocab tiling (\d+)", _number("vocab_tiles"), "pieces of the loss"),
 )  # fmt: skip
 
-SETTING: tuple[RemarkRule, ...] = (*_ROUTING, *_LAYERS, *_EXPERTS, *_DTYPES, *_STEP)
+SETTING: tuple[RemarkRule, ...] = (*_ROUTING, *_LAYERS, *_EXPERTS, *_COMPILER, *_DTYPES, *_STEP)

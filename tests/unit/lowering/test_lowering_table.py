@@ -236,3 +236,31 @@ def test_the_core_waits_for_permutes_on_large_slices_of_v5e(
     chip: str, style: str, chips: int, wanted: bool
 ) -> None:
     assert permutes_wait(chip, Compiler(style=style), chips) == wanted
+
+
+@pytest.mark.parametrize(
+    ("chip", "topology", "mesh", "gather", "reduce"),
+    [
+        # 8B-like layers on v6e 4x4 with the flag (libtpu 0.0.42.1): 16 gathers, 7 all-reduces
+        ("v6e", "4x4", {"fsdp": 16}, SYNC, (SYNC, WHOLE)),
+        ("v5p", "8x8x8", {"fsdp": 512}, SYNC, (SYNC, WHOLE)),
+    ],
+)
+def test_without_collective_matmuls_no_group_has_rings(
+    chip: str, topology: str, mesh: dict[str, int], gather: Mode, reduce: tuple[Mode, str]
+) -> None:
+    pod = Slice(chip, topology)
+    plan = Plan(mesh=mesh, seq_len=4096, global_batch=512, collective_matmul=False)
+    group = group_of(("fsdp",), pod, placements(pod, mesh)[0], weights_are_tiled(plan))
+    found = lowering_for(chip, plan.compiler, group)
+    assert (found.gather, found.reduce, found.reduce_algorithm) == (gather, *reduce)
+
+
+def test_a_plan_without_collective_matmuls_permutes_nothing() -> None:
+    model = Transformer(layers=2, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab=32000)
+    plan = Plan(mesh={"fsdp": 4, "tensor": 4}, seq_len=4096, global_batch=64)
+    permutes = [
+        "collective-permute" in str(simulate(model, one, Slice("v6e", "4x4")).program)
+        for one in (plan, plan.replace(collective_matmul=False))
+    ]
+    assert permutes == [True, False]

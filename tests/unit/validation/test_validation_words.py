@@ -1,6 +1,7 @@
 """A run's columns in the words of a simulation."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -188,7 +189,8 @@ F32 = {"param_dtype": "f32", "moment_dtype": "f32", "second_moment_dtype": "f32"
          {"param_dtype": "f32", "moment_dtype": "bf16", "second_moment_dtype": "f32",
           "vocab_tiles": 4}),
         ("weights bf16; collective-matmul disabled",
-         {"param_dtype": "bf16", "moment_dtype": "bf16", "second_moment_dtype": "bf16"}),
+         {"param_dtype": "bf16", "moment_dtype": "bf16", "second_moment_dtype": "bf16",
+          "collective_matmul": False}),
         ("weights bf16, mu f32",
          {"param_dtype": "bf16", "moment_dtype": "f32", "second_moment_dtype": "bf16"}),
         ("random routing; fp32 weights", F32),
@@ -197,7 +199,7 @@ F32 = {"param_dtype": "f32", "moment_dtype": "f32", "second_moment_dtype": "f32"
         ("mu bf16; mu f32", {}),
     ],
 )  # fmt: skip
-def test_dtypes_that_the_notes_give(notes: str, found: dict[str, str]) -> None:
+def test_dtypes_that_the_notes_give(notes: str, found: dict[str, Any]) -> None:
     """A remark that stands by itself is read, and said; prose about it is not."""
     one, plain = set_up(run(notes=notes)), set_up(run())
     assert one.plan == plain.plan.replace(**found)

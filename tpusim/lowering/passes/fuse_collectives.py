@@ -59,7 +59,7 @@ def _goes_round(body: Body, collective: CollectiveNode) -> bool:
 
 def matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
     """Return the matmuls that take the collective in if the lowering fuses them, else none."""
-    if is_across(collective.axes):
+    if is_across(collective.axes) or not body.plan.compiler.collective_matmul:
         return []
     if collective.kind is CollectiveKind.ALL_GATHER:
         computes = [compute for compute in body.computes if collective.writes[0] in compute.reads]
