@@ -141,11 +141,11 @@ def _size_note(run: MeasuredRun, model: Transformer) -> Iterator[str]:
 def _attention_kind(run: MeasuredRun, head_dim: int) -> str:
     """Return `dot` if the run's attention writes its scores to HBM, else `flash`.
 
-    A cell may name both, as in `splash if head_dim%128==0 else XLA`.
+    A cell may name both, as in `splash if head_dim%128==0 else XLA`, and may doubt it: `dot(?)`.
     """
     kernel, _, otherwise = run.attention.lower().partition(" if head_dim%128==0 else ")
     used = otherwise if otherwise and head_dim % 128 else kernel
-    return "dot" if used in ("dot", "dot_product", "xla") else "flash"
+    return "dot" if used.removesuffix("(?)") in ("dot", "dot_product", "xla") else "flash"
 
 
 @cache
