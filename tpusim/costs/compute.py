@@ -86,13 +86,17 @@ def vector_seconds(flops: Number, device: Device) -> Number:
 def group_seconds(work: VectorWork, device: Device) -> Number:
     """Return the seconds of an element-wise group: `max(bytes / HBM, flops / VPU) + launch`.
 
+    Elements that are scattered by their index follow one after another, `scatter_element` each.
+
     Loads and stores run beside the vector unit, so the slower of the two decides. The launch is
     half a matmul's: no tiles of an array have to be filled and drained.
 
     Source: "How to Scale Your Model", roofline chapter.
     """
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
-    return largest(memory, vector_seconds(work.flops, device)) + device.costs.vector_launch
+    scatter = work.scattered * device.costs.scatter_element
+    passes = largest(memory, vector_seconds(work.flops, device))
+    return passes + device.costs.vector_launch + scatter
 
 
 def array_seconds(

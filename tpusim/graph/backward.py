@@ -132,11 +132,12 @@ def _transpose_scan(
     remat = Remat() if op.recomputed else remat
     op = replace(op, body=tuple(remat.with_residuals(one) for one in op.body))
     carried = {inside.name: _cotangent(inside) for _, _, inside, _ in op.carries}
+    added = {inside.name: given[outside.name] for inside, outside in op.sums}
     written = {
         inside.name: replace(_cotangent(inside), role=given[outside.name].role)
         for inside, outside in op.stacks
     }
-    _, inner = _differentiate(op.body, carried | written, remat)
+    _, inner = _differentiate(op.body, carried | written | added, remat)
     carries = _carried_back(op, given, carried, inner, sweep)
     stacks = _gradients(op, inner, sweep, ((part, whole) for whole, part in op.slices))
     sums = _gradients(op, inner, sweep, ((t, replace(t, dtype=STORED)) for t in op.shared))
@@ -145,7 +146,7 @@ def _transpose_scan(
     parts = (*((given[o.name], written[i.name]) for i, o in op.stacks), *op.slices)
     name, phase = f"{op.name}/d", Phase.BACKWARD
     back = Scan(name, op.trips, body, carries, stacks=stacks, sums=sums, phase=phase)
-    back = _with_reads(back, kept, parts, op.shared)
+    back = _with_reads(back, kept, parts, (*op.shared, *added.values()))
     sweep.ops.append(back)
     shared = {tensor.name for tensor in op.shared}
     own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
@@ -163,8 +164,9 @@ def _with_reads(
     read = {tensor.name for one in back.body for tensor in one.inputs}
     slices = tuple(pair for pair in parts if pair[1].name in read)
     sliced = {part.name for _, part in slices}
-    loads = tuple(t for t in kept if t.name not in sliced)
     shared = tuple(t for t in shared if t.name in read)
+    outside = sliced | {tensor.name for tensor in shared}
+    loads = tuple(t for t in kept if t.name not in outside)
     return replace(back, slices=slices, loads=loads, shared=shared)
 
 

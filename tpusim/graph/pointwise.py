@@ -22,6 +22,8 @@ class Pointwise:
         `with_residuals`; of a backward group, those that it reads.
     generated: it makes a large result of small operands (a one-hot mask), so a matmul can make it
         as it reads it.
+    picks: dimension along which it reads one element by its index, and not all of them with a mask;
+        the gradient is then a scatter, element by element. Empty for none.
     function: what it computes; None where only its cost is known, and for transposes.
     """
 
@@ -36,6 +38,7 @@ class Pointwise:
     alone: bool = False
     residuals: tuple[Tensor, ...] = ()
     generated: bool = False
+    picks: str = ""
     function: Function | None = None
     phase: Phase = Phase.FORWARD
 
@@ -57,6 +60,11 @@ class Pointwise:
     def writes_residuals(self) -> bool:
         """True if it writes residuals, which its backward pass reads in place of operands."""
         return self.keeps == "residuals"
+
+    @property
+    def scatters(self) -> bool:
+        """True for the gradient of a group that picks elements by their index."""
+        return bool(self.picks) and self.phase is Phase.BACKWARD
 
     def with_residuals(self) -> "Pointwise":
         """Return the group as it is differentiated outside of a checkpoint.
@@ -85,6 +93,7 @@ class Pointwise:
                 repeats=self.repeats,
                 alone=self.alone,
                 residuals=self.residuals if self.writes_residuals else (),
+                picks=self.picks,
                 phase=Phase.BACKWARD,
             ),
         )

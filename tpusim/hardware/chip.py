@@ -70,6 +70,7 @@ class CostConstants:
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
+    scatter_element: seconds to add one element to an array in HBM by its index.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
@@ -90,6 +91,7 @@ class CostConstants:
     attention_efficiency_forward: float = field(metadata=SHARED)
     attention_efficiency_backward: float = field(metadata=SHARED)
     vector_efficiency: float = field(metadata=SHARED)
+    scatter_element: float = field(metadata=SECONDS)
     slice_jitter: float = field(metadata=SHARED)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)

@@ -36,6 +36,7 @@ _MAY_BE_ZERO = {
     "dcn_latency",
     "op_launch",
     "vector_launch",
+    "scatter_element",
     "slice_jitter",
     "dispatch",
     "turnaround",

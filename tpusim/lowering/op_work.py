@@ -45,6 +45,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return _routing(op, split, sizes)
         case graph.Pointwise():
             flops = _vector_flops(op, split, sizes) + epilogue
+            if op.scatters:
+                return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
             return program.VectorWork(spare * read, spare * written, spare * flops)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
@@ -156,6 +158,24 @@ def _attention(
         write_bytes=written,
         value_dim=value_dim,
     )
+
+
+def _scatter_of_elements(
+    op: graph.Pointwise,
+    split: Mapping[str, Axes],
+    sizes: Sizes,
+    read: Number,
+    written: Number,
+    flops: Number,
+) -> program.VectorWork:
+    """Return the work of a group that adds one element to each row of its result, by its index.
+
+    The result is copied to a layout of one dimension before, and back after: the loss with
+    `logits[rows, labels]` on v5p and v6e (libtpu 0.0.42.1).
+    """
+    rows = tuple(dim for dim in op.outputs[0].dims if dim != op.picks)
+    copied = 2 * written
+    return program.VectorWork(read + copied, written + copied, flops, sizes.product(rows, split))
 
 
 def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:

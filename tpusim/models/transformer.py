@@ -14,20 +14,19 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import (
     COMPUTE,
-    Einsum,
     Gather,
     Graph,
     Op,
-    Pointwise,
     Scan,
     Tensor,
     TensorRole,
-    function,
+    part_of,
 )
-from tpusim.models.block import ACTIVATION_FLOPS, SOFTMAX_FLOPS, LayerBlock, block_ops
+from tpusim.models.block import ACTIVATION_FLOPS, LayerBlock, block_ops
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.experts import ExpertRouting, MoE, RoutedTokens, share_of_slots
 from tpusim.models.latent import Latent
+from tpusim.models.loss import LOSS, WHOLE_LOSS, LossForm, loss_ops
 from tpusim.models.parts import RESIDUAL, TOKEN, norm
 from tpusim.models.self_attention import SelfAttention
 
@@ -188,10 +187,12 @@ class Transformer(GroupedFields):
         seq_len: int,
         logits_dtype: str = COMPUTE,
         routing: ExpertRouting | None = None,
+        loss: LossForm = WHOLE_LOSS,
     ) -> Graph:
         """Return the forward pass and the loss, for `batch` sequences of `seq_len` tokens.
 
         logits_dtype: dtype in which logits are written to HBM.
+        loss: how the loss is computed.
         routing: the routing of tokens to experts; if not given, by a sort, without a capacity.
         """
         dims = {
@@ -204,6 +205,7 @@ class Transformer(GroupedFields):
             "head_dim": self.head_dim,
             "mlp": self.mlp,
             "vocab": self.vocab,
+            part_of("vocab", loss.blocks): self.vocab // loss.blocks,
             **self.latent.dims(self.head_dim),
         }
         routed = _routed(self.moe, seq_len, routing or ExpertRouting())
@@ -216,11 +218,8 @@ class Transformer(GroupedFields):
                 "expert_mlp": moe.expert_mlp or self.mlp,
             }
             dims |= {"shared_mlp": moe.shared_mlp} if moe.shared_mlp else {}
-        ops = _model_ops(self, seq_len, logits_dtype, routed)
-        return Graph(self.name, tuple(dims.items()), ops, _LOSS)
-
-
-_LOSS = Tensor("loss", TOKEN, dtype="f32")
+        ops = _model_ops(self, seq_len, logits_dtype, routed, loss)
+        return Graph(self.name, tuple(dims.items()), ops, LOSS)
 
 
 def _routed(moe: MoE, seq_len: int, routing: ExpertRouting) -> RoutedTokens | None:
@@ -235,29 +234,23 @@ def _routed(moe: MoE, seq_len: int, routing: ExpertRouting) -> RoutedTokens | No
 
 
 def _model_ops(
-    m: Transformer, seq_len: int, logits_dtype: str, routed: RoutedTokens | None
+    m: Transformer,
+    seq_len: int,
+    logits_dtype: str,
+    routed: RoutedTokens | None,
+    loss: LossForm,
 ) -> tuple[Op, ...]:
     ids = Tensor("ids", TOKEN, TensorRole.INPUT, "s32")
     table = Tensor("embedding", ("vocab", "embed"), TensorRole.PARAM)
-    head = table if m.tied_embeddings else Tensor("head", ("embed", "vocab"), TensorRole.PARAM)
     first = Tensor("embedded", RESIDUAL)
     scans = _scans(m, seq_len, first, routed)
     (last,) = scans[-1].outputs
-    logits = Tensor("logits", (*TOKEN, "vocab"), dtype=logits_dtype)
     normed = Tensor("final_norm", RESIDUAL)
     return (
         Gather("embed", table, ids, first, "vocab"),
         *scans,
         norm("final_norm", last, normed),
-        Einsum("logits", normed, head, logits),
-        Pointwise(
-            "loss",
-            (logits, ids),
-            (_LOSS,),
-            SOFTMAX_FLOPS,
-            over=("vocab",),
-            function=function("cross_entropy"),
-        ),
+        *loss_ops(loss, normed, ids, table if m.tied_embeddings else None, logits_dtype),
     )
 
 

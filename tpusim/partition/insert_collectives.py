@@ -232,7 +232,7 @@ def _scan(builder: BodyBuilder, op: Scan) -> None:
     left = [inner.reduced(inner_out).key for _, _, inner_out, _ in op.carries]
     saves = tuple(inner.reduced(tensor).key for tensor in op.saves)
     parts = [inner.reduced(part).key for part, _ in op.stacks]
-    sums = [_sum_over_trips(builder, inner, inside, outside) for inside, outside in op.sums]
+    sums = [_sum_over_trips(builder, inner, op, *pair) for pair in op.sums]
     gradients = _stacked_gradients(inner, op)
     outside = tuple(inner.outside)
     kept = (*left, *saves, *parts, *outside, *(key for _, key in gradients))
@@ -267,7 +267,7 @@ def _stacked_gradients(inner: BodyBuilder, op: Scan) -> tuple[tuple[str, str], .
 
 
 def _sum_over_trips(
-    builder: BodyBuilder, inner: BodyBuilder, inside: Tensor, outside: Tensor
+    builder: BodyBuilder, inner: BodyBuilder, op: Scan, inside: Tensor, outside: Tensor
 ) -> ShardedValue:
     """Add each iteration's term to a sum that starts at zero before the loop.
 
@@ -276,11 +276,11 @@ def _sum_over_trips(
     """
     term = inner.value_of(inside)
     split = dict(zip(inside.dims, term.layout, strict=True))
-    zeros = Pointwise(f"{outside.name}/zeros", (), (outside,), 0.0, phase=Phase.BACKWARD)
+    zeros = Pointwise(f"{outside.name}/zeros", (), (outside,), 0.0, phase=op.phase)
     (total,) = builder.compute(zeros, split, ())
     before, after = (replace(outside, name=f"{outside.name}/{end}") for end in ("before", "after"))
     add = Pointwise(
-        f"{outside.name}/sum", (before, inside), (after,), 1.0, linear=True, phase=Phase.BACKWARD
+        f"{outside.name}/sum", (before, inside), (after,), 1.0, linear=True, phase=op.phase
     )
     inner.accumulate(total, add, split, term)
     builder.held[outside.name] = replace(total, partial=term.partial, maker="")

@@ -62,12 +62,12 @@ def _forward(ops: Iterable[Op]) -> Iterable[Op]:
 
 
 def _carries(ops: Iterable[Op]) -> Iterable[tuple[Tensor, Tensor]]:
-    """Yield pairs of tensors with the same layout: carries of a scan, parts with their whole."""
+    """Yield pairs of tensors with the same layout: carries of a scan, parts, terms of a sum."""
     for op in ops:
         if isinstance(op, Scan) and op.phase is Phase.FORWARD:
             for before, first, last, after in op.carries:
                 yield from ((before, first), (first, last), (last, after))
-            yield from (*op.slices, *op.stacks)
+            yield from (*op.slices, *op.stacks, *op.sums)
 
 
 def _spread(

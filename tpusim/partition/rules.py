@@ -225,4 +225,4 @@ def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not TensorRole.PARAM:
         residual = whole_dim(dim) == "seq" and "embed" in tensor.dims
         return "act_residual_seq" if residual else f"act_{whole_dim(dim)}"
-    return dim if len(tensor.dims) > 1 else "norm"
+    return whole_dim(dim) if len(tensor.dims) > 1 else "norm"

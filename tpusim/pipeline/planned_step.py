@@ -20,7 +20,7 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import check_switches, lower
-from tpusim.models import ExpertRouting, Transformer
+from tpusim.models import ExpertRouting, LossForm, Transformer
 from tpusim.partition import (
     CollectiveNode,
     PartitionedGraph,
@@ -67,6 +67,7 @@ def planned_step(model: Transformer, plan: Plan, pod: Slice) -> PlannedStep:
     """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
     plan.check_together()
     check_switches(plan.compiler.without_passes)
+    _check_blocks(model, plan)
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
         partitioned = partition_graph(graph, plan)
@@ -146,6 +147,7 @@ class _GraphKey(NamedTuple):
     remat: Remat
     logits_dtype: str
     routing: ExpertRouting
+    loss: LossForm
     tiles: Tiles = ()
     copies: int = 0
 
@@ -157,7 +159,14 @@ def _graph_key(model: Transformer, plan: Plan) -> _GraphKey:
         dispatch=plan.experts.dispatch,
         exchange=plan.experts.exchange,
     )
-    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, plan.dtypes.logits, routing)
+    key = _GraphKey(
+        plan.microbatch,
+        plan.seq_len,
+        plan.remat,
+        plan.dtypes.logits,
+        routing,
+        LossForm(blocks=plan.vocab_blocks, indexed=plan.loss_labels == "index"),
+    )
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
@@ -168,11 +177,32 @@ def _graph_key(model: Transformer, plan: Plan) -> _GraphKey:
     )
 
 
+def _check_blocks(model: Transformer, plan: Plan) -> None:
+    """Raise PlanError for blocks of the vocabulary that the plan or the model cannot have."""
+    blocks, where = plan.vocab_blocks, f"plan.vocab_blocks is {plan.vocab_blocks}"
+    if blocks == 1:
+        return
+    if plan.vocab_tiles > 1:
+        raise PlanError(f"{where} and plan.vocab_tiles {plan.vocab_tiles}; write one of them")
+    if plan.stages > 1:
+        raise PlanError(f"{where}, which no pipeline has; write vocab_tiles, or no stages")
+    if model.tied_embeddings:
+        raise PlanError(
+            f"{where}, and the head of {model.name} is its embedding; write vocab_tiles, or "
+            "model.tied_embeddings = false"
+        )
+    if model.vocab % blocks:
+        counts = (n for n in range(blocks, model.vocab + 1) if model.vocab % n == 0)
+        fits = next(counts, model.vocab)
+        raise PlanError(f"{where}, which does not divide model.vocab, {model.vocab}; write {fits}")
+
+
 def _forward(model: Transformer, key: _GraphKey) -> Graph:
     forward = model.graph(
         batch=key.batch,
         seq_len=key.seq_len,
         logits_dtype=key.logits_dtype,
+        loss=key.loss,
         routing=key.routing,
     )
     return with_repeated_keys(forward, key.copies) if key.copies else forward

@@ -61,6 +61,8 @@ PLAN_KEYS = GroupedKeys(
         "second_moment_dtype": ("dtypes", "second_moment"),
         "loss_dtype": ("dtypes", "loss"),
         "vocab_tiles": ("", "vocab_tiles"),
+        "vocab_blocks": ("", "vocab_blocks"),
+        "loss_labels": ("", "loss_labels"),
         "context_exchange": ("context", "exchange"),
         "context_balanced": ("context", "balanced"),
         "input_s": ("", "input_s"),
@@ -81,6 +83,9 @@ PLAN_KEYS = GroupedKeys(
 
 LOOPS = ("asynchronous", "synchronous")
 """Training loops: what the host does while a step runs."""
+
+LABELS = ("mask", "index")
+"""How the loss finds the logits of the labels."""
 
 _TABLE_EXAMPLES = {
     "mesh": "{'fsdp': 256, 'tensor': 8}",
@@ -106,6 +111,11 @@ class Plan(GroupedFields):
         up, and the optimizer runs once.
     vocab_tiles: parts of a device's tokens for which the loss is computed one after the other, so
         that the logits of one part are in HBM; they are computed again in the backward pass.
+    vocab_blocks: blocks of the vocabulary for which the loss is computed one after the other, with
+        a running sum of exponentials; logits are computed again in the backward pass.
+    loss_labels: how the loss finds the logits of the labels: by a `mask` (one_hot, or
+        take_along_axis, of which XLA makes one), or by `index` (`logits[rows, labels]`), whose
+        gradient is a scatter into that of the logits.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
     loop: `asynchronous` if the host starts a step while the one before runs; `synchronous` if it
@@ -130,6 +140,8 @@ class Plan(GroupedFields):
     global_batch: int
     microbatches: int = 1
     vocab_tiles: int = 1
+    vocab_blocks: int = 1
+    loss_labels: str = LABELS[0]
     input_s: float = 0.0
     loop: str = LOOPS[0]
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -151,10 +163,11 @@ class Plan(GroupedFields):
         self._check()
 
     def _check(self) -> None:
-        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles"):
+        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
         check_word("plan.loop", self.loop, LOOPS)
+        check_word("plan.loss_labels", self.loss_labels, LABELS)
         for key, example in _TABLE_EXAMPLES.items():
             if not isinstance(getattr(self, key), Mapping):
                 raise PlanError(
@@ -234,6 +247,10 @@ class Plan(GroupedFields):
             yield f"on the host: {', '.join(moved)}"
         if self.vocab_tiles > 1:
             yield f"loss in {self.vocab_tiles} tiles"
+        if self.vocab_blocks > 1:
+            yield f"loss over {self.vocab_blocks} blocks of the vocabulary"
+        if self.loss_labels != LABELS[0]:
+            yield "labels by index"
         yield from self.context.phrases()
         yield str(self.dtypes)
         yield self.optimizer.name

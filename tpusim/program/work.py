@@ -88,11 +88,15 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class VectorWork:
-    """An element-wise, normalisation, reduction, lookup or copy group on the vector unit."""
+    """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.
+
+    scattered: single elements that are added to its result by their index, one after another.
+    """
 
     read_bytes: Number
     write_bytes: Number
     flops: Number
+    scattered: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

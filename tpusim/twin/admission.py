@@ -53,6 +53,8 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
         if dtypes.of(key) in WIDE_DTYPES and dtypes.of(key) != dtypes.compute:
             yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}"
     yield from _transfers(dtypes)
+    if plan.vocab_blocks > 1:
+        yield "vocab_blocks", plan.vocab_blocks, "write 1, or vocab_tiles"
     if plan.optimizer.offload:
         yield "optimizer.offload", True, "leave it out"
     if plan.remat.offload and plan.remat.policy != "full":

@@ -102,6 +102,13 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
     return jax.nn.logsumexp(wide, axis=-1) - jnp.sum(wide * hit, axis=-1)
 
 
+def cross_entropy_by_index(logits: Array, targets: Array) -> Array:
+    """Return the loss of each token, whose logit is read by its index."""
+    wide = logits.astype(jnp.float32)
+    sequence, position = jnp.indices(targets.shape, sparse=True)
+    return jax.nn.logsumexp(wide, axis=-1) - wide[sequence, position, targets]
+
+
 def top_k(logits: Array, choices: int) -> tuple[Array, Array]:
     """Return the weights of each token's experts, [batch, seq, choice], and their numbers."""
     weights, chosen = lax.top_k(jax.nn.softmax(logits), choices)

@@ -196,7 +196,8 @@ def _positioned(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 
 def _cross_entropy(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    return f"cross_entropy({given[0]}, {target_name(op.inputs[1])})"
+    name = "cross_entropy_by_index" if op.picks else "cross_entropy"
+    return f"{name}({given[0]}, {target_name(op.inputs[1])})"
 
 
 def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:

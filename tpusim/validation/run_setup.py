@@ -20,6 +20,7 @@ from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.remark_rules import DTYPE_SPELLINGS
 from tpusim.validation.remarks import remarks_of
 from tpusim.validation.run_dtypes import QUANTISED_DTYPES, dtype_notes, dtypes_of
+from tpusim.validation.run_loss import loss_notes, loss_of
 from tpusim.validation.run_mesh import device_mesh, parse_mesh, slice_of
 from tpusim.validation.run_model import head_dims_of, model_of
 
@@ -48,7 +49,8 @@ def set_up(run: MeasuredRun) -> RunSetup:
     pod, slice_notes = slice_of(run)
     model, model_notes = model_of(run)
     plan, mesh_notes = plan_of(run, model, pod)
-    notes = (*slice_notes, *mesh_notes, *_plan_notes(run), *model_notes, *remarks_of(run).notes)
+    own_notes = (*_plan_notes(run), *model_notes, *loss_notes(run, model))
+    notes = (*slice_notes, *mesh_notes, *own_notes, *remarks_of(run).notes)
     return RunSetup(model, plan, pod, notes)
 
 
@@ -84,6 +86,7 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         capacity_factor=run.capacity_factor,
         expert_exchange=run.expert_exchange or "all-to-all",
         **dtypes_of(run),
+        **loss_of(run, model),
     )
     rules = _sharding_rules(run, mesh, model)
     return plan.replace(**{**remarks_of(run).plan, "rules": rules}), notes

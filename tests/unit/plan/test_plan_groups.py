@@ -22,6 +22,7 @@ OTHER: dict[str, Any] = {
     "style": "maxtext", "collective_matmul": False, "offload_optimizer": True,
     "gather_dtype": "int8", "reduce_dtype": "f32", "accumulator_dtype": "f32",
     "second_moment_dtype": "bf16", "loss_dtype": "f32", "vocab_tiles": 2,
+    "vocab_blocks": 4, "loss_labels": "index",
     "context_exchange": {"context": "ring"}, "context_balanced": False,
     "input_s": 0.5, "loop": "synchronous", "capacity_factor": 1.25, "dispatch": "sort",
     "expert_exchange": "ring", "expert_buffer": 1.5, "expert_skew": 0.5, "seed": 3,

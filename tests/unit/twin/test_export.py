@@ -136,6 +136,7 @@ CASES = {
               rotary=False),
         plan(FSDP_TENSOR, optimizer="adafactor"),
     ),
+    "labels by index": (model(), plan({"fsdp": 2, "tensor": 4}, loss_labels="index")),
     "loss in tiles": (model(), plan({"fsdp": 2, "tensor": 4}, vocab_tiles=128)),
     "saved by name": (model(), plan(FSDP_TENSOR, save=["out", "mlp_in_0"])),
     "circular pipeline": (
