@@ -1,0 +1,77 @@
+"""The matrices of a weight, and how they are divided while an optimizer makes them orthogonal."""
+
+from dataclasses import dataclass
+from math import prod
+
+from tpusim.partition.layout import Layout
+from tpusim.partition.partitioned_graph import StoredWeight
+from tpusim.partition.sizes import Sizes
+from tpusim.program import Number
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixStack:
+    """The matrices of a weight, one or several per layer, with no more rows than columns.
+
+    Layouts are of (matrices, rows, columns).
+
+    count, rows, columns: sizes of the whole, those of all layers counted.
+    transposed: True if the rows are the weight's columns.
+    stored: layout of the weight.
+    divided: layout between two iterations: whole matrices on each device, or columns of all.
+    """
+
+    count: int
+    rows: int
+    columns: int
+    transposed: bool
+    stored: Layout
+    divided: Layout
+
+    @property
+    def whole(self) -> bool:
+        """True if each device has whole matrices."""
+        return not self.divided[2]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The sizes of the whole."""
+        return self.count, self.rows, self.columns
+
+    def extents(self, layout: Layout, sizes: Sizes) -> tuple[Number, Number, Number]:
+        """Return matrices, rows and columns on one device."""
+        matrices, rows, columns = map(sizes.shard, self.sizes, layout)
+        return matrices, rows, columns
+
+
+def matrix_stack(weight: StoredWeight, sizes: Sizes, staged: bool = False) -> MatrixStack:
+    """Return the matrices of a weight that has some.
+
+    All axes that shard them shard the columns. Several matrices per layer, such as experts, are
+    divided as whole ones instead, where no axis does so already and all of them divide their
+    number.
+
+    staged: the layers themselves are divided among the stages of a pipeline.
+    """
+    matrix, split = weight.matrix, weight.local.split()
+    if matrix is None:
+        raise ValueError(f"{weight.name} is no matrix")
+    lead = tuple(d for d in weight.local.dims if d not in (*matrix.rows, *matrix.columns))
+    sides = [
+        (prod(sizes.dims[dim] for dim in dims), tuple(a for dim in dims for a in split[dim]))
+        for dims in (matrix.rows, matrix.columns)
+    ]
+    transposed = sides[0][0] > sides[1][0]
+    (rows, row_axes), (columns, column_axes) = reversed(sides) if transposed else sides
+    count = weight.copies * prod(sizes.dims[dim] for dim in lead)
+    outer = tuple(axis for dim in lead for axis in split[dim])
+    inner = (*column_axes, *row_axes)
+    whole = bool(lead) and not outer and not staged and count % sizes.group(inner) == 0
+    return MatrixStack(
+        count=count,
+        rows=rows,
+        columns=columns,
+        transposed=transposed,
+        stored=(outer, row_axes, column_axes),
+        divided=(inner, (), ()) if whole else (outer, (), inner),
+    )
