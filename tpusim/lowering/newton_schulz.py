@@ -9,16 +9,14 @@ of all layers go through it together, in f32, whose matmuls are bf16 by default.
 
 The layouts are those of the exported step, and of Levanter: all axes that shard a weight shard the
 columns of X (`matrix_stack`). So X X^T is a partial sum, which is all-reduced in f32; every device
-computes all of A A; B X moves nothing. The result is wanted as the weight is stored. Where that
-shards rows, the partitioner runs the last iteration so: the rows of A A and B X, for which A and X
-are gathered in bf16, and X is exchanged. Programs of one and of five weights on v5e, v5p and v6e
-show all of it, synchronous but for the gather of X on v5e (16-way, libtpu 0.0.42.1: 7 with sharded
-rows have such a last iteration, one with sharded columns has not). Where both are sharded, the
-compiler also divides the last A A over the columns' axes, which is neglected here (4 programs).
+computes all of A A; B X moves nothing. X is exchanged before and after where the weight is stored
+in another layout. All of it is synchronous: seven exported steps compiled for v4, v5e, v5p and v6e,
+with weights sharded over 4 to 64 devices in one dimension or two (libtpu 0.0.42.1). The optimizer
+alone, compiled without the step, runs the last iteration on rows of X instead.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from tpusim.base.phase import Phase
@@ -35,6 +33,7 @@ from tpusim.plan import Axes, Plan
 from tpusim.program import (
     Alloc,
     Collective,
+    CollectiveKind,
     Compute,
     Flops,
     Loop,
@@ -49,6 +48,9 @@ ITERATIONS = 5
 POLYNOMIAL_FLOPS = 2.0
 """Vector operations per element of `b A + c A A` and of `a X + B X`, beside the matmul."""
 
+CATEGORY = "optimizer updates"
+"""Category of the memory of updates, between the moments and the weight."""
+
 F32, BF16 = DTYPE_BYTES["f32"], DTYPE_BYTES["bf16"]
 
 
@@ -56,17 +58,11 @@ def orthogonalised(weight: StoredWeight, plan: Plan, sizes: Sizes) -> tuple[Op, 
     """Return the operations that make a weight's momentum orthogonal, in place and as stored."""
     stack = matrix_stack(weight, sizes, plan.stages > 1)
     made = NewtonSchulz(weight.name, stack, sizes)
-    last = made.last()
-    loop = Loop(
-        name=made.name,
-        trips=ITERATIONS - bool(last),
-        body=(*made.gram(), made.square(()), made.apply(stack.divided)),
-    )
     return (
         *made.norm(),
-        *made.moves("divide", stack.stored, stack.divided),
-        loop,
-        *(last or made.moves("restore", stack.divided, stack.stored)),
+        *made.exchange("divide", stack.stored, stack.divided),
+        Loop(name=made.name, trips=ITERATIONS, body=made.iteration()),
+        *made.exchange("restore", stack.divided, stack.stored),
     )
 
 
@@ -88,90 +84,51 @@ class NewtonSchulz:
         outer, rows, columns = self.stack.stored
         yield from self._moves("norm", (self.stack.count,), (outer,), (outer,), (*columns, *rows))
 
-    def moves(self, name: str, source: Layout, target: Layout) -> Iterator[Collective]:
-        """Yield the exchange that leads from one layout of X to another, in f32."""
+    def exchange(self, name: str, source: Layout, target: Layout) -> Iterator[Collective]:
+        """Yield what leads from one layout of X to another: an exchange, or a gather of all."""
+        if source != target and self.stack.gathered:
+            target = (target[0], (), ())
         yield from self._moves(name, self.stack.sizes, source, target)
 
-    def gram(self, part: str = "") -> Iterator[Op]:
-        """Yield `A = X X^T`, and its all-reduce where it is a sum over shards of the columns."""
+    def iteration(self) -> tuple[Op, ...]:
+        """Return one iteration.
+
+        A is made in f32, and B in bf16, as only a matmul reads it; the new X has a buffer of its
+        own.
+        """
+        count, rows, columns = self.stack.extents(self.stack.divided, self.sizes)
         outer, _, axes = self.stack.divided
-        count, rows, columns = self._extents(self.stack.divided)
-        nbytes = F32 * count * rows * rows
-        work = self._matmul(count, rows, columns, rows, F32 * count * rows * columns, nbytes)
-        held = Alloc(f"{self.name}/gram{part}", nbytes, "optimizer updates")
-        yield self._compute(f"gram{part}", work, (held,))
-        reduced = (outer, (), ())
-        yield from self._moves(f"gram{part}", self._grams, reduced, reduced, axes)
-
-    def square(self, rows: Axes, part: str = "") -> Compute:
-        """Return `B = b A + c A A`, of the rows of a shard: it reads A in f32, writes B in bf16."""
-        count, whole, _ = self._extents(self.stack.divided)
-        made = self.sizes.shard(self.stack.rows, rows)
-        work = self._matmul(
-            count, made, whole, whole, F32 * count * whole * whole, BF16 * count * made * whole
+        side, area = count * rows * rows, count * rows * columns
+        gram = self._matmul("gram", (count, rows, columns, rows), F32 * area, F32 * side)
+        square = self._matmul(
+            "square", (count, rows, rows, rows), F32 * side, BF16 * side, (gram.allocs[0].tensor,)
         )
-        held = Alloc(f"{self.name}/square{part}", BF16 * count * made * whole, "optimizer updates")
-        return self._compute(f"square{part}", work, (held,), (f"{self.name}/gram{part}",))
-
-    def apply(self, layout: Layout, part: str = "", frees: Sequence[str] = ()) -> Compute:
-        """Return `X = a X + B X`, with B in bf16; the result has a buffer of its own."""
-        count, rows, columns = self._extents(layout)
-        inner, made = self.stack.rows, F32 * count * rows * columns
-        gathered = BF16 * count * inner * columns if layout[1] else 0
-        read = BF16 * count * rows * inner + made + gathered
-        work = self._matmul(count, rows, inner, columns, read, made)
-        held = Alloc(f"{self.name}/apply{part}", made, "optimizer updates")
-        done = (f"{self.name}/square{part}", held.tensor, *frees)
-        return self._compute(f"apply{part}", work, (held,), done)
-
-    def last(self) -> tuple[Op, ...]:
-        """Return the last iteration, as the weight is stored, if that shards rows of X."""
-        outer, rows, columns = self.stack.stored
-        if self.stack.whole or not rows:
-            return ()
-        wide, by_rows = (outer, (), columns), (outer, rows, ())
-        count, inner, width = self._extents(wide)
-        x = Alloc(f"{self.name}/gathered", BF16 * count * inner * width, "optimizer updates")
-        square = self.square(rows, "_last")
-        return (
-            *self.gram("_last"),
-            *self._moves("gather_gram", self._grams, by_rows, (outer, (), ()), dtype="bf16"),
-            replace(square, allocs=(*square.allocs, x)),
-            *self._moves("gather", self.stack.sizes, self.stack.stored, wide, dtype="bf16"),
-            *self.moves("restore", self.stack.divided, self.stack.stored),
-            self.apply(self.stack.stored, "_last", (x.tensor,)),
-        )
-
-    @property
-    def _grams(self) -> tuple[int, int, int]:
-        return self.stack.count, self.stack.rows, self.stack.rows
-
-    def _extents(self, layout: Layout) -> tuple[Number, Number, Number]:
-        return self.stack.extents(layout, self.sizes)
+        apply = self._matmul(
+            "apply", (count, rows, rows, columns), BF16 * side + F32 * area, F32 * area,
+            (square.allocs[0].tensor, f"{self.name}/apply"),
+        )  # fmt: skip
+        sizes, layout = (self.stack.count, self.stack.rows, self.stack.rows), (outer, (), ())
+        return (gram, *self._moves("gram", sizes, layout, layout, axes), square, apply)
 
     def _matmul(
-        self, count: Number, m: Number, k: Number, n: Number, read: Number, written: Number
-    ) -> MatmulWork:
-        epilogue = POLYNOMIAL_FLOPS * count * m * n
-        return MatmulWork(count, m, k, n, "bf16", read, written, epilogue)
-
-    def _compute(
         self,
         name: str,
-        work: MatmulWork,
-        allocs: tuple[Alloc, ...],
+        extents: tuple[Number, Number, Number, Number],
+        read: Number,
+        written: Number,
         frees: tuple[str, ...] = (),
     ) -> Compute:
-        """Return a matmul of every device."""
+        """Return `batch` matmuls of [m, k] by [k, n] on every device; extents: batch, m, k, n."""
+        batch, m, k, n = extents
         devices = self.sizes.group(tuple(self.sizes.axes))
-        flops = Flops(optimizer=2 * work.batch * work.m * work.k * work.n * devices)
+        epilogue = POLYNOMIAL_FLOPS * batch * m * n if name != "gram" else 0
         return Compute(
             name=f"{self.name}/{name}",
             phase=Phase.OPTIMIZER,
             scope=self.weight,
-            work=work,
-            flops=flops,
-            allocs=allocs,
+            work=MatmulWork(batch, m, k, n, "bf16", read, written, epilogue),
+            flops=Flops(optimizer=2 * batch * m * k * n * devices),
+            allocs=(Alloc(f"{self.name}/{name}", written, CATEGORY),),
             frees=frees,
         )
 
@@ -182,17 +139,24 @@ class NewtonSchulz:
         source: Layout,
         target: Layout,
         partial: Axes = (),
-        dtype: str = "f32",
     ) -> Iterator[Collective]:
-        """Yield the collectives that lead from one layout of a tensor of these sizes to another."""
+        """Yield the collectives that lead from one layout of a tensor of these sizes to another.
+
+        What is gathered is cut to a shard at once.
+        """
         for step in reshard(source, partial, target):
-            extents = map(self.sizes.shard, sizes, step.payload)
+            axes = tuple(axis for axis in self.sizes.axes if axis in step.axes)
+            nbytes = F32 * prod(map(self.sizes.shard, sizes, step.payload))
+            held = Alloc(f"{self.name}/{name}/whole", nbytes, CATEGORY)
+            whole = (held,) if step.kind is CollectiveKind.ALL_GATHER else ()
             yield Collective(
-                name=f"{step.kind}/{self.name}/{name}@{','.join(step.axes)}",
+                name=f"{step.kind}/{self.name}/{name}@{','.join(axes)}",
                 phase=Phase.OPTIMIZER,
                 kind=step.kind,
-                axes=step.axes,
-                bytes=DTYPE_BYTES[dtype] * prod(extents),
-                dtype=dtype,
+                axes=axes,
+                bytes=nbytes,
+                dtype="f32",
                 scope=self.weight,
+                allocs=whole,
+                frees=tuple(alloc.tensor for alloc in whole),
             )

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.lowering.accumulate import GradientDeps
-from tpusim.lowering.newton_schulz import orthogonalised
+from tpusim.lowering.newton_schulz import CATEGORY, orthogonalised
 from tpusim.partition import DTYPE_BYTES, Sizes, StoredWeight
 from tpusim.plan import Axes, Plan
 from tpusim.program import (
@@ -187,7 +187,7 @@ def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Upd
     if name != "muon":
         work = VectorWork(stored + reads, stored + state, flops)
         return (_update(weight, work, frees=frees),)
-    made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], "optimizer updates")
+    made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], CATEGORY)
     momentum = Compute(
         name=f"momentum/{weight.name}",
         phase=Phase.OPTIMIZER,

@@ -19,6 +19,10 @@ class MatrixStack:
     transposed: True if the rows are the weight's columns.
     stored: layout of the weight.
     divided: layout between two iterations: whole matrices on each device, or columns of all.
+    gathered: True if the way from one to the other is a gather of all. The columns are several
+        dimensions of the weight, such as heads and head_dim, of which the axes do not divide the
+        first (8 heads over 16 devices of v6e, 16 over 64 of v5e; of 12 over 16 of v5p, the compiler
+        gathers a part).
     """
 
     count: int
@@ -27,6 +31,7 @@ class MatrixStack:
     transposed: bool
     stored: Layout
     divided: Layout
+    gathered: bool
 
     @property
     def whole(self) -> bool:
@@ -57,21 +62,22 @@ def matrix_stack(weight: StoredWeight, sizes: Sizes, staged: bool = False) -> Ma
     if matrix is None:
         raise ValueError(f"{weight.name} is no matrix")
     lead = tuple(d for d in weight.local.dims if d not in (*matrix.rows, *matrix.columns))
-    sides = [
-        (prod(sizes.dims[dim] for dim in dims), tuple(a for dim in dims for a in split[dim]))
-        for dims in (matrix.rows, matrix.columns)
-    ]
-    transposed = sides[0][0] > sides[1][0]
-    (rows, row_axes), (columns, column_axes) = reversed(sides) if transposed else sides
+    rows, columns = (prod(sizes.dims[d] for d in dims) for dims in (matrix.rows, matrix.columns))
+    transposed = rows > columns
+    sides = (matrix.columns, matrix.rows) if transposed else (matrix.rows, matrix.columns)
+    row_axes, column_axes = (tuple(a for dim in dims for a in split[dim]) for dims in sides)
     count = weight.copies * prod(sizes.dims[dim] for dim in lead)
     outer = tuple(axis for dim in lead for axis in split[dim])
     inner = (*column_axes, *row_axes)
     whole = bool(lead) and not outer and not staged and count % sizes.group(inner) == 0
     return MatrixStack(
         count=count,
-        rows=rows,
-        columns=columns,
+        rows=min(rows, columns),
+        columns=max(rows, columns),
         transposed=transposed,
         stored=(outer, row_axes, column_axes),
         divided=(inner, (), ()) if whole else (outer, (), inner),
+        gathered=not whole
+        and len(sides[1]) > 1
+        and sizes.dims[sides[1][0]] % sizes.group(inner) != 0,
     )

@@ -161,6 +161,16 @@ CASES = {
         model(layers=4, **EXPERTS),
         plan({"stage": 2, "fsdp": 2, "expert": 2}, expert_exchange="gather", **IN_ROUNDS),
     ),
+    "orthogonal momentum": (model(), plan(FSDP_TENSOR, optimizer="muon", moment_dtype="bf16")),
+    "orthogonal momentum of experts": (
+        model(layers=4, **EXPERTS, shared_mlp=64, dense_layers=2),
+        plan({"fsdp": 8}, optimizer="muon", capacity_factor=1.5),
+    ),
+    "orthogonal momentum in a pipeline": (
+        model(layers=8, **EXPERTS),
+        plan({"stage": 2, "fsdp": 2, "expert": 2}, optimizer="muon", capacity_factor=1.5,
+             **IN_ROUNDS),
+    ),
     "annotated": (
         model(),
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
@@ -169,6 +179,7 @@ CASES = {
 FAST = (
     "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
     "sorted experts", "experts that pick gathered tokens", "circular rounds",
+    "orthogonal momentum of experts",
 )  # fmt: skip
 
 
