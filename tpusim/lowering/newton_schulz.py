@@ -10,7 +10,7 @@ of all layers go through it together, in f32, whose matmuls are bf16 by default.
 The layouts are those of the exported step, and of Levanter: all axes that shard a weight shard the
 columns of X (`matrix_stack`). So X X^T is a partial sum, which is all-reduced in f32; every device
 computes all of A A; B X moves nothing. X is exchanged before and after where the weight is stored
-in another layout. All of it is synchronous: seven exported steps compiled for v4, v5e, v5p and v6e,
+in another layout. All of it is synchronous: nine exported steps compiled for v4, v5e, v5p and v6e,
 with weights sharded over 4 to 64 devices in one dimension or two (libtpu 0.0.42.1). The optimizer
 alone, compiled without the step, runs the last iteration on rows of X instead.
 """

@@ -62,19 +62,23 @@ def at(path: Any, table: Any) -> Any:
     return table
 
 
-def orthogonal(update: Array, shape: tuple[int, ...], spec: P) -> Array:
+def orthogonal(update: Array, shape: tuple[int, ...], specs: tuple[P, ...]) -> Array:
     """Return the matrices of an update, made nearly orthogonal by Newton-Schulz iterations.
 
     shape: its matrices in the last two dimensions.
-    spec: their sharding meanwhile, with no more rows than columns.
+    specs: their shardings on the way to the iterations, with no more rows than columns.
     """
     a, b, c = NEWTON_SCHULZ
     x = update.astype(jnp.float32).reshape(shape)
     x = x / (jnp.sqrt(jnp.sum(x * x, axis=(-2, -1), keepdims=True)) + 1e-7)
     transposed = shape[-2] > shape[-1]
-    x = shard(jnp.swapaxes(x, -2, -1) if transposed else x, spec)
+    x = jnp.swapaxes(x, -2, -1) if transposed else x
+    for spec in specs:
+        x = shard(x, spec)
     for _ in range(5):
         gram = x @ jnp.swapaxes(x, -2, -1)
         x = a * x + (b * gram + c * gram @ gram) @ x
+    for spec in reversed(specs):
+        x = shard(x, spec)
     x = jnp.swapaxes(x, -2, -1) if transposed else x
     return 0.2 * max(shape[-2:]) ** 0.5 * x.reshape(update.shape)
