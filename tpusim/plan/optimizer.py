@@ -11,8 +11,8 @@ OPTIMIZERS = ("adam", "adafactor", "sgd", "muon")
 class Optimizer:
     """The optimizer and the place of its state.
 
-    name: `adam`, `adafactor`, `sgd`, or `muon`, which is for the matrices of layers, with Adam for
-        all other weights.
+    name: `adam`, `adafactor`, `sgd` or `muon`. Muon makes the momentum of the layers' matrices
+        orthogonal (Newton-Schulz, arXiv:2502.16982); embedding, head and vectors have Adam.
     offload: the moments stay on the host, and pass through HBM at the update.
     """
 
