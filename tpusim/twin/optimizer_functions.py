@@ -31,7 +31,9 @@ def scale_by_muon(first: Any, second: Any) -> optax.GradientTransformation:
     def start(params: Any) -> optax.ScaleByAdamState:
         mu = jax.tree.map(lambda weight: jnp.zeros(weight.shape, first), params)
         nu = jax.tree_util.tree_map_with_path(
-            lambda path, weight: jnp.zeros(() if at(path, MATRICES) else weight.shape, second),
+            lambda path, weight: jnp.zeros(
+                () if entry_of(path, MATRICES) else weight.shape, second
+            ),
             params,
         )
         return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), mu, nu)
@@ -40,9 +42,9 @@ def scale_by_muon(first: Any, second: Any) -> optax.GradientTransformation:
         count = state.count + 1
 
         def of_weight(path: Any, grad: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
-            if shape := at(path, MATRICES):
+            if shape := entry_of(path, MATRICES):
                 mu = 0.95 * mu + grad
-                update = orthogonal(grad + 0.95 * mu, shape, at(path, MATRIX_SPECS))
+                update = orthogonal(grad + 0.95 * mu, shape, entry_of(path, MATRIX_SPECS))
                 return update, mu.astype(first), nu
             mu, nu = 0.9 * mu + 0.1 * grad, 0.95 * nu + 0.05 * grad**2
             root = jnp.sqrt(nu / (1 - 0.95**count)) + 1e-8
@@ -55,7 +57,7 @@ def scale_by_muon(first: Any, second: Any) -> optax.GradientTransformation:
     return optax.GradientTransformation(start, update)
 
 
-def at(path: Any, table: Any) -> Any:
+def entry_of(path: Any, table: Any) -> Any:
     """Return what a table has for a weight; nothing if the weight is not in it."""
     for key in path:
         table = table.get(key.key, {})
