@@ -16,7 +16,6 @@ class MatrixStack:
     Layouts are of (matrices, rows, columns).
 
     count, rows, columns: sizes of the whole, those of all layers counted.
-    transposed: True if the rows are the weight's columns.
     stored: layout of the weight.
     divided: layout between two iterations: whole matrices on each device, or columns of all.
     gathered: True if the way from one to the other is a gather of all. The columns are several
@@ -28,15 +27,14 @@ class MatrixStack:
     count: int
     rows: int
     columns: int
-    transposed: bool
     stored: Layout
     divided: Layout
     gathered: bool
 
     @property
     def whole(self) -> bool:
-        """True if each device has whole matrices."""
-        return not self.divided[2]
+        """True if devices have different matrices that the weight's layout does not divide so."""
+        return self.divided[0] != self.stored[0]
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -63,8 +61,7 @@ def matrix_stack(weight: StoredWeight, sizes: Sizes, staged: bool = False) -> Ma
         raise ValueError(f"{weight.name} is no matrix")
     lead = tuple(d for d in weight.local.dims if d not in (*matrix.rows, *matrix.columns))
     rows, columns = (prod(sizes.dims[d] for d in dims) for dims in (matrix.rows, matrix.columns))
-    transposed = rows > columns
-    sides = (matrix.columns, matrix.rows) if transposed else (matrix.rows, matrix.columns)
+    sides = (matrix.rows, matrix.columns) if rows <= columns else (matrix.columns, matrix.rows)
     row_axes, column_axes = (tuple(a for dim in dims for a in split[dim]) for dims in sides)
     count = weight.copies * prod(sizes.dims[dim] for dim in lead)
     outer = tuple(axis for dim in lead for axis in split[dim])
@@ -74,7 +71,6 @@ def matrix_stack(weight: StoredWeight, sizes: Sizes, staged: bool = False) -> Ma
         count=count,
         rows=min(rows, columns),
         columns=max(rows, columns),
-        transposed=transposed,
         stored=(outer, row_axes, column_axes),
         divided=(inner, (), ()) if whole else (outer, (), inner),
         gathered=not whole
