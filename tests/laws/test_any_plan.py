@@ -73,7 +73,7 @@ def random_plan(rng: random.Random, pod: Slice) -> Plan:
         remat=rng.choice(["full", "minimal", "dots", "none"]),
         save=rng.sample(["q", "k", "out", "mlp_hidden"], rng.randint(0, 2)),
         lowering=rng.choice(["xla", "ideal"]), style=rng.choice(["plain", "maxtext"]),
-        optimizer=rng.choice(["adam", "adafactor", "sgd"]),
+        optimizer=rng.choice(["adam", "adafactor", "sgd", "muon"]),
         grad_dtype=rng.choice(["bf16", "f32"]), param_dtype=rng.choice(["bf16", "f32"]),
     )  # fmt: skip
     if "act_seq" in plan.rules:

@@ -91,6 +91,7 @@ plans = st.builds(
     lowering=st.sampled_from(["xla", "ideal"]),
     style=st.sampled_from(["plain", "maxtext"]),
     vocab_tiles=st.sampled_from([1, 2]),
+    optimizer=st.sampled_from(["adam", "muon"]),
 )
 
 
@@ -102,6 +103,22 @@ def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
     assert executed(program) == sum(Fraction(getattr(counted, f.name)) for f in fields(Flops))
     assert counted.model == graph_of(model, plan).model_flops()
     assert all(getattr(counted, f.name) >= 0 for f in fields(Flops))
+
+
+@examples(60)
+@given(meshes())
+def test_newton_schulz_multiplies_shards_of_the_columns_and_squares_on_all_devices(
+    mesh: dict[str, int],
+) -> None:
+    """Five times for a matrix of [m, n], m the smaller: 2 m m n twice per copy of the weights, and
+    2 m m m on each device.
+    """
+    plan = plan_of(mesh, optimizer="muon", global_batch=64)
+    counted = total_flops(any_program_of(small(heads=8), plan, pod_for(mesh)).body)
+    devices = prod(mesh.values())
+    matrices = 4 * [(64, 8 * 32)] + 3 * [(64, 256)]
+    once = sum(2 * (2 * m * m * n) * mesh["data"] + 2 * m**3 * devices for m, n in matrices)
+    assert counted.optimizer == 5 * 3 * once
 
 
 @examples(60)

@@ -86,6 +86,32 @@ def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str
     assert found.same_mode_share > 0.5
 
 
+@pytest.mark.parametrize(
+    ("pod", "mesh", "sizes"),
+    [
+        (("v5p", "2x2x4"), {"fsdp": 16}, {"heads": 16}),
+        (("v6e", "4x4"), {"fsdp": 16}, {}),
+        (("v5e", "4x4"), {"fsdp": 4, "tensor": 4}, {}),
+        (("v5p", "2x2x4"), {"fsdp": 16}, {"experts": 16, "experts_per_token": 2, "mlp": 1024}),
+    ],
+)
+def test_muon_multiplies_and_moves_what_its_program_does(
+    pod: tuple[str, str], mesh: dict[str, int], sizes: dict[str, int]
+) -> None:
+    """The optimizer's FLOPs are equal, and what it moves within a tenth: gathers, sums, exchanges.
+
+    8 heads over 16 devices are gathered, 16 are exchanged; 16 experts are whole on their devices.
+    """
+    keys = {"optimizer": "muon", "mesh": mesh, "capacity_factor": 1.25 if "experts" in sizes else 0}
+    made = ts.check(ts.models.Transformer(**SIZES | sizes), ts.Plan(**PLAN | keys), ts.Slice(*pod))
+    found = made.comparison
+    assert found.plan_flops == pytest.approx(found.program_flops, rel=0.001)
+    rows = [row.wire_bytes for row in found.collectives if row.when == "optimizer"]
+    planned, compiled = map(sum, zip(*rows, strict=True))
+    assert planned == pytest.approx(compiled, rel=0.1)
+    assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.25)
+
+
 def test_sorted_experts_exchange_the_rows_that_are_sent() -> None:
     """Six times a layer: forward there and back, both again, and two gradients."""
     sizes, keys = CASES["sorted experts"]

@@ -6,6 +6,7 @@ from tpusim.graph.contractions import Convolution, ConvolutionWindow, Einsum
 from tpusim.graph.function import ADD, COPY, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
+from tpusim.graph.matrices import Matrix, layer_matrices
 from tpusim.graph.model_parts import ModelPart, layer_count, part_of_model
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
@@ -44,6 +45,7 @@ __all__ = [
     "Function",
     "Gather",
     "Graph",
+    "Matrix",
     "ModelPart",
     "Op",
     "Parameter",
@@ -57,6 +59,7 @@ __all__ = [
     "executed_flops",
     "function",
     "layer_count",
+    "layer_matrices",
     "model_flops",
     "part_of",
     "part_of_model",

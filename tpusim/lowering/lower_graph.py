@@ -105,15 +105,12 @@ def with_optimizer(
     clip: the operations that compute the norm.
     """
     cast = optimizer.cast(tuple(w for w in weights if w.name in shards), plan, sizes)
-    updates = [
-        replace(
-            optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, "")),
-            deps=gradients.deps(weight.name),
-        )
-        for weight in weights
-    ]
     copies = (cast.allocs[0].tensor,) if cast else ()
-    updates[0] = replace(updates[0], frees=(*updates[0].frees, *held, *copies))
+    updates: list[optimizer.Update] = []
+    for place, weight in enumerate(weights):
+        first, *rest = optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, ""))
+        frees = (*first.frees, *(() if place else (*held, *copies)))
+        updates.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))
     moments = optimizer.moments(weights, plan, sizes) if plan.optimizer.offload else ()
     return (*((cast,) if cast else ()), *body, *clip, *optimizer.streamed_updates(updates, moments))
 

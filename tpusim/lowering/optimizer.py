@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.lowering.accumulate import GradientDeps
+from tpusim.lowering.newton_schulz import CATEGORY, orthogonalised
 from tpusim.partition import DTYPE_BYTES, Sizes, StoredWeight
 from tpusim.plan import Axes, Plan
 from tpusim.program import (
@@ -22,25 +24,43 @@ from tpusim.program import (
     VectorWork,
 )
 
-UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0}
+UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "muon": 2.0}
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
 its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction."""
 
+MOMENTUM_FLOPS = 6.0
+"""Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
+
+CLIPPED = ("adam", "muon")
+"""Optimizers of which MaxText, AXLearn or Levanter clip the gradients by default."""
+
+
+Update: TypeAlias = tuple[Compute, *tuple[Op, ...]]
+"""The operations of a weight's update; the first reads the gradient and the moments."""
 
 SUM_OF_SQUARES_FLOPS = 2.0
 """Vector operations per element of a sum of squares."""
 
 
+def optimizer_of(weight: StoredWeight, plan: Plan) -> str:
+    """Return the optimizer of one weight: of those that are no matrices of layers, Muon is Adam."""
+    name = plan.optimizer.name
+    return "adam" if name == "muon" and weight.matrix is None else name
+
+
 def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Number:
     """Return the elements of optimizer state on one device.
 
-    Adam keeps two for each weight, plain SGD none; Adafactor keeps means over the rows and over
-    the columns of matrices (its last dimension, and all others), and one a weight of vectors.
+    Adam keeps two for each weight, Muon one, plain SGD none; Adafactor keeps means over the rows
+    and over the columns of matrices (its last dimension, and all others), and one a weight of
+    vectors.
     """
     elements = sizes.elements(weight.local)
     if optimizer == "adam":
         return weight.copies * 2 * elements
+    if optimizer == "muon":
+        return weight.copies * elements
     if optimizer == "sgd":
         return 0
     if len(weight.local.dims) < 2:
@@ -52,14 +72,16 @@ def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Numbe
 def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
     """Return the bytes of optimizer state on one device.
 
-    Adam's moments are as many of the first as of the second; Adafactor's means are second moments.
+    Adam's moments are as many of the first as of the second; Muon's momentum is a first moment,
+    Adafactor's means are second ones.
     """
+    name = optimizer_of(weight, plan)
     first, second = (
         DTYPE_BYTES[plan.dtypes.moment],
         DTYPE_BYTES[plan.dtypes.of("second_moment")],
     )
-    item = (first + second) / 2 if plan.optimizer.name == "adam" else second
-    return moment_elements(plan.optimizer.name, weight, sizes) * item
+    item = {"adam": (first + second) / 2, "muon": first}.get(name, second)
+    return moment_elements(name, weight, sizes) * item
 
 
 def resident(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
@@ -112,13 +134,14 @@ def clip(
     gradients: GradientDeps,
     apart: Axes = (),
 ) -> tuple[Op, ...]:
-    """Return the norm of all gradients, by which Adam's are clipped, before any update.
+    """Return the norm of all gradients, by which they are clipped, before any update.
 
     A pass over the gradients, two operations per element, and an all-reduce of one number over each
     axis that shards weights, or along which they are `apart`; the scaling is part of the updates.
-    MaxText, AXLearn and Levanter clip by default; taken for every run with Adam and for no other.
+    MaxText, AXLearn and Levanter clip by default; taken for every run with Adam or Muon and for no
+    other.
     """
-    if plan.optimizer.name != "adam":
+    if plan.optimizer.name not in CLIPPED:
         return ()
     elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
     deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
@@ -150,22 +173,45 @@ def _sum_over(axis: str) -> Collective:
     )
 
 
-def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Compute:
-    """Return the update of one weight (all layers): it reads weight, moments and gradient."""
+def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Update:
+    """Return the update of one weight (all layers): it reads weight, moments and gradient.
+
+    Muon's momentum of a matrix is made orthogonal before the weight is updated with it.
+    """
     elements = weight.copies * sizes.elements(weight.local)
-    state = moment_bytes(weight, plan, sizes)
-    stored = elements * DTYPE_BYTES[plan.dtypes.param]
-    reads = stored + state + elements * DTYPE_BYTES[plan.finished_dtype]
+    state, stored = moment_bytes(weight, plan, sizes), elements * DTYPE_BYTES[plan.dtypes.param]
+    reads = state + elements * DTYPE_BYTES[plan.finished_dtype]
+    frees = (gradient,) if gradient else ()
+    name = optimizer_of(weight, plan)
+    flops = UPDATE_FLOPS[name] * elements
+    if name != "muon":
+        work = VectorWork(stored + reads, stored + state, flops)
+        return (_update(weight, work, frees=frees),)
+    made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], CATEGORY)
+    momentum = Compute(
+        name=f"momentum/{weight.name}",
+        phase=Phase.OPTIMIZER,
+        scope=weight.name,
+        work=VectorWork(reads, state + made.bytes, MOMENTUM_FLOPS * elements),
+        allocs=(made,),
+        frees=frees,
+    )
+    work = VectorWork(stored + made.bytes, stored, flops)
+    rest = *orthogonalised(weight, plan, sizes), _update(weight, work, frees=(made.tensor,))
+    return momentum, *rest
+
+
+def _update(weight: StoredWeight, work: VectorWork, frees: tuple[str, ...]) -> Compute:
     return Compute(
         name=f"update/{weight.name}",
         phase=Phase.OPTIMIZER,
         scope=weight.name,
-        work=VectorWork(reads, stored + state, UPDATE_FLOPS[plan.optimizer.name] * elements),
-        frees=(gradient,) if gradient else (),
+        work=work,
+        frees=frees,
     )
 
 
-def streamed_updates(updates: Sequence[Compute], moments: Sequence[Alloc]) -> tuple[Op, ...]:
+def streamed_updates(updates: Sequence[Update], moments: Sequence[Alloc]) -> tuple[Op, ...]:
     """Return the updates, each between the copies of its moments from the host and back.
 
     The next weight's moments come, one after another, while those of this one are updated and
@@ -173,29 +219,31 @@ def streamed_updates(updates: Sequence[Compute], moments: Sequence[Alloc]) -> tu
     `moments` the updates are as they were.
     """
     if not moments:
-        return tuple(updates)
-    ops: list[Op] = [_fetch(updates[0], moments[0])]
+        return tuple(chain.from_iterable(updates))
+    scopes = [first.scope for first, *_ in updates]
+    ops: list[Op] = [_fetch(scopes[0], moments[0])]
     for place, (update, state) in enumerate(zip(updates, moments, strict=True)):
         after, fetched = place + 1, Dep(f"{TransferKind.FROM_HOST}/{state.tensor}")
         if after < len(updates):
             left = tuple(Dep(f"{TransferKind.TO_HOST}/{m.tensor}") for m in moments[:place][-1:])
-            fetch = _fetch(updates[after], moments[after])
+            fetch = _fetch(scopes[after], moments[after])
             ops.append(replace(fetch, deps=(fetched, *left)))
-        ops.append(replace(update, deps=(*update.deps, fetched)))
-        ops.append(_copy(TransferKind.TO_HOST, update, state, frees=(state.tensor,)))
+        first, *rest = update
+        ops += [replace(first, deps=(*first.deps, fetched)), *rest]
+        ops.append(_copy(TransferKind.TO_HOST, scopes[place], state, frees=(state.tensor,)))
     return tuple(ops)
 
 
-def _fetch(update: Compute, state: Alloc) -> Transfer:
-    return _copy(TransferKind.FROM_HOST, update, state, allocs=(state,))
+def _fetch(scope: str, state: Alloc) -> Transfer:
+    return _copy(TransferKind.FROM_HOST, scope, state, allocs=(state,))
 
 
-def _copy(kind: TransferKind, update: Compute, state: Alloc, **life: Any) -> Transfer:
+def _copy(kind: TransferKind, scope: str, state: Alloc, **life: Any) -> Transfer:
     return Transfer(
         name=f"{kind}/{state.tensor}",
         phase=Phase.OPTIMIZER,
         kind=kind,
         bytes=state.bytes,
-        scope=update.scope,
+        scope=scope,
         **life,
     )

@@ -7,6 +7,7 @@ from tpusim.partition.expert_load import buffers_of, loads
 from tpusim.partition.graph_choices import kernel_copies, loss_parts
 from tpusim.partition.gspmd import partition_graph, partition_parts
 from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
+from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
 from tpusim.partition.partitioned_graph import (
     Buffer,
     CollectiveNode,
@@ -19,6 +20,7 @@ from tpusim.partition.partitioned_graph import (
     body_nodes,
 )
 from tpusim.partition.propagate import layouts
+from tpusim.partition.reshard import reshard
 from tpusim.partition.rules import idle_rules, resolve_rules, weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 
@@ -32,6 +34,7 @@ __all__ = [
     "Layout",
     "LocalShape",
     "LoopNode",
+    "MatrixStack",
     "Node",
     "PartitionedGraph",
     "Purpose",
@@ -47,8 +50,10 @@ __all__ = [
     "layouts",
     "loads",
     "loss_parts",
+    "matrix_stack",
     "partition_graph",
     "partition_parts",
+    "reshard",
     "resolve_rules",
     "sends_keys_round",
     "unfused",

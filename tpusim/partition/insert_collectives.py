@@ -22,6 +22,7 @@ from tpusim.graph import (
     Scatter,
     Tensor,
     TokenRouting,
+    layer_matrices,
 )
 from tpusim.partition import split as divide
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
@@ -71,13 +72,19 @@ def emit(
     for group in groups:
         others = (key for other in groups if other is not group for n in other for key in n.reads)
         fused.append(fuse_epilogues(group, (*kept, *others)))
+    matrices = layer_matrices(graph)
     return PartitionedGraph(
         name=graph.name,
         nodes=tuple(node for group in fused for node in group),
         passes=tuple(accumulate(map(len, fused)))[:-1],
         buffers=builder.buffers,
         weights=tuple(
-            StoredWeight(p.tensor.name, LocalShape(p.tensor.dims, wanted[p.tensor.name]), p.copies)
+            StoredWeight(
+                p.tensor.name,
+                LocalShape(p.tensor.dims, wanted[p.tensor.name]),
+                p.copies,
+                matrices.get(p.tensor.name),
+            )
             for p in graph.parameters
         ),
         gradients=gradients,

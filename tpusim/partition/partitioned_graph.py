@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Op, Pointwise, Scan, Tensor
+from tpusim.graph import Matrix, Op, Pointwise, Scan, Tensor
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
@@ -142,11 +142,15 @@ Node: TypeAlias = ComputeNode | CollectiveNode | LoopNode
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A parameter as it is stored: its local shape and how many the model has of it."""
+    """A parameter as it is stored: its local shape and how many the model has of it.
+
+    matrix: its dimensions as those of a layer's matrix; None for all other weights.
+    """
 
     name: str
     local: LocalShape
     copies: int
+    matrix: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)

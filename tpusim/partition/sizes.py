@@ -58,8 +58,12 @@ class Sizes:
         key = (dim, axes)
         found = self._extents.get(key)
         if found is None:
-            found = self._extents[key] = _ceil_div(self.dims[dim], self.group(axes))
+            found = self._extents[key] = self.shard(self.dims[dim], axes)
         return found
+
+    def shard(self, size: int, axes: Axes) -> Number:
+        """Return the elements of `size` on one device: of dimensions that are flattened to one."""
+        return _ceil_div(size, self.group(axes))
 
     def elements(self, local: LocalShape) -> Number:
         """Return the elements of a local tensor."""

@@ -61,17 +61,19 @@ class Flops:
     recompute: forward work done again for the backward pass.
     redundant: work done on several devices alike (replicated operands), or masked out.
     padding: work on the padding of dimensions that do not divide by their axes.
+    optimizer: matmuls of the optimizer, on all devices that do them.
     """
 
     model: Number = 0
     recompute: Number = 0
     redundant: Number = 0
     padding: Number = 0
+    optimizer: Number = 0
 
     @property
     def total(self) -> Number:
         """All FLOPs that are executed."""
-        return self.model + self.recompute + self.redundant + self.padding
+        return self.model + self.recompute + self.redundant + self.padding + self.optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

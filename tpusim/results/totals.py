@@ -20,7 +20,7 @@ from tpusim.program import (
     walk_ops,
 )
 
-FLOP_KINDS = ("model", "recompute", "redundant", "padding")
+FLOP_KINDS = ("model", "recompute", "redundant", "padding", "optimizer")
 
 
 def step_flops(programs: tuple[Program, ...]) -> Flops:

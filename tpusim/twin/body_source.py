@@ -6,6 +6,7 @@ from math import prod
 
 from tpusim.graph import COPY, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
+from tpusim.twin.matrices import matrices_source
 from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
 from tpusim.twin.operations import expression
 from tpusim.twin.routing import made_besides
@@ -24,12 +25,16 @@ class WeightSource:
 
     group: the scan whose iterations have one each; empty for a weight of the model.
     shape, spec: its shape and its sharding, as source.
+    matrices, matrix_spec: the same of its matrices while Muon makes them orthogonal; empty if it
+        does not.
     """
 
     group: str
     name: str
     shape: str
     spec: str
+    matrices: str = ""
+    matrix_spec: str = ""
 
 
 @dataclass(slots=True)
@@ -71,7 +76,8 @@ class StepBodies:
         sizes = (*sizes, *(constant_name(dim) for dim in tensor.dims))
         shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
         spec = self.context.spec(tensor, *lead)
-        self.weights.setdefault((group, name), WeightSource(group, name, shape, spec))
+        matrices = matrices_source(self.context, tensor, lead, sizes) if group else ("", "")
+        self.weights.setdefault((group, name), WeightSource(group, name, shape, spec, *matrices))
 
     def _lead(self, group: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the sharding and the sizes of the first dimensions of the weights of layers."""

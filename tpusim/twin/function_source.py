@@ -10,8 +10,11 @@ from tpusim.twin.step_line import WIDTH
 
 LIBRARY = tuple(
     Path(__file__).with_name(f"{name}.py")
-    for name in ("functions", "expert_functions", "weight_functions", "pipeline_functions")
-)
+    for name in (
+        "functions", "expert_functions", "weight_functions", "pipeline_functions",
+        "optimizer_functions",
+    )
+)  # fmt: skip
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""
 
 MARKS = ("  # fmt: skip", "  # type: ignore[untyped-decorator]")

@@ -8,6 +8,8 @@ from typing import Any
 MESH: dict[str, int] = {}
 SHAPES: Any = None
 SPECS: Any = None
+MATRICES: Any = None
+MATRIX_SPECS: Any = None
 BATCH_SHAPE: tuple[int, ...] = ()
 BATCH_SPEC: Any = None
 STORED: Any = None

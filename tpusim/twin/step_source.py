@@ -25,6 +25,7 @@ OPTIMIZERS = {
     "adam": "adam(LEARNING_RATE, {first})",
     "adafactor": "optax.adafactor(LEARNING_RATE)",
     "sgd": "optax.sgd(LEARNING_RATE)",
+    "muon": "muon(LEARNING_RATE, {first}, {second})",
 }
 """The optimizer of each plan, as source."""
 
@@ -117,10 +118,16 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
 
 
 def _weights(weights: list[WeightSource]) -> list[StepLine]:
-    """Return the tables of shapes and of shardings; those of a scan are in a table of their own."""
+    """Return the tables of shapes, of shardings, and of matrices if any are made orthogonal.
+
+    Those of a scan are in a table of their own.
+    """
+    matrices = [weight for weight in weights if weight.matrices]
     return [
         *_table("SHAPES", weights, lambda weight: weight.shape),
         *_table("SPECS", weights, lambda weight: weight.spec),
+        *(_table("MATRICES", matrices, lambda weight: weight.matrices) if matrices else []),
+        *(_table("MATRIX_SPECS", matrices, lambda weight: weight.matrix_spec) if matrices else []),
     ]
 
 
@@ -144,7 +151,7 @@ def _settings(context: StepContext) -> list[StepLine]:
     """Return the constants that the library's functions make: the optimizer, and an order."""
     plan, dtypes = context.plan, context.plan.dtypes
     second = DTYPES[dtypes.of("second_moment")]
-    made = OPTIMIZERS[plan.optimizer.name].format(first=DTYPES[dtypes.moment])
+    made = OPTIMIZERS[plan.optimizer.name].format(first=DTYPES[dtypes.moment], second=second)
     if plan.optimizer.name == "adam" and dtypes.of("second_moment") != dtypes.param:
         made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
     lines = [f"OPTIMIZER = {made}"]

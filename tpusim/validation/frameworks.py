@@ -49,7 +49,11 @@ Hypercomputer/torchprime, torch_xla_models/configs/default.yaml: `torch_dtype: b
 `optimizer: type: adafactor`)."""
 
 PLAIN_JAX = Framework("plain")
-RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd")
+RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd", "muon")
+"""Optimizers of a plan, by the word for them in those of runs. Levanter's `adamh` and `muonh` are
+Adam and Muon that keep the norm of each matrix. The norms are a pass more over the weights and two
+all-reduces of some numbers per step: 0.4 ms for 1.1B parameters, compiled for v5p 2x2x4 with and
+without them (libtpu 0.0.42.1). Cautious Adam has a mask, in the same pass."""
 
 
 def framework_of(run: MeasuredRun) -> Framework:

@@ -116,7 +116,7 @@ _COLUMNS = (
     r"no (?:host )?offload",
     r"fp8_full qwix|int8 AQT|compute bf16|Parameters cast to bf16 for the step",
     r"megatron tensor parallelism with explicit psum",
-    r"muon",
+    r"muon|(?:Muon adds )?Newton-Schulz matmuls \(5 steps\) (?:to|in) the update",
 )
 _ASSUMED = (r"random routing",)
 

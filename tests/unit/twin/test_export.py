@@ -162,6 +162,21 @@ CASES = {
         model(layers=4, **EXPERTS),
         plan({"stage": 2, "fsdp": 2, "expert": 2}, expert_exchange="gather", **IN_ROUNDS),
     ),
+    "orthogonal momentum": (model(), plan(FSDP_TENSOR, optimizer="muon", moment_dtype="bf16")),
+    "orthogonal momentum of experts": (
+        model(layers=4, **EXPERTS, shared_mlp=64, dense_layers=2),
+        plan({"fsdp": 8}, optimizer="muon", capacity_factor=1.5),
+    ),
+    "orthogonal momentum in a pipeline": (
+        model(layers=8, **EXPERTS),
+        plan({"stage": 2, "fsdp": 2, "expert": 2}, optimizer="muon", capacity_factor=1.5,
+             **IN_ROUNDS),
+    ),
+    "orthogonal momentum in a pipeline of copies": (
+        model(layers=8),
+        plan({"stage": 4, "data": 2}, optimizer="muon", global_batch=16, microbatches=8,
+             schedule="circular"),
+    ),
     "annotated": (
         model(),
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
@@ -170,6 +185,7 @@ CASES = {
 FAST = (
     "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
     "sorted experts", "experts that pick gathered tokens", "circular rounds",
+    "orthogonal momentum of experts",
 )  # fmt: skip
 
 
@@ -208,6 +224,18 @@ def test_each_line_says_its_operation(name: str) -> None:
     named = {op for _, op in step.lines}
     assert {"logits", "final_norm", "loss", "embed"} <= named
     assert any(op.endswith("/wo") and '"wo"' in lines[n - 1] for n, op in step.lines)
+
+
+def test_matrices_of_stages_stay_on_their_stages() -> None:
+    source = str(export_step(*CASES["orthogonal momentum in a pipeline of copies"], POD))
+    assert '"wi_0": (REPEATS, STAGES, LAYERS, EMBED, MLP),' in source
+    assert '"wi_0": (P(None, "stage", None, None, None),),' in source
+
+
+def test_experts_are_whole_on_their_devices_while_they_are_made_orthogonal() -> None:
+    source = str(export_step(*CASES["orthogonal momentum of experts"], POD))
+    assert '"expert_wi_0": (LAYERS * EXPERT, EMBED, EXPERT_MLP),' in source
+    assert '"expert_wi_0": (P(None, None, "fsdp"), P("fsdp")),' in source
 
 
 def test_a_vocabulary_that_its_axes_do_not_divide_is_padded() -> None:

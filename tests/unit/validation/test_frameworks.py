@@ -30,6 +30,11 @@ def test_the_others_keep_f32_weights_and_moments(name: str) -> None:
     assert set(found.values()) == {"f32"}
 
 
+def test_optimizers_that_keep_norms_are_those_they_are_made_of() -> None:
+    for written, name in (("muonh", "muon"), ("adamh", "adam"), ("cautious adam", "adam")):
+        assert optimizer_of(run(framework="levanter", optimizer=written)) == (name, "")
+
+
 def test_an_unknown_framework_is_plain_jax_and_its_optimizer_adam() -> None:
     bare = run(framework="mine")
     assert framework_of(bare).style == "plain"
