@@ -112,6 +112,22 @@ class MeasuredErrors:
         """Yield each measured run with its range, made without its family."""
         yield from ((row, self.range(row.features, row.family)) for row in self.rows)
 
+    @property
+    def coverage(self) -> float:
+        """The fraction of the measured runs in their ranges, their families left out."""
+        return float(np.mean(self._inside))
+
+    @property
+    def family_coverage(self) -> float:
+        """The same, where a family counts one."""
+        return float(np.average(self._inside, weights=self._shares))
+
+    @cached_property
+    def _inside(self) -> Mask:
+        ends = np.log([(found.low, found.high) for _, found in self.left_out()])
+        inside: Mask = (ends[:, 0] <= self._residuals) & (self._residuals <= ends[:, 1])
+        return inside
+
     @cached_property
     def _scales(self) -> Floats:
         """Standard deviations of sizes and shares over the measured runs; 1 for what is constant."""

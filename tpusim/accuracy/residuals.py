@@ -82,7 +82,9 @@ def _written(value: object) -> object:
 
 def _read_row(row: Mapping[str, str]) -> Residual:
     try:
-        values: dict[str, Any] = {name: _READERS[kind](row[name]) for name, kind in FEATURES.items()}
+        values: dict[str, Any] = {
+            name: _READERS[kind](row[name]) for name, kind in FEATURES.items()
+        }
         features = RunFeatures(**values)
         residual = float(row["residual"])
     except (PlanError, TypeError, ValueError) as error:

@@ -23,10 +23,11 @@ BREAKDOWN_COLUMNS = ("matmul", "attention", "vector")
 RANGE_HEADS = ("in range", "half-width")
 """Of ranges: how many runs are in theirs, and the median of half its width over the prediction."""
 RUNS_LEGEND = (
-    "error: predicted over measured, less one. low, high: the range that holds 80 % of the runs like "
-    "this one, in seconds, made without its family; ! where the measured step is not in it. MFU: predicted and measured, by the model's FLOPs, "
-    "causal attention at half, against the bf16 peak. TFLOP/s: a device, as MaxText logs them, "
-    "predicted. matmul, attention, vector and exposed communication: percent of the predicted step."
+    "error: predicted over measured, less one. low, high: the range that holds 80 % of the runs "
+    "like this one, in seconds, made without its family; ! where the measured step is not in it. "
+    "MFU: predicted and measured, by the model's FLOPs, causal attention at half, against the bf16 "
+    "peak. TFLOP/s: a device, as MaxText logs them, predicted. matmul, attention, vector and "
+    "exposed communication: percent of the predicted step."
 )
 
 

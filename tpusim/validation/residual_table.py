@@ -39,9 +39,9 @@ def main(arguments: Sequence[str]) -> None:
     with atomic_write(residuals_path()) as beside:
         beside.write_text(residuals_text(rows), "utf-8")
     errors = MeasuredErrors(rows)
-    found = [(row, one) for row, one in errors.left_out()]
-    inside = sum(log(one.low) <= row.residual <= log(one.high) for row, one in found)
-    print(f"{len(rows)} residuals in {residuals_path().name}, {inside} of them in their range")
+    print(f"{len(rows)} residuals in {residuals_path().name}")
+    by_family = f"{errors.family_coverage:.1%} where a family counts one"
+    print(f"{errors.coverage:.1%} of them are in their range, {by_family}")
     print(f"interval score {interval_score(errors):.3f} with {BANDWIDTHS}")
     if "--choose" in options:
         best, score = best_bandwidths(rows)

@@ -28,7 +28,7 @@ def range_statistics(outcomes: Sequence[RunOutcome]) -> dict[str, float | None]:
     Both are fractions, the second of the predicted time; None without ranges.
     """
     ranges = [o.error_range for o in outcomes if o.error_range is not None]
-    inside = [o.in_range for o in outcomes if o.error_range is not None]
+    inside = [bool(o.in_range) for o in outcomes if o.error_range is not None]
     return {
         "coverage_80": float(np.mean(inside)) if ranges else None,
         "median_half_width": float(np.median([r.half_width for r in ranges])) if ranges else None,
