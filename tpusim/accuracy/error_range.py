@@ -15,7 +15,8 @@ class ErrorRange:
     low, high: ends, as factors of the predicted step time.
     support: families of measured runs like this one; a family whose nearest run has all its
         features counts one.
-    measured: False if nothing like it was measured: the range is then mostly that of all runs.
+    measured: False if nothing like it was measured: no run on its chip, or so few like it that the
+        range is mostly that of all runs.
     """
 
     low: float

@@ -67,6 +67,10 @@ BANDWIDTH_CHOICES = {
 }
 
 
+LEAST_SPREAD = 1e-6
+"""The spread of runs with equal residuals, so that distances can be given in spreads."""
+
+
 class _Local(NamedTuple):
     """Centre and spread of the residuals around a run, and the families like it."""
 
@@ -99,13 +103,14 @@ class MeasuredErrors:
         kept = ~self._of_family.get(without, np.zeros(len(self.rows), bool))
         local = self._local(features, kept)
         half = self._quantile(kept) * local.spread
-        if features.chip not in self._chips[kept]:
+        known = features.chip in self._chips[kept]
+        if not known:
             half = hypot(half, assumed_spread(features))
         return ErrorRange(
             low=exp(local.centre - half),
             high=exp(local.centre + half),
             support=local.support,
-            measured=local.support > self.bandwidths.prior,
+            measured=known and local.support > self.bandwidths.prior,
         )
 
     def left_out(self) -> Iterator[tuple[Residual, ErrorRange]]:
@@ -130,7 +135,7 @@ class MeasuredErrors:
 
     @cached_property
     def _scales(self) -> Floats:
-        """Standard deviations of sizes and shares over the measured runs; 1 for what is constant."""
+        """Standard deviations of sizes and shares over the measured runs; 1 if all are equal."""
         values = np.array([(*row.features.size, *row.features.shares) for row in self.rows])
         spread = values.std(axis=0)
         return np.where(spread > 0, spread, 1.0)
@@ -164,7 +169,7 @@ class MeasuredErrors:
         distances = np.abs(self._residuals - centre)
         everywhere = float(np.average(np.abs(self._residuals), weights=kept * self._shares))
         spread = (float(weights @ distances) + prior * everywhere) / (support + prior)
-        return _Local(centre, spread, support)
+        return _Local(centre, max(spread, LEAST_SPREAD), support)
 
     @cached_property
     def _shares(self) -> Floats:
