@@ -7,6 +7,7 @@ from tpusim.accuracy.measured_errors import (
     MeasuredErrors,
     best_bandwidths,
     interval_score,
+    left_out_by,
     measured_errors,
 )
 from tpusim.accuracy.residuals import Residual, read_residuals, residuals, residuals_text
@@ -22,6 +23,7 @@ __all__ = [
     "RunFeatures",
     "best_bandwidths",
     "interval_score",
+    "left_out_by",
     "measured_errors",
     "read_residuals",
     "residuals",

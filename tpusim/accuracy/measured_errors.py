@@ -17,7 +17,7 @@ quantile of |residual - centre| / spread at 80 % times (n + 1) / n for n familie
 counts one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -202,6 +202,15 @@ class MeasuredErrors:
 def measured_errors() -> MeasuredErrors:
     """Return the residuals that come with the package, ready for ranges."""
     return MeasuredErrors(residuals())
+
+
+def left_out_by(
+    rows: Sequence[Residual], group: Callable[[Residual], str]
+) -> Iterator[tuple[Residual, ErrorRange]]:
+    """Yield each measured run with its range, made without all runs of its group."""
+    for name in dict.fromkeys(map(group, rows)):
+        others = MeasuredErrors([row for row in rows if group(row) != name])
+        yield from ((row, others.range(row.features)) for row in rows if group(row) == name)
 
 
 def interval_score(errors: MeasuredErrors) -> float:

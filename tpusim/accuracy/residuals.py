@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from io import StringIO
-from math import isfinite
+from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from tpusim.base.errors import FileError, PlanError
 RESIDUALS_FILE = "residuals.csv"
 DIGITS = 6
 """Significant digits of the numbers in the file."""
+
+FEWEST_FAMILIES = 4
+"""The least n for which 80 % of n + 1 families are no more than n."""
 
 FEATURES = {field.name: field.type for field in fields(RunFeatures)}
 COLUMNS = ("id", "family", *FEATURES, "residual")
@@ -40,6 +43,20 @@ class Residual:
     features: RunFeatures
     residual: float
 
+    @property
+    def framework(self) -> str:
+        """The framework, with which the name of a family begins."""
+        return self.family.partition(" ")[0]
+
+    @property
+    def chip(self) -> str:
+        """The generation."""
+        return self.features.chip
+
+    def within(self, low: float, high: float) -> bool:
+        """Return True if measured over predicted time is from `low` to `high`."""
+        return log(low) <= self.residual <= log(high)
+
 
 @cache
 def residuals() -> tuple[Residual, ...]:
@@ -58,8 +75,8 @@ def read_residuals(text: str) -> tuple[Residual, ...]:
     if tuple(lines.fieldnames or ()) != COLUMNS:
         raise FileError(f"a table of residuals has the columns {', '.join(COLUMNS)}")
     rows = tuple(_read_row(row) for row in lines)
-    if len({row.family for row in rows}) < 2:
-        raise FileError("a table of residuals has at least two families of runs")
+    if len(families(rows)) < FEWEST_FAMILIES:
+        raise FileError(f"a table of residuals has at least {FEWEST_FAMILIES} families of runs")
     return rows
 
 

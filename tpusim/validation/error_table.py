@@ -10,14 +10,18 @@ a page has them; a path that ends in `.svg` gets the figure.
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from tpusim.accuracy import Residual, left_out_by
 from tpusim.base.errors import FileError
 from tpusim.base.units import format_seconds
 from tpusim.report.figures.predicted_measured import MeasuredPoint, predicted_measured_svg
 from tpusim.validation.format import percent, signed
 from tpusim.validation.outcome import RunOutcome
+from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.statistics import range_statistics
 from tpusim.validation.validate import Validation, validate_file
 
@@ -95,6 +99,19 @@ def _range_lines(validation: Validation) -> Iterator[str]:
     far = [one for one in validation.outcomes if one.like_measured is False]
     yield _range_row("something like it was measured", _counted_ranges(near))
     yield _range_row("nothing like it was measured", _counted_ranges(far))
+    for name in ("framework", "chip"):
+        yield _left_out_row(residual_rows(validation), name)
+
+
+def _left_out_row(rows: Sequence[Residual], name: str) -> str:
+    """Return the row of ranges that are made without all runs of the same framework or chip."""
+    found = list(left_out_by(rows, attrgetter(name)))
+    inside = sum(row.within(one.low, one.high) for row, one in found) / len(found)
+    width = median(one.half_width for _, one in found)
+    return (
+        f"| all, each left out with all runs of its {name} | {len(rows)} | {percent(inside)} "
+        f"| {percent(width)} |"
+    )
 
 
 def _counted_ranges(outcomes: Sequence[RunOutcome]) -> Mapping[str, Any]:

@@ -166,7 +166,7 @@ def family_of(run: MeasuredRun, model: Transformer) -> str:
     its dimensions, since sources give one model several names.
     """
     width = f"{model.layers}x{model.embed}x{model.mlp}"
-    return f"{run.framework or 'no framework'} {width} vocab {model.vocab}"
+    return f"{run.framework or 'unnamed'} {width} vocab {model.vocab}"
 
 
 def families_of(run: MeasuredRun) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from tpusim.accuracy import (
     RunFeatures,
     best_bandwidths,
     interval_score,
+    left_out_by,
     measured_errors,
     residuals,
 )
@@ -198,3 +199,17 @@ def test_the_ranges_of_the_measured_runs_are_positive_and_hold_most_of_them() ->
         assert 0.2 < found.low < found.high < 5
         assert found.support >= 0
     assert 0.75 <= errors.family_coverage <= 0.88
+
+
+def test_a_group_is_left_out_as_a_whole() -> None:
+    """Without the other chip's runs, each chip's range is made of the one run that is left."""
+    here, there = table([0.1, 0.2, 0.4], name="a "), table([-0.3, 0.0, 0.1], name="b ")
+    there = [replace(row, features=replace(RUN, chip="v4")) for row in there]
+    found = dict(left_out_by([*here, *there], lambda row: row.chip))
+    others = MeasuredErrors(there), MeasuredErrors(here)
+    assert found[here[0]] == others[0].range(RUN)
+    assert found[there[1]] == others[1].range(there[1].features)
+    by_framework = dict(left_out_by([*here, *there], lambda row: row.framework))
+    assert by_framework == found
+    assert here[0].within(exp(0.1), 2)
+    assert not here[0].within(exp(0.11), 2)

@@ -10,7 +10,7 @@ from tpusim.accuracy import read_residuals, residuals, residuals_text
 from tpusim.accuracy.assumed_spread import assumed_spread
 from tpusim.base.errors import FileError, PlanError
 
-ROWS = table([0.125, -0.25], replace(RUN, experts=True))
+ROWS = table([0.125, -0.25, 0.5, 0.75], replace(RUN, experts=True))
 TEXT = residuals_text(ROWS)
 
 
@@ -29,7 +29,7 @@ def test_a_table_reads_back_as_it_was_written() -> None:
         ("0.125", "much", "the residual of 'f0' cannot be read"),
         ("maxtext,1,", "maxtext,yes,", "the residual of 'f0' cannot be read"),
         ("3e+10", "-1", "params is -1.0; a predicted run has a number above 0"),
-        ("f1", "f0", "at least two families"),
+        ("f1", "f0", "at least 4 families"),
         (TEXT.splitlines()[2], "f1,f1,v5p", "the residual of 'f1' cannot be read"),
     ],
 )
