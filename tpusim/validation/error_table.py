@@ -136,9 +136,16 @@ def _flagship(validation: Validation) -> str:
             return (
                 f"The 480B encoder on 2048 TPU v4 chips: {format_seconds(one.predicted_s)} "
                 f"predicted, {one.run.step_s:g} s measured ({one.run.step_is}): "
-                f"{signed(one.error)}."
+                f"{signed(one.error)}.{_left_out_range(one)}"
             )
     return ""
+
+
+def _left_out_range(one: RunOutcome) -> str:
+    if one.low_s is None or one.high_s is None:
+        return ""
+    low, high = format_seconds(one.low_s), format_seconds(one.high_s)
+    return f" Its range without its own measurement: {low} to {high}."
 
 
 def _pairs(found: Mapping[str, Any]) -> str:
