@@ -10,6 +10,7 @@ SHOWN = (
     "CHANGELOG.md",
     "LICENSE",
     "docs/*.md",
+    "docs/*.svg",
     "docs/tools/*.css",
     "experiments/**/*.md",
     "experiments/**/*.svg",

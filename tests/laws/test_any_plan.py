@@ -6,7 +6,7 @@ A plan runs, or is refused with a sentence; it never ends in anything else.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import gcd, prod
+from math import gcd, inf, prod
 
 import pytest
 from extent import seeds
@@ -91,6 +91,12 @@ def obeys(result: Result) -> None:
     assert all(use.busy_ps <= timeline.total_ps for use in timeline.links)
     levels = [level for _, level in memory_levels(result)]
     assert 0 <= min(levels) == levels[0] == levels[-1]
+    assert (result.error_range is None) == (result.plan.lowering == "ideal")
+    if result.step_time_range_s and result.mfu_range:
+        (low, high), (least, most) = result.step_time_range_s, result.mfu_range
+        assert 0 < low < high < inf
+        work = result.mfu * result.step_time_s
+        assert (least * high, most * low) == pytest.approx((work, work))
 
 
 @pytest.mark.parametrize("seed", seeds(60))

@@ -18,7 +18,7 @@ ROOT = Path(tpusim.__file__).parent
 ROWS = (
     {"base"},
     {"hardware", "graph", "program"},
-    {"network", "models", "plan"},
+    {"accuracy", "network", "models", "plan"},
     {"partition", "costs", "compiler"},
     {"xla", "lowering", "engine"},
     {"pipeline"},

@@ -11,6 +11,7 @@ import csv
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from tpusim.accuracy import COVERAGE
 from tpusim.hardware import load_chip
 from tpusim.validation import Validation, validate_file
 
@@ -18,14 +19,21 @@ HERE = Path(__file__).parent
 RUNS, BOUNDS, EXCESS = (
     HERE / name for name in ("training_runs.csv", "bounds.csv", "memory_excess.csv")
 )
-STATISTICS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "mean_error")
+STATISTICS = (
+    *("median_abs_error", "mean_abs_error", "p90_abs_error", "mean_error"),
+    *("median_half_width", "miscoverage"),
+)
 FEWEST_RUNS = 5
 """Smaller sets have no bounds: they would be bounds of single runs."""
+FEWEST_COVERED = 40
+"""Smaller sets have no bound on miscoverage, in which one run counts more than 2.5 points."""
 HEADROOM = 0.01
 SLACK = 0.01
 """Fractions: above today's statistic, and how much laxer than that a bound may be."""
 SMALLEST_BIAS = 0.02
 """A smaller signed mean counts as this fraction: errors of opposite sign cancel by luck."""
+SMALLEST_MISCOVERAGE = 0.05
+"""A smaller distance of the coverage from 80 % counts as this fraction."""
 LARGEST_ERROR = 0.7
 """No run may be further off than this fraction of its measured time. The aim is 0.60."""
 
@@ -41,15 +49,22 @@ def sets_of(validation: Validation) -> Iterator[tuple[str, Mapping[str, float]]]
 
 
 def todays_sizes(validation: Validation) -> Bounds:
-    """Return each statistic by set and name; the signed mean counts without its sign."""
+    """Return each statistic by set and name; the signed mean counts without its sign.
+
+    Miscoverage is the distance of `coverage_80` from 80 %, on either side.
+    """
     return {
-        (name, statistic): _size(statistic, group[statistic])
+        (name, statistic): _size(statistic, group)
         for name, group in sets_of(validation)
         for statistic in STATISTICS
+        if statistic != "miscoverage" or group["runs"] >= FEWEST_COVERED
     }
 
 
-def _size(statistic: str, value: float) -> float:
+def _size(statistic: str, group: Mapping[str, float]) -> float:
+    if statistic == "miscoverage":
+        return max(abs(group["coverage_80"] - COVERAGE), SMALLEST_MISCOVERAGE)
+    value = group[statistic]
     return max(abs(value), SMALLEST_BIAS) if statistic == "mean_error" else value
 
 

@@ -22,10 +22,13 @@ from bounds import (
 )
 from moved import moved_table
 
+from tpusim.accuracy import residuals
 from tpusim.hardware import load_chip
+from tpusim.report.figures.predicted_measured import predicted_measured_title
 from tpusim.validation import RunOutcome, Validation, validate_file
-from tpusim.validation.error_table import in_page, table
+from tpusim.validation.error_table import points, renewed
 from tpusim.validation.referred_notes import with_referred_notes
+from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.run_model import model_of
 
 ROOT = Path(__file__).parents[2]
@@ -190,10 +193,32 @@ def test_the_simulator_beats_the_guess() -> None:
         assert found[name] < guess[name]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+TABLES = "run python -m tpusim.validation.error_table tests/validation/training_runs.csv " + (
+    "README.md CHANGELOG.md docs/accuracy.md docs/accuracy.svg"
+)
+STALE_RESIDUAL = 0.005
+"""Ranges may be made of residuals that are this far from those of today."""
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/accuracy.md"])
 def test_the_error_table_is_the_one_of_today(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
-    assert in_page(text, table(validated())) == text, (
-        "run python -m tpusim.validation.error_table tests/validation/training_runs.csv "
-        "README.md CHANGELOG.md"
-    )
+    assert renewed(text, validated()) == text, TABLES
+
+
+def test_the_figure_of_errors_is_the_one_of_today() -> None:
+    title = predicted_measured_title(points(validated()))
+    assert f"<title>{title}</title>" in (ROOT / "docs/accuracy.svg").read_text("utf-8"), TABLES
+
+
+def test_the_residuals_are_those_of_today() -> None:
+    """Ranges come from the errors of what is predicted now."""
+    command = "run python -m tpusim.validation.residual_table tests/validation/training_runs.csv"
+    today, packaged = residual_rows(validated()), residuals()
+    assert [(row.id, row.family) for row in packaged] == [(r.id, r.family) for r in today], command
+    moved = {
+        row.id: (row.residual, now.residual)
+        for row, now in zip(packaged, today, strict=True)
+        if abs(row.residual - now.residual) > STALE_RESIDUAL
+    }
+    assert moved == {}, command

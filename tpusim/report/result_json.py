@@ -14,7 +14,8 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
 
     Seconds, bytes of one device, tokens per second of all chips, FLOPs of all devices, fractions.
     `reason` is null unless the plan is infeasible. `ideal_step_time_s` is the step time under the
-    lowering `ideal` (null if it was not simulated).
+    lowering `ideal` (null if it was not simulated). The ranges are two numbers, the smaller first,
+    or null; `like_measured` is false where nothing like the run was measured.
     """
     common: dict[str, Any] = {
         "step_time_s": result.step_time_s,
@@ -27,6 +28,9 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "tokens_per_s": None,
         "reason": None if result.fits else infeasible_reason(result),
         "exposed_s": result.exposed_s,
+        "step_time_range_s": _pair(result.step_time_range_s),
+        "mfu_range": _pair(result.mfu_range),
+        "like_measured": None,
         "ideal_step_time_s": ideal.step_time_s if ideal else None,
         "phases_s": result.phases_s,
         "tflops_per_device": None,
@@ -45,6 +49,10 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "versions": {"tpusim": __version__},
     }
     return common | dict(result.facts())
+
+
+def _pair(ends: tuple[float, float] | None) -> list[float] | None:
+    return None if ends is None else list(ends)
 
 
 def _pipeline(result: PlanResult | None) -> dict[str, Any] | None:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from tpusim.accuracy import ErrorRange, RunFeatures, measured_errors
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Transformer
 from tpusim.plan import CIRCULAR, Plan
+from tpusim.plan.dtypes import NARROW_DTYPES
 from tpusim.program import Program, Single
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.summary import summary
@@ -65,6 +68,34 @@ class PlanResult(Result):
     def mfu(self) -> float:
         """Model FLOPs utilisation: the model's FLOP/s over the bf16 peak."""
         return float(self.flops.model) / self.peak_flops / self.step_time_s
+
+    @property
+    def features(self) -> RunFeatures:
+        """What the plan has in common with measured runs, or not."""
+        dtypes = self.plan.dtypes
+        return RunFeatures(
+            chip=self.pod.chip.name,
+            style=self.plan.compiler.style,
+            experts=self.model.moe.experts > 0,
+            quantised=dtypes.matmul in NARROW_DTYPES,
+            pipelined=bool(self.plan.active_schedule),
+            params=float(_parameter_count(self.model)),
+            step_s=self.step_time_s,
+            mfu=self.mfu,
+            exposed=self.exposed_s / self.step_time_s,
+            vector=self.breakdown_s.get("vector", 0.0) / self.step_time_s,
+            attention=self.breakdown_s.get("attention", 0.0) / self.step_time_s,
+        )
+
+    @property
+    def error_range(self) -> ErrorRange | None:
+        """The range of measured over predicted time, from measured runs like this one.
+
+        None under the lowering `ideal`, as no run is compiled perfectly.
+        """
+        if self.plan.compiler.lowering != "xla":
+            return None
+        return measured_errors().range(self.features)
 
     @property
     def placement_given(self) -> bool:
@@ -159,6 +190,7 @@ class PlanResult(Result):
     def facts(self) -> Mapping[str, Any]:
         """Return model, plan, and what follows from them."""
         return {
+            "like_measured": None if self.error_range is None else self.error_range.measured,
             "tokens_per_s": self.tokens_per_s,
             "tflops_per_device": self.tflops_per_device,
             "model": self.model.flat() | {"parameters": self.model.parameter_count},
@@ -191,6 +223,12 @@ def make_result(
     own: dict[str, Any] = {"model": model, "plan": plan, "tokens": graph.tokens * plan.microbatches}
     own |= {"verdicts": verdicts, "implicit_reshardings": reshardings}
     return PlanResult.of(pod, placement, programs, timeline, **own)
+
+
+@lru_cache(maxsize=64)
+def _parameter_count(model: Transformer) -> int:
+    """Return the number of weights; a sweep asks for that of one model again and again."""
+    return model.parameter_count
 
 
 def pipelined(result: Result) -> PlanResult | None:

@@ -76,6 +76,9 @@ class UnknownOperation:
 class ReplayResult(Result):
     """One run of a compiled program.
 
+    It has no range (`error_range` is None): too few measured runs were replayed, and the residuals
+    of plans hold what plans get wrong about the compiler, which a compiled program does not.
+
     flops: those outside recomputation count as the model's.
     costs: the origin of the seconds, see `COSTS`.
     remarks: notes from reading the HLO.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import Timeline
@@ -128,6 +129,26 @@ class Result(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """Return the summary."""
+
+    @property
+    def error_range(self) -> ErrorRange | None:
+        """The range of measured over predicted time, from measured runs like this one, or None."""
+        return None
+
+    @property
+    def step_time_range_s(self) -> tuple[float, float] | None:
+        """Ends of the interval that holds the measured step time of 80 % of the runs like this one.
+
+        None where `error_range` is.
+        """
+        found = self.error_range
+        return None if found is None else found.of(self.step_time_s)
+
+    @property
+    def mfu_range(self) -> tuple[float, float] | None:
+        """The MFU at both ends of `step_time_range_s`, the smaller first; None without either."""
+        found, mfu = self.error_range, self.mfu
+        return None if found is None or mfu is None else (mfu / found.high, mfu / found.low)
 
     def tables(self) -> Iterable[object]:
         """Return the tables below the entries of the summary."""

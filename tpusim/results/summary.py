@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import TextWrapper
 
+from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.results.result import PICO, Result, core_ps
@@ -32,6 +33,8 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
         yield from entry(what, text)
     yield ""
     yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
+    if (expected := r.error_range) is not None:
+        yield from entry("", _expected(r, expected))
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
     yield from entry("", r.convention)
@@ -72,6 +75,14 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
         ]
         head = f"  {'  '.join(cells)}  "
         yield from _wrapped(row[-1], head, len(head))
+
+
+def _expected(r: Result, expected: ErrorRange) -> str:
+    """Return the range in which a measured step is expected, and that of the MFU, in words."""
+    low, high = map(format_seconds, expected.of(r.step_time_s))
+    runs = "runs like this" if expected.measured else "runs; nothing like it was measured"
+    mfu = "" if r.mfu_range is None else " (MFU {:.1%} to {:.1%})".format(*r.mfu_range)
+    return f"{low} to {high}{mfu} in 8 of 10 {runs}"
 
 
 def _gain(r: Result, ideal: Result) -> str:

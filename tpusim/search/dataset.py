@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpusim.accuracy.residuals import residuals_path
 from tpusim.base.errors import FileError
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.hardware import Slice
@@ -73,8 +74,8 @@ def open_dataset(folder: Path, identity: str) -> SweepDataset:
 
 
 def identity_of(model: Transformer, pod: Slice, tried: Sequence[SweepCandidate]) -> str:
-    """Return a digest of all that determines a sweep: its inputs and the simulator's code."""
+    """Return a digest of all that determines a sweep: its inputs, the code and the residuals."""
     digest = sha256(repr((model, pod, tried)).encode())
-    for path in sorted(CODE_FOLDER.rglob("*.py")):
+    for path in (*sorted(CODE_FOLDER.rglob("*.py")), residuals_path()):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError
-from tpusim.search.rows import PLAN_REFUSED, RESULT_NUMBERS, SweepRow, breakdown_labels
+from tpusim.search.rows import (
+    PLAN_REFUSED,
+    RANGE_COLUMNS,
+    RESULT_NUMBERS,
+    SweepRow,
+    breakdown_labels,
+)
 from tpusim.search.search_axes import SweepCandidate
 
 if TYPE_CHECKING:
@@ -24,7 +30,8 @@ class SweepColumns:
     def names(self) -> tuple[str, ...]:
         """All columns, in order."""
         inputs = (*self.axes, *self.varied)
-        return (*inputs, "placement", *RESULT_NUMBERS, *self.breakdown, "status", "reason")
+        numbers = (*RESULT_NUMBERS, *RANGE_COLUMNS)
+        return (*inputs, "placement", *numbers, *self.breakdown, "status", "reason")
 
 
 def sweep_columns(tried: Sequence[SweepCandidate], varied: Sequence[str]) -> SweepColumns:
@@ -55,7 +62,7 @@ def sweep_frame(
         _inputs(columns, candidate) | _zeros(columns, outcome) | outcome
         for candidate, outcome in zip(tried, outcomes, strict=True)
     ]
-    floats = {*RESULT_NUMBERS, *columns.breakdown} - {"fits"}
+    floats = {*RESULT_NUMBERS, *RANGE_COLUMNS, *columns.breakdown} - {"fits"}
     kinds = dict.fromkeys(columns.axes, "int64") | dict.fromkeys(floats, "float64")
     return DataFrame(rows, columns=list(columns.names)).astype(kinds)
 

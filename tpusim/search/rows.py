@@ -9,7 +9,14 @@ from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW
 from tpusim.hardware import DCN_PREFIX
 from tpusim.models import Transformer
 from tpusim.plan import STAGE_AXES
-from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, Result, infeasible_reason
+from tpusim.results import (
+    BUBBLE_LABEL,
+    COMPUTE_LABELS,
+    EXPOSED,
+    PlanResult,
+    Result,
+    infeasible_reason,
+)
 from tpusim.search.search_axes import SweepCandidate
 from tpusim.simulation import simulate
 
@@ -21,6 +28,7 @@ RESULT_NUMBERS = (
     *("step_time_s", "mfu", "hfu", "tokens_per_s"),
     *("hbm_peak_bytes", "hbm_bytes", "fits", "exposed_s"),
 )
+RANGE_COLUMNS = ("step_time_low_s", "step_time_high_s", "mfu_low", "mfu_high")
 
 
 def simulate_chunk(model: Transformer, chunk: Sequence[SweepCandidate]) -> list[SweepRow]:
@@ -43,10 +51,18 @@ def _simulate_candidate(model: Transformer, candidate: SweepCandidate) -> SweepR
     return {
         "placement": str(result.placement),
         **{name: getattr(result, name) for name in RESULT_NUMBERS},
+        **_ranges(result),
         **_breakdown(result),
         "status": PLAN_FITS if result.fits else PLAN_TOO_LARGE,
         "reason": "" if result.fits else infeasible_reason(result),
     }
+
+
+def _ranges(result: PlanResult) -> dict[str, float | None]:
+    """Return the ends of the ranges of step time and MFU; None under the lowering `ideal`."""
+    pairs = (result.step_time_range_s or (None, None)), (result.mfu_range or (None, None))
+    ends = (end for pair in pairs for end in pair)
+    return dict(zip(RANGE_COLUMNS, ends, strict=True))
 
 
 def _refused(candidate: SweepCandidate, reason: str) -> SweepRow:

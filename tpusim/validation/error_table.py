@@ -1,22 +1,34 @@
-"""The error table of README and changelog, generated from a validation.
+"""The tables and the figure of errors in README, changelog and docs, generated from a validation.
 
-    python -m tpusim.validation.error_table RUNS.csv README.md CHANGELOG.md
+    python -m tpusim.validation.error_table RUNS.csv README.md CHANGELOG.md docs/accuracy.md \\
+        docs/accuracy.svg
 
-replaces the text between the two `errors` markers of each page.
+replaces the text between the `errors` markers of each page, and between the `ranges` markers where
+a page has them; a path that ends in `.svg` gets the figure.
 """
 
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from tpusim.accuracy import Residual, left_out_by
 from tpusim.base.errors import FileError
 from tpusim.base.units import format_seconds
+from tpusim.report.figures.predicted_measured import MeasuredPoint, predicted_measured_svg
 from tpusim.validation.format import percent, signed
+from tpusim.validation.outcome import RunOutcome
+from tpusim.validation.residual_table import residual_rows
+from tpusim.validation.statistics import range_statistics
 from tpusim.validation.validate import Validation, validate_file
 
-BEGIN_MARKER, END_MARKER = "<!-- errors -->\n", "<!-- /errors -->"
+ERRORS, RANGES = "errors", "ranges"
+"""The markers of the two tables."""
+SHOWN_FAMILIES = ("dense", "MoE", "int8/fp8", "multislice", "below 1B")
+SHOWN_KINDS = ("maxtext dense bf16", "levanter")
 FLAGSHIP_RUN = "MLP11-v4-480B"
 IN_SAMPLE_CAVEAT = (
     "In sample: these runs were known when the constants were chosen, so the table says how well "
@@ -29,14 +41,33 @@ def table(validation: Validation) -> str:
     return "\n".join(_lines(validation)) + "\n"
 
 
-def in_page(page: str, lines: str) -> str:
+def range_table(validation: Validation) -> str:
+    """Return the lines of the table of ranges: how many runs are in theirs, and how wide it is."""
+    return "\n".join(_range_lines(validation)) + "\n"
+
+
+def points(validation: Validation) -> tuple[MeasuredPoint, ...]:
+    """Return the points of the figure: the runs that were simulated."""
+    return tuple(
+        MeasuredPoint(one.run.chip, one.predicted_s, one.run.step_s, one.low_s, one.high_s)
+        for one in validation.outcomes
+        if one.predicted_s is not None and one.low_s is not None and one.high_s is not None
+    )
+
+
+def renewed(page: str, validation: Validation) -> str:
+    """Return a page with the tables of today. Raise FileError if it has no `errors` markers."""
+    page = in_page(page, table(validation))
+    return in_page(page, range_table(validation), RANGES) if f"<!-- {RANGES} -->" in page else page
+
+
+def in_page(page: str, lines: str, name: str = ERRORS) -> str:
     """Return the page with `lines` between its markers. Raise FileError if a marker is missing."""
-    found = re.search(f"{re.escape(BEGIN_MARKER)}.*?{re.escape(END_MARKER)}", page, re.S)
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", page, re.S)
     if not found:
-        raise FileError(
-            f"the page has no lines {BEGIN_MARKER.strip()} and {END_MARKER}; write them into it"
-        )
-    return f"{page[: found.start()]}{BEGIN_MARKER}{lines}{END_MARKER}{page[found.end() :]}"
+        raise FileError(f"the page has no lines {begin.strip()} and {end}; write them into it")
+    return f"{page[: found.start()]}{begin}{lines}{end}{page[found.end() :]}"
 
 
 def _lines(validation: Validation) -> Iterator[str]:
@@ -55,6 +86,43 @@ def _lines(validation: Validation) -> Iterator[str]:
     yield IN_SAMPLE_CAVEAT
 
 
+def _range_lines(validation: Validation) -> Iterator[str]:
+    found = validation.statistics
+    yield "| published runs | runs | in their range | median half-width |"
+    yield "| --- | ---: | ---: | ---: |"
+    yield _range_row("all chips", found)
+    for chip, group in found["by_chip"].items():
+        yield _range_row(f"TPU {chip}", group)
+    for by, names in (("by_family", SHOWN_FAMILIES), ("by_kind", SHOWN_KINDS)):
+        yield from (_range_row(name, found[by][name]) for name in names if name in found[by])
+    near = [one for one in validation.outcomes if one.like_measured]
+    far = [one for one in validation.outcomes if one.like_measured is False]
+    yield _range_row("something like it was measured", _counted_ranges(near))
+    yield _range_row("nothing like it was measured", _counted_ranges(far))
+    for name in ("framework", "chip"):
+        yield _left_out_row(residual_rows(validation), name)
+
+
+def _left_out_row(rows: Sequence[Residual], name: str) -> str:
+    """Return the row of ranges that are made without all runs of the same framework or chip."""
+    found = list(left_out_by(rows, attrgetter(name)))
+    inside = sum(row.within(one.low, one.high) for row, one in found) / len(found)
+    width = median(one.half_width for _, one in found)
+    return (
+        f"| all, each left out with all runs of its {name} | {len(rows)} | {percent(inside)} "
+        f"| {percent(width)} |"
+    )
+
+
+def _counted_ranges(outcomes: Sequence[RunOutcome]) -> Mapping[str, Any]:
+    return {"runs": len(outcomes)} | range_statistics(outcomes)
+
+
+def _range_row(name: str, group: Mapping[str, Any]) -> str:
+    cells = percent(group["coverage_80"]), percent(group["median_half_width"])
+    return f"| {name} | {group['runs']} | {' | '.join(cells)} |"
+
+
 def _row(name: str, group: Mapping[str, Any]) -> str:
     errors = (percent(group[f"{kind}_abs_error"]) for kind in ("median", "mean", "p90"))
     count = f"{group['runs'] - group['failed']} of {group['runs']}"
@@ -68,9 +136,16 @@ def _flagship(validation: Validation) -> str:
             return (
                 f"The 480B encoder on 2048 TPU v4 chips: {format_seconds(one.predicted_s)} "
                 f"predicted, {one.run.step_s:g} s measured ({one.run.step_is}): "
-                f"{signed(one.error)}."
+                f"{signed(one.error)}.{_left_out_range(one)}"
             )
     return ""
+
+
+def _left_out_range(one: RunOutcome) -> str:
+    if one.low_s is None or one.high_s is None:
+        return ""
+    low, high = format_seconds(one.low_s), format_seconds(one.high_s)
+    return f" Its range without its own measurement: {low} to {high}."
 
 
 def _pairs(found: Mapping[str, Any]) -> str:
@@ -83,11 +158,14 @@ def _pairs(found: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the table of the first path's runs into the pages at the other paths."""
+    """Write tables and figure of the first path's runs into the files at the other paths."""
     runs, *pages = arguments
-    lines = table(validate_file(runs))
+    validation = validate_file(runs)
     for page in map(Path, pages):
-        page.write_text(in_page(page.read_text("utf-8"), lines), "utf-8")
+        if page.suffix == ".svg":
+            page.write_bytes(predicted_measured_svg(points(validation)))
+        else:
+            page.write_text(renewed(page.read_text("utf-8"), validation), "utf-8")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,21 @@ RUN_COLUMN_WIDTHS = {
     "measured": 11,
     "predicted": 11,
     "error": 8,
+    "low": 9,
+    "high": 9,
     "MFU": 7,
     "was": 7,
     "TFLOP/s": 9,
 } | {"matmul": 8, "attn.": 7, "vector": 8}
 BREAKDOWN_COLUMNS = ("matmul", "attention", "vector")
+RANGE_HEADS = ("in range", "half-width")
+"""Of ranges: how many runs are in theirs, and the median of half its width over the prediction."""
 RUNS_LEGEND = (
-    "error: predicted over measured, less one. MFU: predicted and measured, by the model's FLOPs, "
-    "causal attention at half, against the bf16 peak. TFLOP/s: a device, as MaxText logs them, "
-    "predicted. matmul, attention, vector and exposed communication: percent of the predicted step."
+    "error: predicted over measured, less one. low, high: the range that holds 80 % of the runs "
+    "like this one, in seconds, made without its family; ! where the measured step is not in it. "
+    "MFU: predicted and measured, by the model's FLOPs, causal attention at half, against the bf16 "
+    "peak. TFLOP/s: a device, as MaxText logs them, predicted. matmul, attention, vector and "
+    "exposed communication: percent of the predicted step."
 )
 
 
@@ -58,6 +64,8 @@ def _run_cells(one: RunOutcome) -> Iterator[str]:
     yield f"{one.run.step_s:.3f} s"
     yield "-" if one.predicted_s is None else f"{one.predicted_s:.3f} s"
     yield signed(one.error)
+    yield "-" if one.low_s is None else f"{one.low_s:.3f}"
+    yield "-" if one.high_s is None else f"{one.high_s:.3f}{' ' if one.in_range else '!'}"
     yield percent(one.mfu)
     yield percent(one.measured_mfu)
     yield "-" if one.tflops_per_device is None else f"{one.tflops_per_device:.1f}"
@@ -80,8 +88,8 @@ def _exposed_and_status(one: RunOutcome) -> str:
 
 
 def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a row per group of runs: count, failures, errors, and tau-b of the MFU."""
-    heads = ("runs", "failed", "median", "mean", "p90", "signed mean", "tau-b")
+    """Yield a row per group of runs: count, failures, errors, ranges, and tau-b of the MFU."""
+    heads = ("runs", "failed", "median", "mean", "p90", "signed mean", *RANGE_HEADS, "tau-b")
     yield f"{'absolute error':<30}" + "".join(f"{head:>12}" for head in heads)
     yield _group("all", found)
     for kind in ("by_chip", "by_family", "by_kind"):
@@ -97,8 +105,10 @@ def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
 def _group(name: str, group: Mapping[str, Any]) -> str:
     errors = (percent(group[f"{kind}_abs_error"]) for kind in ("median", "mean", "p90"))
     cells = (str(group["runs"]), str(group["failed"]), *errors, signed(group["mean_error"]))
-    tau = _tau_text(group["tau_b"]) if "tau_b" in group else ""
-    return (f"{name:<30}" + "".join(f"{cell:>12}" for cell in (*cells, tau))).rstrip()
+    if "tau_b" in group:
+        ranges = (percent(group["coverage_80"]), percent(group["median_half_width"]))
+        cells = (*cells, *ranges, _tau_text(group["tau_b"]))
+    return f"{name:<30}" + "".join(f"{cell:>12}" for cell in cells)
 
 
 def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpusim.accuracy import ErrorRange, RunFeatures, measured_errors
 from tpusim.base.errors import TpusimError
 from tpusim.hardware import placements
+from tpusim.models import Transformer
 from tpusim.results import PlanResult, infeasible_reason
 from tpusim.simulation import simulate
 from tpusim.validation.measured_runs import MeasuredRun
@@ -19,7 +21,7 @@ SMALL_MODEL_B = 1.0
 OUTCOME_COLUMNS = (
     *("predicted_s", "error", "status", "reason", "mfu", "measured_mfu", "hfu"),
     *("tflops_per_device", "measured_tflops_per_device", "guess_s", "guess_error"),
-    *("fits", "hbm_peak_bytes"),
+    *("fits", "hbm_peak_bytes", "low_s", "high_s", "in_range", "like_measured"),
 )
 RUN_FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice", "below 1B")
 
@@ -32,6 +34,8 @@ class RunOutcome:
     reason: why the status is not `ok`, or what a plan needs that does not fit in HBM.
     mfu, measured_mfu: see docs/nomenclature.md; the measured one is the model's FLOPs over the
         measured time, or the table's own if there is no simulation.
+    family: of the run (`family_of`).
+    features: of the prediction.
     guess_s: the time that the median MFU of the chip's other runs gives.
     shares: fractions of the predicted step by label of the breakdown; they sum to one.
     notes: what was assumed, or read in the run's notes.
@@ -50,6 +54,8 @@ class RunOutcome:
     fits: bool | None = None
     hbm_peak_bytes: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
+    family: str = ""
+    features: RunFeatures | None = None
     guess_s: float | None = None
     notes: tuple[str, ...] = ()
     unread_notes: tuple[str, ...] = ()
@@ -63,6 +69,40 @@ class RunOutcome:
     def error(self) -> float | None:
         """Signed relative error of the predicted time."""
         return None if self.predicted_s is None else self.predicted_s / self.run.step_s - 1
+
+    @property
+    def error_range(self) -> ErrorRange | None:
+        """The range of measured over predicted time, made without the runs of this family."""
+        if self.features is None:
+            return None
+        return measured_errors().range(self.features, without=self.family)
+
+    @property
+    def low_s(self) -> float | None:
+        """The lower end of the range."""
+        return self._end(0)
+
+    @property
+    def high_s(self) -> float | None:
+        """The upper end of the range."""
+        return self._end(1)
+
+    def _end(self, place: int) -> float | None:
+        if self.error_range is None or self.predicted_s is None:
+            return None
+        return self.error_range.of(self.predicted_s)[place]
+
+    @property
+    def in_range(self) -> bool | None:
+        """True if the measured time is in the range."""
+        if self.low_s is None or self.high_s is None:
+            return None
+        return self.low_s <= self.run.step_s <= self.high_s
+
+    @property
+    def like_measured(self) -> bool | None:
+        """False if no run of another family is like this one."""
+        return None if self.error_range is None else self.error_range.measured
 
     @property
     def guess_error(self) -> float | None:
@@ -80,7 +120,7 @@ def simulate_run(run: MeasuredRun, without_passes: Sequence[str] = ()) -> RunOut
         plan = given.plan.replace(without_passes=without_passes) if without_passes else given.plan
         among = placements(given.pod, plan.mesh)
         result = simulate(given.model, plan, given.pod, among=among)
-        return _simulated(run, result, given.notes)
+        return _simulated(run, result, family_of(run, given.model), given.notes)
     except TpusimError as error:
         return _failed(run, "error", str(error))
     except Exception as error:
@@ -94,7 +134,9 @@ def _failed(run: MeasuredRun, status: str, reason: str) -> RunOutcome:
     return RunOutcome(run=run, status=status, reason=" ".join(reason.split()), measured_mfu=mfu)
 
 
-def _simulated(run: MeasuredRun, result: PlanResult, notes: tuple[str, ...]) -> RunOutcome:
+def _simulated(
+    run: MeasuredRun, result: PlanResult, family: str, notes: tuple[str, ...]
+) -> RunOutcome:
     speed = result.step_time_s / run.step_s
     need = infeasible_reason(result).partition(":")[0]
     return RunOutcome(
@@ -112,7 +154,19 @@ def _simulated(run: MeasuredRun, result: PlanResult, notes: tuple[str, ...]) -> 
         unread_notes=remarks_of(run).unread,
         reason="" if result.fits else f"does not fit: {need}",
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
+        family=family,
+        features=result.features,
     )
+
+
+def family_of(run: MeasuredRun, model: Transformer) -> str:
+    """Return what the runs of one model by one framework have in common, on whatever chips.
+
+    Their errors are not independent: the same software ran the same layers. The model is known by
+    its dimensions, since sources give one model several names.
+    """
+    width = f"{model.layers}x{model.embed}x{model.mlp}"
+    return f"{run.framework or 'unnamed'} {width} vocab {model.vocab}"
 
 
 def families_of(run: MeasuredRun) -> tuple[str, ...]:

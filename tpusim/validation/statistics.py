@@ -16,10 +16,23 @@ Point = tuple[float, float]
 
 
 def summarise(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-    """Return counts of runs and failures, error statistics, and Kendall's tau-b of the MFU."""
+    """Return counts of runs and failures, errors, ranges, and Kendall's tau-b of the MFU."""
     errors = [o.error for o in outcomes if o.error is not None]
     points = [(o.mfu, o.measured_mfu) for o in outcomes if o.mfu and o.measured_mfu]
-    return _counted(len(outcomes), errors) | {"tau_b": tau_b(points)}
+    return _counted(len(outcomes), errors) | range_statistics(outcomes) | {"tau_b": tau_b(points)}
+
+
+def range_statistics(outcomes: Sequence[RunOutcome]) -> dict[str, float | None]:
+    """Return how many runs are in their range, and the median of half its width.
+
+    Both are fractions, the second of the predicted time; None without ranges.
+    """
+    ranges = [o.error_range for o in outcomes if o.error_range is not None]
+    inside = [bool(o.in_range) for o in outcomes if o.error_range is not None]
+    return {
+        "coverage_80": float(np.mean(inside)) if ranges else None,
+        "median_half_width": float(np.median([r.half_width for r in ranges])) if ranges else None,
+    }
 
 
 def summarise_guess(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:

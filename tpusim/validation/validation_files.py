@@ -14,7 +14,10 @@ from tpusim.validation.validate import Validation
 CSV_DECIMALS = 12
 """Decimals of fractions and seconds: the engine counts picoseconds."""
 
-ERROR_COLUMNS = ("id", "measured_s", "predicted_s", "error", "status", "reason")
+ERROR_COLUMNS = (
+    *("id", "measured_s", "predicted_s", "low_s", "high_s"),
+    *("error", "status", "reason"),
+)
 """The columns of `validation.csv`."""
 
 

@@ -48,11 +48,15 @@ def test_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert written[0] == written[1]
     assert set(written[0]) == {"validation.csv", "validation.json", "runs.csv"}
     good, wrong = csv.DictReader(StringIO((folder / "validation.csv").read_text("utf-8")))
-    assert list(good) == ["id", "measured_s", "predicted_s", "error", "status", "reason"]
+    columns = ["id", "measured_s", "predicted_s", "low_s", "high_s", "error", "status", "reason"]
+    assert list(good) == columns
+    assert 0 < float(good["low_s"]) < float(good["high_s"])
+    assert (wrong["low_s"], wrong["high_s"]) == ("", "")
     assert float(good["error"]) == pytest.approx(float(good["predicted_s"]) / 0.01 - 1)
     assert (wrong["predicted_s"], wrong["error"], wrong["status"]) == ("", "", "error")
     document = json.loads((folder / "validation.json").read_text("utf-8"))
     assert (document["runs"], document["failed"]) == (2, 1)
+    assert document["coverage_80"] in (0, 1)
     assert document["mean_error"] == pytest.approx(float(good["error"]))
     assert document["by_chip"]["v5e"]["failed"] == document["by_family"]["dense"]["failed"] == 1
     assert capsys.readouterr().out.endswith(f"report      {folder}\n")

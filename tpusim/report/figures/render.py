@@ -46,10 +46,8 @@ def _render(figure: Figure, title: str) -> Iterator[tuple[str, bytes]]:
     A canvas that prints draws once, whereas `savefig` draws twice.
     """
     yield "png", _png(figure, title)
-    svg = BytesIO()
     figure.set_layout_engine("none")
-    FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": title, "Date": None})  # type: ignore[no-untyped-call]
-    yield "svg", svg.getvalue()
+    yield "svg", _svg(figure, title)
 
 
 def png_bytes(plot: Callable[[], Axes], title: str) -> bytes:
@@ -58,6 +56,14 @@ def png_bytes(plot: Callable[[], Axes], title: str) -> bytes:
         figure = plot().get_figure(root=True)
         assert figure is not None
         return _png(figure, title)
+
+
+def svg_bytes(plot: Callable[[], Axes], title: str) -> bytes:
+    """Render the figure that `plot` draws as SVG, with a title as metadata."""
+    with _look():
+        figure = plot().get_figure(root=True)
+        assert figure is not None
+        return _svg(figure, title)
 
 
 def _look() -> AbstractContextManager[None]:
@@ -74,3 +80,9 @@ def _png(figure: Figure, title: str) -> bytes:
     packed = {"compress_level": PNG_COMPRESSION}
     FigureCanvasAgg(figure).print_png(png, metadata=metadata, pil_kwargs=packed)  # type: ignore[no-untyped-call]
     return png.getvalue()
+
+
+def _svg(figure: Figure, title: str) -> bytes:
+    svg = BytesIO()
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": title, "Date": None})  # type: ignore[no-untyped-call]
+    return svg.getvalue()

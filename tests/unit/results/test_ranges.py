@@ -1,0 +1,103 @@
+"""The range of a result: where it comes from, and how it is printed and written."""
+
+from time import perf_counter
+
+import pytest
+from plans import ENCODER_480B, PLAN_480B, v4_2048
+from replays import small_replay
+from timing import least_seconds
+
+import tpusim as ts
+from tpusim.accuracy import measured_errors
+from tpusim.report import document
+from tpusim.search.rows import RANGE_COLUMNS
+
+MODEL = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)
+MESH = {"fsdp": 16}
+
+
+def small(**given: object) -> ts.PlanResult:
+    plan = ts.Plan(**({"mesh": MESH, "seq_len": 64, "global_batch": 16} | given))
+    return ts.simulate(MODEL, plan, ts.Slice("v5e", "4x4"))
+
+
+def line(result: ts.Result) -> str:
+    """The line of the summary that has the range, with those that it is wrapped into."""
+    return " ".join(str(result).split())
+
+
+def test_the_range_is_made_of_the_features_of_the_result() -> None:
+    result = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
+    features = result.features
+    assert (features.chip, features.style, features.step_s) == ("v4", "plain", result.step_time_s)
+    assert (features.experts, features.quantised, features.pipelined) == (False, False, False)
+    assert features.params == ENCODER_480B.parameter_count
+    assert features.exposed == pytest.approx(result.exposed_s / result.step_time_s)
+    assert result.error_range == measured_errors().range(features)
+    assert features.vector + features.exposed < 1
+
+
+def test_kinds_of_plans_are_told_apart() -> None:
+    assert small(matmul_dtype="int8").features.quantised
+    assert small(style="maxtext").features.style == "maxtext"
+    pipelined = small(mesh={"stage": 2, "fsdp": 8}, microbatches=2, schedule="gpipe")
+    assert pipelined.features.pipelined
+    assert "in 8 of 10 runs; nothing like it was measured" in line(pipelined)
+    experts = ts.models.Transformer(
+        layers=2, embed=256, mlp=1024, heads=4, vocab=1000, experts=4, experts_per_token=2
+    )
+    plan = ts.Plan(mesh=MESH, seq_len=64, global_batch=16)
+    assert ts.simulate(experts, plan, ts.Slice("v5e", "4x4")).features.experts
+
+
+def test_both_ranges_say_the_same() -> None:
+    result = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
+    (low, high), (least, most) = result.step_time_range_s, result.mfu_range
+    assert 0 < low < high
+    assert least * high == pytest.approx(result.mfu * result.step_time_s)
+    assert most * low == pytest.approx(result.mfu * result.step_time_s)
+    assert (low, high) == result.error_range.of(result.step_time_s)
+
+
+def test_the_summary_and_the_json_have_them() -> None:
+    result = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
+    (low, high), (least, most) = result.step_time_range_s, result.mfu_range
+    text = f"{low:.1f} s to {high:.1f} s (MFU {least:.1%} to {most:.1%}) in 8 of 10 runs like this"
+    assert text in line(result)
+    found = document(result)
+    assert found["step_time_range_s"] == [low, high]
+    assert found["mfu_range"] == [least, most]
+    assert found["like_measured"] is True
+
+
+def test_what_is_not_like_any_measured_run_has_none() -> None:
+    for result in (small(lowering="ideal"), small_replay()):
+        assert (result.error_range, result.step_time_range_s, result.mfu_range) == (None,) * 3
+        assert "8 of 10 runs" not in line(result)
+        found = document(result)
+        assert [found[k] for k in ("step_time_range_s", "mfu_range", "like_measured")] == [None] * 3
+
+
+def test_a_sweep_has_their_ends_as_columns() -> None:
+    base = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=16)
+    space = ts.Space(base=base, axes=("fsdp", "tensor"))
+    frame = ts.sweep(MODEL, ts.Slice("v5e", "4x4"), space, workers=1)
+    fitting = frame[frame["fits"]]
+    assert set(RANGE_COLUMNS) <= set(frame.columns)
+    assert (fitting["step_time_low_s"] < fitting["step_time_high_s"]).all()
+    product = fitting["mfu_low"] * fitting["step_time_high_s"]
+    assert product.to_list() == pytest.approx((fitting["mfu"] * fitting["step_time_s"]).to_list())
+    assert frame[~frame["fits"] & frame["mfu"].isna()]["step_time_low_s"].isna().all()
+
+
+def test_a_range_takes_less_than_a_millisecond() -> None:
+    result = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
+    assert result.error_range
+
+    def once() -> float:
+        began = perf_counter()
+        for _ in range(20):
+            assert result.error_range
+        return (perf_counter() - began) / 20
+
+    assert least_seconds(once, 1e-3) < 1e-3

@@ -1,0 +1,52 @@
+"""The residuals that ranges are made of, written from a validation into the package.
+
+    python -m tpusim.validation.residual_table RUNS.csv [--choose]
+
+writes `tpusim/accuracy/residuals.csv`, and prints how well ranges made of it cover the runs.
+`--choose` also prints the bandwidths with the best score, which takes minutes.
+"""
+
+import sys
+from collections.abc import Sequence
+from math import log
+
+from tpusim.accuracy import (
+    BANDWIDTHS,
+    MeasuredErrors,
+    Residual,
+    best_bandwidths,
+    interval_score,
+    residuals_text,
+)
+from tpusim.accuracy.residuals import residuals_path
+from tpusim.base.text_files import atomic_write
+from tpusim.validation.validate import Validation, validate_file
+
+
+def residual_rows(validation: Validation) -> tuple[Residual, ...]:
+    """Return the residuals of the runs that were simulated, in the order of the table."""
+    return tuple(
+        Residual(one.run.id, one.family, one.features, log(one.run.step_s / one.predicted_s))
+        for one in validation.outcomes
+        if one.features is not None and one.predicted_s is not None
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the residuals of the first path's runs, and print the score of their ranges."""
+    runs, *options = arguments
+    rows = residual_rows(validate_file(runs))
+    with atomic_write(residuals_path()) as beside:
+        beside.write_text(residuals_text(rows), "utf-8")
+    errors = MeasuredErrors(rows)
+    print(f"{len(rows)} residuals in {residuals_path().name}")
+    by_family = f"{errors.family_coverage:.1%} where a family counts one"
+    print(f"{errors.coverage:.1%} of them are in their range, {by_family}")
+    print(f"interval score {interval_score(errors):.3f} with {BANDWIDTHS}")
+    if "--choose" in options:
+        best, score = best_bandwidths(rows)
+        print(f"interval score {score:.3f} with {best}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
