@@ -139,7 +139,7 @@ def insert_quantisations(entries: Sequence[Entry], buffers: dict[str, Buffer]) -
                 if isinstance(entry, CollectiveMatmul) and entry.gathers
                 else ()
             )
-            for place, key in _operands(compute):
+            for place, key in operands(compute):
                 if key not in gathered and buffers[key].dtype != compute.op.inputs[place].dtype:
                     compute = _with_cast_operand(compute, place, key, made, result, buffers)
             entry = (
@@ -149,7 +149,7 @@ def insert_quantisations(entries: Sequence[Entry], buffers: dict[str, Buffer]) -
     return result
 
 
-def _operands(compute: ComputeNode) -> list[tuple[int, str]]:
+def operands(compute: ComputeNode) -> list[tuple[int, str]]:
     """Return the places and buffers of both operands, which a matmul reads first."""
     return list(enumerate(compute.reads[:2]))
 
