@@ -12,20 +12,22 @@ class Framework:
 
     style: `Plan.style` of its programs.
     optimizer, param_dtype: its defaults.
+    int8_gathers: the operands of its int8 matmuls are quantised before they are gathered.
     """
 
     style: str
     optimizer: str = "adam"
     param_dtype: str = "f32"
+    int8_gathers: bool = False
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "maxtext": Framework("maxtext"),
+    "maxtext": Framework("maxtext", int8_gathers=True),
     "axlearn": Framework("maxtext"),
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
     "levanter": Framework("plain"),
-    "paxml": Framework("maxtext"),
+    "paxml": Framework("maxtext", int8_gathers=True),
     "jax-shard_map": Framework("plain"),
     "torch_xla-fsdp": Framework("plain"),
 }
@@ -39,7 +41,14 @@ so), as plain JAX does. Levanter sets no flags of
 its own: in its llamas of 130M to 1.2B parameters, written out and compiled for 16-way FSDP on v5p
 2x2x4, what the backward pass uses twice is gathered synchronously (libtpu 0.0.42.1). torchprime
 trains in bf16, weights included, with Adafactor (AI-Hypercomputer/torchprime,
-torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`)."""
+torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`).
+
+int8 of MaxText and Paxml is AQT's, which quantises whole arrays, not each device's part: the
+compiler divides its arithmetic, and gathers what it multiplies. MaxText's own program for its
+GPT3 175B on v6e 16x16 gathers weights in s8, and so do programs with the same arithmetic for v5e,
+v5p and v6e, there also activations (`lowering/passes/gather_quantised.py`). MaxText's fp8 is
+Qwix's: the kernels of experts gather bf16, and fp8 only under a fixed calibration; of its dense
+matmuls no program was seen."""
 
 PLAIN_JAX = Framework("plain")
 RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd")
