@@ -210,7 +210,10 @@ def test_logits_of_half_the_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("seed", seeds(30))
 def test_int8_gathers_are_half_of_bf16_ones(seed: int) -> None:
-    """Of the layers' weights; what the vocabulary multiplies comes as before."""
+    """Of the layers' weights; what the vocabulary multiplies comes as before.
+
+    Activations for these matmuls are gathered in int8 too (test_gather_quantised.py).
+    """
     model, plan, pod = drawn(seed, **INT8)
     if "int8" not in pod.chip.flops:
         return
@@ -218,7 +221,9 @@ def test_int8_gathers_are_half_of_bf16_ones(seed: int) -> None:
     narrow, wide = (any_program_of(model, plan.replace(gather_dtype=dtype), pod)
                     for dtype in ("int8", "bf16"))  # fmt: skip
     quantised = {name for name in weights if name.startswith("layer/w")}
-    same_but(moved(wide, weights), moved(narrow, weights), *quantised)
+    more, fewer = moved(wide, weights), moved(narrow, weights)
+    assert fewer.pop("other", 0) <= more.pop("other", 0)
+    same_but(more, fewer, *quantised)
     assert works(wide, "quantise", "cast") == works(narrow, "quantise", "cast")
     passes = [name for name in works(narrow) if "quantise/" in name and "@" in name]
     assert not [name for name in passes if re.search(r"layer/w[^ ]*@", name)]

@@ -188,6 +188,24 @@ def test_the_compiler_is_told_of_a_plan_without_collective_matmuls() -> None:
     assert all(each.comparison.same_mode_share > 0.9 for each in made)
 
 
+@pytest.mark.parametrize(("dtypes", "sent"), [({}, {"bf16"}), ({"gather_dtype": "int8"}, {"s8"})])
+def test_activations_are_gathered_as_the_plan_says(dtypes: dict[str, str], sent: set[str]) -> None:
+    """In the layers, forward and backward, for all three matmuls of each weight."""
+    keys = {"mesh": {"fsdp": 4, "tensor": 4}, "rules": {"act_embed": "tensor"}}
+    made = ts.check(
+        ts.models.Transformer(**SIZES),
+        ts.Plan(**PLAN | keys | {"matmul_dtype": "int8"} | dtypes),
+        ts.Slice("v5e", "4x4"),
+    )
+    gathered = re.findall(
+        r" = \(?(\w+)\[(?:1,)?16,1024,(?:1024|8,128)\][^=]* all-gather(?:-start)?\(.*while/body",
+        made.compiled.data.decode(),
+    )
+    assert set(gathered) == sent
+    plan, program = (each.step_time_s for each in (made.plan, made.program))
+    assert plan == pytest.approx(program, rel=0.15)
+
+
 def test_the_flagship_is_compiled_until_its_schedule() -> None:
     given = ts.read_run(FLAGSHIP)
     made = ts.check(given.model, given.plan, given.pod)

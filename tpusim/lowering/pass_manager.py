@@ -17,6 +17,7 @@ from tpusim.lowering.observed import passes as observed
 from tpusim.lowering.pass_log import current_log
 from tpusim.lowering.passes.backward_order import gradients_after_loop, weight_gradients_last
 from tpusim.lowering.passes.collective_modes import choose_modes
+from tpusim.lowering.passes.gather_quantised import gather_quantised
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
 from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
@@ -55,6 +56,14 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         lambda nodes, body: set_transfer_dtypes(
             nodes, body.plan.dtypes, body.weights, body.buffers
         ),
+    ),
+    LoweringPass(
+        "gather-quantised",
+        "quantise activations before they are gathered",
+        "activations that only quantised matmuls gather, in plans that gather what is quantised",
+        "",
+        lambda nodes, body: gather_quantised(nodes, body.buffers),
+        lambda body: body.plan.dtypes.gathers_quantised,
     ),
     LoweringPass(
         "regather",

@@ -71,7 +71,8 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
     """Return the dtypes: a gradient has that of its matmul; a cast to `grad_dtype` is not stored.
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
-    accumulated steps have the weights' dtype too.
+    accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
+    they are multiplied (`validation/frameworks.py`).
     """
     weights = config.choice("weight_dtype", MAXTEXT_DTYPES)
     dtype = config.choice("dtype", MAXTEXT_DTYPES)
@@ -84,6 +85,8 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         "moment_dtype": first,
         "second_moment_dtype": weights,
     }
+    if found["matmul_dtype"] == "int8":
+        found["gather_dtype"] = "int8"
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
     if config.flag("logits_dot_in_fp32"):

@@ -52,7 +52,7 @@ class Dtypes:
         the first moment's alone.
     gather: in which weights are gathered; empty for `compute`. The `param` dtype gathers them as
         they are stored and casts each gathered copy; the `matmul` dtype of quantised matmuls
-        gathers what is quantised already.
+        gathers what is quantised already, and activations for these matmuls too.
     reduce: in which weight gradients leave their matmul and are reduced; empty for `compute`.
     accumulator: in which the gradients of microbatches are added up; empty for `grad`. MaxText's
         accumulators have the dtype of the weights.

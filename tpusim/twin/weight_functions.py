@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -17,6 +18,7 @@ from tpusim.twin.step_constants import (
     FOR_WEIGHTS,
     FORWARD,
     GATHERED,
+    MESH,
     REDUCED,
 )
 
@@ -154,6 +156,48 @@ def quantised_einsum(formula: str, x: Array, w: Array, /, **axes: Any) -> Array:
     return product(x, w)
 
 
+def in_parts(x: Array, operand: str, counts: dict[str, int]) -> tuple[Array, str]:
+    """Return x with the dimensions of `counts` in two, and its letters: capitals for the parts."""
+    sizes = [
+        (counts[letter], size // counts[letter]) if letter in counts else (size,)
+        for letter, size in zip(operand, x.shape, strict=True)
+    ]
+    letters = [letter.upper() + letter if letter in counts else letter for letter in operand]
+    return x.reshape(sum(sizes, ())), "".join(letters)
+
+
+def sum_of_parts(
+    formula: str,
+    x: Array,
+    y: Array,
+    result: Any,
+    axes: dict[str, Any],
+    scale: Array | None = None,
+) -> Array:
+    """Multiply x and y in int8 or fp8, with scales for each device's part of what is summed.
+
+    Operands are quantised as they are sharded, before they are gathered; parts add up as `result`.
+
+    axes: axes of the mesh over which each letter of the formula is divided.
+    scale: of the result, if y is quantised already.
+    """
+    left, right, made = formula.replace("->", ",").split(",")
+    counts = {
+        letter: int(np.prod([MESH[axis] for axis in jax.tree.leaves(axes[letter])]))
+        for letter in left
+        if letter not in made and letter in axes
+    }
+    x, left = in_parts(x, left, counts)
+    y, right = in_parts(y, right, counts)
+    made = "".join(letter.upper() for letter in counts) + made
+    x, rows = quantised(x, summed_dims(left, made), FOR_WEIGHTS if scale is None else GATHERED)
+    if scale is None:
+        y, columns = quantised(y, summed_dims(right, made), FOR_WEIGHTS)
+        scale = aligned(columns, right, made)
+    product = narrow_dot(f"{left},{right}->{made}", x, y) * aligned(rows, left, made)
+    return (product * scale).astype(result).sum(tuple(range(len(counts))), dtype=result)
+
+
 def narrow_weight_einsum(formula: str, x: Array, w: Array, stored: P, /, **axes: Any) -> Array:
     """Multiply x by a weight that is quantised before it is gathered, once for both its uses.
 
@@ -170,18 +214,19 @@ def narrow_weight_einsum(formula: str, x: Array, w: Array, stored: P, /, **axes:
 
     def forward(x: Array, w: Array) -> Array:
         values, columns = narrow(w)
-        x, rows = quantised(x, summed_dims(left, made), GATHERED)
-        whole = narrow_dot(formula, x, values) * aligned(rows, left, made)
-        return (whole * aligned(columns, right, made)).astype(COMPUTE)
+        return sum_of_parts(formula, x, values, COMPUTE, axes, aligned(columns, right, made))
 
     def backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
         x, w = saved
         values, columns = narrow(w)
-        scaled = grad * aligned(columns, right, made)
-        rows, scale = quantised(scaled, summed_dims(made, left), GATHERED)
-        dx = narrow_dot(f"{made},{right}->{left}", rows, values) * aligned(scale, made, left)
-        dw = narrow_einsum(f"{left},{made}->{right}", x, grad, FOR_WEIGHTS, REDUCED, axes)
-        return dx.astype(COMPUTE), dw.astype(w.dtype)
+        scaled, one = grad * aligned(columns, right, made), jnp.ones((), jnp.float32)
+        dx = sum_of_parts(f"{made},{right}->{left}", scaled, values, COMPUTE, axes, one)
+        to_w = f"{left},{made}->{right}"
+        if FOR_WEIGHTS == COMPUTE:
+            dw = narrow_einsum(to_w, x, grad, FOR_WEIGHTS, REDUCED, axes)
+        else:
+            dw = sum_of_parts(to_w, x, grad, REDUCED, axes)
+        return dx, dw.astype(w.dtype)
 
     product = jax.custom_vjp(forward)
     product.defvjp(lambda x, w: (forward(x, w), (x, w)), backward)

@@ -14,6 +14,7 @@ class Framework:
     optimizer, param_dtype: its defaults.
     loop: `Plan.loop` of its trainer.
     without_rings: generations on which its recipes switch collective matmuls off.
+    int8_gathers: the operands of its int8 matmuls are quantised before they are gathered.
     """
 
     style: str
@@ -21,32 +22,48 @@ class Framework:
     param_dtype: str = "f32"
     loop: str = "asynchronous"
     without_rings: tuple[str, ...] = ()
+    int8_gathers: bool = False
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "maxtext": Framework("maxtext", without_rings=("v6e",)),
+    "maxtext": Framework("maxtext", without_rings=("v6e",), int8_gathers=True),
     "axlearn": Framework("maxtext"),
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
     "levanter": Framework("plain", loop="synchronous"),
-    "paxml": Framework("maxtext"),
+    "paxml": Framework("maxtext", int8_gathers=True),
     "jax-shard_map": Framework("plain"),
     "torch_xla-fsdp": Framework("plain"),
 }
-"""MaxText's style is layers in a scan, sharding by logical rules or their equivalent, and the flags
-that make gathers asynchronous; it is assumed for AXLearn, torchprime and Paxml. MaxText's recipes
-for v6e switch collective matmuls off (DISABLE_COLLECTIVE_MATMUL of its
-benchmarks/maxtext_trillium_model_configs.py). Paxml's layers are in a scan too, and its rules shard
-the embed dimension of activations between layers over the axis of the model (the 175B run would not
-fit otherwise: the inputs of its layers alone are 39 GB a chip). Code of one's own with shard_map
-and an explicit psum has what it writes: activations that are replicated over the heads' axis.
-PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says so), as plain JAX does. Levanter
-sets no flags of its own: in its llamas of 130M to 1.2B parameters, written out and compiled for
-16-way FSDP on v5p 2x2x4, what the backward pass uses twice is gathered synchronously (libtpu
-0.0.42.1). Its trainer reads the loss of each step (`loss.item()` in trainer.py) and measures the
-step with it. torchprime trains in bf16, weights included, with Adafactor (AI-
-Hypercomputer/torchprime, torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`,
-`optimizer: type: adafactor`)."""
+"""What is known of each framework, and from where.
+
+MaxText: layers in a scan, sharding by logical rules or their equivalent, and the flags that make
+gathers asynchronous. This style is assumed for AXLearn, torchprime and Paxml. Its recipes for v6e
+switch collective matmuls off (DISABLE_COLLECTIVE_MATMUL of its
+benchmarks/maxtext_trillium_model_configs.py).
+
+int8 of MaxText and Paxml is AQT's, which quantises whole arrays, not each device's part: the
+compiler divides its arithmetic, and gathers what it multiplies. MaxText's own program for its GPT3
+175B on v6e 16x16 gathers weights in s8, and so do programs with the same arithmetic for v5e, v5p
+and v6e, there also activations (`lowering/passes/gather_quantised.py`). MaxText's fp8 is Qwix's:
+the kernels of experts gather bf16, and fp8 only under a fixed calibration; of its dense matmuls no
+program was seen.
+
+Paxml: its rules shard the embed dimension of activations between layers over the axis of the model
+(the 175B run would not fit otherwise: the inputs of its layers alone are 39 GB a chip).
+
+torchprime trains in bf16, weights included, with Adafactor (AI-Hypercomputer/torchprime,
+torch_xla_models/configs/default.yaml: `torch_dtype: bfloat16`, `optimizer: type: adafactor`).
+
+Levanter sets no flags of its own: in its llamas of 130M to 1.2B parameters, written out and
+compiled for 16-way FSDP on v5p 2x2x4, what the backward pass uses twice is gathered synchronously
+(libtpu 0.0.42.1). Its trainer reads the loss of each step (`loss.item()` in trainer.py) and
+measures the step with it.
+
+Code of one's own with shard_map and an explicit psum has what it writes: activations that are
+replicated over the heads' axis. PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says
+so), as plain JAX does.
+"""
 
 PLAIN_JAX = Framework("plain")
 RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd", "muon")

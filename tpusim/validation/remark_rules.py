@@ -163,6 +163,9 @@ _DTYPES = (
     RemarkRule(r"quantised before the weight all-gather(?: \(.*\))?", _gathered_quantised,
                "weights of quantised matmuls travel quantised; shard_exp_on_fsdp beside it lays "
                "the experts over fsdp"),
+    RemarkRule(r"fixed calibration", _gathered_quantised,
+               "scales that no tensor has to be searched for: MaxText's kernels of experts gather "
+               "weights that are quantised already (its kernels/megablox/ops.py)"),
 )  # fmt: skip
 _STEP = (
     RemarkRule(r"(\d+) accumulation steps(?: \(.*\))?", _number("microbatches"),

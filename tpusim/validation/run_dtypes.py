@@ -10,13 +10,21 @@ QUANTISED_DTYPES = ("int8", "fp8")
 
 
 def dtypes_of(run: MeasuredRun) -> dict[str, str]:
-    """Return the dtypes of weights and moments where no remark in the notes names another.
+    """Return the dtypes of weights, moments and gathers where no remark in the notes names another.
 
     Moments default to the dtype of the weights: `mu_dtype` of optax.adamw sets the first moment
     only, and MaxText uses the dtype of the weights where it is not given.
     """
     weights = remarks_of(run).plan.get("param_dtype", framework_of(run).param_dtype)
-    return dict.fromkeys(("param_dtype", "moment_dtype", "second_moment_dtype"), weights)
+    gathers = {"gather_dtype": run.dtype} if _gathers_int8(run) else {}
+    return {
+        **dict.fromkeys(("param_dtype", "moment_dtype", "second_moment_dtype"), weights),
+        **gathers,
+    }
+
+
+def _gathers_int8(run: MeasuredRun) -> bool:
+    return run.dtype == "int8" and framework_of(run).int8_gathers
 
 
 def dtype_notes(run: MeasuredRun) -> Iterator[str]:
@@ -26,6 +34,8 @@ def dtype_notes(run: MeasuredRun) -> Iterator[str]:
             f"{run.dtype} taken for the layers' matmuls with weights, forward and both backward "
             "ones, as MaxText's recipes have it; all else in bf16"
         )
+    if _gathers_int8(run):
+        yield "operands of int8 matmuls are quantised before they are gathered, as AQT's are"
     framework = framework_of(run)
     if "param_dtype" not in remarks_of(run).plan and framework.param_dtype != "f32":
         yield (

@@ -129,6 +129,9 @@ def test_dtypes_and_optimizer() -> None:
     assert (given.optimizer.name, dtypes.matmul, dtypes.loss) == ("sgd", "fp8", "f32")
     assert given.optimizer.offload
     assert run(dtype="float32").plan.dtypes.grad == "f32"
+    assert {key: run(quantization=key).plan.dtypes.gather for key in ("", "int8", "fp8")} == {
+        "": "", "int8": "int8", "fp8": "",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -40,3 +40,19 @@ def test_an_unknown_framework_is_plain_jax_and_its_optimizer_adam() -> None:
     assert framework_of(bare).style == "plain"
     assert optimizer_of(bare) == ("adam", "the optimizer (not given) is taken as adam")
     assert "mine" not in FRAMEWORKS
+
+
+@pytest.mark.parametrize(
+    ("framework", "dtype", "gathers"),
+    [
+        ("maxtext", "int8", "int8"), ("paxml", "int8", "int8"),
+        ("maxtext", "fp8", ""), ("maxtext", "bf16", ""), ("levanter", "int8", ""),
+    ],
+)  # fmt: skip
+def test_int8_of_whole_arrays_is_quantised_before_it_is_gathered(
+    framework: str, dtype: str, gathers: str
+) -> None:
+    """AQT's, that is; kernels that Qwix quantises gather bf16."""
+    one = run(framework=framework, dtype=dtype)
+    assert dtypes_of(one).get("gather_dtype", "") == gathers
+    assert any("before they are gathered" in note for note in dtype_notes(one)) == bool(gathers)

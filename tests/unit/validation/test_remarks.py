@@ -82,6 +82,15 @@ def test_weights_that_travel_quantised() -> None:
     assert found.plan == {"gather_dtype": "fp8", "rules": {"expert": ("expert", "fsdp")}}
 
 
+def test_only_a_fixed_calibration_lets_weights_travel_quantised() -> None:
+    """MaxText's kernels gather bf16 to find a weight's largest; a fixed scale needs no search."""
+    found = {
+        notes: remarks_of(run(notes, dtype="fp8")).plan
+        for notes in ("fp8_full qwix, fixed calibration", "fp8_full qwix, absmax calibration")
+    }
+    assert list(found.values()) == [{"gather_dtype": "fp8"}, {}]
+
+
 @pytest.mark.parametrize(
     ("notes", "unread"),
     [
