@@ -9,6 +9,7 @@ from timing import least_seconds
 
 import tpusim as ts
 from tpusim.accuracy import measured_errors
+from tpusim.base.units import format_seconds
 from tpusim.report import document
 from tpusim.search.rows import RANGE_COLUMNS
 
@@ -62,7 +63,8 @@ def test_both_ranges_say_the_same() -> None:
 def test_the_summary_and_the_json_have_them() -> None:
     result = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
     (low, high), (least, most) = result.step_time_range_s, result.mfu_range
-    text = f"{low:.1f} s to {high:.1f} s (MFU {least:.1%} to {most:.1%}) in 8 of 10 runs like this"
+    ends = f"{format_seconds(low)} to {format_seconds(high)}"
+    text = f"{ends} (MFU {least:.1%} to {most:.1%}) in 8 of 10 runs like this"
     assert text in line(result)
     found = document(result)
     assert found["step_time_range_s"] == [low, high]
