@@ -21,7 +21,8 @@ def in_readers(
     222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
     0.0.42.1).
 
-    Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them).
+    Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them), and so
+    does what single elements are scattered into.
 
     kept: buffers that outlive the body.
     size: bytes of a buffer.
@@ -31,7 +32,7 @@ def in_readers(
         key: entry.reads
         for entry in entries
         if (group := _group(entry)) is not None
-        and not group.alone
+        and not (group.alone or group.scatters)
         and entry.phase is not Phase.RECOMPUTE
         for key in entry.writes
         if key not in kept
