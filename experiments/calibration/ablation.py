@@ -8,16 +8,16 @@ takes some four minutes.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from constants import ALL_CHIPS, ESTIMATED, WHOLE_RUNS, with_constants
-from estimates import OVERLAP, matmul_surface
-from runs import MOVED, table
+from fitted_constants import ALL_CHIPS, ESTIMATED, WHOLE_RUNS, with_constants
+from matmul_estimates import OVERLAP, matmul_surface
+from run_errors import MOVED, table
 
-from tpusim.lowering import PASS_SWITCHES
+from tpusim.lowering import all_passes
 from tpusim.validation import MeasuredRun, RunSetup, SetupChange
 from tpusim.validation.error_table import in_page
 from tpusim.validation.format import percent, signed
@@ -28,6 +28,9 @@ PAGE = Path(__file__).with_name("README.md")
 MARKER = "ablation"
 CHIPS = ("v4", "v5e", "v5p", "v6e", "7x")
 """Chips with more than one run: the table has the mean error of each."""
+
+WHOLE_LOSS = {"vocab_blocks": 1, "loss_labels": "mask", "loss_dtype": ""}
+"""The loss of a plan that says nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,13 @@ class Switch:
     change: SetupChange | None = None
     run: Callable[[MeasuredRun], MeasuredRun] = field(default=lambda run: run)
 
+    def outcome(self, run: MeasuredRun) -> RunOutcome:
+        """Return the outcome of a measured run without the mechanism."""
+        return simulate_run(self.run(run), self.without_passes, self.change)
+
     def outcomes(self) -> list[RunOutcome]:
-        """Return the outcome of each measured run without the mechanism."""
-        return [simulate_run(self.run(run), self.without_passes, self.change) for run in table()]
+        """Return the outcomes of all measured runs."""
+        return list(map(self.outcome, table()))
 
 
 def switches() -> dict[str, Switch]:
@@ -58,7 +65,8 @@ def switches() -> dict[str, Switch]:
 
 
 def _passes() -> Iterator[Switch]:
-    for name in PASS_SWITCHES:
+    optional = dict.fromkeys(each.name for each in all_passes() if each.optional)
+    for name in (*optional, "observed"):
         yield Switch("pass of the lowering", name, "switched off", without_passes=(name,))
 
 
@@ -66,14 +74,16 @@ def _inputs() -> Iterator[Switch]:
     for name, off, change in (
         ("loop", "asynchronous", _planned(loop="asynchronous")),
         ("collective_matmul", "on everywhere", _planned(collective_matmul=True)),
-        ("no collective_matmul", "off everywhere", _planned(collective_matmul=False)),
-        ("vocab_blocks", "whole loss, labels compared", _whole_loss),
-        ("muon", "as Adam", _muon_as_adam),
+        ("collective_matmul off", "off everywhere", _planned(collective_matmul=False)),
+        ("vocab_blocks", "1", _planned(vocab_blocks=1)),
+        ("loss_labels", "by a mask", _planned(loss_labels="mask")),
+        ("vocab_blocks, loss_labels", "1, by a mask", _planned(**WHOLE_LOSS)),
+        ("optimizer", "Adam for Muon", _muon_as_adam),
         ("style", "plain JAX for all", _planned(style="plain")),
-        ("lowering", "ideal for all", _planned(lowering="ideal")),
+        ("lowering", "`ideal` for all", _planned(lowering="ideal")),
     ):
         yield Switch("input of the plan", name, off, change=change)
-    yield Switch("input of the plan", "notes", "remarks not read", run=_without_notes)
+    yield Switch("input of the plan", "remarks", "not read", run=_without_notes)
 
 
 def _without_notes(run: MeasuredRun) -> MeasuredRun:
@@ -85,11 +95,6 @@ def _planned(**keys: object) -> SetupChange:
     return lambda setup: replace(setup, plan=setup.plan.replace(**keys))
 
 
-def _whole_loss(setup: RunSetup) -> RunSetup:
-    keys: Mapping[str, object] = {"vocab_blocks": 1, "loss_dtype": "", "loss_labels": "compare"}
-    return _planned(**keys)(setup)
-
-
 def _muon_as_adam(setup: RunSetup) -> RunSetup:
     muon = setup.plan.optimizer.name == "muon"
     return _planned(optimizer="adam")(setup) if muon else setup
@@ -99,7 +104,9 @@ def _constants() -> Iterator[Switch]:
     for group in WHOLE_RUNS:
         for constant in group.constants:
             changed = constant.settings(constant.neutral)
-            change = with_constants(dict.fromkeys(ALL_CHIPS if group.pairs else group.chips, changed))
+            change = with_constants(
+                dict.fromkeys(ALL_CHIPS if group.pairs else group.chips, changed)
+            )
             yield Switch("constant", constant.name, f"{constant.neutral:g}", change=change)
     for name, chips in ESTIMATED.items():
         neutral = {name: 1.0 if name == OVERLAP else 0.0}

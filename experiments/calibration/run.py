@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from constants import fitted_in_catalogue, listed
-from report import SIGNIFICANT, Fit, all_fits, csv_text, markdown, shown
+from fit_tables import SIGNIFICANT, Fit, all_fits, csv_text, markdown, shown
+from fitted_constants import fitted_in_catalogue, listed
 
 from tpusim.validation.error_table import in_page
 
@@ -23,9 +23,9 @@ MARKER = "calibration"
 
 
 def check(fits: Sequence[Fit]) -> list[str]:
-    """Return a line for each group whose catalogue values the fit contradicts, or is not listed."""
+    """Return a line for each fault: constants that are not listed, groups that a fit contradicts."""
     faults = [
-        f"{chip} {name} is fitted in hardware_specs, and not in constants.py, or the other way"
+        f"{chip}: {name} is fitted in one of hardware_specs and fitted_constants.py, not in both"
         for chip, name in sorted(fitted_in_catalogue() ^ listed())
     ]
     return faults + [f"{line(fit)}: change the catalogue" for fit in fits if not fit.confirmed]

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from constants import Group
+from fitted_constants import Group
 from fitting import Floats, Surface
 
 from tpusim.validation import MeasuredRun, SetupChange

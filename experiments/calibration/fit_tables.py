@@ -8,10 +8,10 @@ from io import StringIO
 from typing import Any
 
 import numpy as np
-from constants import ESTIMATED, WHOLE_RUNS, Group
-from estimates import OVERLAP, SHARE, catalogue, matmul_surface
+from fitted_constants import ESTIMATED, WHOLE_RUNS, Group
 from fitting import FLAT, Floats, Surface
-from runs import Observation, fine_axes, observations, simulated_surface
+from matmul_estimates import OVERLAP, SHARE, catalogue, matmul_surface
+from run_errors import Observation, fine_axes, observations, simulated_surface
 
 from tpusim.base.units import format_seconds
 from tpusim.hardware.chip import COST_UNITS

@@ -140,5 +140,7 @@ def fitted_in_catalogue(chips: Sequence[str] = ALL_CHIPS) -> set[tuple[str, str]
 
 def listed() -> set[tuple[str, str]]:
     """Return chip and name of each constant that is listed here."""
-    whole = {(chip, c.name) for group in WHOLE_RUNS for chip in group.chips for c in group.constants}
+    whole = {
+        (chip, c.name) for group in WHOLE_RUNS for chip in group.chips for c in group.constants
+    }
     return whole | {(chip, name) for name, chips in ESTIMATED.items() for chip in chips}
