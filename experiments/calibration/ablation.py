@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from fitted_constants import ALL_CHIPS, ESTIMATED, WHOLE_RUNS, with_constants
+from fitted_constants import ESTIMATED, WHOLE_RUNS, with_constants
 from matmul_estimates import OVERLAP, matmul_surface
 from run_errors import MOVED, table
 
@@ -104,9 +104,7 @@ def _constants() -> Iterator[Switch]:
     for group in WHOLE_RUNS:
         for constant in group.constants:
             changed = constant.settings(constant.neutral)
-            change = with_constants(
-                dict.fromkeys(ALL_CHIPS if group.pairs else group.chips, changed)
-            )
+            change = with_constants(dict.fromkeys(group.chips, changed))
             yield Switch("constant", constant.name, f"{constant.neutral:g}", change=change)
     for name, chips in ESTIMATED.items():
         neutral = {name: 1.0 if name == OVERLAP else 0.0}

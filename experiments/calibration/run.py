@@ -23,7 +23,7 @@ MARKER = "calibration"
 
 
 def check(fits: Sequence[Fit]) -> list[str]:
-    """Return a line for each fault: constants that are not listed, groups that a fit contradicts."""
+    """Return a line for each constant that is not listed, and each group that a fit contradicts."""
     faults = [
         f"{chip}: {name} is fitted in one of hardware_specs and fitted_constants.py, not in both"
         for chip, name in sorted(fitted_in_catalogue() ^ listed())
