@@ -1,15 +1,16 @@
 """What each mechanism earns: the errors on the measured runs with it and without it.
 
-    python experiments/calibration/ablation.py [--write] [NAME ...]
+    python experiments/calibration/ablation.py [--write] [--runs] [NAME ...]
 
-prints a row per switch, or those that are named; `--write` writes the table into README.md. All
-takes some four minutes.
+prints a row per switch, or those that are named; `--write` writes the table into README.md, `--runs`
+lists the runs that move. All takes some four minutes.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,7 @@ def markdown(chosen: Sequence[Switch]) -> str:
         f"| {' | '.join((*heads, *(f'mean {chip}' for chip in CHIPS)))} |",
         "| --- | --- |" + (len(heads) - 2 + len(CHIPS)) * " ---: |",
     ]
-    base = [simulate_run(run) for run in table()]
+    base = with_all()
     lines.append(_row("**nothing**", "", base, base))
     for kind in dict.fromkeys(each.kind for each in chosen):
         lines.append(f"| *{kind}* |" + (len(heads) - 1 + len(CHIPS)) * " |")
@@ -138,6 +139,22 @@ def markdown(chosen: Sequence[Switch]) -> str:
             if each.kind == kind
         ]
     return "\n".join(lines) + "\n"
+
+
+@cache
+def with_all() -> list[RunOutcome]:
+    """Return the outcome of each measured run with all mechanisms."""
+    return [simulate_run(run) for run in table()]
+
+
+def moved_runs(switch: Switch) -> str:
+    """Return the errors of the runs that move, with the mechanism and without it."""
+    lines = [
+        f"{one.run.id}: {signed(one.error)} with, {signed(other.error)} without {switch.name}"
+        for one, other in zip(with_all(), switch.outcomes(), strict=True)
+        if moved([other], [one])
+    ]
+    return "\n".join(lines)
 
 
 def _row(name: str, off: str, found: Sequence[RunOutcome], base: Sequence[RunOutcome]) -> str:
@@ -172,13 +189,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = switches()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--runs", action="store_true", help="list the runs that move")
     parser.add_argument("names", nargs="*", metavar="NAME", help="switches; all by default")
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.names) - set(known)):
         parser.error(f"no switch is called {', '.join(unknown)}; there are {', '.join(known)}")
     if given.write and given.names:
         parser.error("--write writes the whole table; leave the names out")
-    text = markdown([known[name] for name in given.names or known])
+    chosen = [known[name] for name in given.names or known]
+    if given.runs:
+        print("\n\n".join(map(moved_runs, chosen)))
+        return 0
+    text = markdown(chosen)
     print(text)
     if given.write:
         PAGE.write_text(in_page(PAGE.read_text("utf-8"), text, MARKER), "utf-8")
