@@ -2,8 +2,8 @@
 
     python experiments/calibration/ablation.py [--write] [--runs] [NAME ...]
 
-prints a row per switch, or those that are named; `--write` writes the table into README.md, `--runs`
-lists the runs that move. All takes some four minutes.
+prints a row per switch, or those that are named; `--write` writes the table into README.md, and
+`--runs` lists the runs that move. All takes some four minutes.
 """
 
 import argparse

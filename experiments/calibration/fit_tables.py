@@ -142,7 +142,8 @@ def markdown(fits: Sequence[Fit]) -> str:
 def _values(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield (
         "| constant | chips | runs (families) | bounds | catalogue | fitted | flat region "
-        "| standard error | fitted, each run counts one | loss of the catalogue above the least | in standard errors |"
+        "| standard error | fitted, each run counts one | loss of the catalogue above the least "
+        "| in standard errors |"
     )
     yield "| --- | --- |" + 9 * " ---: |"
     for row in found:

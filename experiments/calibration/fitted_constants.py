@@ -93,7 +93,7 @@ WHOLE_RUNS = (
             Constant("matmul_in_step", (0.6, 0.7, 0.76, 0.81, 0.87, 0.93, 1.0), 1.0),
             Constant(
                 "attention_efficiency_forward",
-                (0.15, WITHOUT_ATTENTION_FIT, 0.26, 0.32, 0.4, 0.45),
+                (0.15, WITHOUT_ATTENTION_FIT, 0.26, 0.32, 0.36, 0.4, 0.45),
                 WITHOUT_ATTENTION_FIT,
                 {"attention_efficiency_backward": 5 / 7},
             ),
