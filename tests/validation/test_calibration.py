@@ -125,6 +125,22 @@ def test_every_pass_that_can_be_switched_off_has_a_row() -> None:
     assert [name for name in ablation.switches() if f"| `{name}` |" not in text] == []
 
 
+@pytest.mark.parametrize(("wanted", "faults"), [(0.033, 0), (0.012, 1)])
+def test_the_check_fails_where_all_families_ask_for_another_value(
+    wanted: float, faults: int
+) -> None:
+    """Four runs of 50 ms of work, measured with a turnaround of their own, and the catalogue's."""
+    group = GROUPS["turnaround"]
+    axis = errors.fine_axes(group)
+    seen = tuple(errors.Observation(name, name, 0.05 + wanted, (name,)) for name in "abcd")
+    off = np.log((0.05 + axis["turnaround"]) / (0.05 + wanted))
+    spread = np.array([-0.01, -0.005, 0.005, 0.01])
+    surface = module("fitting").Surface(axis, off + spread[:, None], tuple("abcd"), group.scale)
+    fit = tables.Fit(group, seen, surface)
+    assert fit.best["turnaround"] == pytest.approx(wanted, abs=1e-3)
+    assert len(module("run").check([fit])) == faults
+
+
 @pytest.mark.thorough
 def test_the_catalogue_is_as_good_as_the_fit() -> None:
     assert module("run").check(fits()) == []
