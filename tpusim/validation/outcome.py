@@ -14,7 +14,7 @@ from tpusim.simulation import simulate
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.remarks import remarks_of
 from tpusim.validation.run_dtypes import QUANTISED_DTYPES
-from tpusim.validation.run_setup import set_up, unsupported_features
+from tpusim.validation.run_setup import SetupChange, set_up, unsupported_features
 
 LONG_CONTEXT = 32768
 SMALL_MODEL_B = 1.0
@@ -110,13 +110,19 @@ class RunOutcome:
         return None if self.guess_s is None else self.guess_s / self.run.step_s - 1
 
 
-def simulate_run(run: MeasuredRun, without_passes: Sequence[str] = ()) -> RunOutcome:
-    """Simulate a run; the outcome of one that cannot be simulated has a reason."""
+def simulate_run(
+    run: MeasuredRun, without_passes: Sequence[str] = (), change: SetupChange | None = None
+) -> RunOutcome:
+    """Simulate a run; the outcome of one that cannot be simulated has a reason.
+
+    without_passes: passes of the lowering to switch off.
+    change: makes the simulation of the one that the run's columns and notes ask for.
+    """
     try:
         unsupported = list(unsupported_features(run))
         if unsupported:
             return _failed(run, "error", f"not simulated yet: {', '.join(unsupported)}")
-        given = set_up(run)
+        given = change(set_up(run)) if change else set_up(run)
         plan = given.plan.replace(without_passes=without_passes) if without_passes else given.plan
         among = placements(given.pod, plan.mesh)
         result = simulate(given.model, plan, given.pod, among=among)

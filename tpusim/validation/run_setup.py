@@ -5,8 +5,9 @@ otherwise than the run had it is a note.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.graph import POLICIES, Remat
@@ -42,6 +43,10 @@ class RunSetup:
     plan: Plan
     pod: Slice
     notes: tuple[str, ...]
+
+
+SetupChange: TypeAlias = Callable[[RunSetup], RunSetup]
+"""What makes another simulation of a run: another chip, another plan."""
 
 
 def set_up(run: MeasuredRun) -> RunSetup:

@@ -13,6 +13,7 @@ from tpusim.validation.measured_runs import TableRow, frame_rows, measured_runs,
 from tpusim.validation.outcome import RunOutcome, outcome_columns, simulate_run
 from tpusim.validation.pairs import RunPair, pair_document, run_pairs
 from tpusim.validation.referred_notes import with_referred_notes
+from tpusim.validation.run_setup import SetupChange
 from tpusim.validation.statistics import (
     by_chip,
     by_family,
@@ -91,15 +92,21 @@ class Validation:
         return validation_text(self.outcomes, self.pairs, self.statistics, self.unread)
 
 
-def validate(frame: "pd.DataFrame", *, without_passes: Sequence[str] = ()) -> Validation:
+def validate(
+    frame: "pd.DataFrame",
+    *,
+    without_passes: Sequence[str] = (),
+    change: SetupChange | None = None,
+) -> Validation:
     """Simulate each run of a DataFrame that has the columns of docs/validation.md.
 
     without_passes: passes of the lowering to switch off in every run, for an ablation.
+    change: gets the model, plan and slice of each run, and returns those to simulate instead.
 
     A run that cannot be simulated is a row with a reason. Raise FileError if the table itself is
     wrong: a missing column, a cell that is not a number, an id given twice.
     """
-    return _validated(*frame_rows(frame), without_passes)
+    return _validated(*frame_rows(frame), without_passes, change)
 
 
 def validate_file(path: Path | str, without_passes: Sequence[str] = ()) -> Validation:
@@ -109,10 +116,13 @@ def validate_file(path: Path | str, without_passes: Sequence[str] = ()) -> Valid
 
 
 def _validated(
-    header: Sequence[str], rows: Sequence[TableRow], without_passes: Sequence[str]
+    header: Sequence[str],
+    rows: Sequence[TableRow],
+    without_passes: Sequence[str],
+    change: SetupChange | None = None,
 ) -> Validation:
     check_switches(without_passes)
     runs, unread = measured_runs(header, rows)
     runs = with_referred_notes(runs)
-    outcomes = with_guesses([simulate_run(run, without_passes) for run in runs])
+    outcomes = with_guesses([simulate_run(run, without_passes, change) for run in runs])
     return Validation(outcomes, run_pairs(outcomes), unread)
