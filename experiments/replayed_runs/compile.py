@@ -9,7 +9,7 @@ needs `tpusim[xla]` and, per program, one to five minutes of a core and 3 GB of 
 
 import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -49,10 +49,10 @@ def program(run):
     model = given.model
     if model.vocab % mesh.shape.get("tensor", 1):
         whole = LANES * mesh.shape["tensor"]
-        model = replace(model, vocab=-(-model.vocab // whole) * whole)
-    plan = asdict(given.plan)
+        model = model.replace(vocab=-(-model.vocab // whole) * whole)
+    plan = given.plan.flat()
     plan["rules"] = {"act_batch": tuple(a for a in BATCH if a in mesh.shape), **plan["rules"]}
-    tables = {"model": asdict(model), "plan": plan}
+    tables = {"model": model.flat(), "plan": plan}
     step = (Tied if model.tied_embeddings else Step)(tables, mesh)
     state = step.state()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
