@@ -100,6 +100,11 @@ WHOLE_RUNS = (
         ),
     ),
     Group(
+        "matmuls on 7x",
+        ("7x",),
+        (Constant("matmul_in_step", (0.8, 0.87, 0.9, 0.94, 0.97, 1.0), 1.0),),
+    ),
+    Group(
         "gradients of labels added by index",
         ("v5p", "v6e"),
         (Constant("scatter_element", (0.0, 0.25e-6, 0.5e-6, 0.75e-6, 1e-6, 1.5e-6, 2e-6), 0.0),),
@@ -117,7 +122,7 @@ WHOLE_RUNS = (
         (Constant("turnaround", (0.0, 0.01, 0.02, 0.033, 0.04, 0.05, 0.06), 0.0),),
     ),
 )
-"""Fitted to whole runs: five constants."""
+"""Fitted to whole runs: six constants."""
 
 ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "op_launch": ("v4", "v5e", "v5p", "v6e"),

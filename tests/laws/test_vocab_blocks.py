@@ -84,9 +84,10 @@ def test_scattered_elements_follow_one_another() -> None:
         ({"vocab_blocks": 7},
          "plan.vocab_blocks is 7, which does not divide model.vocab, 64000; write 8"),
         ({"vocab_blocks": 8, "vocab_tiles": 2},
-         "plan.vocab_blocks is 8 and plan.vocab_tiles 2; write one of them"),
+         "plan.vocab_blocks is 8 and plan.vocab_tiles is 2; set only one of them"),
         ({"vocab_blocks": 8, "mesh": {"fsdp": 8, "stage": 2}, "microbatches": 2},
-         "plan.vocab_blocks is 8, which no pipeline has; write vocab_tiles, or no stages"),
+         "plan.vocab_blocks is 8, which a pipeline cannot have; write vocab_tiles instead, or "
+         "stage = 1"),
         ({"vocab_blocks": 0},
          "plan.vocab_blocks is 0; it must be a whole number of at least 1"),
         ({"loss_labels": "gather"},
@@ -104,3 +105,13 @@ def test_a_head_that_is_the_embedding_has_no_blocks() -> None:
     plan = Plan(mesh={"fsdp": 16}, seq_len=2048, global_batch=16, vocab_blocks=8)
     with pytest.raises(PlanError, match=r"the head of transformer is its embedding; write"):
         simulate(MODEL.replace(tied_embeddings=True), plan, POD)
+
+
+def test_the_head_of_blocks_is_no_matrix_of_a_layer() -> None:
+    """Muon has Adam for it, as without blocks, and it is not quantised either."""
+    whole, cut = (result(optimizer="muon", vocab_blocks=blocks) for blocks in (1, 8))
+    assert cut.flops.optimizer == whole.flops.optimizer
+    plan = Plan(mesh={"fsdp": 16}, seq_len=2048, global_batch=16, vocab_blocks=8)
+    program = str(program_of(MODEL, plan.replace(matmul_dtype="int8"), POD))
+    assert "quantise" in program
+    assert "quantise/head" not in program

@@ -11,7 +11,7 @@ DRIVEN_BY = {
     "exposed": ("costs.ici_efficiency",),
     "vector": ("costs.vector_efficiency", "vpu_flops"),
     "attention": ("costs.attention_efficiency_backward",),
-    "matmul": ("costs.matmul_efficiency",),
+    "matmul": ("costs.matmul_efficiency", "costs.matmul_in_step"),
 }
 """The constants on which the seconds of each part of a step depend, in inverse proportion."""
 

@@ -204,9 +204,15 @@ def measured_errors() -> MeasuredErrors:
 def left_out_by(
     rows: Sequence[Residual], group: Callable[[Residual], str]
 ) -> Iterator[tuple[Residual, ErrorRange]]:
-    """Yield each measured run with its range, made without all runs of its group."""
+    """Yield each measured run with its range, made without all runs of its group.
+
+    The runs of a table of one group have no others, and are left out.
+    """
     for name in dict.fromkeys(map(group, rows)):
-        others = MeasuredErrors([row for row in rows if group(row) != name])
+        left = [row for row in rows if group(row) != name]
+        if not left:
+            continue
+        others = MeasuredErrors(left)
         yield from ((row, others.range(row.features)) for row in rows if group(row) == name)
 
 

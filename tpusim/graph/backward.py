@@ -23,7 +23,7 @@ def training_step(graph: Graph, remat: Remat) -> Graph:
 
     Raise PlanError if `remat` saves a tensor that no layer makes.
     """
-    bodies = [op.body for op in graph.ops if isinstance(op, Scan) and not op.recomputed]
+    bodies = [op.body for op in graph.ops if isinstance(op, Scan) and op.over_layers]
     check_saved_names(
         remat, (t for body in bodies for op in body for t in (*op.inputs, *op.outputs))
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpusim.base.phase import Phase
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
@@ -29,7 +30,7 @@ def layer_matrices(graph: Graph) -> dict[str, Matrix]:
     """
     found: dict[str, Matrix] = {}
     for op in graph.ops:
-        if isinstance(op, Scan):
+        if isinstance(op, Scan) and op.over_layers and op.phase is Phase.FORWARD:
             for weight, other, output in _products(op):
                 found.setdefault(weight.name, _matrix(weight, other, output))
     return found

@@ -116,7 +116,7 @@ def _label(before: bool, first: int, last: int, after: bool) -> str:
 
 def _layer_scans(graph: Graph) -> tuple[Scan, ...]:
     """Return the scans over layers, which follow one another and pass on one tensor."""
-    scans = tuple(op for op in graph.ops if isinstance(op, Scan) and not op.recomputed)
+    scans = tuple(op for op in graph.ops if isinstance(op, Scan) and op.over_layers)
     places = [graph.ops.index(scan) for scan in scans]
     joined = places == list(range(places[0], places[0] + len(places))) if places else False
     for scan in scans:

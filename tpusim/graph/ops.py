@@ -48,6 +48,11 @@ class Scan:
     phase: Phase = Phase.FORWARD
 
     @property
+    def over_layers(self) -> bool:
+        """True for a scan over layers, False for one of the loss, which is computed again."""
+        return not self.recomputed
+
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
         """Tensors that the first iteration starts from, that are sliced, and that are shared."""
         carried = (before for before, *_ in self.carries)

@@ -80,7 +80,7 @@ class NewtonSchulz:
         return f"newton_schulz/{self.weight}"
 
     def norm(self) -> Iterator[Collective]:
-        """Yield the sum of each matrix' squares over its shards, by the root of which it begins."""
+        """Yield the sum over shards of each matrix's squares, by whose root X is divided first."""
         outer, rows, columns = self.stack.stored
         yield from self._moves("norm", (self.stack.count,), (outer,), (outer,), (*columns, *rows))
 
@@ -147,7 +147,7 @@ class NewtonSchulz:
         for step in reshard(source, partial, target):
             axes = tuple(axis for axis in self.sizes.axes if axis in step.axes)
             nbytes = F32 * prod(map(self.sizes.shard, sizes, step.payload))
-            held = Alloc(f"{self.name}/{name}/whole", nbytes, CATEGORY)
+            held = Alloc(f"{self.name}/{name}/whole@{','.join(axes)}", nbytes, CATEGORY)
             whole = (held,) if step.kind is CollectiveKind.ALL_GATHER else ()
             yield Collective(
                 name=f"{step.kind}/{self.name}/{name}@{','.join(axes)}",

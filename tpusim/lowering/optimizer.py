@@ -27,7 +27,8 @@ from tpusim.program import (
 UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "muon": 2.0}
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
-its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction."""
+its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction, of Muon after
+its iterations."""
 
 MOMENTUM_FLOPS = 6.0
 """Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
@@ -35,16 +36,15 @@ MOMENTUM_FLOPS = 6.0
 CLIPPED = ("adam", "muon")
 """Optimizers of which MaxText, AXLearn or Levanter clip the gradients by default."""
 
+SUM_OF_SQUARES_FLOPS = 2.0
+"""Vector operations per element of a sum of squares."""
 
 Update: TypeAlias = tuple[Compute, *tuple[Op, ...]]
 """The operations of a weight's update; the first reads the gradient and the moments."""
 
-SUM_OF_SQUARES_FLOPS = 2.0
-"""Vector operations per element of a sum of squares."""
-
 
 def optimizer_of(weight: StoredWeight, plan: Plan) -> str:
-    """Return the optimizer of one weight: of those that are no matrices of layers, Muon is Adam."""
+    """Return the optimizer of one weight: Adam for those that Muon leaves out, as no matrices."""
     name = plan.optimizer.name
     return "adam" if name == "muon" and weight.matrix is None else name
 

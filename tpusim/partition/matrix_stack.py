@@ -58,7 +58,7 @@ def matrix_stack(weight: StoredWeight, sizes: Sizes, staged: bool = False) -> Ma
     """
     matrix, split = weight.matrix, weight.local.split()
     if matrix is None:
-        raise ValueError(f"{weight.name} is no matrix")
+        raise ValueError(f"{weight.name} is not a matrix")
     lead = tuple(d for d in weight.local.dims if d not in (*matrix.rows, *matrix.columns))
     rows, columns = (prod(sizes.dims[d] for d in dims) for dims in (matrix.rows, matrix.columns))
     sides = (matrix.rows, matrix.columns) if rows <= columns else (matrix.columns, matrix.rows)

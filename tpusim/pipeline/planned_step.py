@@ -183,9 +183,11 @@ def _check_blocks(model: Transformer, plan: Plan) -> None:
     if blocks == 1:
         return
     if plan.vocab_tiles > 1:
-        raise PlanError(f"{where} and plan.vocab_tiles {plan.vocab_tiles}; write one of them")
+        raise PlanError(f"{where} and plan.vocab_tiles is {plan.vocab_tiles}; set only one of them")
     if plan.stages > 1:
-        raise PlanError(f"{where}, which no pipeline has; write vocab_tiles, or no stages")
+        raise PlanError(
+            f"{where}, which a pipeline cannot have; write vocab_tiles instead, or stage = 1"
+        )
     if model.tied_embeddings:
         raise PlanError(
             f"{where}, and the head of {model.name} is its embedding; write vocab_tiles, or "

@@ -74,7 +74,7 @@ class PlanResult(Result):
         """What the plan has in common with measured runs, or not."""
         dtypes = self.plan.dtypes
         return RunFeatures(
-            chip=self.pod.chip.name,
+            chip=self.pod.chip.generation,
             style=self.plan.compiler.style,
             experts=self.model.moe.experts > 0,
             quantised=dtypes.matmul in NARROW_DTYPES,

@@ -145,7 +145,12 @@ def _links(r: Result) -> str:
 
 def _notes(r: Result) -> Iterator[str]:
     whole = float(r.flops.total)
-    for kind, flops in (("redundant", r.flops.redundant), ("padding", r.flops.padding)):
+    extra = {
+        "redundant": r.flops.redundant,
+        "padding": r.flops.padding,
+        "the optimizer's": r.flops.optimizer,
+    }
+    for kind, flops in extra.items():
         if flops:
             yield from entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
     have = r.pod.chip.host_bytes

@@ -106,10 +106,12 @@ def _range_lines(validation: Validation) -> Iterator[str]:
 def _left_out_row(rows: Sequence[Residual], name: str) -> str:
     """Return the row of ranges that are made without all runs of the same framework or chip."""
     found = list(left_out_by(rows, attrgetter(name)))
+    if not found:
+        return f"| all, each left out with all runs of its {name} | 0 | - | - |"
     inside = sum(row.within(one.low, one.high) for row, one in found) / len(found)
     width = median(one.half_width for _, one in found)
     return (
-        f"| all, each left out with all runs of its {name} | {len(rows)} | {percent(inside)} "
+        f"| all, each left out with all runs of its {name} | {len(found)} | {percent(inside)} "
         f"| {percent(width)} |"
     )
 

@@ -66,7 +66,7 @@ so), as plain JAX does.
 """
 
 PLAIN_JAX = Framework("plain")
-RECOGNISED_OPTIMIZERS = ("adafactor", "adam", "sgd", "muon")
+RECOGNISED_OPTIMIZERS = ("muon", "adafactor", "adam", "sgd")
 """Optimizers of a plan, by the word for them in those of runs. Levanter's `adamh` and `muonh` are
 Adam and Muon that keep the norm of each matrix. The norms are a pass more over the weights and two
 all-reduces of some numbers per step: 0.4 ms for 1.1B parameters, compiled for v5p 2x2x4 with and

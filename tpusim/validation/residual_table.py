@@ -16,6 +16,7 @@ from tpusim.accuracy import (
     Residual,
     best_bandwidths,
     interval_score,
+    read_residuals,
     residuals_text,
 )
 from tpusim.accuracy.residuals import residuals_path
@@ -36,8 +37,10 @@ def main(arguments: Sequence[str]) -> None:
     """Write the residuals of the first path's runs, and print the score of their ranges."""
     runs, *options = arguments
     rows = residual_rows(validate_file(runs))
+    text = residuals_text(rows)
+    read_residuals(text)  # raises before the file is overwritten
     with atomic_write(residuals_path()) as beside:
-        beside.write_text(residuals_text(rows), "utf-8")
+        beside.write_text(text, "utf-8")
     errors = MeasuredErrors(rows)
     print(f"{len(rows)} residuals in {residuals_path().name}")
     by_family = f"{errors.family_coverage:.1%} where a family counts one"

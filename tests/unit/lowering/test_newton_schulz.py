@@ -146,3 +146,16 @@ def test_matrices_have_one_moment_and_other_weights_two() -> None:
     layer = 4 * 64 * 8 * 32 + 3 * 64 * 256
     others = 2 * 512 * 64 + (2 * LAYERS + 1) * 64
     assert made.memory_bytes["optimizer state"] == F32 * (LAYERS * layer + 2 * others)
+
+
+def test_what_crosses_slices_is_gathered_in_two_steps_with_a_buffer_each() -> None:
+    """Two heads over 8 devices of two slices: X is gathered whole, within the slice and across."""
+    plan = plan_of({"dcn_fsdp": 2, "fsdp": 8}, optimizer="muon", seq_len=64)
+    made = simulate(small(heads=2), plan, Slice("v5p", "2x2x2", num_slices=2)).program
+    whole = [
+        alloc.tensor
+        for op, _ in flat(made.body)
+        if isinstance(op, Collective) and "newton_schulz/layer/wq/" in op.name
+        for alloc in op.allocs
+    ]
+    assert len(whole) == len(set(whole)) >= 2

@@ -13,6 +13,7 @@ from tpusim.partition import (
     is_across,
     sends_keys_round,
 )
+from tpusim.plan import Compiler
 from tpusim.program import CollectiveKind, MatmulWork, Mode
 
 LARGEST_RING_WEIGHT = 256 * 2.0**20
@@ -59,7 +60,7 @@ def _goes_round(body: Body, collective: CollectiveNode) -> bool:
 
 def matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
     """Return the matmuls that take the collective in if the lowering fuses them, else none."""
-    if is_across(collective.axes) or not body.plan.compiler.collective_matmul:
+    if is_across(collective.axes) or not _fuses(body.plan.compiler):
         return []
     if collective.kind is CollectiveKind.ALL_GATHER:
         computes = [compute for compute in body.computes if collective.writes[0] in compute.reads]
@@ -70,6 +71,11 @@ def matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
     if not computes or not all(_can_be_ring(compute.op) for compute in computes):
         return []
     return computes if _is_fused(body, collective, computes) else []
+
+
+def _fuses(compiler: Compiler) -> bool:
+    """Return False where a flag of today's compiler rules fusion out."""
+    return compiler.collective_matmul or compiler.lowering == "ideal"
 
 
 def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode]) -> bool:

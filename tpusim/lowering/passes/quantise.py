@@ -21,7 +21,15 @@ from dataclasses import replace
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
-from tpusim.graph import COMPUTE, Einsum, Pointwise, Tensor, TensorRole, union_dims
+from tpusim.graph import (
+    COMPUTE,
+    Einsum,
+    Pointwise,
+    Tensor,
+    TensorRole,
+    union_dims,
+    whole_dim,
+)
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
 from tpusim.partition import Buffer, ComputeNode, Layout, LocalShape, Node
@@ -112,7 +120,7 @@ def _matmul_dtype(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str])
 
 def may_be_quantised(op: Einsum) -> bool:
     """Return False for the projection to the vocabulary and for the router."""
-    dims = union_dims(*op.inputs)
+    dims = {whole_dim(dim) for dim in union_dims(*op.inputs)}
     return UNQUANTISED not in dims and ("expert" not in dims or "slot" in dims)
 
 
