@@ -8,6 +8,7 @@ prints a row per switch, or those that are named; `--write` writes the table int
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -102,11 +103,14 @@ def _muon_as_adam(setup: RunSetup) -> RunSetup:
 
 
 def _constants() -> Iterator[Switch]:
+    counted = Counter(each.name for group in WHOLE_RUNS for each in group.constants)
     for group in WHOLE_RUNS:
         for constant in group.constants:
             changed = constant.settings(constant.neutral)
             change = with_constants(dict.fromkeys(group.chips, changed))
-            yield Switch("constant", constant.name, f"{constant.neutral:g}", change=change)
+            of = f" of {', '.join(group.chips)}" if counted[constant.name] > 1 else ""
+            name = f"{constant.name}{of}"
+            yield Switch("constant", name, f"{constant.neutral:g}", change=change)
     for name, chips in ESTIMATED.items():
         neutral = {name: 1.0 if name == OVERLAP else 0.0}
         off = "1: array, then memory" if name == OVERLAP else "0"

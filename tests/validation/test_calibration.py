@@ -16,7 +16,8 @@ constants, errors, tables, ablation, estimates = (
     module(name)
     for name in ("fitted_constants", "run_errors", "fit_tables", "ablation", "matmul_estimates")
 )
-GROUPS = {group.constants[0].name: group for group in constants.WHOLE_RUNS}
+GROUPS = {group.constants[0].name: group for group in reversed(constants.WHOLE_RUNS)}
+"""By the first constant; of two groups with the same one, the first."""
 RUNS = {run.id: run for run in errors.table()}
 
 
