@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pandas as pd
 import pytest
+from plan_vs_compiler import module, twins
 
 import tpusim as ts
-from tests.plan_vs_compiler import module, twins
 
 
 class Errors(NamedTuple):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import compilers
 
 import tpusim as ts
-from tests.commands import compilers
 from tpusim.cli.main import run
 
 pytestmark = [

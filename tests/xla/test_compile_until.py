@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from commands import compilers
 
 import tpusim as ts
-from tests.commands import compilers
 from tpusim.base.errors import CompileError
 from tpusim.compiler import Compiled
 

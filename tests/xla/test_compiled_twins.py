@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.plan_vs_compiler import module, twins
+from plan_vs_compiler import module, twins
 
 pytestmark = [
     pytest.mark.xla,
