@@ -20,14 +20,13 @@ import jax  # noqa: E402
 from step import Step  # noqa: E402
 
 import tpusim as ts  # noqa: E402
+from tpusim.twin.check import flags_of  # noqa: E402
 from tpusim.validation.measured_runs import measured_runs, read_rows  # noqa: E402
 from tpusim.validation.run_setup import set_up  # noqa: E402
 
 TABLE = ROOT / "tests/validation/training_runs.csv"
 BATCH = ("dcn_data", "dcn_fsdp", "data", "fsdp")
 LANES = 128
-OPTIONS = {"TR-v6e-Llama3.1-8B-8": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}}
-"""Options without which the program of a run would differ: this one had no collective matmuls."""
 
 
 class Tied(Step):
@@ -58,7 +57,7 @@ def program(run):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     made = ts.xla.compile(
         step, state, step.ids(), slice=given.pod, mesh=mesh, donate=0, out_shardings=shardings,
-        name=run.id, compiler_options=OPTIONS.get(run.id),
+        name=run.id, compiler_options=flags_of(given.plan),
     )  # fmt: skip
     return replace(made, data=without_folders(made.data))
 

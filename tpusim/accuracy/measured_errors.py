@@ -18,7 +18,7 @@ quantile of |residual - centre| / spread at 80 % times (n + 1) / n for n runs.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import product
 from math import ceil, exp, hypot
 from typing import NamedTuple, TypeAlias
@@ -199,6 +199,16 @@ class MeasuredErrors:
 def measured_errors() -> MeasuredErrors:
     """Return the residuals that come with the package, ready for ranges."""
     return MeasuredErrors(residuals())
+
+
+@lru_cache(maxsize=64)
+def expected_range(features: RunFeatures) -> ErrorRange:
+    """Return the range of a prediction from the residuals that come with the package.
+
+    It is kept, as the summary, the files and the columns of a sweep ask for that of one result
+    several times.
+    """
+    return measured_errors().range(features)
 
 
 def left_out_by(

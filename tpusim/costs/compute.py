@@ -120,8 +120,7 @@ def array_seconds(
 def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Number:
     """Return the seconds of a matmul: `((array + epilogue)^p + memory^p)^(1/p) + launch`.
 
-    share: of the rate of a matmul alone, that the array keeps.
-
+    share: of the rate of a matmul alone that the array keeps.
     array: see `array_seconds`.
     epilogue: the vector operations fused into the matmul, which the core does as well.
     memory: operands and result at `copy_bandwidth`, beside both.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tpusim.base.phase import Phase
 from tpusim.graph.contractions import Einsum
-from tpusim.graph.graph import Graph
-from tpusim.graph.ops import Op, Scan
+from tpusim.graph.graph import Graph, walk
+from tpusim.graph.ops import Scan
 from tpusim.graph.tensor import Tensor, TensorRole
 
 
@@ -39,19 +39,11 @@ def layer_matrices(graph: Graph) -> dict[str, Matrix]:
 def _products(scan: Scan) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield weight, other factor and result of each einsum with a weight of an iteration."""
     shared = {tensor.name for tensor in scan.shared}
-    for op in _inside(scan.body):
+    for op, _ in walk(scan.body):
         if isinstance(op, Einsum):
             for weight, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
                 if weight.role is TensorRole.PARAM and weight.name not in shared:
                     yield weight, other, op.output
-
-
-def _inside(ops: tuple[Op, ...]) -> Iterator[Op]:
-    for op in ops:
-        if isinstance(op, Scan):
-            yield from _inside(op.body)
-        else:
-            yield op
 
 
 def _matrix(weight: Tensor, other: Tensor, output: Tensor) -> Matrix:

@@ -22,8 +22,8 @@ class Pointwise:
         `with_residuals`; of a backward group, those that it reads.
     generated: it makes a large result of small operands (a one-hot mask), so a matmul can make it
         as it reads it.
-    picks: dimension along which it reads one element by its index, and not all of them with a mask;
-        the gradient is then a scatter, element by element. Empty for none.
+    picks: dimension along which it reads one element by its index, rather than all of them with a
+        mask; the gradient is then a scatter, element by element. Empty for none.
     function: what it computes; None where only its cost is known, and for transposes.
     """
 

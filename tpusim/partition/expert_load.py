@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import log, prod
 from random import Random
 
+from tpusim.base.divisors import divisor_from, divisor_up_to
 from tpusim.base.errors import PlanError
 from tpusim.plan import Axes, Experts, Plan
 from tpusim.program import Number, largest, smallest
@@ -25,8 +26,7 @@ def check_experts(plan: Plan, sharding: Collection[Axes], sizes: Mapping[str, in
         shards = prod(plan.active_axes[axis] for axis in axes)
         if experts % shards:
             named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
-            below = next(n for n in range(min(shards, experts), 0, -1) if experts % n == 0)
-            above = next((n for n in range(shards, experts) if experts % n == 0), experts)
+            below, above = divisor_up_to(experts, shards), divisor_from(experts, shards)
             raise PlanError(
                 f"the {experts} experts of the model do not divide over {named}; write "
                 f"{' or '.join(map(str, dict.fromkeys((below, above))))}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from math import gcd, prod
 
+from tpusim.base.divisors import divisor_from, divisor_up_to
 from tpusim.base.errors import PlanError
 from tpusim.graph import NARROW, Graph
 from tpusim.partition.rules import ShardingRules
@@ -39,8 +40,7 @@ def loss_parts(
 def _does_not_divide(tiles: int, local: dict[str, int]) -> str:
     """Return the message, with the nearest numbers that divide."""
     tokens = prod(local.values())
-    below = next(n for n in range(min(tiles, tokens), 0, -1) if tokens % n == 0)
-    above = next((n for n in range(tiles, tokens + 1) if tokens % n == 0), below)
+    below, above = divisor_up_to(tokens, tiles), divisor_from(tokens, tiles)
     of = " x ".join(f"{size} of {dim}" for dim, size in local.items())
     nearby = " or ".join(map(str, dict.fromkeys((below, above))))
     return (

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
 from tpusim.graph import COPIES, Graph, Tensor, TensorRole, walk, whole_dim
 from tpusim.partition.context import (
@@ -216,7 +217,7 @@ def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
         of = f"{count} microbatches x {of} = {parts}"
     if batch % shards == 0:
         each = batch // shards
-        fits = next(n for n in range(min(count, each), 0, -1) if each % n == 0)
+        fits = divisor_up_to(each, count)
         hint += f", or microbatches = {fits}"
     return f"plan.global_batch is {batch}, which {small} {of}; {hint}"
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+from tpusim.base.divisors import divisor_from
 from tpusim.base.errors import PlanError
 from tpusim.graph import (
     Graph,
@@ -194,8 +195,7 @@ def _check_blocks(model: Transformer, plan: Plan) -> None:
             "model.tied_embeddings = false"
         )
     if model.vocab % blocks:
-        counts = (n for n in range(blocks, model.vocab + 1) if model.vocab % n == 0)
-        fits = next(counts, model.vocab)
+        fits = divisor_from(model.vocab, blocks)
         raise PlanError(f"{where}, which does not divide model.vocab, {model.vocab}; write {fits}")
 
 

@@ -114,7 +114,7 @@ class Plan(GroupedFields):
     vocab_blocks: blocks of the vocabulary for which the loss is computed one after the other, with
         a running sum of exponentials; logits are computed again in the backward pass.
     loss_labels: how the loss finds the logits of the labels: by a `mask` (one_hot, or
-        take_along_axis, of which XLA makes one), or by `index` (`logits[rows, labels]`), whose
+        take_along_axis, which XLA turns into one), or by `index` (`logits[rows, labels]`), whose
         gradient is a scatter into that of the logits.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tpusim.accuracy import ErrorRange, RunFeatures, measured_errors
+from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
 from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
@@ -95,7 +95,7 @@ class PlanResult(Result):
         """
         if self.plan.compiler.lowering != "xla":
             return None
-        return measured_errors().range(self.features)
+        return expected_range(self.features)
 
     @property
     def placement_given(self) -> bool:

@@ -9,7 +9,7 @@ a page has them; a path that ends in `.svg` gets the figure.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -74,9 +74,7 @@ def _lines(validation: Validation) -> Iterator[str]:
     found = validation.statistics
     yield "| published runs | simulated | median error | mean | 90th percentile | signed mean |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-    yield _row("all chips", found)
-    for chip, group in found["by_chip"].items():
-        yield _row(f"TPU {chip}", group)
+    yield from _chip_rows(found, _row)
     yield _row(
         "the same runs, guessed by the median MFU of the chip's others",
         found["baseline"]["simulated_runs"],
@@ -90,9 +88,7 @@ def _range_lines(validation: Validation) -> Iterator[str]:
     found = validation.statistics
     yield "| published runs | runs | in their range | median half-width |"
     yield "| --- | ---: | ---: | ---: |"
-    yield _range_row("all chips", found)
-    for chip, group in found["by_chip"].items():
-        yield _range_row(f"TPU {chip}", group)
+    yield from _chip_rows(found, _range_row)
     for by, names in (("by_family", SHOWN_FAMILIES), ("by_kind", SHOWN_KINDS)):
         yield from (_range_row(name, found[by][name]) for name in names if name in found[by])
     near = [one for one in validation.outcomes if one.like_measured]
@@ -101,6 +97,14 @@ def _range_lines(validation: Validation) -> Iterator[str]:
     yield _range_row("nothing like it was measured", _counted_ranges(far))
     for name in ("framework", "chip"):
         yield _left_out_row(residual_rows(validation), name)
+
+
+def _chip_rows(
+    found: Mapping[str, Any], row: Callable[[str, Mapping[str, Any]], str]
+) -> Iterator[str]:
+    """Yield the row of all runs and that of each chip."""
+    yield row("all chips", found)
+    yield from (row(f"TPU {chip}", group) for chip, group in found["by_chip"].items())
 
 
 def _left_out_row(rows: Sequence[Residual], name: str) -> str:

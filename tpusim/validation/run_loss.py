@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tpusim.base.divisors import divisor_from
 from tpusim.models import Transformer
 from tpusim.validation.measured_runs import MeasuredRun
 
@@ -26,8 +27,7 @@ def loss_of(run: MeasuredRun, model: Transformer) -> dict[str, Any]:
     if run.framework != "levanter" or run.date < STREAMED_SINCE or model.tied_embeddings:
         return {}
     largest = BLOCK_ON_V5P if run.chip == "v5p" else BLOCK
-    least = -(-model.vocab // largest)
-    blocks = next(n for n in range(least, model.vocab + 1) if model.vocab % n == 0)
+    blocks = divisor_from(model.vocab, -(-model.vocab // largest))
     return {"vocab_blocks": blocks, "loss_dtype": "f32", "loss_labels": "index"}
 
 
