@@ -14,24 +14,31 @@ from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
 from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
 from tpusim.graph.tensor import (
     COMPUTE,
+    KEYS,
+    PART_DOT,
     STORED,
     DimSizes,
     Tensor,
     TensorRole,
+    is_sequence,
     part_of,
+    plain_dim,
     union_dims,
     whole_dim,
 )
 from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting
+from tpusim.graph.writer import GraphWriter
 
 __all__ = [
     "ADD",
     "COMPUTE",
     "COPIES",
     "COPY",
+    "KEYS",
     "LAYER_IN",
     "NARROW",
+    "PART_DOT",
     "POLICIES",
     "REPEAT",
     "STORED",
@@ -45,6 +52,7 @@ __all__ = [
     "Function",
     "Gather",
     "Graph",
+    "GraphWriter",
     "Matrix",
     "ModelPart",
     "Op",
@@ -58,11 +66,13 @@ __all__ = [
     "TokenRouting",
     "executed_flops",
     "function",
+    "is_sequence",
     "layer_count",
     "layer_matrices",
     "model_flops",
     "part_of",
     "part_of_model",
+    "plain_dim",
     "training_step",
     "union_dims",
     "walk",

@@ -1,6 +1,6 @@
 """GSPMD: from a graph and a plan to a partitioned graph, whose sizes are still symbols."""
 
-from tpusim.partition.body_builder import HEADS, TOKENS
+from tpusim.partition.body_builder import HEADS
 from tpusim.partition.context import exchanged_by, sends_keys_round
 from tpusim.partition.epilogues import unfused
 from tpusim.partition.expert_load import buffers_of, loads
@@ -27,7 +27,6 @@ from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 __all__ = [
     "DTYPE_BYTES",
     "HEADS",
-    "TOKENS",
     "Buffer",
     "CollectiveNode",
     "ComputeNode",

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
-from tpusim.graph import COPIES, NARROW, Op, Pointwise, Scan, Tensor, TensorRole, whole_dim
+from tpusim.graph import (
+    COPIES,
+    NARROW,
+    Op,
+    Pointwise,
+    Scan,
+    Tensor,
+    TensorRole,
+    is_sequence,
+    plain_dim,
+)
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import Buffer, CollectiveNode, ComputeNode, Node, Purpose
 from tpusim.partition.reshard import ReshardStep, reshard
@@ -12,7 +22,7 @@ from tpusim.partition.split import Split
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
 
-HEADS, TOKENS = ("heads", NARROW, COPIES), ("seq", "kv_seq")
+HEADS = ("heads", NARROW, COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +291,8 @@ def _is_requested(
     if step.kind is CollectiveKind.ALL_GATHER and not step.sharing:
         return needed.issuperset(step.axes)
     if step.kind is CollectiveKind.ALL_TO_ALL:
-        changed = {whole_dim(dim) for dim in _dims_changed(value.tensor, value, step)}
-        heads = not changed.isdisjoint(HEADS) and not changed.isdisjoint(TOKENS)
+        changed = {plain_dim(dim) for dim in _dims_changed(value.tensor, value, step)}
+        heads = not changed.isdisjoint(HEADS) and any(map(is_sequence, changed))
         return rows or "expert" in changed or heads
     return True
 

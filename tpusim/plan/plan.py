@@ -105,7 +105,7 @@ class Plan(GroupedFields):
     (`plan.gather_dtype`), but for `remat` and `optimizer`, which are the groups.
 
     mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
-    seq_len: tokens per sequence.
+    seq_len: tokens per example, for models that read text; 0 for others.
     global_batch: sequences per step, over all devices.
     microbatches: parts of the global batch that run one after the other; their gradients are added
         up, and the optimizer runs once.
@@ -136,7 +136,7 @@ class Plan(GroupedFields):
 
     KEYS: ClassVar[GroupedKeys] = PLAN_KEYS
     mesh: Mapping[str, int]
-    seq_len: int
+    seq_len: int = 0
     global_batch: int
     microbatches: int = 1
     vocab_tiles: int = 1
@@ -155,15 +155,15 @@ class Plan(GroupedFields):
     experts: Experts = field(default_factory=Experts)
     pipeline: Pipeline = field(default_factory=Pipeline)
 
-    def __init__(
-        self, *, mesh: Mapping[str, int], seq_len: int, global_batch: int, **keys: Any
-    ) -> None:
-        needed = {"mesh": mesh, "seq_len": seq_len, "global_batch": global_batch}
+    def __init__(self, *, mesh: Mapping[str, int], global_batch: int, **keys: Any) -> None:
+        needed = {"mesh": mesh, "global_batch": global_batch}
         self._fill(needed | keys)
         self._check()
 
     def _check(self) -> None:
-        for key in ("seq_len", "global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
+        if self.seq_len or isinstance(self.seq_len, bool):
+            check_positive("plan.seq_len", self.seq_len)
+        for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
         check_word("plan.loop", self.loop, LOOPS)
@@ -238,7 +238,8 @@ class Plan(GroupedFields):
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
         yield f"mesh {mesh}"
-        yield f"batch {self.global_batch} x {self.seq_len} tokens{parts}"
+        each = f" x {self.seq_len} tokens" if self.seq_len else ""
+        yield f"batch {self.global_batch}{each}{parts}"
         yield from self.pipeline.phrases(self.stages)
         saved = f" + {', '.join(self.remat.save)}" if self.remat.save else ""
         yield f"remat {self.remat.policy}{saved}"

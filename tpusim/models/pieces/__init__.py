@@ -1,0 +1,35 @@
+"""Pieces of models: each writes its operations into a graph and returns its result.
+
+A piece takes a `GraphWriter` first and tensors next. The dimensions that it names (`heads`,
+`head_dim`, `mlp`, `vocab`, ...) are declared by the model, `w.size(heads=16, head_dim=64)`.
+"""
+
+from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
+from tpusim.models.pieces.embedding import embedding
+from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
+from tpusim.models.pieces.latent import Latent, latent_projections
+from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
+from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
+from tpusim.models.pieces.norms import norm
+
+__all__ = [
+    "ACTIVATION_FLOPS",
+    "EVEN",
+    "WHOLE_LOSS",
+    "AttentionForm",
+    "ExpertRouting",
+    "Latent",
+    "LossForm",
+    "MoE",
+    "activate",
+    "attend",
+    "attention",
+    "embedding",
+    "experts",
+    "language_model_loss",
+    "latent_projections",
+    "mlp",
+    "norm",
+    "projections",
+    "rotary",
+]
