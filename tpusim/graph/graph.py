@@ -6,7 +6,8 @@ from math import prod
 
 from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
-from tpusim.graph.contractions import Convolution, Einsum
+from tpusim.graph.contractions import Einsum
+from tpusim.graph.convolution import Convolution
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.tensor import DimSizes, Tensor, TensorRole
 
@@ -58,8 +59,8 @@ class Graph:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step: sequences x their length."""
-        return prod(self.sizes[dim] for dim in ("batch", "seq"))
+        """Tokens of a step: sequences x their length; examples, where they are no sequences."""
+        return prod(self.sizes.get(dim, 1) for dim in ("batch", "seq"))
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.dims)
