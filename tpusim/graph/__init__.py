@@ -2,7 +2,8 @@
 
 from tpusim.graph.attention import Attention
 from tpusim.graph.backward import training_step
-from tpusim.graph.contractions import Convolution, ConvolutionWindow, Einsum
+from tpusim.graph.contractions import Einsum
+from tpusim.graph.convolution import Convolution, Pool, backward_windows
 from tpusim.graph.function import ADD, COPY, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
@@ -28,6 +29,7 @@ from tpusim.graph.tensor import (
 )
 from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting
+from tpusim.graph.window import ConvolutionWindow
 from tpusim.graph.writer import GraphWriter
 
 __all__ = [
@@ -58,12 +60,14 @@ __all__ = [
     "Op",
     "Parameter",
     "Pointwise",
+    "Pool",
     "Remat",
     "Scan",
     "Scatter",
     "Tensor",
     "TensorRole",
     "TokenRouting",
+    "backward_windows",
     "executed_flops",
     "function",
     "is_sequence",

@@ -6,7 +6,8 @@ from math import prod
 
 from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
-from tpusim.graph.contractions import Convolution, Einsum
+from tpusim.graph.contractions import Einsum
+from tpusim.graph.convolution import Convolution
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.tensor import DimSizes, Tensor, TensorRole, is_sequence, whole_dim
 

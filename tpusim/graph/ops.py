@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
-from tpusim.graph.contractions import Convolution, Einsum
+from tpusim.graph.contractions import Einsum
+from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor
@@ -66,5 +67,5 @@ class Scan:
 
 
 Op: TypeAlias = (
-    Einsum | Convolution | Pointwise | Gather | Scatter | Attention | TokenRouting | Scan
+    Einsum | Convolution | Pool | Pointwise | Gather | Scatter | Attention | TokenRouting | Scan
 )

@@ -13,6 +13,8 @@ class Pointwise:
 
     flops: vector operations for each element of its largest tensor.
     over: dimensions that its statistics run over (a norm's `embed`, a softmax's keys).
+    statistics: sums over `over`, of each element of the other dimensions; 2 for a batch norm, whose
+        mean and variance are summed at once.
     linear: a sum of its inputs, which passes gradients and partial sums through unchanged.
     keeps: tensors that its backward pass reads: its `inputs`, `outputs`, `residuals`, or "" for
         none.
@@ -32,6 +34,7 @@ class Pointwise:
     outputs: tuple[Tensor, ...]
     flops: float
     over: tuple[str, ...] = ()
+    statistics: int = 1
     linear: bool = False
     keeps: str = "inputs"
     repeats: tuple[tuple[str, str], ...] = ()
@@ -90,6 +93,7 @@ class Pointwise:
                 wanted,
                 2 * self.flops,
                 self.over,
+                self.statistics,
                 repeats=self.repeats,
                 alone=self.alone,
                 residuals=self.residuals if self.writes_residuals else (),

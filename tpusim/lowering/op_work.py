@@ -34,6 +34,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
+        case graph.Pool():
+            return _pool(op, split, sizes, read, written)
         case graph.Attention():
             return _attention(op, split, sizes, read, written)
         case graph.Gather() | graph.Scatter():
@@ -116,13 +118,9 @@ def _convolution(
     written: Number,
     epilogue: Number,
 ) -> program.ConvolutionWork:
-    taps = tuple(window.tap_dim for window in op.windows)
-    spatial = tuple(window.out_dim for window in op.windows)
-    inputs = tuple(d for d in op.kernel.dims if d not in taps and d not in op.output.dims)
-    outputs = tuple(d for d in op.output.dims if d in op.kernel.dims)
-    batch = tuple(d for d in op.output.dims if d not in spatial and d not in outputs)
+    dims = (op.examples, op.positions, op.taps, op.in_channels, op.out_channels)
     sequences, positions, tap_count, in_channels, out_channels = (
-        sizes.product(dims, split) for dims in (batch, spatial, taps, inputs, outputs)
+        sizes.product(each, split) for each in dims
     )
     return program.ConvolutionWork(
         sequences,
@@ -135,6 +133,20 @@ def _convolution(
         written,
         epilogue,
     )
+
+
+def _pool(
+    op: graph.Pool, split: Mapping[str, Axes], sizes: Sizes, read: Number, written: Number
+) -> program.VectorWork:
+    """Return the work of a pool: a maximum or addition for each tap of each output.
+
+    The gradient of a maximum finds it again, and then adds to the place where it was.
+    """
+    taps = sizes.product((*op.output.dims, *op.taps), split)
+    again = 2 if op.maximum and op.given else 1
+    narrow = (t for t in (*op.inputs, *op.outputs) if sizes.itemsize(t.dtype) < 4)
+    converted = sum(sizes.product(tensor.dims, split) for tensor in narrow)
+    return program.VectorWork(read, written, again * taps + converted)
 
 
 def _attention(
