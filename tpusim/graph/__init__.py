@@ -15,6 +15,7 @@ from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
 from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
 from tpusim.graph.tensor import (
     COMPUTE,
+    INPUT,
     KEYS,
     PART_DOT,
     STORED,
@@ -24,12 +25,13 @@ from tpusim.graph.tensor import (
     is_sequence,
     part_of,
     plain_dim,
+    renamed,
     union_dims,
     whole_dim,
 )
 from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting
-from tpusim.graph.window import ConvolutionWindow
+from tpusim.graph.window import ConvolutionWindow, Padding
 from tpusim.graph.writer import GraphWriter
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "COMPUTE",
     "COPIES",
     "COPY",
+    "INPUT",
     "KEYS",
     "LAYER_IN",
     "NARROW",
@@ -58,6 +61,7 @@ __all__ = [
     "Matrix",
     "ModelPart",
     "Op",
+    "Padding",
     "Parameter",
     "Pointwise",
     "Pool",
@@ -77,6 +81,7 @@ __all__ = [
     "part_of",
     "part_of_model",
     "plain_dim",
+    "renamed",
     "training_step",
     "union_dims",
     "walk",

@@ -25,6 +25,9 @@ SEQUENCES = ("seq", "patches", "frames")
 KEYS = "kv_"
 """Before a sequence: its keys, where queries of the same sequence attend to them."""
 
+INPUT = "in_"
+"""Before a dimension of an operand whose result has the same dimension again."""
+
 PART_DOT = "."
 """Between a part of a model and its dimension: `image.embed`."""
 
@@ -115,6 +118,16 @@ def plain_dim(dim: str) -> str:
     'seq'
     """
     return whole_dim(dim).rpartition(PART_DOT)[2]
+
+
+def renamed(mark: str, dim: str) -> str:
+    """Return the name of another dimension of the same size and part: `image.in_channels`.
+
+    >>> renamed(INPUT, "image.channels"), renamed(KEYS, "seq")
+    ('image.in_channels', 'kv_seq')
+    """
+    part, dot, plain = dim.rpartition(PART_DOT)
+    return f"{part}{dot}{mark}{plain}"
 
 
 def is_sequence(dim: str, *, keys: bool = True) -> bool:

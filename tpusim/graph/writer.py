@@ -23,7 +23,7 @@ from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN
-from tpusim.graph.tensor import COMPUTE, PART_DOT, Tensor, TensorRole
+from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
 
 
 @dataclass(slots=True)
@@ -69,6 +69,12 @@ class GraphWriter:
     def extent(self, *shorts: str) -> int:
         """Return the product of the sizes of dimensions."""
         return prod(self.sizes[self.dim(short)] for short in shorts)
+
+    def twin(self, mark: str, dim: str) -> str:
+        """Declare another dimension of the size of `dim`, `kv_seq` for `seq`; return its name."""
+        made = renamed(mark, dim)
+        self.sizes[made] = self.sizes[dim]
+        return made
 
     def scope(self, prefix: str) -> "GraphWriter":
         """Return a writer into the same graph that puts `prefix/` before names."""
@@ -126,10 +132,15 @@ class GraphWriter:
     ) -> Tensor:
         """Write the product of `x` with a weight, which replaces its last dimensions by `dims`.
 
+        A dimension that is replaced by itself is called `in_...` in `x` and in the weight.
+
         short: name of the weight and of the operation; `out` is that of the result, if another.
         over: number of dimensions of `x` that are contracted, from the last.
         """
-        weight = self.weight(short, *x.dims[-over:], *dims)
+        wanted = self.dims(dims)
+        given = tuple(self.twin(INPUT, d) if d in wanted else d for d in x.dims[-over:])
+        x = x.view((*x.dims[:-over], *given))
+        weight = self.weight(short, *given, *dims)
         made = self.tensor(out or f"{short}_out", (*x.dims[:-over], *dims))
         return self.einsum(short, x, weight, made, share=share)
 

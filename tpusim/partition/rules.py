@@ -13,6 +13,7 @@ from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
 from tpusim.graph import (
     COPIES,
+    INPUT,
     KEYS,
     PART_DOT,
     Graph,
@@ -186,11 +187,11 @@ def _default_rules(plan: Plan) -> Mapping[str, Axes]:
 def _inherited(rules: Mapping[str, Axes], sizes: Mapping[str, int]) -> dict[str, Axes]:
     """Return rules for the dimensions of parts of a model, and for sequences of other names.
 
-    `image.heads` has the rule of `heads`, `target_seq` that of `seq`.
+    `image.heads` and `in_heads` have the rule of `heads`, `target_seq` that of `seq`.
     """
     found = {}
     for dim in {whole_dim(dim) for dim in sizes} - set(_BASE_DIMS):
-        plain = plain_dim(dim)
+        plain = plain_dim(dim).removeprefix(INPUT)
         like = plain
         if is_sequence(dim):
             like = f"{KEYS}{_SEQ}" if plain.startswith(KEYS) else _SEQ
@@ -203,6 +204,7 @@ def _inherited(rules: Mapping[str, Axes], sizes: Mapping[str, int]) -> dict[str,
 
 def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
     dims = {whole_dim(dim) for dim in sizes}
+    dims |= {plain_dim(dim) for dim in dims}
     valid = {*DEFAULT_RULES, *dims, *(f"act_{dim}" for dim in dims)}
     rules = {}
     for written, rule in plan.rules.items():

@@ -5,6 +5,19 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 """
 
 from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
+from tpusim.models.pieces.convolution import (
+    batch_norm,
+    channels,
+    classification_loss,
+    convolution,
+    images,
+    instance_norm,
+    mean_of_positions,
+    pool,
+    relu,
+    resized,
+    upsample,
+)
 from tpusim.models.pieces.embedding import embedding
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
@@ -24,12 +37,23 @@ __all__ = [
     "activate",
     "attend",
     "attention",
+    "batch_norm",
+    "channels",
+    "classification_loss",
+    "convolution",
     "embedding",
     "experts",
+    "images",
+    "instance_norm",
     "language_model_loss",
     "latent_projections",
+    "mean_of_positions",
     "mlp",
     "norm",
+    "pool",
     "projections",
+    "relu",
+    "resized",
     "rotary",
+    "upsample",
 ]

@@ -6,7 +6,6 @@ from tpusim.graph import (
     COMPUTE,
     COPY,
     KEYS,
-    PART_DOT,
     REPEAT,
     Attention,
     GraphWriter,
@@ -68,18 +67,10 @@ def attend(
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
     context = w.tensor("context", (*q.dims[:-1], v.dims[-1]))
-    keys = _own_name(w, k.dims[1]) if k.dims[1] == q.dims[1] else k.dims[1]
+    keys = w.twin(KEYS, k.dims[1]) if k.dims[1] == q.dims[1] else k.dims[1]
     attended = (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
     weight = w.weight("wo", *context.dims[2:], embed)
     return w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
-
-
-def _own_name(w: GraphWriter, sequence: str) -> str:
-    """Return the dimension of the keys of a sequence that attends to itself: `kv_seq`."""
-    part, dot, plain = sequence.rpartition(PART_DOT)
-    keys = f"{part}{dot}{KEYS}{plain}"
-    w.sizes[keys] = w.sizes[sequence]
-    return keys
 
 
 def projections(
