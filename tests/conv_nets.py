@@ -59,7 +59,7 @@ class ConvNet:
         made = []
         for dim in self.space_dims:
             base = dim.partition("/")[0]
-            out, tap = f"{base}/{name}", f"taps/{name}.{base}"
+            out, tap = f"{base}/{name[4:]}", f"taps/{name[4:]}.{base}"
             window = ConvolutionWindow(dim, out, tap, stride, dilation, up, padding)
             self.dims[tap] = taps
             self.dims[out] = window.output_size(self.dims[dim], taps)
@@ -70,7 +70,7 @@ class ConvNet:
         self, channels: int, taps: int = 3, stride: int = 1, dilation: int = 1, up: int = 1,
         padding: Padding = "same", groups: int = 1, depthwise: bool = False, act: bool = True,
     ) -> Tensor:  # fmt: skip
-        name = f"l{len(self.ops)}"
+        name = f"net/l{len(self.ops)}"
         windows = self.windows(name, taps, stride, dilation, up, padding)
         inside = self.x.dims[-1]
         within = part_of(inside, groups)
@@ -87,7 +87,7 @@ class ConvNet:
         return self.relu() if act else made
 
     def relu(self) -> Tensor:
-        name = f"l{len(self.ops)}"
+        name = f"net/l{len(self.ops)}"
         made = Tensor(f"{name}/relu", self.x.dims)
         self.ops.append(
             Pointwise(name, (self.x,), (made,), 1.0, keeps="outputs", function=Function("relu"))
@@ -97,7 +97,7 @@ class ConvNet:
 
     def norm(self) -> Tensor:
         """A batch norm, over all devices."""
-        name, channels = f"l{len(self.ops)}", self.x.dims[-1]
+        name, channels = f"net/l{len(self.ops)}", self.x.dims[-1]
         scale, bias = (
             Tensor(f"{name}/{kind}", (channels,), TensorRole.PARAM, dtype="f32")
             for kind in ("scale", "bias")
@@ -118,7 +118,7 @@ class ConvNet:
         return made
 
     def add(self, other: Tensor) -> Tensor:
-        name = f"l{len(self.ops)}"
+        name = f"net/l{len(self.ops)}"
         made = Tensor(f"{name}/sum", self.x.dims)
         terms = (other.view(self.x.dims), self.x)
         self.ops.append(Pointwise(name, terms, (made,), 1.0, linear=True, keeps="", function=ADD))
@@ -128,7 +128,7 @@ class ConvNet:
     def pool(
         self, taps: int = 2, stride: int = 2, maximum: bool = True, padding: Padding = "same"
     ) -> Tensor:
-        name = f"l{len(self.ops)}"
+        name = f"net/l{len(self.ops)}"
         windows = self.windows(name, taps, stride, 1, 1, padding)
         dims = ("batch", *(w.out_dim for w in windows), self.x.dims[-1])
         made = Tensor(f"{name}/pool", dims)
@@ -137,8 +137,8 @@ class ConvNet:
         return made
 
     def upsample(self, factor: int = 2) -> Tensor:
-        name, old = f"l{len(self.ops)}", self.space_dims
-        new = tuple(f"{dim.partition('/')[0]}/{name}" for dim in old)
+        name, old = f"net/l{len(self.ops)}", self.space_dims
+        new = tuple(f"{dim.partition('/')[0]}/{name[4:]}" for dim in old)
         self.dims |= {wide: factor * self.dims[dim] for dim, wide in zip(old, new, strict=True)}
         made = Tensor(f"{name}/up", ("batch", *new, self.x.dims[-1]))
         self.ops.append(
