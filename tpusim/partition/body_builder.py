@@ -14,7 +14,6 @@ from tpusim.graph import (
     TensorRole,
     is_sequence,
     plain_dim,
-    whole_dim,
 )
 from tpusim.partition.halo import Edge, Halo
 from tpusim.partition.layout import Layout, LocalShape

@@ -127,9 +127,22 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
 def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
     """Reshard the operands as the operation is divided, emit it, and settle its results."""
     reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
-    if isinstance(op, Pointwise):
+    if isinstance(op, Pointwise) and op.reads_twice:
+        op, reads = _statistics_apart(builder, op, split, reads)
+    elif isinstance(op, Pointwise):
         _statistics(builder, op, split, reads[0])
     builder.settle_results(builder.compute(op, split, reads))
+
+
+def _statistics_apart(
+    builder: BodyBuilder, op: Pointwise, split: Split, reads: list[str]
+) -> tuple[Pointwise, list[str]]:
+    """Emit the pass that makes the statistics; return the one that uses them and what it reads."""
+    first, second = op.apart()
+    keys = dict(zip((tensor.name for tensor in op.inputs), reads, strict=True))
+    *small, made = builder.compute(first, split, [keys[tensor.name] for tensor in first.inputs])
+    builder.settle_results(small)
+    return second, [*reads, _statistics(builder, op, split, made.key)]
 
 
 def _contraction(builder: BodyBuilder, op: Einsum) -> None:
@@ -216,13 +229,15 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     _divided(builder, op, split)
 
 
-def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> None:
-    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension."""
+def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> str:
+    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension.
+
+    Return the buffer of the sums, which is `reads` where no device has others.
+    """
     axes = tuple(axis for dim in op.over for axis in split.get(dim, ()))
-    if not axes:
-        return
-    largest = max((*op.inputs, *op.outputs), key=lambda tensor: len(tensor.dims))
-    dims = tuple(dim for dim in largest.dims if dim not in op.over)
+    if not axes or op.on_device:
+        return reads
+    dims = tuple(dim for dim in op.main.dims if dim not in op.over)
     layout = tuple(split.get(dim, ()) for dim in dims)
     local = LocalShape(dims, layout, count=op.statistics)
     key = f"{builder.prefix}{op.name}/sums"
@@ -241,6 +256,7 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
             tensor=op.name,
         )
     )
+    return key
 
 
 def _sum(builder: BodyBuilder, op: Pointwise) -> None:

@@ -149,6 +149,14 @@ def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[:-1])
 
 
+def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a batch norm whose mean and variance are of the examples of one device.
+
+    No sums cross devices; the gradients of scale and shift are reduced as those of all weights.
+    """
+    return _normalised(w, name, x, x.dims[:-1], on_device=True)
+
+
 def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write a normalisation over the positions of each example, with scale and shift.
 
@@ -157,7 +165,9 @@ def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[1:-1])
 
 
-def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Tensor:
+def _normalised(
+    w: GraphWriter, name: str, x: Tensor, over: Sequence[str], *, on_device: bool = False
+) -> Tensor:
     scale, shift = (w.weight(f"{name}_{one}", x.dims[-1]) for one in ("scale", "shift"))
     unscaled = w.tensor(f"{name}_unscaled", x.dims)
     return w.pointwise(
@@ -167,6 +177,7 @@ def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Te
         NORM_FLOPS,
         over=tuple(over),
         statistics=2,
+        on_device=on_device,
         residuals=(unscaled, scale),
         function=function("standardise", over=len(tuple(over))),
     )
