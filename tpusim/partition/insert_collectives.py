@@ -264,12 +264,19 @@ def _sum(builder: BodyBuilder, op: Pointwise) -> None:
     (output,) = op.outputs
     want = builder.layout_of(output)
     terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
-    settled = [builder.reduced_term(term, want) for term in terms]
+    split = dict(zip(output.dims, want, strict=True))
+    settled = [builder.reduced_term(term, _repeated(term.tensor, split)) for term in terms]
     if len(settled) == 1:
         builder.held[output.name] = replace(settled[0], tensor=output)
         return
-    split = dict(zip(output.dims, want, strict=True))
     builder.settle_results(builder.compute(op, split, [value.key for value in settled]))
+
+
+def _repeated(term: Tensor, split: Split) -> Layout:
+    """Return the layout of a term of a sum that is divided so; one may lack some dimensions."""
+    if len(term.dims) == len(split):
+        return tuple(split.values())
+    return tuple(split[dim] for dim in term.dims)
 
 
 def _merged_terms(

@@ -7,6 +7,7 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
 from tpusim.models.pieces.convolution import (
     batch_norm,
+    biased,
     channels,
     classification_loss,
     convolution,
@@ -39,6 +40,7 @@ __all__ = [
     "attend",
     "attention",
     "batch_norm",
+    "biased",
     "channels",
     "classification_loss",
     "convolution",

@@ -109,6 +109,11 @@ def resized(w: GraphWriter, dim: str, size: int) -> str:
     return made
 
 
+def biased(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write the sum of `x` and a bias over its last dimension."""
+    return w.add(f"{name}_biased", x, w.weight(f"{name}_bias", x.dims[-1]))
+
+
 def pool(
     w: GraphWriter,
     name: str,
@@ -185,14 +190,16 @@ def _normalised(
 
 def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
     """Write the rectifier of `x`, or of its sum with other tensors (a residual connection)."""
+    summed = w.add(f"{name}_sum", x, *terms) if terms else x
     positive = w.tensor(f"{name}_positive", x.dims, "pred")
     return w.pointwise(
         name,
-        (x, *terms),
+        (summed,),
         x.dims,
-        1.0 + len(terms),
+        1.0,
+        keeps="outputs",
         residuals=(positive,),
-        function=function("relu_of_sum"),
+        function=function("relu"),
     )
 
 
@@ -204,13 +211,13 @@ def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
 
 
 def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
-    """Write a classifier and its cross entropy; return the loss of each example.
+    """Write a classifier, with a bias, and its cross entropy; return the loss of each example.
 
     x: [batch, channels].
     """
     w.size(classes=classes)
     labels = w.input("labels", x.dims[:1])
-    logits = w.dense("head", x, "classes", out="logits")
+    logits = biased(w, "head", w.dense("head", x, "classes", out="logits"))
     return w.pointwise(
         "loss",
         (logits, labels),
