@@ -23,6 +23,7 @@ from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN
+from tpusim.graph.reshape import Reshape
 from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
 
 
@@ -169,6 +170,12 @@ class GraphWriter:
         made = out or self.tensor(short, terms[0].dims)
         flops = float(len(terms) - 1)
         return self.pointwise(short, terms, made, flops, linear=True, keeps="", function=ADD)
+
+    def reshape(self, short: str, x: Tensor, dims: Sequence[str]) -> Tensor:
+        """Write `x` under other dimensions, of as many elements in the same order."""
+        out = self.tensor(short, dims)
+        self.write(Reshape(f"{self.prefix}{short}", x, out))
+        return out
 
     def layers(
         self,
