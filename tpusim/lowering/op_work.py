@@ -18,7 +18,9 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     op = compute.op
     split = dict(compute.split)
     read, written = _bytes(compute, split, sizes, buffers)
-    epilogue = sum(_vector_flops(group, split, sizes) for group in compute.epilogue)
+    generated = (group for group in compute.generated if not group.generated)
+    fused = (*compute.epilogue, *generated)
+    epilogue = sum(_vector_flops(group, split, sizes) for group in fused)
     match op:
         case graph.Einsum():
             batch, m, k, n = _matrix(op, split, sizes)
