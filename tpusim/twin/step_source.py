@@ -25,6 +25,8 @@ OPTIMIZERS = {
     "adam": "adam(LEARNING_RATE, {first})",
     "adafactor": "optax.adafactor(LEARNING_RATE)",
     "sgd": "optax.sgd(LEARNING_RATE)",
+    "momentum": "optax.sgd(LEARNING_RATE, momentum=0.9, accumulator_dtype={first})",
+    "lars": "optax.lars(LEARNING_RATE)",
     "muon": "muon(LEARNING_RATE, {first}, {second})",
 }
 """The optimizer of each plan, as source."""
