@@ -10,14 +10,18 @@ from tpusim.models.pieces.convolution import (
     biased,
     channels,
     classification_loss,
+    concatenated,
     convolution,
     device_norm,
     images,
     instance_norm,
+    linear,
     mean_of_positions,
+    normed,
     pool,
     relu,
     resized,
+    silu,
     upsample,
 )
 from tpusim.models.pieces.embedding import embedding
@@ -25,7 +29,7 @@ from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
-from tpusim.models.pieces.norms import norm
+from tpusim.models.pieces.norms import layer_norm, norm
 
 __all__ = [
     "ACTIVATION_FLOPS",
@@ -43,6 +47,7 @@ __all__ = [
     "biased",
     "channels",
     "classification_loss",
+    "concatenated",
     "convolution",
     "device_norm",
     "embedding",
@@ -50,14 +55,18 @@ __all__ = [
     "images",
     "instance_norm",
     "language_model_loss",
+    "layer_norm",
+    "linear",
     "latent_projections",
     "mean_of_positions",
     "mlp",
     "norm",
+    "normed",
     "pool",
     "projections",
     "relu",
     "resized",
     "rotary",
+    "silu",
     "upsample",
 ]

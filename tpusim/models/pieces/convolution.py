@@ -21,6 +21,7 @@ from tpusim.graph import (
     renamed,
     whole_dim,
 )
+from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
 
@@ -114,6 +115,22 @@ def biased(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return w.add(f"{name}_biased", x, w.weight(f"{name}_bias", x.dims[-1]))
 
 
+def linear(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
+    """Write the product of `x` with a weight that replaces its last dimension, and a bias."""
+    return biased(w, name, w.dense(name, x, dim))
+
+
+def concatenated(w: GraphWriter, name: str, *parts: Tensor) -> Tensor:
+    """Write the channels of tensors of equal positions side by side."""
+    first, *others = parts
+    shaped = (first, *(part.view((*first.dims[:-1], part.dims[-1])) for part in others))
+    count = channels(w, sum(w.sizes[part.dims[-1]] for part in parts))
+    dims = (*first.dims[:-1], count)
+    return w.pointwise(
+        name, shaped, dims, 0.0, keeps="", alone=True, function=function("side_by_side")
+    )
+
+
 def pool(
     w: GraphWriter,
     name: str,
@@ -201,6 +218,16 @@ def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
         residuals=(positive,),
         function=function("relu"),
     )
+
+
+def silu(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write x times its sigmoid."""
+    return activate(w, "silu", (x,), name)
+
+
+def normed(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a group norm and `silu` of its result, as before the convolutions of diffusion nets."""
+    return silu(w, f"{name}_silu", instance_norm(w, name, x))
 
 
 def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:

@@ -33,3 +33,12 @@ def norm_op(x: Tensor, out: Tensor, over: str) -> Pointwise:
         residuals=(wide, unscaled, scale),
         function=function("rms_norm"),
     )
+
+
+def layer_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a normalisation over the last dimension, with scale and shift, and return its result.
+
+    It costs what `norm` does, and the addition of the shift.
+    """
+    normed = norm(w, f"{name}_scaled", x, x.dims[-1])
+    return w.add(name, normed, w.weight(f"{name}_shift", x.dims[-1]))
