@@ -118,11 +118,15 @@ def _differentiate(
 
 
 def _pass_through(op: Pointwise, given: dict[str, Tensor], sweep: _GradientSweep) -> None:
-    """Pass the gradient of a sum to each of its inputs, unchanged."""
+    """Pass the gradient of a sum to each of its terms: unchanged, or summed to a smaller one."""
     gradient = given[op.outputs[0].name]
     for tensor in op.inputs:
-        if tensor.role is not TensorRole.INPUT:
+        if not tensor.differentiable:
+            continue
+        if len(tensor.dims) == len(gradient.dims):
             sweep.contributions.setdefault(tensor.name, []).append(gradient)
+        else:
+            sweep.ops.append(op.transpose_of_term(tensor, gradient, sweep.contribution))
 
 
 def _transpose_scan(

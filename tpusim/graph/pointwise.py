@@ -1,10 +1,11 @@
 """Element-wise groups, which run in one pass over their tensors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph.function import Function
-from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, TensorRole, gradient_of
+from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,19 @@ class Pointwise:
         return not (self.over or self.alone or self.writes_residuals)
 
     @property
+    def broadcasts(self) -> bool:
+        """True for a sum with a term of fewer dimensions (a bias), which is added everywhere."""
+        return self.linear and any(len(t.dims) < len(self.outputs[0].dims) for t in self.inputs)
+
+    @property
+    def reduces(self) -> bool:
+        """True for the gradient of a term that a sum broadcasts: its operand's sum, no more."""
+        (made, *others), given = self.outputs, self.inputs
+        alone = len(given) == 1 and not (others or self.over or self.repeats or self.alone)
+        backward = self.phase is Phase.BACKWARD
+        return backward and alone and set(made.dims) < set(given[0].dims)
+
+    @property
     def copies(self) -> bool:
         """True if it copies each operand, rearranged, and combines none of them."""
         return self.alone and [t.dims for t in self.inputs] == [t.dims for t in self.outputs]
@@ -85,7 +99,7 @@ class Pointwise:
         )
         kinds = {"inputs": self.inputs, "outputs": self.outputs, "residuals": self.residuals}
         kept = kinds.get(self.keeps, ())
-        wanted = tuple(gradient(t) for t in self.inputs if t.role is not TensorRole.INPUT)
+        wanted = tuple(gradient(t) for t in self.inputs if t.differentiable)
         return (
             Pointwise(
                 f"{self.name}/d",
@@ -100,4 +114,17 @@ class Pointwise:
                 picks=self.picks,
                 phase=Phase.BACKWARD,
             ),
+        )
+
+    def transpose_of_term(
+        self, term: Tensor, given: Tensor, contribution: Callable[[Tensor, str], Tensor]
+    ) -> "Pointwise":
+        """Return the sum of a gradient over the dimensions that a term of a sum lacks."""
+        return Pointwise(
+            f"{self.name}/dw",
+            (given,),
+            (contribution(term, self.name),),
+            1.0,
+            keeps="",
+            phase=Phase.BACKWARD,
         )

@@ -5,6 +5,7 @@ from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
+from tpusim.models.vision_transformer import VisionTransformer
 from tpusim.models.zoo import dimensions, load, names, source
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "MoE",
     "SelfAttention",
     "Transformer",
+    "VisionTransformer",
     "dimensions",
     "from_hf",
     "hf_dimensions",

@@ -172,7 +172,7 @@ class BodyBuilder:
             if value.tensor.name in self._summed:
                 continue
             readers = self._readers.get(value.tensor.name, ())
-            summed = readers and all(isinstance(op, Pointwise) and op.linear for op in readers)
+            summed = readers and all(_adds_alike(op) for op in readers)
             if not (value.partial and summed):
                 self.settle(value)
 
@@ -275,6 +275,11 @@ class BodyBuilder:
         if tensor.role is TensorRole.PARAM:
             return Purpose.WEIGHT
         return Purpose.GRADIENT if self.is_weight_gradient(tensor) else Purpose.ACTIVATION
+
+
+def _adds_alike(op: Op) -> bool:
+    """Return True for a sum of tensors of equal dimensions, which can add partial terms."""
+    return isinstance(op, Pointwise) and op.linear and not op.broadcasts
 
 
 def _is_requested(

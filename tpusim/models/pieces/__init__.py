@@ -5,6 +5,7 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 """
 
 from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
+from tpusim.models.pieces.bias import biased, learnt_positions
 from tpusim.models.pieces.convolution import (
     batch_norm,
     channels,
@@ -19,17 +20,19 @@ from tpusim.models.pieces.convolution import (
     upsample,
 )
 from tpusim.models.pieces.embedding import embedding
+from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
-from tpusim.models.pieces.norms import norm
+from tpusim.models.pieces.norms import layer_norm, norm
 
 __all__ = [
     "ACTIVATION_FLOPS",
     "EVEN",
     "WHOLE_LOSS",
     "AttentionForm",
+    "EncoderForm",
     "ExpertRouting",
     "Latent",
     "LossForm",
@@ -38,19 +41,25 @@ __all__ = [
     "attend",
     "attention",
     "batch_norm",
+    "biased",
     "channels",
     "classification_loss",
     "convolution",
     "embedding",
+    "encoder",
     "experts",
     "images",
     "instance_norm",
     "language_model_loss",
     "latent_projections",
+    "layer_norm",
+    "learnt_positions",
     "mean_of_positions",
     "mlp",
     "norm",
     "pool",
+    "position",
+    "probe_pool",
     "projections",
     "relu",
     "resized",

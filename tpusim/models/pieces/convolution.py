@@ -21,6 +21,7 @@ from tpusim.graph import (
     renamed,
     whole_dim,
 )
+from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.norms import NORM_FLOPS
 
 
@@ -137,7 +138,8 @@ def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
 def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write the mean over all positions; return [batch, channels]."""
     dims = (x.dims[0], x.dims[-1])
-    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="")
+    of = function("mean_of_positions")
+    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="", function=of)
 
 
 def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
@@ -192,14 +194,19 @@ def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
     return Tensor(f"{w.prefix}{name}", dims, TensorRole.INPUT)
 
 
-def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
+def classification_loss(
+    w: GraphWriter, x: Tensor, classes: int, *, bias: bool = False
+) -> Tensor:
     """Write a classifier and its cross entropy; return the loss of each example.
 
     x: [batch, channels].
+    bias: the classifier has one.
     """
     w.size(classes=classes)
     labels = w.input("labels", x.dims[:1])
     logits = w.dense("head", x, "classes", out="logits")
+    if bias:
+        logits = biased(w, "head_bias", logits, "classes")
     return w.pointwise(
         "loss",
         (logits, labels),
