@@ -100,6 +100,8 @@ class Pointwise:
         kinds = {"inputs": self.inputs, "outputs": self.outputs, "residuals": self.residuals}
         kept = kinds.get(self.keeps, ())
         wanted = tuple(gradient(t) for t in self.inputs if t.differentiable)
+        if not wanted:
+            return ()
         return (
             Pointwise(
                 f"{self.name}/d",

@@ -5,6 +5,7 @@ from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
+from tpusim.models.two_towers import TextTower, TwoTowers
 from tpusim.models.vision_transformer import VisionTransformer
 from tpusim.models.zoo import dimensions, load, names, source
 
@@ -17,7 +18,9 @@ __all__ = [
     "LossForm",
     "MoE",
     "SelfAttention",
+    "TextTower",
     "Transformer",
+    "TwoTowers",
     "VisionTransformer",
     "dimensions",
     "from_hf",

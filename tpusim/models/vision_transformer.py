@@ -61,7 +61,9 @@ class VisionTransformer(Architecture):
     parallel: attention and MLP read the same norm and are added together.
     qk_norm: queries and keys are normed per head.
     rms: norms divide by the root mean square, without a mean and a shift.
-    qkv_bias: the projections of queries, keys and values have biases; all others have them.
+    qkv_bias: the projections of queries, keys and values have biases.
+    patch_bias: the patch embedding has one; all other matrices do.
+    pre_norm: there is a norm before the layers.
     attention: `dot` writes the scores to HBM, `flash` is a fused kernel.
     softmax_dtype: of the scores, where attention is `dot`.
     """
@@ -82,6 +84,8 @@ class VisionTransformer(Architecture):
     qk_norm: bool = False
     rms: bool = False
     qkv_bias: bool = True
+    patch_bias: bool = True
+    pre_norm: bool = False
     attention: str = "dot"
     softmax_dtype: str = COMPUTE
 
@@ -122,9 +126,11 @@ class VisionTransformer(Architecture):
         """Write all but the classifier, and return the features of each image, [batch, embed]."""
         heads, token = self.heads, self.pool == "token"
         w.size(embed=self.embed, heads=heads, head_dim=self.embed // heads, mlp=self.mlp)
-        x = embedded_patches(w, self.patches, self.patch, token=token)
+        x = embedded_patches(w, self.patches, self.patch, token=token, bias=self.patch_bias)
         if self.positions:
             x = pieces.learnt_positions(w, x)
+        if self.pre_norm:
+            x = pieces.layer_norm(w, "pre_norm", x)
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
             x = pieces.biased(w, "pre_bias", w.dense("pre_logits", x, "embed"), "embed")
@@ -161,7 +167,9 @@ def check_patches(image: int, patch: int) -> None:
         )
 
 
-def embedded_patches(w: GraphWriter, patches: int, patch: int, *, token: bool) -> Tensor:
+def embedded_patches(
+    w: GraphWriter, patches: int, patch: int, *, token: bool = False, bias: bool = True
+) -> Tensor:
     """Write the patch embedding; return [batch, patches, embed], a class token in front of all.
 
     The patches are an input, [batch, patches, pixels of a patch].
@@ -170,7 +178,8 @@ def embedded_patches(w: GraphWriter, patches: int, patch: int, *, token: bool) -
     given = pieces.resized(w, w.dim("patches"), patches)
     pixels = w.input("image", ("batch", given, "patch_pixels"), COMPUTE)
     x = w.dense("patch_embedding", pixels, "embed", out="patch_rows")
-    x = pieces.biased(w, "patch_bias", x, "embed")
+    if bias:
+        x = pieces.biased(w, "patch_bias", x, "embed")
     if not token:
         return x
     return w.pointwise(
