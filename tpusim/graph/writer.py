@@ -173,7 +173,7 @@ class GraphWriter:
         return out
 
     def add(self, short: str, *terms: Tensor, out: Tensor | None = None) -> Tensor:
-        """Write the sum of tensors of equal dimensions."""
+        """Write the sum of tensors; the first has all dimensions, of which others may lack some."""
         made = out or self.tensor(short, terms[0].dims)
         flops = float(len(terms) - 1)
         return self.pointwise(short, terms, made, flops, linear=True, keeps="", function=ADD)

@@ -196,7 +196,7 @@ class TwoTowers(Architecture):
         x = tower.features(w)
         if projected:
             x = w.dense("projection", x, "shared")
-            x = pieces.biased(w, "projection_bias", x, "shared") if self.projection_bias else x
+            x = pieces.biased(w, "projection", x) if self.projection_bias else x
         of = function("unit_length")
         dims = ("batch", "shared")
         x = x.view(w.dims(dims))

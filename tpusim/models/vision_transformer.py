@@ -120,7 +120,7 @@ class VisionTransformer(Architecture):
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each image."""
         pooled = self.features(w)
-        return pieces.classification_loss(w, pooled, self.classes, bias=True)
+        return pieces.classification_loss(w, pooled, self.classes)
 
     def features(self, w: GraphWriter) -> Tensor:
         """Write all but the classifier, and return the features of each image, [batch, embed]."""
@@ -133,7 +133,7 @@ class VisionTransformer(Architecture):
             x = pieces.layer_norm(w, "pre_norm", x)
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
-            x = pieces.biased(w, "pre_bias", w.dense("pre_logits", x, "embed"), "embed")
+            x = pieces.biased(w, "pre_logits", w.dense("pre_logits", x, "embed"))
             x = w.pointwise("tanh", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh"))
         return x
 
@@ -179,7 +179,7 @@ def embedded_patches(
     pixels = w.input("image", ("batch", given, "patch_pixels"), COMPUTE)
     x = w.dense("patch_embedding", pixels, "embed", out="patch_rows")
     if bias:
-        x = pieces.biased(w, "patch_bias", x, "embed")
+        x = pieces.biased(w, "patch", x)
     if not token:
         return x
     return w.pointwise(

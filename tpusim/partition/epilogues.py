@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum, Op, Pointwise
+from tpusim.graph import Convolution, Einsum, Op, Pointwise
 from tpusim.partition.partitioned_graph import ComputeNode, Node
 
 
@@ -37,7 +37,7 @@ def fuse_epilogues(nodes: Sequence[Node], kept: Iterable[str]) -> tuple[Node, ..
         others = (key for key in node.reads if key not in node.writes)
         host = max((made.get(key, -1) for key in others), default=-1)
         target = result[host] if host >= 0 else None
-        if isinstance(target, ComputeNode) and _can_fuse(target.op, node.op):
+        if isinstance(target, ComputeNode) and _can_fuse(target, node):
             result[host] = _fused(target, node, node.op)
             result[place] = None
             made |= dict.fromkeys(node.writes, host)
@@ -81,13 +81,29 @@ def _with_generated_masks(node: Node, made: Mapping[str, ComputeNode]) -> Node:
     return replace(node, reads=tuple(dict.fromkeys(reads)), generated=masks)
 
 
-def _can_fuse(op: Op, group: Pointwise) -> bool:
+def _can_fuse(host: ComputeNode, node: ComputeNode) -> bool:
     """Return True if an element-wise group can run in the operation that makes its last operand.
 
-    A grouped matmul is a kernel of its own, which takes none.
+    A grouped matmul is a kernel of its own, which takes none. A group that uses statistics waits
+    for all of them.
     """
-    normed = isinstance(op, Pointwise) and op.over and group.linear
-    return (isinstance(op, Einsum) and not op.ragged) or bool(normed)
+    op, group = host.op, node.op
+    if not isinstance(group, Pointwise) or _waits_for_sums(host, node):
+        return False
+    if isinstance(op, Pointwise):
+        return bool(op.over and group.linear) or (op.after_sums and group.element_wise)
+    return isinstance(op, Convolution) or (isinstance(op, Einsum) and not op.ragged)
+
+
+def _waits_for_sums(host: ComputeNode, node: ComputeNode) -> bool:
+    """Return True if a group reads statistics that the host would make."""
+    made = {
+        key
+        for part in host.parts
+        if isinstance(part.op, Pointwise) and part.op.sums
+        for key in part.writes
+    }
+    return not made.isdisjoint(node.reads)
 
 
 def _fused(host: ComputeNode, node: ComputeNode, group: Pointwise) -> ComputeNode:

@@ -18,15 +18,18 @@ from tpusim.graph import (
     Graph,
     Op,
     Pointwise,
+    Pool,
     Scan,
     Scatter,
     Tensor,
     TokenRouting,
+    WindowsRead,
     layer_matrices,
 )
 from tpusim.partition import split as divide
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
+from tpusim.partition.halo import Halo
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
@@ -102,9 +105,11 @@ def _body(builder: BodyBuilder, ops: tuple[Op, ...]) -> None:
 def _operation(builder: BodyBuilder, op: Op) -> None:
     builder.phase = op.phase
     match op:
-        case Einsum() | Convolution():
+        case Einsum():
             _contraction(builder, op)
-        case Pointwise(linear=True, broadcasts=False):
+        case Convolution() | Pool():
+            _windowed(builder, op)
+        case Pointwise(linear=True):
             _sum(builder, op)
         case Pointwise():
             _pointwise(builder, op)
@@ -123,15 +128,69 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
 def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
     """Reshard the operands as the operation is divided, emit it, and settle its results."""
     reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
-    if isinstance(op, Pointwise):
+    if isinstance(op, Pointwise) and op.reads_twice:
+        op, reads = _statistics_apart(builder, op, split, reads)
+    elif isinstance(op, Pointwise):
         _statistics(builder, op, split, reads[0])
     builder.settle_results(builder.compute(op, split, reads))
 
 
-def _contraction(builder: BodyBuilder, op: Einsum | Convolution) -> None:
+def _statistics_apart(
+    builder: BodyBuilder, op: Pointwise, split: Split, reads: list[str]
+) -> tuple[Pointwise, list[str]]:
+    """Emit the pass that makes the statistics; return the one that uses them and what it reads."""
+    first, second = op.apart()
+    keys = dict(zip((tensor.name for tensor in op.inputs), reads, strict=True))
+    *small, made = builder.compute(first, split, [keys[tensor.name] for tensor in first.inputs])
+    builder.settle_results(small)
+    return second, [*reads, _statistics(builder, op, split, made.key)]
+
+
+def _contraction(builder: BodyBuilder, op: Einsum) -> None:
     (output,) = op.outputs
     operands = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
     _divided(builder, op, divide.contraction(operands, output, builder.layout_of(output)))
+
+
+def _windowed(builder: BodyBuilder, op: Convolution | Pool) -> None:
+    """Emit a convolution or a pool: positions are divided alike before and after, with halos.
+
+    For the division, dimensions of the activation that follow one of the output have its name. The
+    gradient of a kernel is then contracted over sharded positions, as over a sharded batch.
+    """
+    named = dict(op.alike)
+    (output,) = op.outputs
+    operands = [(_renamed(tensor, named), builder.reduced(tensor).layout) for tensor in op.inputs]
+    result, wanted = _renamed(output, named), builder.layout_of(output)
+    if isinstance(op, Convolution):
+        split = divide.contraction(operands, result, wanted)
+    else:
+        split = divide.pointwise(operands, [(result, wanted)])
+    split |= {dim: split[like] for dim, like in named.items() if like in split}
+    reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
+    for read in op.windows_read(builder.sizes):
+        value = replace(builder.value_for(read.tensor, split), tensor=read.tensor)
+        reads += builder.halos_for(value, _halos(builder, value, read))
+    builder.settle_results(builder.compute(op, split, reads))
+
+
+def _renamed(tensor: Tensor, named: Mapping[str, str]) -> Tensor:
+    return tensor.view(tuple(named.get(dim, dim) for dim in tensor.dims))
+
+
+def _halos(builder: BodyBuilder, value: ShardedValue, read: WindowsRead) -> list[Halo]:
+    """Return the halos that an operand needs over its sharded dimensions."""
+    sizes = builder.sizes
+    sharded = {dim for dim, axes in zip(read.tensor.dims, value.layout, strict=True) if axes}
+    further = {window.out_dim: window for window in read.beyond}
+    halos = []
+    for window in read.windows:
+        if window.in_dim not in sharded:
+            continue
+        taps, back = sizes[window.tap_dim], further.get(window.in_dim)
+        beyond = Halo.of(back, sizes[back.in_dim], taps) if back else None
+        halos.append(Halo.of(window, sizes[window.in_dim], taps, beyond))
+    return [halo for halo in halos if not halo.empty]
 
 
 def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
@@ -175,14 +234,17 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     _divided(builder, op, split)
 
 
-def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> None:
-    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension."""
+def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> str:
+    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension.
+
+    Return the buffer of the sums, which is `reads` where no device has others.
+    """
     axes = tuple(axis for dim in op.over for axis in split.get(dim, ()))
-    if not axes:
-        return
-    largest = max((*op.inputs, *op.outputs), key=lambda tensor: len(tensor.dims))
-    dims = tuple(dim for dim in largest.dims if dim not in op.over)
-    local = LocalShape(dims, tuple(split.get(dim, ()) for dim in dims))
+    if not axes or op.on_device:
+        return reads
+    dims = tuple(dim for dim in op.main.dims if dim not in op.over)
+    layout = tuple(split.get(dim, ()) for dim in dims)
+    local = LocalShape(dims, layout, count=op.statistics)
     key = f"{builder.prefix}{op.name}/sums"
     builder.buffer(key, local, "f32", "activations")
     builder.nodes.append(
@@ -199,6 +261,7 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
             tensor=op.name,
         )
     )
+    return key
 
 
 def _sum(builder: BodyBuilder, op: Pointwise) -> None:
@@ -206,12 +269,19 @@ def _sum(builder: BodyBuilder, op: Pointwise) -> None:
     (output,) = op.outputs
     want = builder.layout_of(output)
     terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
-    settled = [builder.reduced_term(term, want) for term in terms]
+    split = dict(zip(output.dims, want, strict=True))
+    settled = [builder.reduced_term(term, _repeated(term.tensor, split)) for term in terms]
     if len(settled) == 1:
         builder.held[output.name] = replace(settled[0], tensor=output)
         return
-    split = dict(zip(output.dims, want, strict=True))
     builder.settle_results(builder.compute(op, split, [value.key for value in settled]))
+
+
+def _repeated(term: Tensor, split: Split) -> Layout:
+    """Return the layout of a term of a sum that is divided so; one may lack some dimensions."""
+    if len(term.dims) == len(split):
+        return tuple(split.values())
+    return tuple(split[dim] for dim in term.dims)
 
 
 def _merged_terms(

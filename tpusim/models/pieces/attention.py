@@ -76,7 +76,7 @@ def attend(
     attended = (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
     weight = w.weight("wo", *context.dims[2:], embed)
     made = w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
-    return biased(w, "wo_bias", made, embed) if form.out_bias else made
+    return biased(w, "wo", made) if form.out_bias else made
 
 
 def projections(
@@ -89,7 +89,7 @@ def projections(
 
     def projected(name: str, given: Tensor, heads: str) -> Tensor:
         made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
-        return biased(w, f"w{name}_bias", made, *made.dims[-2:]) if form.bias else made
+        return biased(w, f"w{name}", made, *made.dims[-2:]) if form.bias else made
 
     q, k, v = projected("q", x, "heads"), *(projected(t, memory, kv_heads) for t in "kv")
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v

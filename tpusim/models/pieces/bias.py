@@ -1,21 +1,16 @@
 """Terms that are learnt and added to activations: biases and positions."""
 
-from tpusim.graph import ADD, GraphWriter, Tensor
+from tpusim.graph import GraphWriter, Tensor
 
 
-def biased(w: GraphWriter, short: str, x: Tensor, *dims: str) -> Tensor:
-    """Write the sum of `x` and a weight, and return it: of the shape of `x`.
+def biased(w: GraphWriter, name: str, x: Tensor, *dims: str) -> Tensor:
+    """Write the sum of `x` and a bias, `{name}_bias`.
 
-    The gradient of `x` is that of the sum; that of the weight is summed over all other dimensions.
-
-    short: name of the weight; the result is called `{short}_added`.
-    dims: dimensions of the weight, of those of `x`.
+    dims: dimensions of the bias; the last one of `x` where none are given.
     """
-    made = w.tensor(f"{short}_added", x.dims)
-    terms = (x, w.weight(short, *dims))
-    return w.pointwise(short, terms, made, 1.0, linear=True, keeps="", function=ADD)
+    return w.add(f"{name}_biased", x, w.weight(f"{name}_bias", *(dims or x.dims[-1:])))
 
 
 def learnt_positions(w: GraphWriter, x: Tensor) -> Tensor:
     """Write the sum of [batch, sequence, embed] and a learnt vector for each position."""
-    return biased(w, "positions", x, *x.dims[1:])
+    return w.add("positioned", x, w.weight("positions", *x.dims[1:]))

@@ -151,6 +151,14 @@ def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[:-1])
 
 
+def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a batch norm whose mean and variance are of the examples of one device.
+
+    No sums cross devices; the gradients of scale and shift are reduced as those of all weights.
+    """
+    return _normalised(w, name, x, x.dims[:-1], on_device=True)
+
+
 def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write a normalisation over the positions of each example, with scale and shift.
 
@@ -159,7 +167,9 @@ def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[1:-1])
 
 
-def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Tensor:
+def _normalised(
+    w: GraphWriter, name: str, x: Tensor, over: Sequence[str], *, on_device: bool = False
+) -> Tensor:
     scale, shift = (w.weight(f"{name}_{one}", x.dims[-1]) for one in ("scale", "shift"))
     unscaled = w.tensor(f"{name}_unscaled", x.dims)
     return w.pointwise(
@@ -169,6 +179,7 @@ def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Te
         NORM_FLOPS,
         over=tuple(over),
         statistics=2,
+        on_device=on_device,
         residuals=(unscaled, scale),
         function=function("standardise", over=len(tuple(over))),
     )
@@ -176,14 +187,16 @@ def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Te
 
 def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
     """Write the rectifier of `x`, or of its sum with other tensors (a residual connection)."""
+    summed = w.add(f"{name}_sum", x, *terms) if terms else x
     positive = w.tensor(f"{name}_positive", x.dims, "pred")
     return w.pointwise(
         name,
-        (x, *terms),
+        (summed,),
         x.dims,
-        1.0 + len(terms),
+        1.0,
+        keeps="outputs",
         residuals=(positive,),
-        function=function("relu_of_sum"),
+        function=function("relu"),
     )
 
 
@@ -194,19 +207,14 @@ def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
     return Tensor(f"{w.prefix}{name}", dims, TensorRole.INPUT)
 
 
-def classification_loss(
-    w: GraphWriter, x: Tensor, classes: int, *, bias: bool = False
-) -> Tensor:
-    """Write a classifier and its cross entropy; return the loss of each example.
+def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
+    """Write a classifier, with a bias, and its cross entropy; return the loss of each example.
 
     x: [batch, channels].
-    bias: the classifier has one.
     """
     w.size(classes=classes)
     labels = w.input("labels", x.dims[:1])
-    logits = w.dense("head", x, "classes", out="logits")
-    if bias:
-        logits = biased(w, "head_bias", logits, "classes")
+    logits = biased(w, "head", w.dense("head", x, "classes", out="logits"))
     return w.pointwise(
         "loss",
         (logits, labels),

@@ -60,7 +60,7 @@ def mlp(
         own = w.weight(f"{prefix}{name}", *outer, *dims)
         short = f"{prefix}{name}"
         result = w.einsum(short, given, own, made, share=each.share, ragged=each.ragged)
-        return biased(w, f"{short}_bias", result, *outer, dims[1]) if bias else result
+        return biased(w, short, result, *outer, dims[1]) if bias else result
 
     made = (w.tensor(f"{prefix}mlp_in{end}", (*tokens, width)) for end in suffixes)
     ins = tuple(
