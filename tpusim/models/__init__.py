@@ -1,6 +1,7 @@
 """Models: builders of graphs, published dimensions and Hugging Face configs."""
 
 from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.conformer import Conformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
@@ -12,6 +13,7 @@ from tpusim.models.zoo import dimensions, load, names, source
 __all__ = [
     "MODEL_KEYS",
     "Architecture",
+    "Conformer",
     "ExpertRouting",
     "GraphChoices",
     "Latent",

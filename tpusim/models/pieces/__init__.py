@@ -27,6 +27,7 @@ from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import layer_norm, norm
+from tpusim.models.pieces.relative import relative_attention
 
 __all__ = [
     "ACTIVATION_FLOPS",
@@ -63,6 +64,7 @@ __all__ = [
     "position",
     "probe_pool",
     "projections",
+    "relative_attention",
     "relu",
     "resized",
     "rotary",

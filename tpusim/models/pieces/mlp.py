@@ -41,17 +41,19 @@ def mlp(
     gated: bool = False,
     bias: bool = False,
     prefix: str = "",
+    width: str = "",
     experts: ExpertMlp | None = None,
 ) -> Tensor:
-    """Write an MLP over the last dimension of `x`, of width `{prefix}mlp`; return its result.
+    """Write an MLP over the last dimension of `x`, and return its result.
 
     x: [..., embed]; of experts, [expert, ..., embed].
     gated: there are two input matrices, whose results are multiplied.
     bias: each matrix has one.
     prefix: text before the names of its tensors, such as `shared_`.
+    width: the dimension between its matrices; `{prefix}mlp` where it is not given.
     """
     tokens, embed = x.dims[:-1], x.dims[-1]
-    width = w.dim(f"{prefix}mlp")
+    width = w.dim(width or f"{prefix}mlp")
     outer = tokens[:1] if experts else ()
     each = experts or ExpertMlp()
     suffixes = ("_0", "_1") if gated else ("",)
