@@ -124,13 +124,13 @@ def _pass_through(op: Pointwise, given: dict[str, Tensor], sweep: _GradientSweep
     """
     gradient = given[op.outputs[0].name]
     for tensor in op.inputs:
-        if tensor.role is TensorRole.INPUT:
+        if not tensor.differentiable:
             continue
         if len(tensor.dims) == len(gradient.dims):
             sweep.contributions.setdefault(tensor.name, []).append(gradient)
             continue
         made = sweep.contribution(tensor, op.name)
-        name = f"{op.name}/d{tensor.short}"
+        name = f"{op.name}/dw{op.inputs.index(tensor)}"
         sweep.ops.append(
             Pointwise(name, (gradient,), (made,), 1.0, keeps="", phase=Phase.BACKWARD)
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph.function import Function
-from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, TensorRole, gradient_of
+from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,14 @@ class Pointwise:
         result again for it (plain models on v5p 2x2x4 and v6e 4x4, libtpu 0.0.42.1).
         """
         return not (self.over or self.alone or self.writes_residuals)
+
+    @property
+    def reduces(self) -> bool:
+        """True for the gradient of a term that a sum repeats: the sum of its operand."""
+        (made, *others), given = self.outputs, self.inputs
+        alone = len(given) == 1 and not (others or self.over or self.repeats or self.alone)
+        backward = self.phase is Phase.BACKWARD
+        return backward and alone and set(made.dims) < set(given[0].dims)
 
     @property
     def element_wise(self) -> bool:
@@ -135,7 +143,9 @@ class Pointwise:
         )
         kinds = {"inputs": self.inputs, "outputs": self.outputs, "residuals": self.residuals}
         kept = kinds.get(self.keeps, ())
-        wanted = tuple(gradient(t) for t in self.inputs if t.role is not TensorRole.INPUT)
+        wanted = tuple(gradient(t) for t in self.inputs if t.differentiable)
+        if not wanted:
+            return ()
         return (
             Pointwise(
                 f"{self.name}/d",

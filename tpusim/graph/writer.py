@@ -99,6 +99,14 @@ class GraphWriter:
         """Return a tensor that the host gives each step."""
         return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
 
+    def stop(self, x: Tensor) -> Tensor:
+        """Return `x` for readers that pass no gradient on: what made it is frozen.
+
+        Weights that only frozen tensors are made of have no gradient, no state of the optimizer
+        and no update.
+        """
+        return replace(x, stopped=True)
+
     def write(self, *ops: Op) -> None:
         """Append operations."""
         self.ops.extend(ops)

@@ -1,6 +1,6 @@
 """The optimizer: its state in HBM, and the update of each weight at the end of the step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -55,6 +55,11 @@ def optimizer_of(weight: StoredWeight, plan: Plan) -> str:
     return "adam" if name == "muon" and weight.matrix is None else name
 
 
+def trained(weights: Iterable[StoredWeight]) -> tuple[StoredWeight, ...]:
+    """Return the weights that the step updates: those with a gradient."""
+    return tuple(weight for weight in weights if weight.trained)
+
+
 def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Number:
     """Return the elements of optimizer state on one device.
 
@@ -103,11 +108,11 @@ def resident(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tup
 
 
 def moments(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
-    """Return the optimizer's moments of each weight; plain SGD has none."""
+    """Return the optimizer's moments of each weight that is trained; plain SGD has none."""
     if plan.optimizer.name == "sgd":
         return ()
     allocs = []
-    for weight in weights:
+    for weight in trained(weights):
         state = moment_bytes(weight, plan, sizes)
         padded = state * sizes.padding(weight.local)
         allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
@@ -150,6 +155,7 @@ def clip(
     """
     if plan.optimizer.name not in CLIPPED:
         return ()
+    weights = trained(weights)
     elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
     deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
     norm = Compute(

@@ -1,22 +1,29 @@
 """Models: builders of graphs, published dimensions and Hugging Face configs."""
 
 from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.conformer import Conformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
+from tpusim.models.two_towers import TextTower, TwoTowers
+from tpusim.models.vision_transformer import VisionTransformer
 from tpusim.models.zoo import dimensions, load, names, source
 
 __all__ = [
     "MODEL_KEYS",
     "Architecture",
+    "Conformer",
     "ExpertRouting",
     "GraphChoices",
     "Latent",
     "LossForm",
     "MoE",
     "SelfAttention",
+    "TextTower",
     "Transformer",
+    "TwoTowers",
+    "VisionTransformer",
     "dimensions",
     "from_hf",
     "hf_dimensions",

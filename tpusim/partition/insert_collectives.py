@@ -76,7 +76,7 @@ def emit(
     for group in groups:
         others = (key for other in groups if other is not group for n in other for key in n.reads)
         fused.append(fuse_epilogues(group, (*kept, *others)))
-    matrices = layer_matrices(graph)
+    matrices, trained = layer_matrices(graph), {weight for weight, _ in graph.gradients}
     return PartitionedGraph(
         name=graph.name,
         nodes=tuple(node for group in fused for node in group),
@@ -88,6 +88,7 @@ def emit(
                 LocalShape(p.tensor.dims, wanted[p.tensor.name]),
                 p.copies,
                 matrices.get(p.tensor.name),
+                p.tensor.name in trained,
             )
             for p in graph.parameters
         ),
@@ -197,6 +198,10 @@ def _halos(builder: BodyBuilder, value: ShardedValue, read: WindowsRead) -> list
 
 def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
     inputs = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
+    if op.reduces:
+        ((given, layout),) = inputs
+        _divided(builder, op, dict(zip(given.dims, layout, strict=True)))
+        return
     outputs = [(tensor, builder.layout_of(tensor)) for tensor in op.outputs]
     _divided(builder, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
 

@@ -153,12 +153,14 @@ class StoredWeight:
     """A parameter as it is stored: its local shape and how many the model has of it.
 
     matrix: its dimensions as those of a layer's matrix; None for all other weights.
+    trained: it has a gradient; a frozen one has no state of the optimizer and no update.
     """
 
     name: str
     local: LocalShape
     copies: int
     matrix: Matrix | None = None
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)

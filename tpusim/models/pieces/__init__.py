@@ -5,9 +5,9 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 """
 
 from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
+from tpusim.models.pieces.bias import biased, learnt_positions
 from tpusim.models.pieces.convolution import (
     batch_norm,
-    biased,
     channels,
     classification_loss,
     concatenated,
@@ -25,17 +25,20 @@ from tpusim.models.pieces.convolution import (
     upsample,
 )
 from tpusim.models.pieces.embedding import embedding
+from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import layer_norm, norm
+from tpusim.models.pieces.relative import relative_attention
 
 __all__ = [
     "ACTIVATION_FLOPS",
     "EVEN",
     "WHOLE_LOSS",
     "AttentionForm",
+    "EncoderForm",
     "ExpertRouting",
     "Latent",
     "LossForm",
@@ -51,19 +54,24 @@ __all__ = [
     "convolution",
     "device_norm",
     "embedding",
+    "encoder",
     "experts",
     "images",
     "instance_norm",
     "language_model_loss",
-    "layer_norm",
-    "linear",
     "latent_projections",
+    "layer_norm",
+    "learnt_positions",
+    "linear",
     "mean_of_positions",
     "mlp",
     "norm",
     "normed",
     "pool",
+    "position",
+    "probe_pool",
     "projections",
+    "relative_attention",
     "relu",
     "resized",
     "rotary",

@@ -21,6 +21,7 @@ from tpusim.graph import (
     renamed,
     whole_dim,
 )
+from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
@@ -110,11 +111,6 @@ def resized(w: GraphWriter, dim: str, size: int) -> str:
     return made
 
 
-def biased(w: GraphWriter, name: str, x: Tensor) -> Tensor:
-    """Write the sum of `x` and a bias over its last dimension."""
-    return w.add(f"{name}_biased", x, w.weight(f"{name}_bias", x.dims[-1]))
-
-
 def linear(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
     """Write the product of `x` with a weight that replaces its last dimension, and a bias."""
     return biased(w, name, w.dense(name, x, dim))
@@ -159,7 +155,8 @@ def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
 def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write the mean over all positions; return [batch, channels]."""
     dims = (x.dims[0], x.dims[-1])
-    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="")
+    of = function("mean_of_positions")
+    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="", function=of)
 
 
 def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
