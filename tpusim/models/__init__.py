@@ -1,6 +1,7 @@
 """Models: builders of graphs, published dimensions and Hugging Face configs."""
 
 from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
@@ -10,6 +11,7 @@ from tpusim.models.zoo import dimensions, load, names, source
 __all__ = [
     "MODEL_KEYS",
     "Architecture",
+    "EncoderDecoder",
     "ExpertRouting",
     "GraphChoices",
     "Latent",
@@ -18,6 +20,7 @@ __all__ = [
     "SelfAttention",
     "Transformer",
     "dimensions",
+    "encoder_decoder",
     "from_hf",
     "hf_dimensions",
     "hf_notes",
