@@ -81,6 +81,10 @@ class GraphWriter:
         """Return a writer into the same graph that puts `prefix/` before names."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
+    def marked(self, mark: str) -> "GraphWriter":
+        """Return a writer into the same graph that puts `mark` before names: `cross_q` for `q`."""
+        return replace(self, prefix=f"{self.prefix}{mark}")
+
     def part(self, name: str, **sizes: int) -> "GraphWriter":
         """Return a writer into the same graph for a sub-model with dimensions of its own."""
         inner = replace(self, prefix=f"{self.prefix}{name}/", within=name)

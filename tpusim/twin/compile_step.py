@@ -103,15 +103,16 @@ def _compile(asked: StepCompilation) -> Compiled:
     exec(builtins.compile(asked.step.source, STEP_FILE, "exec"), space)
     state = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
     specs, spec = space["step_specs"](), space["BATCH_SPEC"]
-    batch = jax.ShapeDtypeStruct(space["BATCH_SHAPE"], "int32")
+    ids = jax.ShapeDtypeStruct(space["BATCH_SHAPE"], "int32")
+    targets = jax.ShapeDtypeStruct(space.get("TARGETS_SHAPE", ids.shape), "int32")
     return compile(
         space["train_step"],
         state,
-        batch,
-        batch,
+        ids,
+        targets,
         slice=asked.pod,
         mesh=mesh,
-        in_shardings=(specs, spec, spec),
+        in_shardings=(specs, spec, space.get("TARGETS_SPEC", spec)),
         out_shardings=(specs, PartitionSpec()),
         donate=0,
         name=asked.name,

@@ -16,6 +16,10 @@ TAKEN = {"w", "jax", "jnp", "lax", "loss", "tiles", "shard"}
 """Names that an exported program has besides its tensors."""
 
 
+TARGET_MARK = "target_"
+"""Before the name of the tokens of a target, where a model has a source and a target."""
+
+
 def constant_name(dim: str) -> str:
     """Return the name of the constant that has the size of a dimension: `KV_HEADS`."""
     return re.sub(r"\W", "_", dim).upper()
@@ -29,8 +33,11 @@ def value_name(tensor: Tensor) -> str:
 
 
 def target_name(ids: Tensor) -> str:
-    """Return the variable of the tokens that follow `ids`, which the loss compares logits with."""
-    return value_name(ids).replace("ids", "targets", 1)
+    """Return the variable of the tokens that follow `ids`, which the loss compares logits with.
+
+    They are `targets` of `ids`, and of the `target_ids` of a decoder, which reads them shifted.
+    """
+    return value_name(ids).replace("ids", "targets", 1).removeprefix(TARGET_MARK)
 
 
 def weight_name(tensor: Tensor) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from textwrap import fill
 
-from tpusim.graph import Gather, Scan, walk
+from tpusim.graph import Scan
 from tpusim.hardware import Slice
 from tpusim.twin.body_source import StepBodies, WeightSource
 from tpusim.twin.function_source import (
@@ -14,7 +14,7 @@ from tpusim.twin.function_source import (
     library_constants,
     library_functions,
 )
-from tpusim.twin.names import DTYPES, constant_name, value_name
+from tpusim.twin.names import DTYPES, constant_name, target_name, value_name
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
 from tpusim.twin.step_line import WIDTH, StepLine, indented, plain
@@ -86,8 +86,8 @@ Written by tpusim. Run as a program, it trains on random tokens on the devices t
 def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
     """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions."""
     graph, plan, dtypes = context.graph, context.plan, context.plan.dtypes
-    token = next(op for op, _ in walk(graph.ops) if isinstance(op, Gather)).ids
-    several = context.stages or plan.microbatches > 1
+    several = bool(context.stages) or plan.microbatches > 1
+    lead = [context.stages or "None"] if several else []
     mesh = plan.active_axes or dict(plan.mesh)
     parts = plan.stages * plan.pipeline.virtual_stages
     scans = {op.name: op.trips // parts for op in graph.ops if isinstance(op, Scan)}
@@ -106,17 +106,25 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
         "REPEATS": plan.pipeline.virtual_stages,
         **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
         "MICROBATCHES": plan.microbatches,
-        "BATCH_SHAPE": "(MICROBATCHES, BATCH, SEQ)" if several else "(BATCH, SEQ)",
-        "BATCH_SPEC": spec(
-            context.layouts[token.name], [context.stages or "None"] if several else []
-        ),
+        **_batch(context, several, lead),
         "LEARNING_RATE": LEARNING_RATE,
     }
-    always = {"BATCH", "SEQ", *(["MICROBATCHES"] if several else [])}
+    always = {constant_name(dim) for ids in context.ids for dim in ids.dims}
+    always |= {"MICROBATCHES"} if several else set()
     for dim, size in context.padded.items():
         constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
     kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
     return [StepLine(""), *map(StepLine, kept)]
+
+
+def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, str]:
+    """Return the shapes and shardings of the tokens, and of those of a target."""
+    made = {}
+    for name, ids in zip(("BATCH", "TARGETS"), context.ids, strict=False):
+        dims = [*(["MICROBATCHES"] if several else []), *map(constant_name, ids.dims)]
+        made[f"{name}_SHAPE"] = f"({', '.join(dims)})"
+        made[f"{name}_SPEC"] = spec(context.layouts[ids.name], lead)
+    return made
 
 
 def _weights(weights: list[WeightSource]) -> list[StepLine]:
@@ -171,10 +179,18 @@ def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
     head = [StepLine("def loss(w, ids, targets):")]
     body = [
         StepLine(f'"""Return the mean loss of {batch} tokens."""'),
+        *_shifted(context),
         *forward,
         StepLine(f"return jnp.mean({value_name(context.graph.loss)})"),
     ]
     return [StepLine(""), StepLine(""), *head, *indented(body)]
+
+
+def _shifted(context: StepContext) -> list[StepLine]:
+    """Return the line of the tokens that a decoder of a target reads."""
+    return [
+        StepLine(f"{value_name(ids)} = tokens_before({target_name(ids)})") for ids in context.ids[1:]
+    ]
 
 
 def _training(context: StepContext, helpers: Collection[str]) -> str:
@@ -187,6 +203,10 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
     text = functions_source(n for n in library_functions(_TRAINING) if n not in known)
     if not several:
         text = text.replace("mean_gradients(params", "gradients(params")
+    if len(context.ids) > 1:
+        following = "jax.random.randint(jax.random.key(2), TARGETS_SHAPE, 0, VOCAB)"
+        text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
+        text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
     if context.order == 1:
         text = text.replace("[..., ORDER]", "")
     return text + _MAIN
