@@ -8,7 +8,7 @@ from tpusim.graph import COMPUTE, TILE, Tensor
 
 DTYPES = {
     "bf16": "jnp.bfloat16", "f32": "jnp.float32", "int8": "jnp.int8", "fp8": "jnp.float8_e4m3fn",
-    COMPUTE: "COMPUTE", "pred": "jnp.bool_",
+    COMPUTE: "COMPUTE", "pred": "jnp.bool_", "s32": "jnp.int32",
 }  # fmt: skip
 """JAX's name of each dtype."""
 
@@ -22,7 +22,8 @@ TARGET_MARK = "target_"
 
 def constant_name(dim: str) -> str:
     """Return the name of the constant that has the size of a dimension: `KV_HEADS`."""
-    return re.sub(r"\W", "_", dim).upper()
+    made = re.sub(r"\W", "_", dim).upper()
+    return f"N{made}" if made[0].isdigit() else made
 
 
 def value_name(tensor: Tensor) -> str:
@@ -46,7 +47,12 @@ def weight_name(tensor: Tensor) -> str:
 
 
 def _own(name: str) -> str:
-    """Return a name without that of its layer; a layer of a pattern keeps its number."""
+    """Return a name without that of its layer; a layer of a pattern keeps its number.
+
+    The name of what is in no layer is its own as a whole.
+    """
+    if not any(scope.endswith("layer") for scope in name.split("/")[:-1]):
+        return name
     scope, _, rest = name.partition("/")
     number, _, last = rest.partition("/")
     return f"{last}_{number}" if last else rest or scope
@@ -54,6 +60,7 @@ def _own(name: str) -> str:
 
 def _identifier(name: str) -> str:
     made = re.sub(r"\W", "_", name)
+    made = f"at_{made}" if made[0].isdigit() else made
     return f"{made}_" if keyword.iskeyword(made) or made in TAKEN else made
 
 

@@ -76,6 +76,13 @@ class StepContext:
         return tuple({tensor.name: tensor for tensor in lookups}.values())
 
     @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What the host gives of a model that looks up no tokens: images, labels."""
+        read = (t for op, _ in walk(self.graph.ops) for t in op.inputs)
+        given = (t for t in read if t.role is TensorRole.INPUT and not t.primal)
+        return () if self.ids else tuple({t.name: t for t in given}.values())
+
+    @property
     def casts_weights(self) -> bool:
         """True if weights are cast where they are used, and not once per step."""
         return self.plan.dtypes.grad != self.plan.dtypes.compute
