@@ -19,6 +19,7 @@ NORMS: Mapping[str, Callable[[GraphWriter, str, Tensor], Tensor]] = {
     "batch": pieces.batch_norm,
     "device": pieces.device_norm,
     "group": pieces.instance_norm,
+    "frozen": pieces.frozen_norm,
 }
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
@@ -43,10 +44,11 @@ class ResNet(Architecture):
     blocks: residual blocks of each stage.
     bottleneck: blocks are of three convolutions (1 x 1, 3 x 3, 1 x 1), not of two of 3 x 3.
     width: channels inside the blocks of the first stage; each later one has twice as many.
-    image: pixels of a side of the image, which 32 divides.
+    strides: of the first block of each stage.
+    image: pixels of a side of the image, or height and width.
     classes: of the classifier.
     norm: `batch`, with statistics over all examples of the step; `device`, over those of each
-        device; or `group`, within each example.
+        device; `group`, within each example; or `frozen`, which has none.
     preactivation: norms come before convolutions (arXiv:1603.05027), as in BiT. The
         standardisation of BiT's weights is not counted.
     space_to_depth: the host gives the image folded to [side / 2, side / 2, 12].
@@ -57,7 +59,8 @@ class ResNet(Architecture):
     blocks: tuple[int, ...] = (3, 4, 6, 3)
     bottleneck: bool = True
     width: int = 64
-    image: int = 224
+    strides: tuple[int, ...] = (1, 2, 2, 2)
+    image: int | tuple[int, int] = 224
     classes: int = 1000
     norm: str = "batch"
     preactivation: bool = False
@@ -67,11 +70,21 @@ class ResNet(Architecture):
         check_types(self)
         if self.norm not in NORMS:
             raise ModelError(f"{self.name}: norm is {self.norm!r}; {nearest(self.norm, NORMS)}")
-        if self.image % 32 or self.image < 32:
+        if len(self.blocks) != len(self.strides):
             raise ModelError(
-                f"{self.name}: image is {self.image} pixels wide, of which five strides of 2 leave "
-                "no whole number; write a multiple of 32, such as 224"
+                f"{self.name}: there are {len(self.blocks)} stages and {len(self.strides)} strides; "
+                "write one stride for each stage"
             )
+        if self.space_to_depth and any(side % 2 for side in self.sides):
+            raise ModelError(
+                f"{self.name}: image is {self.image}, which space_to_depth cannot fold; write even "
+                "numbers"
+            )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of the image."""
+        return (self.image, self.image) if isinstance(self.image, int) else self.image
 
     @classmethod
     def published(cls, name: str, **changes: Any) -> "ResNet":
@@ -90,7 +103,7 @@ class ResNet(Architecture):
         x, made = self._stem(w), []
         for stage, count in enumerate(self.blocks):
             for block in range(count):
-                inner, stride = w.scope(f"{stage}.{block}"), 2 if stage and not block else 1
+                inner, stride = w.scope(f"{stage}.{block}"), 1 if block else self.strides[stage]
                 x = self._block(inner, x, self.width * 2**stage, stride)
             made.append(x)
         if self.preactivation:
@@ -100,8 +113,10 @@ class ResNet(Architecture):
     def _stem(self, w: GraphWriter) -> Tensor:
         """Write the first convolution, of 7 x 7 taps (or 4 x 4 of a folded image), and its pool."""
         fold = 2 if self.space_to_depth else 1
-        side, taps = self.image // fold, 4 if self.space_to_depth else 7
-        x = pieces.images(w, "image", 3 * fold**2, height=side, width=side)
+        (height, width), taps = self.sides, 4 if self.space_to_depth else 7
+        x = pieces.images(
+            w, "image", 3 * fold**2, height=height // fold, width=width // fold
+        )
         y = pieces.convolution(w, "stem", x, self.width, (taps, taps), stride=2 // fold)
         y = y if self.preactivation else self.normed(w, "stem_norm", y)
         return pieces.pool(w, "stem_pool", y, 3, 2)
@@ -111,24 +126,35 @@ class ResNet(Architecture):
         return pieces.relu(w, f"{name}_relu", NORMS[self.norm](w, name, x), *terms)
 
     def _block(self, w: GraphWriter, x: Tensor, width: int, stride: int) -> Tensor:
-        """Write a residual block, of which the 3 x 3 convolution (the first of two) has strides."""
-        if self.bottleneck:
-            steps = (("a", width, 1, 1), ("b", width, 3, stride), ("c", EXPANSION * width, 1, 1))
-        else:
-            steps = (("a", width, 3, stride), ("b", width, 3, 1))
-        made = steps[-1][1]
-        same = stride == 1 and w.sizes[x.dims[-1]] == made
-        y = entered = self.normed(w, "norm", x) if self.preactivation else x
-        for place, (name, count, taps, by) in enumerate(steps):
-            y = pieces.convolution(w, name, y, count, (taps, taps), stride=by)
-            if self.preactivation:
-                y = y if place + 1 == len(steps) else self.normed(w, f"{name}_norm", y)
-            elif place + 1 < len(steps):
-                y = self.normed(w, f"{name}_norm", y)
-            else:
-                y = NORMS[self.norm](w, f"{name}_norm", y)
-        short = x
+        """Write a residual block."""
+        steps = self._steps(width, stride)
+        same = stride == 1 and w.sizes[x.dims[-1]] == steps[-1][1]
+        if self.preactivation:
+            entered = self.normed(w, "norm", x)
+            y = self._convolved(w, entered, steps)
+            return w.add("out", x if same else self._short(w, entered, steps[-1][1], stride), y)
+        norm = NORMS[self.norm]
+        y = norm(w, f"{steps[-1][0]}_norm", self._convolved(w, x, steps))
         if not same:
-            short = pieces.convolution(w, "short", entered, made, (1, 1), stride=stride)
-            short = short if self.preactivation else NORMS[self.norm](w, "short_norm", short)
-        return w.add("out", short, y) if self.preactivation else pieces.relu(w, "out", y, short)
+            x = norm(w, "short_norm", self._short(w, x, steps[-1][1], stride))
+        return pieces.relu(w, "out", y, x)
+
+    def _steps(self, width: int, stride: int) -> tuple[tuple[str, int, int, int], ...]:
+        """Return name, channels, taps and stride of each convolution of a block."""
+        if self.bottleneck:
+            return ("a", width, 1, 1), ("b", width, 3, stride), ("c", EXPANSION * width, 1, 1)
+        return ("a", width, 3, stride), ("b", width, 3, 1)
+
+    def _convolved(
+        self, w: GraphWriter, x: Tensor, steps: tuple[tuple[str, int, int, int], ...]
+    ) -> Tensor:
+        """Write the convolutions of a block, with norms and rectifiers between them."""
+        for name, count, taps, stride in steps:
+            x = pieces.convolution(w, name, x, count, (taps, taps), stride=stride)
+            if name != steps[-1][0]:
+                x = self.normed(w, f"{name}_norm", x)
+        return x
+
+    def _short(self, w: GraphWriter, x: Tensor, count: int, stride: int) -> Tensor:
+        """Write the convolution of a shortcut between different sizes."""
+        return pieces.convolution(w, "short", x, count, (1, 1), stride=stride)

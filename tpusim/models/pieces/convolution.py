@@ -45,6 +45,7 @@ def convolution(
     up: int = 1,
     padding: Padding = "same",
     groups: int = 1,
+    kernel: str = "",
 ) -> Tensor:
     """Write a convolution without bias, and return its result.
 
@@ -52,6 +53,7 @@ def convolution(
     taps: of each dimension of positions.
     up: above 1 for a transposed convolution, whose result has so many times the positions.
     groups: of channels; as many as there are channels for a depthwise one.
+    kernel: whole name of its weight, where several convolutions share it; its own otherwise.
     """
     made = channels(w, out_channels)
     depthwise = groups == w.sizes[x.dims[-1]] == out_channels and groups > 1
@@ -61,11 +63,12 @@ def convolution(
         for dim, count in zip(x.dims[1:-1], taps, strict=True)
     )
     kernel_in = () if depthwise else (_one_group(w, given, groups),)
-    kernel = w.weight(name, *(window.tap_dim for window in windows), *kernel_in, made)
+    dims = w.dims((*(window.tap_dim for window in windows), *kernel_in, made))
+    weight = Tensor(kernel or f"{w.prefix}{name}", dims, TensorRole.PARAM)
     out = w.tensor(f"{name}_out", (x.dims[0], *(window.out_dim for window in windows), made))
     viewed = x.view((x.dims[0], *(window.in_dim for window in windows), given))
     apart = 1 if depthwise else groups
-    w.write(Convolution(f"{w.prefix}{name}", viewed, kernel, out, windows, apart))
+    w.write(Convolution(f"{w.prefix}{name}", viewed, weight, out, windows, apart))
     return out
 
 
@@ -177,6 +180,11 @@ def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     No sums cross devices; the gradients of scale and shift are reduced as those of all weights.
     """
     return _normalised(w, name, x, x.dims[:-1], on_device=True)
+
+
+def frozen_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a scale and a shift of each channel that are not trained, as of a frozen batch norm."""
+    return w.pointwise(name, (x,), x.dims, 2.0, keeps="", function=function("frozen_norm"))
 
 
 def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
