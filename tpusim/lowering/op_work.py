@@ -199,9 +199,9 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
     tensors = (*group.inputs, *group.outputs)
     largest = max(tensors, key=lambda tensor: len(tensor.dims))
     converted = sum(
-        sizes.product(tensor.dims, split) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
+        _elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
-    return group.flops * sizes.product(largest.dims, split) + converted
+    return group.flops * _elements(largest, split, sizes) + converted
 
 
 def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
@@ -224,11 +224,11 @@ def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) 
     own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
     crossing = {*left, *read, *(name for name in made if name in own)}
     converted = sum(
-        sizes.product(tensor.dims, split)
+        _elements(tensor, split, sizes)
         for name, tensor in (read | made).items()
         if name in crossing and sizes.itemsize(tensor.dtype) < 4
     )
-    return converted + sum(group.flops * sizes.product(group.main.dims, split) for group in groups)
+    return converted + sum(group.flops * _elements(group.main, split, sizes) for group in groups)
 
 
 def vector_of(
@@ -243,8 +243,13 @@ def vector_of(
 
 
 def operand_bytes(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
-    """Return the bytes of the part of a tensor that the operation touches."""
-    return sizes.product(tensor.dims, split) * sizes.itemsize(tensor.dtype)
+    """Return the bytes of the part of a tensor that the operation touches, with its padding."""
+    return _elements(tensor, split, sizes) * sizes.itemsize(tensor.dtype)
+
+
+def _elements(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the elements of a tensor with those that only fill its tiles, which pass alike."""
+    return sizes.product(tensor.dims, split) * sizes.lanes(tensor.dims, split)
 
 
 def _bytes(
@@ -259,14 +264,19 @@ def _bytes(
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
     rows = (buffers[key] for key in compute.reads if key in buffers and buffers[key].local.edge)
     read += sum(sizes.nbytes(buffer.local, buffer.dtype) for buffer in rows)
-    written = sum(sizes.nbytes(buffers[key].local, buffers[key].dtype) for key in compute.writes)
+    written = sum(_stored_bytes(buffers[key], sizes) for key in compute.writes)
     return read, written
 
 
 def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
     """Return the bytes of a buffer on one device, with padding and spare capacity."""
     local = buffer.local
-    return sizes.nbytes(local, buffer.dtype) * sizes.spare(local.dims, local.split())
+    return _stored_bytes(buffer, sizes) * sizes.spare(local.dims, local.split())
+
+
+def _stored_bytes(buffer: Buffer, sizes: Sizes) -> Number:
+    local = buffer.local
+    return sizes.nbytes(local, buffer.dtype) * sizes.lanes(local.dims, local.split())
 
 
 def collective_bytes(collective: CollectiveNode, sizes: Sizes) -> Number:
