@@ -99,7 +99,7 @@ class Sizes:
 
         What convolutions read and write, [batch, positions..., channels], has channels in the lanes
         and the batch in the sublanes, or the batch in the lanes, whichever pads less; a batch of
-        less than `SUBLANES` is filled up with positions. (Layouts on v4, v5e and v5p, libtpu
+        less than `SUBLANES` is filled up with positions, and tiles of few channels are lower. (Layouts on v4, v5e and v5p, libtpu
         0.0.42.1: 64 channels of 128 images are not padded, of 64 images twice, 32 channels of one
         volume four times, and 320 channels of 32 latents are padded to 384.)
         """
@@ -107,7 +107,8 @@ class Sizes:
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
         in_sublanes = 1 + (_filled(batch, SUBLANES) - 1) * (batch >= SUBLANES)
-        batch_in_lanes = _filled(batch, LANES) * _filled(channels, SUBLANES)
+        rows = min(SUBLANES, 1 << (self.dims[dims[-1]] - 1).bit_length())
+        batch_in_lanes = _filled(batch, LANES) * _filled(channels, rows)
         return smallest(_filled(channels, LANES) * in_sublanes, batch_in_lanes)
 
     def spare(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
