@@ -83,7 +83,7 @@ def main():
             continue
         predicted = ts.simulate(model, plan, pod).step_time_s
         print(
-            f"{name:26} {str(pod):12} {1e3 * predicted:8.2f} ms, measured {1e3 * measured:8.2f} ms "
+            f"{name:26} {pod!s:12} {1e3 * predicted:8.2f} ms, measured {1e3 * measured:8.2f} ms "
             f"({predicted / measured - 1:+.0%})",
             flush=True,
         )

@@ -32,7 +32,9 @@ class Reshape:
     def changed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The dimensions that only the operand has, and those that only the result has."""
         before, after = self.input.dims, self.output.dims
-        return tuple(d for d in before if d not in after), tuple(d for d in after if d not in before)
+        return tuple(d for d in before if d not in after), tuple(
+            d for d in after if d not in before
+        )
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Reshape, ...]":
         """Return the reshape of the gradient back to the dimensions of the operand."""

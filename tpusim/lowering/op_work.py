@@ -223,12 +223,13 @@ def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) 
     left = {name: t for name, t in made.items() if name not in used or name in compute.writes}
     own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
     crossing = {*left, *read, *(name for name in made if name in own)}
-    converted = sum(
+    converted: Number = sum(
         _elements(tensor, split, sizes)
         for name, tensor in (read | made).items()
         if name in crossing and sizes.itemsize(tensor.dtype) < 4
     )
-    return converted + sum(group.flops * _elements(group.main, split, sizes) for group in groups)
+    done: Number = sum(group.flops * _elements(group.main, split, sizes) for group in groups)
+    return converted + done
 
 
 def vector_of(

@@ -30,8 +30,8 @@ UPDATE_FLOPS = {
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
 its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction, of Muon after
-its iterations; with momentum also its average, and with LARS weight decay and two rates (You et al.,
-arXiv:1708.03888, algorithm 1)."""
+its iterations; with momentum also its average, and with LARS weight decay and two rates (You,
+Gitman and Ginsburg, arXiv:1708.03888, algorithm 1)."""
 
 MOMENTUM_FLOPS = 6.0
 """Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
@@ -63,9 +63,9 @@ def trained(weights: Iterable[StoredWeight]) -> tuple[StoredWeight, ...]:
 def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Number:
     """Return the elements of optimizer state on one device.
 
-    Adam keeps two for each weight, Muon, LARS and momentum one, plain SGD none; Adafactor keeps means over the rows
-    and over the columns of matrices (its last dimension, and all others), and one a weight of
-    vectors.
+    Adam keeps two for each weight, Muon, LARS and momentum one, plain SGD none; Adafactor keeps
+    means over the rows and over the columns of matrices (its last dimension, and all others), and
+    one a weight of vectors.
     """
     elements = sizes.elements(weight.local)
     if optimizer == "adam":
@@ -203,8 +203,7 @@ def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Upd
         if name != "lars":
             return (updated,)
         norms = VectorWork(stored + reads - state, 0, 2 * SUM_OF_SQUARES_FLOPS * elements)
-        made = replace(updated, name=f"norms/{weight.name}", work=norms, frees=())
-        return made, updated
+        return replace(updated, name=f"norms/{weight.name}", work=norms, frees=()), updated
     made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], CATEGORY)
     momentum = Compute(
         name=f"momentum/{weight.name}",

@@ -73,7 +73,9 @@ class SSD(Architecture):
             inner = w.scope(f"head{number}")
             losses += [
                 _loss(inner, "boxes", _conv(inner, "box", x, COORDINATES * boxes), BOX_FLOPS),
-                _loss(inner, "classes", _conv(inner, "class", x, self.classes * boxes), CLASS_FLOPS),
+                _loss(
+                    inner, "classes", _conv(inner, "class", x, self.classes * boxes), CLASS_FLOPS
+                ),
             ]
         return w.add("loss", *losses, out=w.tensor("loss", ("batch",), "f32"))
 
@@ -202,8 +204,7 @@ def _pyramid(w: GraphWriter, stages: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _proposals(w: GraphWriter, pyramid: Sequence[Tensor]) -> list[Tensor]:
-    """Write the head that scores three boxes at each position, with the same weights on all levels.
-    """
+    """Write the head that scores three boxes at each position; all levels share its weights."""
     losses = []
     for level, x in enumerate(pyramid, start=2):
         x = pieces.relu(w, f"conv{level}_relu", _conv(w, f"conv{level}", x, 256, 3, "rpn/conv"))

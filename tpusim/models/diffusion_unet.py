@@ -189,7 +189,9 @@ class _Network:
             form = AttentionForm(fused=False) if memory else fused
             made = pieces.attention(one, normed, form, memory=memory)
             y = w.add(f"{name}_sum", y, pieces.biased(one, "out", made))
-        y = w.add("mlp_sum", y, self.mlp(inner.scope("mlp"), pieces.layer_norm(w, "mlp_norm", y, embed)))
+        y = w.add(
+            "mlp_sum", y, self.mlp(inner.scope("mlp"), pieces.layer_norm(w, "mlp_norm", y, embed))
+        )
         y = w.reshape("pixels", pieces.linear(inner, "proj_out", y, embed), x.dims)
         return w.add("attended", x, y)
 

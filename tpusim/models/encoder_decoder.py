@@ -276,5 +276,7 @@ def encoder_decoder(name: str, **changes: Any) -> EncoderDecoder:
     222902784
     """
     if name not in PUBLISHED:
-        raise ModelError(f"no encoder-decoder {name!r} is published here; {nearest(name, PUBLISHED)}")
+        raise ModelError(
+            f"no encoder-decoder {name!r} is published here; {nearest(name, PUBLISHED)}"
+        )
     return EncoderDecoder(**{"name": name, **PUBLISHED[name], **changes})

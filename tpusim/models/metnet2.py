@@ -86,7 +86,7 @@ class MetNet2(Architecture):
         gates = pieces.convolution(w, "gates", x, width, (3, 3), kernel="lstm/gates")
         own = pieces.channels(w, self.hidden)
         made = (*gates.dims[:-1], own)
-        given = (gates,)
+        given: tuple[Tensor, ...] = (gates,)
         if state is not None:
             before = pieces.convolution(
                 w, "gates_of_state", state[1], width, (3, 3), kernel="lstm/gates_of_state"
@@ -101,9 +101,7 @@ class MetNet2(Architecture):
             for dilation in self.dilations:
                 inner, y = w.scope(f"stack{stack}.{dilation}"), x
                 for part in ("a", "b"):
-                    y = pieces.convolution(
-                        inner, part, y, self.hidden, (3, 3), dilation=dilation
-                    )
+                    y = pieces.convolution(inner, part, y, self.hidden, (3, 3), dilation=dilation)
                     y = self._conditioned(inner.scope(part), y, lead)
                 x = inner.add("out", x, y.view(x.dims))
         return x

@@ -72,7 +72,7 @@ class ResNet(Architecture):
             raise ModelError(f"{self.name}: norm is {self.norm!r}; {nearest(self.norm, NORMS)}")
         if len(self.blocks) != len(self.strides):
             raise ModelError(
-                f"{self.name}: there are {len(self.blocks)} stages and {len(self.strides)} strides; "
+                f"{self.name}: {len(self.blocks)} stages have {len(self.strides)} strides; "
                 "write one stride for each stage"
             )
         if self.space_to_depth and any(side % 2 for side in self.sides):
@@ -114,9 +114,7 @@ class ResNet(Architecture):
         """Write the first convolution, of 7 x 7 taps (or 4 x 4 of a folded image), and its pool."""
         fold = 2 if self.space_to_depth else 1
         (height, width), taps = self.sides, 4 if self.space_to_depth else 7
-        x = pieces.images(
-            w, "image", 3 * fold**2, height=height // fold, width=width // fold
-        )
+        x = pieces.images(w, "image", 3 * fold**2, height=height // fold, width=width // fold)
         y = pieces.convolution(w, "stem", x, self.width, (taps, taps), stride=2 // fold)
         y = y if self.preactivation else self.normed(w, "stem_norm", y)
         return pieces.pool(w, "stem_pool", y, 3, 2)

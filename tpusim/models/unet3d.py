@@ -56,7 +56,9 @@ class UNet3d(Architecture):
         x = kept.pop()
         for level, count in reversed(list(enumerate(self.filters[:-1]))):
             inner = w.scope(f"up{level}")
-            x = pieces.biased(inner, "up", pieces.convolution(inner, "up", x, count, (2,) * 3, up=2))
+            x = pieces.biased(
+                inner, "up", pieces.convolution(inner, "up", x, count, (2,) * 3, up=2)
+            )
             x = pieces.concatenated(inner, "both", x, kept.pop())
             x = self._unit(inner, "a", x, count)
             x = self._unit(inner, "b", x, count)

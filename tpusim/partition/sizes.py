@@ -14,7 +14,7 @@ from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import LocalShape
 from tpusim.plan import Axes
-from tpusim.program import SUBLANES, Number, round_up, smallest
+from tpusim.program import SUBLANES, Number, largest, round_up, smallest
 
 CHANNELS, IMAGE_DIMS = "channels", 4
 """The last dimension of images, and how many they have at least."""
@@ -99,14 +99,16 @@ class Sizes:
 
         What convolutions read and write, [batch, positions..., channels], has channels in the lanes
         and the batch in the sublanes, or the batch in the lanes, whichever pads less; a batch of
-        less than `SUBLANES` is filled up with positions, and tiles of few channels are lower. (Layouts on v4, v5e and v5p, libtpu
-        0.0.42.1: 64 channels of 128 images are not padded, of 64 images twice, 32 channels of one
-        volume four times, and 320 channels of 32 latents are padded to 384.)
+        less than `SUBLANES` is filled up with positions, and tiles of few channels are lower.
+        (Layouts on v4, v5e and v5p, libtpu 0.0.42.1: 64 channels of 128 images are not padded, of
+        64 images twice, 32 channels of one volume four times, and 320 channels of 32 latents are
+        padded to 384. Element-wise work fills whole tiles too: by the compiler's estimates on v5e,
+        64 channels of 16 images take twice the cycles of 128, for each element.)
         """
         if len(dims) < IMAGE_DIMS or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
-        in_sublanes = 1 + (_filled(batch, SUBLANES) - 1) * (batch >= SUBLANES)
+        in_sublanes = _filled(largest(batch, SUBLANES), SUBLANES)
         rows = min(SUBLANES, 1 << (self.dims[dims[-1]] - 1).bit_length())
         batch_in_lanes = _filled(batch, LANES) * _filled(channels, rows)
         return smallest(_filled(channels, LANES) * in_sublanes, batch_in_lanes)

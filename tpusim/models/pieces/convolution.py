@@ -153,9 +153,7 @@ def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
     pairs = tuple((dim, resized(w, dim, w.sizes[dim] * factor)) for dim in x.dims[1:-1])
     dims = (x.dims[0], *(wide for _, wide in pairs), x.dims[-1])
     of = function("repeat")
-    return w.pointwise(
-        name, (x,), dims, 1.0, keeps="", repeats=pairs, alone=True, function=of
-    )
+    return w.pointwise(name, (x,), dims, 1.0, keeps="", repeats=pairs, alone=True, function=of)
 
 
 def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
