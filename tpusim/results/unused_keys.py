@@ -15,7 +15,7 @@ def unused_keys(model: Transformer, plan: Plan) -> Iterator[str]:
     inner = stage_plan(plan)
     rules = resolve_rules(inner, graph)
     table = dict(rules.table)
-    yield from _of_dtypes(plan)
+    yield from _of_gradients(plan)
     yield from _of_stages(plan)
     if model.moe.experts:
         yield from _of_experts(model, plan, table["act_expert"])
@@ -27,9 +27,11 @@ def unused_keys(model: Transformer, plan: Plan) -> Iterator[str]:
     yield from idle_rules(inner, graph, rules)
 
 
-def _of_dtypes(plan: Plan) -> Iterator[str]:
+def _of_gradients(plan: Plan) -> Iterator[str]:
     if plan.dtypes.accumulator and plan.microbatches == 1:
         yield "plan.accumulator_dtype is not used, as there is one microbatch"
+    if plan.gradient_reduction == "per-step" and plan.microbatches == 1:
+        yield "plan.gradient_reduction is not used, as there is one microbatch"
     for key in ("second_moment_dtype", "offload_optimizer"):
         if plan.optimizer.name == "sgd" and plan.value(key):
             yield f"plan.{key} is not used, as sgd keeps no moments"
