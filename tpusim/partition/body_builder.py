@@ -48,7 +48,8 @@ class BodyBuilder:
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights leave the step's backward pass as terms.
 
-    Its `unreduced` has those gradients, by weight.
+    Its `unreduced` has those gradients, by weight; its `copies` are the dimensions that count the
+    copies of a tensor.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class BodyBuilder:
         self.exchanged = exchanged
         self.late = late
         self.unreduced: dict[str, UnreducedGradient] = {}
+        self.copies: frozenset[str] = frozenset()
         self.phase = Phase.FORWARD
         self.nodes: list[Node] = []
         self.held: dict[str, ShardedValue] = {}
@@ -226,10 +228,14 @@ class BodyBuilder:
         return replace(value, layout=target, partial=())
 
     def _spare(self, value: ShardedValue, target: Layout) -> int:
-        """Return the index of the largest dimension, of unsharded ones if there are any."""
+        """Return the index of the largest dimension, of unsharded ones if there are any.
+
+        Copies of a tensor are divided only where it has no dimensions.
+        """
+        one = [dim not in self.copies for dim in value.tensor.dims]
         free = [not have and not want for have, want in zip(value.layout, target, strict=True)]
         sizes = [self.sizes[dim] for dim in value.tensor.dims]
-        return max(range(len(sizes)), key=lambda dim: (free[dim], sizes[dim]), default=0)
+        return max(range(len(sizes)), key=lambda i: (one[i], free[i], sizes[i]), default=0)
 
     def _collective(self, value: ShardedValue, step: ReshardStep, asked: bool) -> ShardedValue:
         tensor = value.tensor

@@ -36,6 +36,7 @@ from tpusim.partition.partitioned_graph import (
     Purpose,
     StoredWeight,
 )
+from tpusim.partition.reshard import reshard
 from tpusim.partition.split import Split
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
@@ -219,16 +220,21 @@ def _layout_of_sum(
 ) -> tuple[Layout, Axes]:
     """Return the layout of a sum, and the axes over which it stays partial.
 
-    Where it may stay so, one term is left as it is. Several are brought to the layout of their sum,
-    without the axes over which all of them are partial.
+    Where it may stay so, the axes are those of all terms, and the layout, that of the sum or of a
+    term, is the one that takes the fewest collectives.
     """
     want = builder.layout_of(output)
     if not builder.stays_partial(output):
         return want, ()
-    if len(terms) == 1:
-        return terms[0].layout, terms[0].partial
     kept = tuple(axis for axis in terms[0].partial if all(axis in t.partial for t in terms))
-    return tuple(tuple(axis for axis in axes if axis not in kept) for axes in want), kept
+    free = tuple(tuple(axis for axis in axes if axis not in kept) for axes in want)
+
+    def collectives(layout: Layout) -> int:
+        partials = (tuple(axis for axis in t.partial if axis not in kept) for t in terms)
+        steps = (reshard(t.layout, p, layout) for t, p in zip(terms, partials, strict=True))
+        return sum(1 for each in steps for _ in each)
+
+    return min((free, *(term.layout for term in terms)), key=collectives), kept
 
 
 def _merged_terms(

@@ -44,6 +44,7 @@ def late_reductions(
     names = frozenset(weight.name for weight in left)
     builder = BodyBuilder({}, names, {}, sizes.dims)
     builder.phase = Phase.BACKWARD
+    builder.copies = frozenset(map(_copies, left))
     gradients = tuple(
         (weight.name, _reduced(builder, weight, accumulators[weight.name], dtype))
         for weight in left
