@@ -3,7 +3,7 @@
 from tpusim.graph.attention import Attention
 from tpusim.graph.backward import training_step
 from tpusim.graph.contractions import Einsum
-from tpusim.graph.convolution import Convolution, Pool, backward_windows
+from tpusim.graph.convolution import Convolution, Pool, WindowsRead
 from tpusim.graph.function import ADD, COPY, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
@@ -71,7 +71,7 @@ __all__ = [
     "Tensor",
     "TensorRole",
     "TokenRouting",
-    "backward_windows",
+    "WindowsRead",
     "executed_flops",
     "function",
     "is_sequence",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from tpusim.base.phase import Phase
 from tpusim.graph.tensor import (
@@ -13,6 +14,18 @@ from tpusim.graph.tensor import (
     gradient_of,
 )
 from tpusim.graph.window import ConvolutionWindow
+
+
+class WindowsRead(NamedTuple):
+    """An operand that windows slide over.
+
+    tensor: with the dimensions that the windows name.
+    beyond: windows in which the outputs of these are read by the same operation.
+    """
+
+    tensor: Tensor
+    windows: tuple[ConvolutionWindow, ...]
+    beyond: tuple[ConvolutionWindow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +112,15 @@ class Convolution:
         """True for the transpose that makes the gradient of the kernel."""
         return bool(self.given) and self.given[1] == self.activation
 
-    def read_in_windows(self, sizes: DimSizes) -> tuple[Tensor, tuple[ConvolutionWindow, ...]]:
-        """Return the operand that the windows slide over, and the windows in which it is read.
+    def windows_read(self, sizes: DimSizes) -> tuple[WindowsRead, ...]:
+        """Return the operand that the windows slide over, with the windows in which it is read.
 
         The activation, also for the gradient of the kernel; the output's gradient for that of the
         activation.
         """
         if self.given and not self.makes_kernel:
-            return self.given[0], backward_windows(self.windows, sizes)
-        return self.activation, self.windows
+            return (WindowsRead(self.given[0], _backward(self.windows, sizes)),)
+        return (WindowsRead(self.activation, self.windows),)
 
     def flops(self, sizes: DimSizes) -> int:
         """Return 2 x outputs x taps x input channels of a group; all taps count, also on padding.
@@ -135,13 +148,6 @@ class Convolution:
             for side, wanted, other in pairs
             if wanted.role is not TensorRole.INPUT
         )
-
-
-def backward_windows(
-    windows: tuple[ConvolutionWindow, ...], sizes: DimSizes
-) -> tuple[ConvolutionWindow, ...]:
-    """Return the windows in which the gradient of the inputs reads that of the outputs."""
-    return tuple(w.backward(sizes[w.in_dim], sizes[w.tap_dim]) for w in windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +195,17 @@ class Pool:
         """Spatial dimensions of the activation, each with that of the output."""
         return tuple((window.in_dim, window.out_dim) for window in self.windows)
 
+    def windows_read(self, sizes: DimSizes) -> tuple[WindowsRead, ...]:
+        """Return the operands that the windows slide over, with the windows of each.
+
+        The gradient of a maximum reads all windows that reach into what it makes, whole.
+        """
+        if not self.given:
+            return (WindowsRead(self.activation, self.windows),)
+        back = _backward(self.windows, sizes)
+        spread = WindowsRead(self.given[0], back)
+        return (spread, WindowsRead(self.activation, self.windows, back))[: len(self.given)]
+
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Pool, ...]":
         """Return the operation that makes the gradient of the activation."""
         if self.activation.role is TensorRole.INPUT:
@@ -203,3 +220,10 @@ class Pool:
                 phase=Phase.BACKWARD,
             ),
         )
+
+
+def _backward(
+    windows: tuple[ConvolutionWindow, ...], sizes: DimSizes
+) -> tuple[ConvolutionWindow, ...]:
+    """Return the windows in which the gradient of the inputs reads that of the outputs."""
+    return tuple(w.backward(sizes[w.in_dim], sizes[w.tap_dim]) for w in windows)

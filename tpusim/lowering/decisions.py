@@ -141,14 +141,14 @@ class Body:
         """Buffers that gathers of activations write, and the operations whose results are summed.
 
         A matmul that reads one of the former, or is one of the latter, has a collective already. An
-        all-to-all is none: the matmul does not read more than its device's part. Gathers of tokens
-        are left out.
+        all-to-all is none: the matmul does not read more than its device's part, nor is a halo.
+        Gathers of tokens are left out.
         """
         moves = [
             c
             for c in self.collectives
             if c.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)
-            and c.kind is not CollectiveKind.ALL_TO_ALL
+            and c.kind not in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE)
         ]
         written = frozenset(c.writes[0] for c in moves if not is_sequence(c.dim))
         return written, frozenset(c.maker for c in moves)

@@ -230,6 +230,8 @@ def _bytes(
     if isinstance(compute.op, graph.Gather):
         operands = [compute.op.output, compute.op.ids]
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
+    rows = (buffers[key] for key in compute.reads if key in buffers and buffers[key].local.edge)
+    read += sum(sizes.nbytes(buffer.local, buffer.dtype) for buffer in rows)
     written = sum(sizes.nbytes(buffers[key].local, buffers[key].dtype) for key in compute.writes)
     return read, written
 

@@ -93,9 +93,15 @@ class Architecture(ABC):
         return layer_count(_smallest(self))
 
     @property
+    def expert_count(self) -> int:
+        """The number of experts of a layer, of which a router chooses; 0 for a dense model."""
+        sizes = _smallest(self).sizes
+        return max((size for dim, size in sizes.items() if plain_dim(dim) == "expert"), default=0)
+
+    @property
     def has_experts(self) -> bool:
         """True if a router chooses the weights of a token."""
-        return any(plain_dim(dim) == "expert" for dim in _smallest(self).sizes)
+        return self.expert_count > 0
 
     def flat(self) -> dict[str, Any]:
         """Return its fields, as result files show them."""

@@ -6,9 +6,11 @@ Geometry alone: bytes by byte of a tensor, hops and messages; no bandwidth and n
 from tpusim.network.algorithm import (
     ALGORITHMS,
     FLAT,
+    MAX_HALO_DISTANCE,
     Algorithm,
     CollectiveAlgorithm,
     algorithms_for,
+    at_distance,
     default_algorithm,
     is_flat,
     register_algorithm,
@@ -26,6 +28,7 @@ from tpusim.network.stage_shift import chain_positions, shift_loads, shift_patte
 __all__ = [
     "ALGORITHMS",
     "FLAT",
+    "MAX_HALO_DISTANCE",
     "Algorithm",
     "Chain",
     "ChainMove",
@@ -38,6 +41,7 @@ __all__ = [
     "SchedulePhase",
     "ScheduleStage",
     "algorithms_for",
+    "at_distance",
     "chain_positions",
     "default_algorithm",
     "dimension_chain",

@@ -77,6 +77,7 @@ class Algorithm(StrEnum):
     neighbours: to both neighbours on the chain.
     halo: like neighbours, but not from end to end.
     onward: to the next device of the chain, in one direction only.
+    step: like onward, but not from end to end.
     mesh order: to the next and to the previous device in the order of the mesh.
     """
 
@@ -87,11 +88,15 @@ class Algorithm(StrEnum):
     NEIGHBOURS = "neighbours"
     HALO = "halo"
     ONWARD = "onward"
+    STEP = "step"
     MESH_ORDER = "mesh order"
 
 
 FLAT = " flat"
 """After an algorithm: each of a chip's two devices moves all bytes itself, as if it were alone."""
+
+MAX_HALO_DISTANCE = 16
+"""The farthest device of a chain that a halo or a step may be sent to."""
 
 MIN_CUBE_SIDE = 4
 """The least chips along each of three dimensions for a gather to use all of them at once."""
@@ -128,6 +133,28 @@ def _uses_all_dimensions(kind: CollectiveKind, spans: Spans, topology: Topology)
     return cube and kind is CollectiveKind.ALL_GATHER and _covers_slice(spans, topology)
 
 
+def at_distance(algorithm: Algorithm, distance: int) -> str:
+    """Return the name of a halo or a step to the device at a distance: `halo`, `halo 2`."""
+    return f"{algorithm} {distance}" if distance > 1 else str(algorithm)
+
+
+def _open_permute(
+    algorithm: Algorithm, move: ChainMove, start: str, distance: int
+) -> CollectiveAlgorithm:
+    """Return a permute that is not closed from end to end."""
+    return CollectiveAlgorithm(
+        name=at_distance(algorithm, distance),
+        kinds=(CollectiveKind.PERMUTE,),
+        phases=partial(permute_phases, move, distance=distance),
+        in_best=distance == 1,
+        text=partial(chain_text, start=f"{start} {distance} away" if distance > 1 else start),
+    )
+
+
+_OPEN_PERMUTES = (
+    (Algorithm.HALO, ChainMove.HALO, "neighbours on a"),
+    (Algorithm.STEP, ChainMove.STEP, "the next on a"),
+)
 _HALVES_OF_ALL_REDUCE = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 _BUILT_IN = (
     CollectiveAlgorithm(
@@ -166,12 +193,6 @@ _BUILT_IN = (
         text=partial(chain_text, start="neighbours on a"),
     ),
     CollectiveAlgorithm(
-        name=Algorithm.HALO,
-        kinds=(CollectiveKind.PERMUTE,),
-        phases=partial(permute_phases, ChainMove.HALO),
-        text=partial(chain_text, start="neighbours on a"),
-    ),
-    CollectiveAlgorithm(
         name=Algorithm.ONWARD,
         kinds=(CollectiveKind.PERMUTE,),
         phases=partial(permute_phases, ChainMove.ONWARD),
@@ -183,6 +204,11 @@ _BUILT_IN = (
         phases=None,
         at_once=IN_MESH_ORDER,
         in_best=False,
+    ),
+    *(
+        _open_permute(*each, distance)
+        for each in _OPEN_PERMUTES
+        for distance in range(1, MAX_HALO_DISTANCE + 1)
     ),
 )
 ALGORITHMS: dict[str, CollectiveAlgorithm] = {each.name: each for each in _BUILT_IN}

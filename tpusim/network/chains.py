@@ -29,6 +29,7 @@ class ChainMove(StrEnum):
     shift: to both neighbours, half of the bytes each.
     halo: like a shift, but not from end to end.
     onward: all bytes to the next neighbour.
+    step: like onward, but not from end to end.
     spread: the first chip's bytes to all others, half of them in each direction.
     """
 
@@ -37,6 +38,7 @@ class ChainMove(StrEnum):
     SHIFT = "shift"
     HALO = "halo"
     ONWARD = "onward"
+    STEP = "step"
     SPREAD = "spread"
 
 
@@ -159,7 +161,7 @@ def chain_hops(move: ChainMove, chain: Chain) -> int:
     """
     hops = chain.edge_hops
     match move:
-        case ChainMove.SHIFT | ChainMove.HALO | ChainMove.ONWARD:
+        case ChainMove.SHIFT | ChainMove.HALO | ChainMove.ONWARD | ChainMove.STEP:
             return int(hops.max())
         case ChainMove.GATHER | ChainMove.SCATTER if chain.closed:
             return _longest_run(hops, max(1, chain.chunks // 2))

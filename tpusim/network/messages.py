@@ -24,7 +24,12 @@ MIN_PACKETS = 256
 finely as by the short packets of a real network.
 """
 
-_TO_NEIGHBOURS = {ChainMove.SHIFT: 0.5, ChainMove.HALO: 0.5, ChainMove.ONWARD: 1.0}
+_TO_NEIGHBOURS = {
+    ChainMove.SHIFT: 0.5,
+    ChainMove.HALO: 0.5,
+    ChainMove.ONWARD: 1.0,
+    ChainMove.STEP: 1.0,
+}
 """Chunks that each place sends in one direction, in moves that end at the neighbours."""
 
 _LastArrivals = dict[int, tuple[int, ...]]

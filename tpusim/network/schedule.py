@@ -86,12 +86,20 @@ def chain_phases(
 
 
 def permute_phases(
-    move: ChainMove, kind: CollectiveKind, spans: Sequence[Span], topology: Topology
+    move: ChainMove,
+    kind: CollectiveKind,
+    spans: Sequence[Span],
+    topology: Topology,
+    distance: int = 1,
 ) -> tuple[SchedulePhase, ...]:
-    """Return the one phase of a permute along the chain through the group; only a halo is open."""
+    """Return the phases of a permute along the chain through the group; halos and steps are open.
+
+    distance: of the device that it sends to. All send at once, so each link carries as many
+        messages, as if they were passed on from neighbour to neighbour.
+    """
     chips = one_chain(tuple(spans), topology).chips
-    chain = Chain.of(chips, move is not ChainMove.HALO, topology)
-    return ((ScheduleStage(chain, move, 1.0),),)
+    chain = Chain.of(chips, move not in (ChainMove.HALO, ChainMove.STEP), topology)
+    return ((ScheduleStage(chain, move, 1.0),),) * distance
 
 
 def dimension_phases(

@@ -6,6 +6,7 @@ from tpusim.partition.epilogues import unfused
 from tpusim.partition.expert_load import buffers_of, loads
 from tpusim.partition.graph_choices import kernel_copies, loss_parts
 from tpusim.partition.gspmd import partition_graph, partition_parts
+from tpusim.partition.halo import Edge, Halo
 from tpusim.partition.late_reductions import ACCUMULATORS, late_axes, late_reductions
 from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
 from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
@@ -32,6 +33,8 @@ __all__ = [
     "Buffer",
     "CollectiveNode",
     "ComputeNode",
+    "Edge",
+    "Halo",
     "Layout",
     "LocalShape",
     "LoopNode",

@@ -15,6 +15,7 @@ from tpusim.graph import (
     is_sequence,
     plain_dim,
 )
+from tpusim.partition.halo import Edge, Halo
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import (
     Buffer,
@@ -175,24 +176,75 @@ class BodyBuilder:
         return self.settle(value) if value.partial else value
 
     def buffer_for(self, tensor: Tensor, split: Split) -> str:
-        """Return the key of a buffer with the tensor divided as `split` says, or less divided.
+        """Return the key of a buffer with the tensor divided as `split` says, or less divided."""
+        return self.value_for(tensor, split).key
+
+    def value_for(self, tensor: Tensor, split: Split) -> ShardedValue:
+        """Return the tensor divided as `split` says, or less divided.
 
         Tensors that all iterations of a loop share are resharded once, before the loop.
         """
         if self.outer and tensor.name in self._shared:
-            key = self.outer.buffer_for(tensor, split)
-            self.outside[key] = None
-            return key
+            shared = self.outer.value_for(tensor, split)
+            self.outside[shared.key] = None
+            return shared
         value = self.reduced(tensor)
         target = tuple(split.get(dim, ()) for dim in tensor.dims)
         steps = list(reshard(value.layout, (), target))
         if not steps:
-            return value.key
+            return value
         wanted = (tensor.name, steps[-1].after)
         if wanted not in self._copies:
             needed = frozenset(axis for axes in split.values() for axis in axes)
             self._copies[wanted] = self.reshard(value, target, needed)
-        return self._copies[wanted].key
+        return self._copies[wanted]
+
+    def halos_for(self, value: ShardedValue, halos: Sequence[Halo]) -> list[str]:
+        """Emit the exchange of halos of a value, one per sharded dimension; return their buffers.
+
+        Each dimension is exchanged with the rows that the ones before it brought (a convolution
+        over two sharded dimensions, v5e 4x4, libtpu 0.0.42.1). Both sides are emitted, as the sizes
+        of axes decide which are empty and which another reader has received already; see
+        `lowering/passes/halos.py`.
+        """
+        keys: list[str] = []
+        for place, halo in enumerate(halos):
+            reads = (value.key, *keys)
+            keys += [
+                self._edge(value, reads, tuple(halos[:place]), Edge(halo, after))
+                for after in (False, True)
+            ]
+        return keys
+
+    def _edge(
+        self, value: ShardedValue, reads: tuple[str, ...], halos: tuple[Halo, ...], edge: Edge
+    ) -> str:
+        tensor, dim = value.tensor, edge.halo.dim
+        key = self._unused(f"{value.key}@{dim} {'after' if edge.after else 'before'}")
+        local = LocalShape(tensor.dims, value.layout, halos, edge)
+        self.nodes.append(
+            CollectiveNode(
+                name=f"{CollectiveKind.PERMUTE}/{key}",
+                phase=self.phase,
+                kind=CollectiveKind.PERMUTE,
+                axes=local.split()[dim],
+                payload=local,
+                dtype=tensor.dtype,
+                purpose=Purpose.ACTIVATION,
+                reads=reads,
+                writes=(key,),
+                tensor=tensor.name,
+                dim=dim,
+            )
+        )
+        self.buffer(key, local, tensor.dtype, "activations")
+        return key
+
+    def _unused(self, key: str) -> str:
+        """Return a key of a buffer that is not declared yet."""
+        while key in self.buffers:
+            key += "'"
+        return key
 
     def settle(self, value: ShardedValue) -> ShardedValue:
         """Bring a fresh result into the layout that the plan gives it."""
@@ -249,9 +301,7 @@ class BodyBuilder:
 
     def _collective(self, value: ShardedValue, step: ReshardStep, asked: bool) -> ShardedValue:
         tensor = value.tensor
-        key = f"{value.key}@{'+'.join(step.axes)}"
-        while key in self.buffers:
-            key += "'"
+        key = self._unused(f"{value.key}@{'+'.join(step.axes)}")
         self.nodes.append(
             CollectiveNode(
                 name=f"{step.kind}/{key}",
@@ -385,6 +435,5 @@ def _summed(op: Op, output: Tensor, split: Split) -> Axes:
         whole.update(wide for narrow, wide in op.repeats if split.get(narrow) == split.get(wide))
     missing = {dim for t in op.inputs for dim in t.dims if dim not in whole and dim not in over}
     kept = {axis for dim in output.dims for axis in split.get(dim, ())}
-    return tuple(
-        axis for dim, axes in split.items() if dim in missing for axis in axes if axis not in kept
-    )
+    missing_axes = (axis for dim, axes in split.items() if dim in missing for axis in axes)
+    return tuple(dict.fromkeys(axis for axis in missing_axes if axis not in kept))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum, Op, Pointwise
+from tpusim.graph import Convolution, Einsum, Op, Pointwise
 from tpusim.partition.partitioned_graph import ComputeNode, Node
 
 
@@ -87,7 +87,8 @@ def _can_fuse(op: Op, group: Pointwise) -> bool:
     A grouped matmul is a kernel of its own, which takes none.
     """
     normed = isinstance(op, Pointwise) and op.over and group.linear
-    return (isinstance(op, Einsum) and not op.ragged) or bool(normed)
+    multiplies = isinstance(op, Convolution) or (isinstance(op, Einsum) and not op.ragged)
+    return multiplies or bool(normed)
 
 
 def _fused(host: ComputeNode, node: ComputeNode, group: Pointwise) -> ComputeNode:

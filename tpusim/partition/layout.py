@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tpusim.hardware import DCN_PREFIX
+from tpusim.partition.halo import Edge, Halo
 from tpusim.plan import Axes
 
 Layout: TypeAlias = tuple[Axes, ...]
@@ -11,10 +12,18 @@ Layout: TypeAlias = tuple[Axes, ...]
 
 @dataclass(frozen=True, slots=True)
 class LocalShape:
-    """The part of a tensor that one device holds: its dimensions, each with its axes."""
+    """The part of a tensor that one device holds: its dimensions, each with its axes.
+
+    halos: it is extended by these.
+    edge: it is the rows of this side of a halo only.
+    count: tensors of this shape, side by side.
+    """
 
     dims: tuple[str, ...]
     layout: Layout
+    halos: tuple[Halo, ...] = ()
+    edge: Edge | None = None
+    count: int = 1
 
     def split(self) -> dict[str, Axes]:
         """Return the axes of each dimension."""

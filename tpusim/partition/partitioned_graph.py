@@ -69,6 +69,8 @@ class CollectiveNode:
     tensor: the graph's name of the tensor that it moves.
     dim: the dimension that is gathered or scattered.
     asked: false for an implicit resharding, which no rule or annotation asks for.
+
+    A permute moves one side of a halo: its payload is the rows that arrive (`payload.edge`).
     """
 
     name: str

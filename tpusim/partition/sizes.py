@@ -4,7 +4,7 @@ A partitioned graph names, for each dimension, the axes that shard it; this modu
 numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -67,7 +67,17 @@ class Sizes:
 
     def elements(self, local: LocalShape) -> Number:
         """Return the elements of a local tensor."""
-        return self.product(local.dims, local.split())
+        split = local.split()
+        if not (local.halos or local.edge):
+            return local.count * self.product(local.dims, split)
+        rows = {halo.dim: _each(halo.extended, self.group(split[halo.dim])) for halo in local.halos}
+        if local.edge:
+            dim = local.edge.halo.dim
+            rows[dim] = _each(local.edge.rows, self.group(split[dim]))
+        count = self.product(tuple(dim for dim in local.dims if dim not in rows), split)
+        for extent in rows.values():
+            count = count * extent
+        return local.count * count
 
     def product(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the product of the local extents of `dims`, sharded as `split` says."""
@@ -100,7 +110,12 @@ class Sizes:
         return count
 
     def padding(self, local: LocalShape) -> Number:
-        """Return the fraction of a local tensor that is padding, on average over the devices."""
+        """Return the fraction of a local tensor that is padding, on average over the devices.
+
+        Rows of halos count none.
+        """
+        if local.halos or local.edge:
+            return 0
         real: Number = 1
         for dim in local.dims:
             real = real * self.dims[dim]
@@ -117,6 +132,13 @@ class Sizes:
     def nbytes(self, local: LocalShape, dtype: str) -> Number:
         """Return the bytes of a local tensor, padding included."""
         return self.elements(local) * self.itemsize(dtype)
+
+
+def _each(rows: Callable[[int], int], shards: Number) -> Number:
+    """Return the rows for one number of shards, or for each of an array."""
+    if isinstance(shards, np.ndarray):
+        return np.array([rows(int(one)) for one in shards], float)
+    return rows(int(shards))
 
 
 def _ceil_div(size: int, parts: Number) -> Number:

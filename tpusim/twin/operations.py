@@ -13,6 +13,7 @@ from tpusim.graph import (
     Gather,
     Op,
     Pointwise,
+    Pool,
     Tensor,
     TensorRole,
     TokenRouting,
@@ -28,6 +29,7 @@ from tpusim.twin.weight_uses import (
     weight_of,
     with_weight_last,
 )
+from tpusim.twin.windows import convolution, pool
 
 KEYS_BLOCK = 128
 """The kernel of fused attention takes a multiple of this many keys."""
@@ -143,7 +145,13 @@ def _(op: TokenRouting, context: StepContext) -> str:
 
 @expression.register
 def _(op: Convolution, context: StepContext) -> str:
-    raise unsaid(op.name, "a convolution")
+    activation, kernel = (read(tensor, context) for tensor in op.inputs)
+    return convolution(op, activation, kernel, context.graph.sizes)
+
+
+@expression.register
+def _(op: Pool, context: StepContext) -> str:
+    return pool(op, read(op.activation, context), context.graph.sizes)
 
 
 @expression.register
@@ -178,10 +186,12 @@ def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 
 def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    ((narrow, wide),) = op.repeats
     (tensor,) = op.inputs
-    sizes = context.graph.sizes
-    return f"jnp.repeat({given[0]}, {sizes[wide] // sizes[narrow]}, {tensor.dims.index(narrow)})"
+    sizes, made = context.graph.sizes, given[0]
+    for narrow, wide in op.repeats:
+        times, place = sizes[wide] // sizes[narrow], tensor.dims.index(narrow)
+        made = f"jnp.repeat({made}, {times}, {place})"
+    return made
 
 
 def _softmax(op: Pointwise, context: StepContext, given: list[str]) -> str:

@@ -1,14 +1,14 @@
 """The slice and the mesh of a measured system, from words such as `2d sharding`, `32 replicas`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import gcd, isqrt
-from typing import Any
+from typing import Any, TypeAlias
 
 from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice, default_shape, format_shape, legal_shapes, parse_shape
-from tpusim.validation.systems.system_rows import SystemRow, counts
+from tpusim.validation.systems.system_rows import SystemRow
 
 _TWO_D: Mapping[str, str] = {"act_embed": "tensor"}
 """Rules of GSPMD's finalized 2-D sharding: activations between layers are sharded by embed too."""
@@ -48,12 +48,17 @@ def mesh_of_row(row: SystemRow, pod: Slice, batch: int, experts: int) -> SystemM
     devices, text = pod.devices, row.sharding
     for pattern, make in _PATTERNS:
         if found := re.search(pattern, text):
-            made = make(tuple(int(one) for one in found.groups()), devices, batch, experts)
+            sizes = tuple(int(one) for one in found.groups())
+            made = make(sizes, devices, batch, experts)
             if made is not None:
                 return made
     if not text:
         return _data((), devices, batch, experts, ("the sharding is taken as data parallel",))
     raise PlanError(f"mesh_sharding is {text[:80]!r}, which names no mesh that is known here")
+
+
+_Make: TypeAlias = Callable[[tuple[int, ...], int, int, int], SystemMesh | None]
+"""From the numbers in the words, devices, batch and experts; None if they do not go together."""
 
 
 def _pair(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> SystemMesh | None:
@@ -98,9 +103,7 @@ def _stages(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> S
     return SystemMesh({"stage": stages, "fsdp": each}, {"schedule": "gpipe"})
 
 
-def _experts(
-    sizes: tuple[int, ...], devices: int, batch: int, experts: int
-) -> SystemMesh | None:
+def _experts(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> SystemMesh | None:
     """Return one axis for experts, which the batch has outside of them, and data for the rest."""
     if not experts:
         return None
@@ -128,7 +131,7 @@ def _fsdp(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> Sys
     return SystemMesh({"fsdp": devices})
 
 
-_PATTERNS: tuple[tuple[str, Any], ...] = (
+_PATTERNS: tuple[tuple[str, _Make], ...] = (
     (r"x=(\d+),\s*y=(\d+)", _pair),
     (r"mesh \[(\d+),\s*(\d+)\]", _pair),
     (r"mesh \((\d+),\s*(\d+)\)", _pair),

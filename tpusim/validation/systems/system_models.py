@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tpusim import models
 from tpusim.base.errors import ModelError
 from tpusim.models import Architecture, Transformer
-from tpusim.validation.systems.system_rows import SystemRow, count
+from tpusim.validation.systems.system_rows import SystemRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,7 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     if not batch:
         batch = known.batch or 8 * pod.devices
         notes.append(f"the batch is taken as {batch}, as only a rate is given")
-    experts = known.model.expert_count if known.model.has_experts else 0
-    mesh = mesh_of_row(row, pod, batch, experts)
+    mesh = mesh_of_row(row, pod, batch, known.model.expert_count)
     notes += mesh.notes
     keys: dict[str, Any] = {"remat": _remat(row), "optimizer": _optimizer(row)}
     keys |= dict(known.keys)

@@ -2,12 +2,14 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpusim.base.errors import FileError, TpusimError, blame, blame_writing
+from tpusim.base.errors import FileError, TpusimError, blame
+from tpusim.base.text_files import blame_writing
+from tpusim.validation.format import percent, signed
 from tpusim.validation.statistics import error_statistics
 from tpusim.validation.systems.system_rows import SystemRow, form_of, system_row
 from tpusim.validation.systems.system_run import SystemOutcome, run_system
@@ -60,19 +62,19 @@ class SystemsReport:
         width = max(len(one.row.id) for one in self.outcomes)
         yield f"{'system':<{width}}{'measured':>12}{'predicted':>12}{'error':>9}  status"
         for row in self.rows():
-            numbers = (f"{float(row[key]) * 1e3:.4g} ms" if row[key] else "-" for key in COLUMNS[1:3])
+            numbers = (
+                f"{float(row[key]) * 1e3:.4g} ms" if row[key] else "-" for key in COLUMNS[1:3]
+            )
             error = f"{float(row['error']):+.1%}" if row["error"] else "-"
             cells = "".join(f"{number:>12}" for number in numbers)
             status = ": ".join(filter(None, (row["status"], row["reason"])))
             yield f"{row['id']:<{width}}{cells}{error:>9}  {status}"
         found = self.statistics
+        kinds = {"median": "median_abs_error", "mean": "mean_abs_error", "p90": "p90_abs_error"}
+        errors = ", ".join(f"{name} {percent(found[key])}" for name, key in kinds.items())
         yield ""
-        yield (
-            f"{found['runs']} runs, {found['failed']} failed; absolute error: median "
-            f"{_percent(found['median_abs_error'])}, mean {_percent(found['mean_abs_error'])}, 90th "
-            f"percentile {_percent(found['p90_abs_error'])}; signed mean "
-            f"{_percent(found['mean_error'])}"
-        )
+        yield f"{found['runs']} runs, {found['failed']} failed; absolute error: {errors}"
+        yield f"signed mean {signed(found['mean_error'])}"
 
 
 def validate_systems(path: Path | str) -> SystemsReport:
@@ -100,9 +102,7 @@ def _outcome(cells: dict[str, str]) -> SystemOutcome:
 
 
 def _unread(cells: dict[str, str]) -> SystemRow:
-    blank: Sequence[Any] = ("", "", 0, "", "", (), {}, "", "", "", "", "", 0, 0, "")
-    return SystemRow(cells.get("id", ""), *blank, cells=cells)
-
-
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{fraction:.1%}"
+    """Return what is left of a row that cannot be read."""
+    return SystemRow(
+        cells.get("id", ""), "", "", 0, "", "", (), {}, "", "", "", "", "", 0, 0, "", cells
+    )
