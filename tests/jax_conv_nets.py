@@ -1,4 +1,4 @@
-"""Convolution nets of `conv_nets` as JAX functions, from the expressions that exported steps have."""
+"""Convolution nets of `conv_nets` as JAX functions, of the expressions of exported steps."""
 
 from collections.abc import Callable
 from typing import Any
