@@ -95,7 +95,7 @@ class Algorithm(StrEnum):
 FLAT = " flat"
 """After an algorithm: each of a chip's two devices moves all bytes itself, as if it were alone."""
 
-MAX_HALO_DISTANCE = 16
+MAX_HALO_DISTANCE = 8
 """The farthest device of a chain that a halo or a step may be sent to."""
 
 MIN_CUBE_SIDE = 4

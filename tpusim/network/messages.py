@@ -134,7 +134,7 @@ class _ScheduleMessages:
         if self.stage.move is ChainMove.SPREAD:
             yield from self._spread(group, side)
             return
-        if self.stage.move is ChainMove.ONWARD and side:
+        if self.stage.move in (ChainMove.ONWARD, ChainMove.STEP) and side:
             return
         n = self.chain.length
         move = self.stage.move
