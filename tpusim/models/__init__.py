@@ -5,9 +5,18 @@ from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
-from tpusim.models.zoo import dimensions, load, names, source
+from tpusim.models.zoo import (
+    ARCHITECTURES,
+    architecture_of,
+    dimensions,
+    load,
+    names,
+    source,
+    unknown,
+)
 
 __all__ = [
+    "ARCHITECTURES",
     "MODEL_KEYS",
     "Architecture",
     "ExpertRouting",
@@ -17,6 +26,7 @@ __all__ = [
     "MoE",
     "SelfAttention",
     "Transformer",
+    "architecture_of",
     "dimensions",
     "from_hf",
     "hf_dimensions",
@@ -24,4 +34,5 @@ __all__ = [
     "load",
     "names",
     "source",
+    "unknown",
 ]

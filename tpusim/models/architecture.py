@@ -12,6 +12,7 @@ A model of one's own is a frozen dataclass with a `forward` that writes its oper
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import prod
@@ -45,6 +46,9 @@ class Architecture(ABC):
     __slots__ = ()
     reads_text: ClassVar[bool] = True
     """True for models whose examples are sequences of tokens, of a length that the plan gives."""
+
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """The fields of published models, by name."""
 
     name: str
 

@@ -19,6 +19,9 @@ NOT_TRAINING = (
     (r"inference|decode|prefill|serving", "inference, which is not a training step"),
     (r"allgather|alltoall|collective|all-to-all 16", "a collective, not a training step"),
 )
+REMATS = ("dots", "minimal", "full")
+"""Policies that are tried where a row gives none and nothing fits, lightest first."""
+
 OPTIMIZERS = ("adafactor", "muon", "adam", "sgd", "momentum", "lars", "lamb")
 
 
@@ -62,12 +65,27 @@ def run_system(row: SystemRow) -> SystemOutcome:
             return SystemOutcome(row, "no training step", "no step time, rate or utilisation")
         known = model_of_row(row)
         plan, pod, notes = plan_of_row(row, known)
-        result = simulate(known.model, plan, pod)
+        result, own_notes = _lightest(known, plan, pod, given=_is_given(row.remat))
     except TpusimError as error:
         return SystemOutcome(row, "failed", str(error))
-    if not result.fits:
-        notes = (*notes, "does not fit in HBM")
-    return SystemOutcome(row, "simulated", "; ".join(notes), measured, result)
+    return SystemOutcome(row, "simulated", "; ".join((*notes, *own_notes)), measured, result)
+
+
+def _lightest(
+    known: SystemModel, plan: Plan, pod: Slice, given: bool
+) -> tuple[PlanResult, tuple[str, ...]]:
+    """Return the result of a plan, with the lightest remat that fits where none is given."""
+    result = simulate(known.model, plan, pod)
+    tried = () if given or "remat" in known.keys else REMATS
+    for policy in tried:
+        if result.fits:
+            break
+        plan = plan.replace(remat=policy)
+        result = simulate(known.model, plan, pod)
+    notes = [] if result.fits else ["does not fit in HBM"]
+    if tried and known.model.layer_count:
+        notes.append(f"remat is not given, and taken as {plan.remat.policy}")
+    return result, tuple(notes)
 
 
 def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[str, ...]]:
@@ -92,11 +110,13 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     return plan, pod, tuple(notes)
 
 
+def _is_given(words: str) -> bool:
+    return bool(words) and not words.startswith("not stated")
+
+
 def _remat(row: SystemRow) -> str:
     """Return the remat policy: none where a row says so, or says nothing of a small model."""
-    if re.search(r"full|recompute|compiler-chosen|one sharded activation", row.remat):
-        return "full"
-    return "none"
+    return "full" if re.search(r"full|recompute|compiler-chosen|one sharded", row.remat) else "none"
 
 
 def _optimizer(row: SystemRow) -> str:
