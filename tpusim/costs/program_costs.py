@@ -15,7 +15,8 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from tpusim.base.phase import Phase
-from tpusim.costs.compute import hbm_seconds, work_seconds
+from tpusim.costs.compute import hbm_seconds
+from tpusim.costs.work_seconds import work_seconds
 from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.network_tasks import CollectiveCosts, StageMessageCosts, collective_tasks
 from tpusim.costs.tasks import (

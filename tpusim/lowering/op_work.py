@@ -118,11 +118,12 @@ def _convolution(
 ) -> program.ConvolutionWork:
     taps = tuple(window.tap_dim for window in op.windows)
     spatial = tuple(window.out_dim for window in op.windows)
+    own = tuple(d for d in op.kernel.dims if d in op.output.dims and d in op.activation.dims)
     inputs = tuple(d for d in op.kernel.dims if d not in taps and d not in op.output.dims)
     outputs = tuple(d for d in op.output.dims if d in op.kernel.dims)
     batch = tuple(d for d in op.output.dims if d not in spatial and d not in outputs)
     sequences, positions, tap_count, in_channels, out_channels = (
-        sizes.product(dims, split) for dims in (batch, spatial, taps, inputs, outputs)
+        sizes.product(dims, split) for dims in (batch, spatial, taps, inputs + own, outputs)
     )
     return program.ConvolutionWork(
         sequences,
@@ -134,7 +135,18 @@ def _convolution(
         read,
         written,
         epilogue,
+        gradient=_gradient(op),
+        window=tuple(int(sizes.extent(d, ())) for d in taps),
+        strides=tuple(window.stride for window in op.windows),
+        groups=sizes.product(own, split) if own else 1,
     )
+
+
+def _gradient(op: graph.Convolution) -> str:
+    """Return the gradient that a transpose makes, by the forward tensor that it reads."""
+    if not op.given:
+        return ""
+    return "input" if op.kernel in op.given else "weight"
 
 
 def _attention(
