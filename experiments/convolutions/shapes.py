@@ -141,15 +141,21 @@ def _speech() -> Iterator[Shape]:
             out_channels=channels, groups=channels,
         )  # fmt: skip
     yield Shape(
-        batch=16, size=(2048, 80), window=(3, 3), in_channels=1, out_channels=128, stride=2, first=True
+        batch=16,
+        size=(2048, 80),
+        window=(3, 3),
+        in_channels=1,
+        out_channels=128,
+        stride=2,
+        first=True,
     )
-    yield Shape(batch=16, size=(1024, 40), window=(3, 3), in_channels=128, out_channels=32, stride=2)
+    yield Shape(
+        batch=16, size=(1024, 40), window=(3, 3), in_channels=128, out_channels=32, stride=2
+    )
     yield Shape(
         batch=16, size=(1024, 40), window=(3, 3), in_channels=512, out_channels=512, stride=2
     )
-    yield Shape(
-        batch=32, size=(3000,), window=(3,), in_channels=80, out_channels=1024, first=True
-    )
+    yield Shape(batch=32, size=(3000,), window=(3,), in_channels=80, out_channels=1024, first=True)
     yield Shape(batch=32, size=(3000,), window=(3,), in_channels=1024, out_channels=1024, stride=2)
 
 

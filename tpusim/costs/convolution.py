@@ -20,7 +20,6 @@ from tpusim.program import (
     ConvolutionWork,
     MatmulWork,
     Number,
-    largest,
     power_sum,
     round_up,
     smallest,
@@ -61,8 +60,19 @@ def sublane_tiles(count: Number) -> Number:
     >>> [sublane_tiles(count) for count in (1, 3, 12, 16)]
     [2, 4, 16, 16]
     """
-    few = 2 + 2 * (count > 2)
-    return few + (count > 4) * (round_up(count, SUBLANES) - few)
+    few = 2 + 2 * at_least(count, 3)
+    return few + at_least(count, 5) * (round_up(count, SUBLANES) - few)
+
+
+def at_least(count: Number, bound: int) -> Number:
+    """Return 1 where a count is the bound or more, else 0.
+
+    >>> at_least(3, 4), at_least(4, 4)
+    (0, 1)
+    """
+    if isinstance(count, np.ndarray):
+        return (count >= bound).astype(np.float64)
+    return int(count >= bound)
 
 
 def stored_elements(batch: Number, channels: Number) -> Number:
@@ -71,7 +81,7 @@ def stored_elements(batch: Number, channels: Number) -> Number:
     The lanes hold the channels or the batch, whichever takes less. A batch of less than a tile has
     positions beside it in the sublanes, and wastes none.
     """
-    deep = batch + (batch >= SUBLANES) * (round_up(batch, SUBLANES) - batch)
+    deep = batch + at_least(batch, SUBLANES) * (round_up(batch, SUBLANES) - batch)
     return smallest(
         round_up(channels, LANES) * deep, round_up(batch, LANES) * sublane_tiles(channels)
     )
@@ -112,38 +122,28 @@ def pass_matmuls(work: ConvolutionWork) -> tuple[MatmulWork, ...]:
     row of taps, whose channels are packed into one depth; or a tap at a position with the batch as
     columns. The gradient of the weights is one, [taps x in_channels, batch x positions].
 
-    No zeros are multiplied for a stride. Groups that are narrower than the array are multiplied
-    together, with zeros between them. Passes move no bytes.
+    No zeros are multiplied for a stride. Each feature group has passes of its own: ResNeXt's are
+    not multiplied together, with zeros between them (v4, v5e, v6e). Passes move no bytes.
     """
-    together = groups_together(work)
-    blocks = work.groups / together
-    deep, wide = (
-        channels / work.groups * together for channels in (work.in_channels, work.out_channels)
-    )
+    groups = work.groups
+    deep, wide = work.in_channels / groups, work.out_channels / groups
     rows = work.batch * work.positions
     if work.gradient == "weight":
-        return (_passes(blocks, work.taps * sublane_tiles(deep), rows, wide, work.dtype),)
+        tiles = sublane_tiles(deep) if np.all(groups == 1) else round_up(deep, SUBLANES)
+        return (_passes(groups, work.taps * tiles, rows, wide, work.dtype),)
     if work.gradient == "input":
         deep, wide = wide, deep
     rows, row = rows * full_batch(work), work.window[-1] if work.window else 1
-    columns = _passes(
-        blocks * work.taps * work.positions, sublane_tiles(wide), deep, work.batch, work.dtype
-    )
+    each = groups * work.taps
     return (
-        _passes(blocks * work.taps, rows, deep, wide, work.dtype),
-        _passes(blocks * work.taps / row, rows, row * deep, wide, work.dtype),
-        columns,
+        _passes(each, rows, deep, wide, work.dtype),
+        _passes(each / row, rows, row * deep, wide, work.dtype),
+        _passes(each * work.positions, sublane_tiles(wide), deep, work.batch, work.dtype),
     )
 
 
 def _passes(batch: Number, m: Number, k: Number, n: Number, dtype: str) -> MatmulWork:
     return MatmulWork(batch, m, k, n, dtype, 0, 0)
-
-
-def groups_together(work: ConvolutionWork) -> Number:
-    """Return the number of feature groups that one pass multiplies: those that fill the lanes."""
-    widest = largest(work.in_channels, work.out_channels) / work.groups
-    return smallest(work.groups, largest(LANES // widest, 1))
 
 
 def full_batch(work: ConvolutionWork) -> Number:
@@ -157,9 +157,9 @@ def full_batch(work: ConvolutionWork) -> Number:
     if not sides:
         return 1.0
     side = work.positions ** (1 / sides)
-    cut = SUBLANES * np.ceil((side + work.window[-1] - 1) / SUBLANES) / side
+    cut = round_up(side + work.window[-1] - 1, SUBLANES) / side
     whole = SUBLANES / smallest(work.batch, SUBLANES)
-    few = (work.batch < SUBLANES) & (taps > 1)
+    few = (1 - at_least(work.batch, SUBLANES)) * at_least(taps, 2)
     return 1 + few * (smallest(cut, whole) - 1)
 
 
@@ -174,7 +174,7 @@ def depthwise_seconds(work: ConvolutionWork, device: Device) -> Number:
     A tap shifts the image by a register, `TAP_CYCLES`; the gradient of the weights keeps its sums
     in registers, so that the arithmetic decides.
     """
-    elements = work.taps * work.positions * stored_elements(work.batch, work.out_channels)
+    elements = work.taps * work.batch * work.positions * round_up(work.out_channels, LANES)
     if work.gradient == "weight":
         return TAP_OPS * elements / device.vpu_flops
     return TAP_CYCLES * elements / (REGISTER * device.tensor_cores * device.clock)
@@ -182,22 +182,29 @@ def depthwise_seconds(work: ConvolutionWork, device: Device) -> Number:
 
 def channel_seconds(work: ConvolutionWork, device: Device) -> Number:
     """Return the seconds of the array for a convolution: the shortest of `pass_matmuls`."""
-    ways = [_way_seconds(way, device) for way in pass_matmuls(work)]
+    ways = [pass_seconds(way, device) for way in pass_matmuls(work)]
     return reduce(smallest, ways)
-
-
-def _way_seconds(way: MatmulWork, device: Device) -> Number:
-    alone = array_seconds(way.batch, way.m, way.k, way.n, way.dtype, device)
-    return alone / device.costs.matmul_in_step
 
 
 def fastest_way(work: ConvolutionWork, device: Device) -> MatmulWork:
     """Return the matmul that the array computes for one convolution: the shortest."""
-    return min(pass_matmuls(work), key=lambda way: _way_seconds(way, device))
+    return min(pass_matmuls(work), key=lambda way: pass_seconds(way, device))
+
+
+def pass_seconds(way: MatmulWork, device: Device) -> Number:
+    """Return the seconds of passes in a step, whose depth is in whole lanes.
+
+    An array of 256 takes two depths of 128 in the time of one of 256 (v6e and 7x: groups, and
+    channels that are odd multiples of 128).
+    """
+    alone = array_seconds(way.batch, way.m, way.k, way.n, way.dtype, device)
+    side = max(device.side(way.dtype), LANES)
+    lanes = round_up(way.k, LANES) / round_up(way.k, side)
+    return alone * lanes / device.costs.matmul_in_step
 
 
 def useful_share(work: ConvolutionWork, device: Device) -> Number:
-    """Return the share of the array's multiplications that are the convolution's; the rest is zeros.
+    """Return the share of the array's multiplications that are the convolution's, not of zeros.
 
     0 for a depthwise convolution, which the vector unit computes.
     """

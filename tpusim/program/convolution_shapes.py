@@ -100,9 +100,7 @@ def _space_to_depth(work: ConvolutionWork) -> Iterator[tuple[str, ConvolutionWor
     stride = prod(work.strides)
     if stride == 1:
         return
-    window = tuple(
-        ceil(taps / each) for taps, each in zip(work.window, work.strides, strict=True)
-    )
+    window = tuple(ceil(taps / each) for taps, each in zip(work.window, work.strides, strict=True))
     yield f"space to depth by {_by(work.strides)}", _reshaped(
         work, window=window, taps=prod(window), in_channels=work.in_channels * stride,
         strides=(1,) * len(window),
@@ -127,8 +125,9 @@ def _rounded(work: ConvolutionWork) -> Iterator[tuple[str, ConvolutionWork]]:
     deep, wide = (round_up(n, FEW_CHANNELS) for n in (work.in_channels, work.out_channels))
     if (deep, wide) == (work.in_channels, work.out_channels) or work.groups > 1:
         return
-    yield f"channels rounded up to {deep:g} and {wide:g}", _reshaped(
-        work, in_channels=deep, out_channels=wide
+    yield (
+        f"channels rounded up to {deep:g} and {wide:g}",
+        _reshaped(work, in_channels=deep, out_channels=wide),
     )
 
 
@@ -138,9 +137,7 @@ def _reshaped(work: ConvolutionWork, **sizes: Any) -> ConvolutionWork:
     read, written = (
         _elements(made, kind) / _elements(work, kind) for kind in ("operands", "result")
     )
-    return replace(
-        made, read_bytes=work.read_bytes * read, write_bytes=work.write_bytes * written
-    )
+    return replace(made, read_bytes=work.read_bytes * read, write_bytes=work.write_bytes * written)
 
 
 def _elements(work: ConvolutionWork, kind: str) -> Number:

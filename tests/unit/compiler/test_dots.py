@@ -115,8 +115,9 @@ def test_gradients_have_the_sizes_of_the_forward_convolution(
     assert isinstance(work, ConvolutionWork)
     assert (work.gradient, work.window, work.strides) == (gradient, (3, 3), (2, 2))
     assert (work.batch, work.in_channels, work.out_channels) == (8, 64, 128)
-    assert work.positions == pytest.approx(16 * 16)
-    assert work.taps == pytest.approx((47 / 16) ** 2)
+    met = (work.positions, work.taps)
+    outputs = (pytest.approx((47 / 3) ** 2), 9) if gradient == "weight" else (256, 47**2 / 256)
+    assert met == outputs  # those that are not on the border, on average
     assert work.flops == pytest.approx(found.flops) == 2 * 8 * 47**2 * 64 * 128
     assert (work.read_bytes, work.write_bytes, work.epilogue_flops) == (10, 20, 30)
     assert work.tiled

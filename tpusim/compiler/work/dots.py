@@ -7,7 +7,7 @@ and a tap for each element, and so on (XLA, `HloCostAnalysis::HandleConvolution`
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 from typing import Any
@@ -85,7 +85,7 @@ class DotShape:
     def _convolution(self, read: float, written: float, epilogue: float) -> ConvolutionWork:
         """Return the work with the sizes of the forward convolution, as costs have it."""
         rows, deep, wide = self.batch * self.m, self.groups * self.k, self.groups * self.n
-        positions, taps = self.positions, self.taps
+        positions, taps = float(self.positions), self.taps
         if self.gradient == "weight":
             rows, deep = self.k, self.groups * self.m
             positions, taps = taps, positions
@@ -157,7 +157,7 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
     lhs, rhs, res = labels
     groups = int(plain_attribute(instruction, "feature_group_count") or 1)
     batches = int(plain_attribute(instruction, "batch_group_count") or 1)
-    sizes = {
+    sizes: dict[str, Any] = {
         "batch": 1,
         "m": left.dims[lhs.index("b")] // batches,
         "k": right.dims[rhs.index("i")],
@@ -173,16 +173,15 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
         elif outputs:
             positions, taps = positions * outputs, taps * pairs / outputs
             sliding.append((window, size, outputs))
-    return DotShape(
+    dot = DotShape(
         **sizes,
         groups=groups * batches,
         positions=positions,
         taps=taps,
         dtype=matmul_dtype(left.dtype, right.dtype),
         passes=_passes(text, left, right),
-        ragged=False,
-        **_forward(sliding, sizes["batch"]),
     )
+    return replace(dot, **_forward(sliding, sizes["batch"]))
 
 
 def _forward(sliding: "list[tuple[_HloWindow, int, int]]", batch: int) -> dict[str, Any]:
