@@ -11,7 +11,6 @@ gradients of 224 wait for their reductions. By a sort the hidden tensor is compu
 with its gradients, in their place, and over an axis of 4 a ragged exchange leaves 4 times the rows.
 """
 
-from fractions import Fraction
 from functools import cache
 from math import prod
 from statistics import median
@@ -22,12 +21,11 @@ from plans import MIB
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
-from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
+from tpusim.graph import COMPUTE, Graph, GraphWriter, Remat, Tensor, training_step
 from tpusim.hardware import Slice, placements
 from tpusim.lowering import lower
-from tpusim.models.block import ACTIVATION_FLOPS
-from tpusim.models.experts import SLOTS, ExpertRouting, RoutedTokens, combine, dispatch, router
-from tpusim.models.parts import RESIDUAL, TOKEN, norm, weight
+from tpusim.models import pieces
+from tpusim.models.pieces import ExpertRouting
 from tpusim.partition import partition_graph
 from tpusim.plan import Plan
 from tpusim.results.result import memory_held
@@ -71,45 +69,18 @@ buffers."""
 
 
 def experts(routing: ExpertRouting, sizes: dict[str, int], batch: int) -> Graph:
-    given = Tensor("x", RESIDUAL, TensorRole.INPUT)
-    x, out, last = (Tensor(n, RESIDUAL) for n in ("layer/layer_in", "layer/layer_out", "y"))
-    normed, attended, mid, read, fed = (
-        Tensor(f"layer/{n}", RESIDUAL) for n in ("attn_norm", "out", "mid", "mlp_norm", "mlp_out")
-    )
-    narrow = Tensor("layer/q", (*TOKEN, "width"))
-    choices = sizes["choice"]
-    routed = RoutedTokens(routing=routing, choices=choices, share=Fraction(1), shared=False)
-    routed_by, (there, back) = router("layer", routed, read)
-    sent, slots = dispatch("layer", routed, read, there)
-    wide = tuple(Tensor(f"layer/mlp_in_{i}", (*SLOTS, "expert_mlp")) for i in range(2))
-    hidden = Tensor("layer/mlp_hidden", (*SLOTS, "expert_mlp"))
-    filled = Tensor("layer/expert_out", slots.dims)
+    w = GraphWriter("experts", {"batch": batch, "seq": 4096} | sizes)
+    given = w.input("x", ("batch", "seq", "embed"), COMPUTE)
 
-    def product(name: str, given: Tensor, made: Tensor, *dims: str) -> Einsum:
-        ragged = "expert" in dims and not routing.capacity_factor
-        return Einsum(f"layer/{name}", given, weight("layer", name, *dims), made, ragged=ragged)
+    def layer(w: GraphWriter, x: Tensor) -> Tensor:
+        narrow = w.dense("wq", pieces.norm(w, "attn_norm", x), "width")
+        mid = w.add("mid", x, w.dense("wo", narrow, "embed"))
+        normed = pieces.norm(w, "mlp_norm", mid)
+        return w.add("layer_out", mid, pieces.experts(w, normed, routing, gated=True))
 
-    body = (
-        norm("layer/attn_norm", x, normed),
-        product("wq", normed, narrow, "embed", "width"),
-        product("wo", narrow, attended, "width", "embed"),
-        Pointwise("layer/mid", (x, attended), (mid,), 1.0, linear=True, keeps=""),
-        norm("layer/mlp_norm", mid, read),
-        *routed_by,
-        sent,
-        product("wi_0", slots, wide[0], "expert", "embed", "expert_mlp"),
-        product("wi_1", slots, wide[1], "expert", "embed", "expert_mlp"),
-        Pointwise("layer/silu", wide, (hidden,), ACTIVATION_FLOPS["silu"] + 1),
-        product("wo_mlp", hidden, filled, "expert", "expert_mlp", "embed"),
-        combine("layer", routed, filled, back, fed),
-        Pointwise("layer/add", (mid, fed), (out,), 1.0, linear=True, keeps=""),
-    )
-    loss = Tensor("loss", TOKEN, dtype="f32")
-    scan = Scan("layers", 4, body, ((given, x, out, last),))
-    squared = Pointwise("loss", (last,), (loss,), 1.0, over=("embed",))
-    slots_each = routing.slots(4096, sizes["expert"], choices)
-    dims = sizes | {"batch": batch, "seq": 4096, "slot": slots_each}
-    return Graph("experts", tuple(dims.items()), (scan, squared), loss)
+    last = w.layers("layer", 4, given, layer)
+    squared = w.tensor("loss", ("batch", "seq"), "f32")
+    return w.graph(w.pointwise("loss", (last,), squared, 1.0, over=("embed",)))
 
 
 @cache

@@ -15,7 +15,7 @@ from tpusim.engine import run
 from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice, placements
 from tpusim.lowering import lower
-from tpusim.models.block import ACTIVATION_FLOPS
+from tpusim.models.pieces import ACTIVATION_FLOPS
 from tpusim.partition import partition_graph
 from tpusim.plan import Plan
 from tpusim.results.result import memory_held

@@ -15,25 +15,35 @@ from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
 from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
 from tpusim.graph.tensor import (
     COMPUTE,
+    INPUT,
+    KEYS,
+    PART_DOT,
     STORED,
     DimSizes,
     Tensor,
     TensorRole,
+    is_sequence,
     part_of,
+    plain_dim,
+    renamed,
     union_dims,
     whole_dim,
 )
 from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting
-from tpusim.graph.window import ConvolutionWindow
+from tpusim.graph.window import ConvolutionWindow, Padding
+from tpusim.graph.writer import GraphWriter
 
 __all__ = [
     "ADD",
     "COMPUTE",
     "COPIES",
     "COPY",
+    "INPUT",
+    "KEYS",
     "LAYER_IN",
     "NARROW",
+    "PART_DOT",
     "POLICIES",
     "REPEAT",
     "STORED",
@@ -47,9 +57,11 @@ __all__ = [
     "Function",
     "Gather",
     "Graph",
+    "GraphWriter",
     "Matrix",
     "ModelPart",
     "Op",
+    "Padding",
     "Parameter",
     "Pointwise",
     "Pool",
@@ -62,11 +74,14 @@ __all__ = [
     "WindowsRead",
     "executed_flops",
     "function",
+    "is_sequence",
     "layer_count",
     "layer_matrices",
     "model_flops",
     "part_of",
     "part_of_model",
+    "plain_dim",
+    "renamed",
     "training_step",
     "union_dims",
     "walk",

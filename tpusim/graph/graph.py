@@ -9,7 +9,7 @@ from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution
 from tpusim.graph.ops import Op, Scan
-from tpusim.graph.tensor import DimSizes, Tensor, TensorRole
+from tpusim.graph.tensor import DimSizes, Tensor, TensorRole, is_sequence, whole_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,13 @@ class Graph:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step: sequences x their length; examples, where they are no sequences."""
-        return prod(self.sizes.get(dim, 1) for dim in ("batch", "seq"))
+        """Tokens of a step: examples x the lengths of their sequences; 0 where there are none."""
+        lengths = (
+            size
+            for dim, size in self.dims
+            if is_sequence(dim, keys=False) and whole_dim(dim) == dim
+        )
+        return self.sizes["batch"] * sum(lengths)
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.dims)

@@ -19,6 +19,18 @@ COMPUTE = "compute"
 STORED = "stored"
 """The dtype in which weights are stored between steps, which the plan decides."""
 
+SEQUENCES = ("seq", "patches", "frames")
+"""Dimensions that are positions of tokens; others are called so by their end, as `target_seq`."""
+
+KEYS = "kv_"
+"""Before a sequence: its keys, where queries of the same sequence attend to them."""
+
+INPUT = "in_"
+"""Before a dimension of an operand whose result has the same dimension again."""
+
+PART_DOT = "."
+"""Between a part of a model and its dimension: `image.embed`."""
+
 _PART_MARK = "/"
 
 
@@ -97,6 +109,38 @@ Cotangents: TypeAlias = Mapping[str, Tensor]
 
 MakeGradient: TypeAlias = Callable[[Tensor], Tensor]
 """Makes the tensor for an operation's contribution to the gradient of one of its inputs."""
+
+
+def plain_dim(dim: str) -> str:
+    """Return the dimension without the part of the model that it belongs to, and whole.
+
+    >>> plain_dim("image.seq/4")
+    'seq'
+    """
+    return whole_dim(dim).rpartition(PART_DOT)[2]
+
+
+def renamed(mark: str, dim: str) -> str:
+    """Return the name of another dimension of the same size and part: `image.in_channels`.
+
+    >>> renamed(INPUT, "image.channels"), renamed(KEYS, "seq")
+    ('image.in_channels', 'kv_seq')
+    """
+    part, dot, plain = dim.rpartition(PART_DOT)
+    return f"{part}{dot}{mark}{plain}"
+
+
+def is_sequence(dim: str, *, keys: bool = True) -> bool:
+    """Return True if a dimension is positions of tokens: `seq`, `target_seq`, `patches`, `frames`.
+
+    keys: count those of keys too, which have names of their own (`kv_seq`).
+
+    >>> [is_sequence(dim) for dim in ("seq/4", "image.patches", "kv_target_seq", "height")]
+    [True, True, True, False]
+    """
+    plain = plain_dim(dim)
+    own = plain.removeprefix(KEYS) if keys else plain
+    return own in SEQUENCES or (own.endswith(f"_{SEQUENCES[0]}") and not own.startswith(KEYS))
 
 
 def gradient_of(output: Tensor, cotangents: Cotangents) -> Tensor:

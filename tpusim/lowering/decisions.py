@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 
+from tpusim.graph import is_sequence
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
@@ -14,7 +15,6 @@ from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
-    TOKENS,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -150,7 +150,7 @@ class Body:
             if c.purpose not in (Purpose.WEIGHT, Purpose.GRADIENT)
             and c.kind not in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE)
         ]
-        written = frozenset(c.writes[0] for c in moves if c.dim not in TOKENS)
+        written = frozenset(c.writes[0] for c in moves if not is_sequence(c.dim))
         return written, frozenset(c.maker for c in moves)
 
     @cached_property

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum, Pointwise, TensorRole
+from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
 from tpusim.lowering.body_entries import Entry
-from tpusim.partition import TOKENS, ComputeNode
+from tpusim.partition import ComputeNode
 from tpusim.program import Number
 
 
@@ -105,5 +105,5 @@ def _multiplies(entry: Entry, key: str) -> bool:
     op = entry.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
-    for_weight = set(TOKENS).isdisjoint(op.output.dims)
+    for_weight = not any(map(is_sequence, op.output.dims))
     return (of_weight or for_weight) and not batched and key in entry.reads[:2]

@@ -98,10 +98,17 @@ class BodyLowerer:
         self.crossing: list[str] = []
         self.left_over: list[list[str]] = []
 
-    def passes(self) -> tuple[list[tuple[Op, ...]], GradientDeps]:
-        """Return the operations of each pass of the step, and the gradients after them."""
-        bodies = self.bodies(self.partitioned.groups, tuple(self.outside.values()))
-        return bodies, GradientDeps({**self.memory.gradients, **self.outside}, self.reduced)
+    def passes(
+        self, given: Mapping[str, str] | None = None
+    ) -> tuple[list[tuple[Op, ...]], GradientDeps]:
+        """Return the operations of each pass of the step, and the gradients after them.
+
+        given: buffers that it finds and frees, each with the operation that wrote it.
+        """
+        kept = tuple(self.outside.values())
+        bodies = self.bodies(self.partitioned.groups, kept, given=given)
+        outside = {w: self.memory.taken_over.get(key, key) for w, key in self.outside.items()}
+        return bodies, GradientDeps({**self.memory.gradients, **outside}, self.reduced)
 
     def bodies(
         self,
@@ -109,21 +116,24 @@ class BodyLowerer:
         kept: Sequence[str],
         loop_node: LoopNode | None = None,
         outside: Mapping[str, str] | None = None,
+        given: Mapping[str, str] | None = None,
     ) -> list[tuple[Op, ...]]:
         """Return the operations of each pass of one body, that of `loop_node` if given.
 
         outside: buffers of the body around it that it uses, each with the operation that wrote it.
+        given: buffers of earlier operations that it frees, each with the one that wrote it.
         """
+        outside, given = outside or {}, given or {}
         carried, gradients = (loop_node.carried, loop_node.gradients) if loop_node else ((), ())
         loads = [key for _, key in loop_node.copied] if loop_node else []
         passes = [self._entries(nodes, loop_node) for nodes in groups]
-        lives, left_over = self.memory.lives(passes, kept, loads, outside or ())
+        lives, left_over = self.memory.lives(passes, kept, loads, outside, given)
         whole = list(chain.from_iterable(passes))
         self.crossing += [
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
         ends_waiting = loop_node is not None and not self.decisions.ideal
-        waits = BodyDependencies(whole, carried, outside or {}, ends_waiting)
+        waits = BodyDependencies(whole, carried, {**outside, **given}, ends_waiting)
         firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
         made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
         self.reduced |= {

@@ -1,21 +1,32 @@
 """Models: builders of graphs, published dimensions and Hugging Face configs."""
 
-from tpusim.models.experts import ExpertRouting, MoE
+from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
-from tpusim.models.latent import Latent
-from tpusim.models.loss import LossForm
+from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
-from tpusim.models.zoo import dimensions, load, names, source
+from tpusim.models.zoo import (
+    ARCHITECTURES,
+    architecture_of,
+    dimensions,
+    load,
+    names,
+    source,
+    unknown,
+)
 
 __all__ = [
+    "ARCHITECTURES",
     "MODEL_KEYS",
+    "Architecture",
     "ExpertRouting",
+    "GraphChoices",
     "Latent",
     "LossForm",
     "MoE",
     "SelfAttention",
     "Transformer",
+    "architecture_of",
     "dimensions",
     "from_hf",
     "hf_dimensions",
@@ -23,4 +34,5 @@ __all__ = [
     "load",
     "names",
     "source",
+    "unknown",
 ]

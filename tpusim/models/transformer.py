@@ -6,28 +6,16 @@ sharding and the memory follow from it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import lcm, prod
+from math import lcm
 from typing import Any, ClassVar
 
 from tpusim.base.errors import ModelError, blame
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
-from tpusim.graph import (
-    COMPUTE,
-    Gather,
-    Graph,
-    Op,
-    Scan,
-    Tensor,
-    TensorRole,
-    part_of,
-)
-from tpusim.models.block import ACTIVATION_FLOPS, LayerBlock, block_ops
+from tpusim.graph import GraphWriter, Tensor
+from tpusim.models import pieces
+from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
-from tpusim.models.experts import ExpertRouting, MoE, RoutedTokens, share_of_slots
-from tpusim.models.latent import Latent
-from tpusim.models.loss import LOSS, WHOLE_LOSS, LossForm, loss_ops
-from tpusim.models.parts import RESIDUAL, TOKEN, norm
+from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
 
 MODEL_KEYS = GroupedKeys(
@@ -74,7 +62,7 @@ _MODEL_CHOICES = {"kind": ("decoder", "encoder"), "activation": tuple(ACTIVATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class Transformer(GroupedFields):
+class Transformer(GroupedFields, Architecture):
     """The dimensions of a transformer.
 
     Its constructor takes the fields below, and each field of a group also by a flat key
@@ -167,160 +155,127 @@ class Transformer(GroupedFields):
         """Layers after which the pattern repeats: those of one iteration of the scan."""
         return lcm(self.attention.period, self.moe.expert_every)
 
-    @property
-    def parameter_count(self) -> int:
-        """The number of weights."""
-        return self.graph(batch=1, seq_len=1).parameter_count
-
-    @property
-    def active_parameter_count(self) -> int:
-        """The number of weights that a token passes: of the experts, those of its choices."""
-        graph = self.graph(batch=1, seq_len=1)
-        own = (p for p in graph.parameters if p.tensor.dims[0] == "expert")
-        idle = sum(p.copies * prod(graph.sizes[dim] for dim in p.tensor.dims[1:]) for p in own)
-        return graph.parameter_count - idle * (self.moe.experts - self.moe.experts_per_token)
-
-    def graph(
-        self,
-        *,
-        batch: int,
-        seq_len: int,
-        logits_dtype: str = COMPUTE,
-        routing: ExpertRouting | None = None,
-        loss: LossForm = WHOLE_LOSS,
-    ) -> Graph:
-        """Return the forward pass and the loss, for `batch` sequences of `seq_len` tokens.
-
-        logits_dtype: dtype in which logits are written to HBM.
-        loss: how the loss is computed.
-        routing: the routing of tokens to experts; if not given, by a sort, without a capacity.
-        """
-        dims = {
-            "batch": batch,
-            "seq": seq_len,
-            "kv_seq": seq_len,
-            "embed": self.embed,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "mlp": self.mlp,
-            "vocab": self.vocab,
-            part_of("vocab", loss.blocks): self.vocab // loss.blocks,
-            **self.latent.dims(self.head_dim),
-        }
-        routed = _routed(self.moe, seq_len, routing or ExpertRouting())
-        if routed:
-            moe = self.moe
-            dims |= {
-                "expert": moe.experts,
-                "choice": moe.experts_per_token,
-                "slot": routed.routing.slots(seq_len, moe.experts, moe.experts_per_token),
-                "expert_mlp": moe.expert_mlp or self.mlp,
-            }
-            dims |= {"shared_mlp": moe.shared_mlp} if moe.shared_mlp else {}
-        ops = _model_ops(self, seq_len, logits_dtype, routed, loss)
-        return Graph(self.name, tuple(dims.items()), ops, LOSS)
-
-
-def _routed(moe: MoE, seq_len: int, routing: ExpertRouting) -> RoutedTokens | None:
-    """Return the routing of the layers with experts, if there are any."""
-    if not moe.experts:
-        return None
-    slots = routing.slots(seq_len, moe.experts, moe.experts_per_token)
-    share = share_of_slots(slots, seq_len, moe.experts, moe.experts_per_token)
-    return RoutedTokens(
-        routing=routing, choices=moe.experts_per_token, share=share, shared=bool(moe.shared_mlp)
-    )
-
-
-def _model_ops(
-    m: Transformer,
-    seq_len: int,
-    logits_dtype: str,
-    routed: RoutedTokens | None,
-    loss: LossForm,
-) -> tuple[Op, ...]:
-    ids = Tensor("ids", TOKEN, TensorRole.INPUT, "s32")
-    table = Tensor("embedding", ("vocab", "embed"), TensorRole.PARAM)
-    first = Tensor("embedded", RESIDUAL)
-    scans = _scans(m, seq_len, first, routed)
-    (last,) = scans[-1].outputs
-    normed = Tensor("final_norm", RESIDUAL)
-    return (
-        Gather("embed", table, ids, first, "vocab"),
-        *scans,
-        norm("final_norm", last, normed),
-        *loss_ops(loss, normed, ids, table if m.tied_embeddings else None, logits_dtype),
-    )
-
-
-def _scans(
-    m: Transformer, seq_len: int, first: Tensor, routed: RoutedTokens | None
-) -> tuple[Scan, ...]:
-    """Return scans over whole patterns of layers, first the dense ones and then the others.
-
-    Layers that do not fill a pattern follow, in a scan (Gemma 3 27B: 2 of 62) if they are alike.
-    """
-    scans: list[Scan] = []
-    for name, trips, layers in _runs(m):
-        x, out = (Tensor(f"{name}/layer_{end}", RESIDUAL) for end in ("in", "out"))
-        made = Tensor(f"{name}s_out", RESIDUAL)
-        blocks = [_block(m, layer, seq_len, routed) for layer in layers]
-        scans.append(
-            Scan(f"{name}s", trips, _layers(blocks, name, x, out), ((first, x, out, made),))
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        """Write the forward pass, and return the loss of each token."""
+        self._declare(w)
+        ids = w.input("ids", ("batch", "seq"))
+        x, table = pieces.embedding(w, ids)
+        for name, trips, layers in self._runs():
+            pattern = _Pattern(self, layers, choices)
+            x = w.layers(name, trips, x, pattern.write)
+        return pieces.language_model_loss(
+            w,
+            pieces.norm(w, "final_norm", x),
+            ids,
+            table=table if self.tied_embeddings else None,
+            form=choices.loss,
+            dtype=choices.logits_dtype,
         )
-        first = made
-    return tuple(scans)
+
+    def _declare(self, w: GraphWriter) -> None:
+        w.size(
+            kv_seq=w.extent("seq"),
+            embed=self.embed,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            mlp=self.mlp,
+            vocab=self.vocab,
+            **self.latent.dims(self.head_dim),
+        )
+        moe = self.moe
+        if moe.experts:
+            w.size(
+                expert=moe.experts,
+                choice=moe.experts_per_token,
+                expert_mlp=moe.expert_mlp or self.mlp,
+            )
+        if moe.shared_mlp:
+            w.size(shared_mlp=moe.shared_mlp)
+
+    def _runs(self) -> Iterator[tuple[str, int, range]]:
+        """Yield the name, iterations and first iteration's layers of each scan over layers.
+
+        Scans are over whole patterns of layers, first the dense ones and then the others. Layers
+        that do not fill a pattern follow, in a scan (Gemma 3 27B: 2 of 62) if they are alike.
+        """
+        dense = self.moe.dense_layers
+        parts = (
+            ("dense_", 0, dense, self.attention.period),
+            ("", dense, self.layers, self.period),
+        )
+        for prefix, start, end, period in parts:
+            patterns, left = divmod(end - start, period)
+            last = range(end - left, end)
+            if patterns:
+                yield f"{prefix}layer", patterns, range(start, start + period)
+            if len({(self.attention.window_of(i), self.moe.has_experts(i)) for i in last}) == 1:
+                yield f"{prefix}last_layer", left, last[:1]
+            elif left:
+                yield f"{prefix}last_layer", 1, last
 
 
-def _runs(m: Transformer) -> Iterator[tuple[str, int, range]]:
-    """Yield the name, the iterations and the first iteration's layers of each scan over layers."""
-    dense = m.moe.dense_layers
-    parts = (("dense_", 0, dense, m.attention.period), ("", dense, m.layers, m.period))
-    for prefix, start, end, period in parts:
-        patterns, left = divmod(end - start, period)
-        last = range(end - left, end)
-        if patterns:
-            yield f"{prefix}layer", patterns, range(start, start + period)
-        if len({(m.attention.window_of(i), m.moe.has_experts(i)) for i in last}) == 1:
-            yield f"{prefix}last_layer", left, last[:1]
-        elif left:
-            yield f"{prefix}last_layer", 1, last
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """The layers of one iteration of a scan, one after the other.
 
+    layers: their numbers, counted from 0.
+    """
 
-def _layers(blocks: Sequence[LayerBlock], name: str, x: Tensor, out: Tensor) -> tuple[Op, ...]:
-    """Return the layers of one iteration, one after the other."""
-    if len(blocks) == 1:
-        return block_ops(replace(blocks[0], name=name), x, out)
-    between = (Tensor(f"{name}/{i}/layer_in", RESIDUAL) for i in range(1, len(blocks)))
-    ends = pairwise((x, *between, out))
-    named = (replace(block, name=f"{name}/{i}") for i, block in enumerate(blocks))
-    return tuple(
-        op for b, (given, made) in zip(named, ends, strict=True) for op in block_ops(b, given, made)
-    )
+    model: Transformer
+    layers: Sequence[int]
+    choices: GraphChoices
 
+    def write(self, w: GraphWriter, x: Tensor) -> Tensor:
+        """Write the layers, and return the result of the last one."""
+        if len(self.layers) == 1:
+            return self._layer(w, x, self.layers[0], w.tensor("layer_out", x.dims))
+        for place, layer in enumerate(self.layers, start=1):
+            last = place == len(self.layers)
+            out = w.tensor("layer_out" if last else f"{place}/layer_in", x.dims)
+            x = self._layer(w.scope(str(place - 1)), x, layer, out)
+        return x
 
-def _block(m: Transformer, layer: int, seq_len: int, routed: RoutedTokens | None) -> LayerBlock:
-    attention = m.attention
-    window = attention.window_of(layer)
-    narrow = 0 < window < seq_len
-    whole_share = 0.5 if m.causal else 1.0
-    return LayerBlock(
-        name=m.name,
-        kv_head="heads" if m.kv_heads == m.heads else "kv_heads",
-        repeated=1 < m.kv_heads < m.heads,
-        gated=m.gated,
-        activation=m.activation,
-        parallel=m.parallel,
-        post_norms=m.post_norms,
-        qk_norm=attention.qk_norm,
-        softmax_dtype=attention.softmax_dtype,
-        rotary=attention.rotary,
-        fused=attention.kernel == "flash",
-        causal=m.causal,
-        window=window if narrow else 0,
-        share=window / seq_len if narrow else whole_share,
-        latent=m.latent.kv_rank > 0,
-        low_rank_queries=m.latent.q_rank > 0,
-        routed=routed if m.moe.has_experts(layer) else None,
-    )
+    def _layer(self, w: GraphWriter, x: Tensor, layer: int, out: Tensor) -> Tensor:
+        """Write one layer: attention and MLP, serial or parallel."""
+        attn_in = pieces.norm(w, "attn_norm", x)
+        attended = self._post_norm(w, "attn", self._attention(w, attn_in, layer))
+        if self.model.parallel:
+            return w.add("layer_out", x, attended, *self._terms(w, attn_in, layer), out=out)
+        mid = w.add("mid", x, attended)
+        terms = self._terms(w, pieces.norm(w, "mlp_norm", mid), layer)
+        return w.add("layer_out", mid, *terms, out=out)
+
+    def _post_norm(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
+        """Return the result of attention or MLP, normed if the model does so."""
+        return pieces.norm(w, f"post_{name}_norm", x) if self.model.post_norms else x
+
+    def _attention(self, w: GraphWriter, x: Tensor, layer: int) -> Tensor:
+        own, latent = self.model.attention, self.model.latent
+        window = own.window_of(layer)
+        form = AttentionForm(
+            causal=self.model.causal,
+            fused=own.kernel == "flash",
+            window=window if window < w.extent("seq") else 0,
+            rotary=own.rotary,
+            qk_norm=own.qk_norm,
+            softmax_dtype=own.softmax_dtype,
+        )
+        if not latent.kv_rank:
+            return pieces.attention(w, x, form)
+        q, k, v = pieces.latent_projections(w, x, low_rank_queries=latent.q_rank > 0)
+        return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
+
+    def _terms(self, w: GraphWriter, x: Tensor, layer: int) -> tuple[Tensor, ...]:
+        """Write the MLP or the experts of a layer, and return the terms that they add to it."""
+        model = self.model
+        kind: dict[str, Any] = {"activation": model.activation, "gated": model.gated}
+        if not model.moe.has_experts(layer):
+            return (self._post_norm(w, "mlp", pieces.mlp(w, x, **kind)),)
+        made = pieces.experts(w, x, self.choices.routing, **kind)
+        if not model.moe.shared_mlp:
+            return (self._post_norm(w, "mlp", made),)
+        terms = made, pieces.mlp(w, x, prefix="shared_", **kind)
+        if not model.post_norms:
+            return terms
+        return (self._post_norm(w, "mlp", w.add("mlp_sum", *terms)),)

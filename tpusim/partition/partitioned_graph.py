@@ -143,16 +143,34 @@ Node: TypeAlias = ComputeNode | CollectiveNode | LoopNode
 
 
 @dataclass(frozen=True, slots=True)
+class UnreducedGradient:
+    """A weight's gradient as the backward pass leaves it: a term on each device.
+
+    partial: axes over which the terms are still to be summed.
+    """
+
+    local: LocalShape
+    partial: Axes
+
+
+@dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A parameter as it is stored: its local shape and how many the model has of it.
 
     matrix: its dimensions as those of a layer's matrix; None for all other weights.
+    unreduced: its gradient where microbatches leave terms of it; None where each reduces it.
     """
 
     name: str
     local: LocalShape
     copies: int
     matrix: Matrix | None = None
+    unreduced: UnreducedGradient | None = None
+
+    @property
+    def summed(self) -> LocalShape:
+        """The local shape of its gradient as microbatches add it up."""
+        return self.unreduced.local if self.unreduced else self.local
 
 
 @dataclass(frozen=True, slots=True)

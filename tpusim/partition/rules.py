@@ -11,7 +11,19 @@ from math import prod
 
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
-from tpusim.graph import COPIES, Graph, Tensor, TensorRole, walk, whole_dim
+from tpusim.graph import (
+    COPIES,
+    INPUT,
+    KEYS,
+    PART_DOT,
+    Graph,
+    Tensor,
+    TensorRole,
+    is_sequence,
+    plain_dim,
+    walk,
+    whole_dim,
+)
 from tpusim.partition.context import (
     CONTEXT,
     check_sequence,
@@ -40,6 +52,11 @@ _EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
 
 _SIZE_OF = {"norm": "embed", "act_residual_seq": "seq"}
 """The dimension of a rule that is not named after it."""
+
+_SEQ = "seq"
+"""The sequence whose rules others inherit."""
+
+_BASE_DIMS = frozenset(key.removeprefix("act_") for key in DEFAULT_RULES)
 
 _LATENT = ("q_rank", "kv_rank")
 """Dimensions of latent attention, whose default rule is that of `embed`."""
@@ -90,6 +107,7 @@ def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
         dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
     )
     merged[f"act_{COPIES}"] = merged["act_heads"]
+    merged = {**_inherited(merged, sizes), **merged}
     active = plan.active_axes
     table, dropped = {}, []
     for key, axes in merged.items():
@@ -121,17 +139,19 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
             for dim, axes in zip(tensor.dims, rules.layout(tensor), strict=True):
                 given.setdefault(_key(tensor, dim), set()).update(axes)
     dropped = {(dim, axis) for dim, _, axis, _ in rules.dropped}
-    for key, rule in plan.rules.items():
+    for written, rule in plan.rules.items():
+        key = _own_key(written)
         name = key.removeprefix("act_")
         dim = _SIZE_OF.get(key, name)
         if dim not in graph.sizes:
-            yield f"plan.rules.{key} is not used, as the model has no dimension {dim}"
+            yield f"plan.rules.{written} is not used, as the model has no dimension {dim}"
             continue
         for axis in axes_of(rule):
             idle = axis in plan.active_axes and axis not in given.get(key, ())
             if idle and (name, axis) not in dropped:
                 yield (
-                    f"plan.rules.{key} gives {axis} to no tensor: another dimension has it already"
+                    f"plan.rules.{written} gives {axis} to no tensor: another dimension has it "
+                    "already"
                 )
 
 
@@ -164,19 +184,54 @@ def _default_rules(plan: Plan) -> Mapping[str, Axes]:
     }
 
 
+def _inherited(rules: Mapping[str, Axes], sizes: Mapping[str, int]) -> dict[str, Axes]:
+    """Return rules for the dimensions of parts of a model, and for sequences of other names.
+
+    `image.heads` and `in_heads` have the rule of `heads`, `target_seq` that of `seq`.
+    """
+    found = {}
+    for dim in {whole_dim(dim) for dim in sizes} - set(_BASE_DIMS):
+        plain = plain_dim(dim).removeprefix(INPUT)
+        like = plain
+        if is_sequence(dim):
+            like = f"{KEYS}{_SEQ}" if plain.startswith(KEYS) else _SEQ
+        for kind in ("", "act_", "act_residual_"):
+            given = rules.get(f"{kind}{plain}", rules.get(f"{kind}{like}"))
+            if given is not None:
+                found[f"{kind}{dim}"] = given
+    return found
+
+
 def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
     dims = {whole_dim(dim) for dim in sizes}
+    dims |= {plain_dim(dim) for dim in dims}
     valid = {*DEFAULT_RULES, *dims, *(f"act_{dim}" for dim in dims)}
     rules = {}
-    for key, rule in plan.rules.items():
+    for written, rule in plan.rules.items():
+        key = _own_key(written)
         if key not in valid:
+            known = {_written_key(one) for one in valid}
             raise PlanError(
-                f"plan.rules.{key} names no dimension of the model: {nearest(key, valid)}"
+                f"plan.rules.{written} names no dimension of the model: {nearest(written, known)}"
             )
         rules[key] = axes_of(rule)
-        check_once(f"plan.rules.{key}", rules[key])
-        check_known(f"plan.rules.{key} shards", rules[key], plan.mesh)
+        check_once(f"plan.rules.{written}", rules[key])
+        check_known(f"plan.rules.{written} shards", rules[key], plan.mesh)
     return rules
+
+
+def _own_key(written: str) -> str:
+    """Return the key of a rule as a plan writes it: `image.act_heads` is `act_image.heads`."""
+    part, dot, rule = written.rpartition(PART_DOT)
+    kind = "act_" if rule.startswith("act_") else ""
+    return f"{kind}{part}{dot}{rule.removeprefix(kind)}"
+
+
+def _written_key(key: str) -> str:
+    """Return a key as a plan writes it, the inverse of `_own_key`."""
+    kind = "act_" if key.startswith("act_") else ""
+    part, dot, dim = key.removeprefix(kind).rpartition(PART_DOT)
+    return f"{part}{dot}{kind}{dim}"
 
 
 def _check_axes_used(
@@ -224,6 +279,6 @@ def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
 
 def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not TensorRole.PARAM:
-        residual = whole_dim(dim) == "seq" and "embed" in tensor.dims
-        return "act_residual_seq" if residual else f"act_{whole_dim(dim)}"
+        residual = is_sequence(dim, keys=False) and "embed" in map(plain_dim, tensor.dims)
+        return f"{'act_residual' if residual else 'act'}_{whole_dim(dim)}"
     return whole_dim(dim) if len(tensor.dims) > 1 else "norm"

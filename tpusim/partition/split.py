@@ -6,7 +6,7 @@ sharded alike, keep the axes that the result wants, and move as little as possib
 
 from collections.abc import Sequence
 
-from tpusim.graph import Attention, Tensor, TokenRouting
+from tpusim.graph import Attention, Tensor, TokenRouting, is_sequence, plain_dim
 from tpusim.partition.layout import Layout
 from tpusim.plan import Axes
 
@@ -96,9 +96,10 @@ def pointwise(
 def attention(op: Attention, query: Layout, key: Layout) -> Split:
     """Return the division of a kernel: sequences and heads as the queries; each sees all keys."""
     split = dict(zip(op.query.dims, query, strict=True))
+    heads = op.query.dims[2]
     for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
         if dim not in split:
-            split[dim] = axes if axes == split.get("heads", ())[: len(axes)] else ()
+            split[dim] = axes if axes == split.get(heads, ())[: len(axes)] else ()
     split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     split[op.key.dims[1]] = ()
     return split
@@ -110,8 +111,13 @@ def route(op: TokenRouting, tokens: Layout, gates: Layout) -> Split:
     If gates are sharded by experts, each device serves its own experts for all tokens whose gates
     it has; a combine is then a partial sum over the axes of the experts.
     """
-    split = {"expert": (), **dict(zip(op.gates.dims, gates, strict=True))}
-    split["slot"] = split["seq"]
+    dims = (*op.tokens.dims, *op.output.dims)
+    split: Split = {dim: () for dim in dims if plain_dim(dim) == "expert"}
+    split |= dict(zip(op.gates.dims, gates, strict=True))
+    (sequence,) = (dim for dim in op.gates.dims if is_sequence(dim))
+    for dim in dims:
+        if plain_dim(dim) == "slot":
+            split[dim] = split[sequence]
     used = {axis for axes in split.values() for axis in axes}
     for dim, axes in zip(op.tokens.dims, tokens, strict=True):
         if dim not in split:

@@ -7,7 +7,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from tpusim.base.divisors import divisor_from
 from tpusim.base.errors import PlanError
 from tpusim.graph import (
     Graph,
@@ -21,12 +20,13 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import check_switches, lower
-from tpusim.models import ExpertRouting, LossForm, Transformer
+from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     CollectiveNode,
     PartitionedGraph,
     body_nodes,
     kernel_copies,
+    late_axes,
     loss_parts,
     partition_graph,
     partition_parts,
@@ -64,11 +64,11 @@ class PlannedStep:
     programs_on: Callable[[Placement], Programs]
 
 
-def planned_step(model: Transformer, plan: Plan, pod: Slice) -> PlannedStep:
+def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
     plan.check_together()
     check_switches(plan.compiler.without_passes)
-    _check_blocks(model, plan)
+    _check_blocks(plan)
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
         partitioned = partition_graph(graph, plan)
@@ -87,7 +87,7 @@ def planned_step(model: Transformer, plan: Plan, pod: Slice) -> PlannedStep:
 
 
 def _circular(
-    model: Transformer, plan: Plan, pod: Slice, graph: Graph, bounds: tuple[int, ...]
+    model: Architecture, plan: Plan, pod: Slice, graph: Graph, bounds: tuple[int, ...]
 ) -> PlannedStep:
     """Return the step of a circular pipeline; `graph` is of one microbatch."""
     check_circular(plan)
@@ -120,16 +120,17 @@ def _step(
     found = list({id(partitioned): partitioned for partitioned in partitioned_parts}.values())
     nodes = (node for partitioned in found for node, _ in body_nodes(partitioned.nodes))
     axes = frozenset(node.axes for node in nodes if isinstance(node, CollectiveNode))
+    axes = axes.union(*(late_axes(partitioned.weights) for partitioned in found))
     dropped = tuple(dict.fromkeys(drop for partitioned in found for drop in partitioned.dropped))
     return PlannedStep(graph, dropped, axes, programs_on)
 
 
-def planned_graph(model: Transformer, plan: Plan) -> Graph:
+def planned_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward and backward pass of one microbatch of `plan`."""
     return _whole(model, _graph_key(model, stage_plan(plan) if plan.active_schedule else plan))
 
 
-def forward_graph(model: Transformer, plan: Plan) -> Graph:
+def forward_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward pass and the loss of one microbatch of a plan without a pipeline."""
     key = _graph_key(model, plan)
     return with_tiled_loss(_forward(model, key), dict(key.tiles))
@@ -139,35 +140,30 @@ class _GraphKey(NamedTuple):
     """The key of a graph besides its model.
 
     tiles: tiles of each dimension of the loss, see `with_tiled_loss`.
-    routing: of tokens to experts.
     copies: number to which K/V heads are repeated before a kernel, see `with_repeated_keys`.
     """
 
     batch: int
     seq_len: int
     remat: Remat
-    logits_dtype: str
-    routing: ExpertRouting
-    loss: LossForm
+    choices: GraphChoices
     tiles: Tiles = ()
     copies: int = 0
 
 
-def _graph_key(model: Transformer, plan: Plan) -> _GraphKey:
+def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     """Return the key of the graph of one microbatch."""
     routing = ExpertRouting(
         capacity_factor=plan.experts.capacity_factor,
         dispatch=plan.experts.dispatch,
         exchange=plan.experts.exchange,
     )
-    key = _GraphKey(
-        plan.microbatch,
-        plan.seq_len,
-        plan.remat,
-        plan.dtypes.logits,
-        routing,
-        LossForm(blocks=plan.vocab_blocks, indexed=plan.loss_labels == "index"),
+    choices = GraphChoices(
+        logits_dtype=plan.dtypes.logits,
+        routing=routing,
+        loss=LossForm(blocks=plan.vocab_blocks, indexed=plan.loss_labels == "index"),
     )
+    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices)
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
@@ -178,8 +174,8 @@ def _graph_key(model: Transformer, plan: Plan) -> _GraphKey:
     )
 
 
-def _check_blocks(model: Transformer, plan: Plan) -> None:
-    """Raise PlanError for blocks of the vocabulary that the plan or the model cannot have."""
+def _check_blocks(plan: Plan) -> None:
+    """Raise PlanError for blocks of the vocabulary that the plan cannot have."""
     blocks, where = plan.vocab_blocks, f"plan.vocab_blocks is {plan.vocab_blocks}"
     if blocks == 1:
         return
@@ -189,36 +185,26 @@ def _check_blocks(model: Transformer, plan: Plan) -> None:
         raise PlanError(
             f"{where}, which a pipeline cannot have; write vocab_tiles instead, or stage = 1"
         )
-    if model.tied_embeddings:
-        raise PlanError(
-            f"{where}, and the head of {model.name} is its embedding; write vocab_tiles, or "
-            "model.tied_embeddings = false"
-        )
-    if model.vocab % blocks:
-        fits = divisor_from(model.vocab, blocks)
-        raise PlanError(f"{where}, which does not divide model.vocab, {model.vocab}; write {fits}")
 
 
-def _forward(model: Transformer, key: _GraphKey) -> Graph:
+def _forward(model: Architecture, key: _GraphKey) -> Graph:
     forward = model.graph(
         batch=key.batch,
         seq_len=key.seq_len,
-        logits_dtype=key.logits_dtype,
-        loss=key.loss,
-        routing=key.routing,
+        choices=key.choices,
     )
     return with_repeated_keys(forward, key.copies) if key.copies else forward
 
 
 @lru_cache(maxsize=32)
-def _whole(model: Transformer, key: _GraphKey) -> Graph:
+def _whole(model: Architecture, key: _GraphKey) -> Graph:
     """Return forward and backward pass, cached for the next plan with the same key."""
     return training_step(with_tiled_loss(_forward(model, key), dict(key.tiles)), key.remat)
 
 
 @lru_cache(maxsize=32)
 def _parts(
-    model: Transformer,
+    model: Architecture,
     key: _GraphKey,
     bounds: tuple[int, ...],
     later: bool = False,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
@@ -10,7 +9,7 @@ from tpusim.engine import Timeline
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.dtypes import NARROW_DTYPES
 from tpusim.program import Program, Single
@@ -50,7 +49,7 @@ class PlanResult(Result):
         tensor, times per step).
     """
 
-    model: Transformer
+    model: Architecture
     plan: Plan
     tokens: int
     implicit_reshardings: tuple[tuple[str, str, int], ...]
@@ -76,10 +75,10 @@ class PlanResult(Result):
         return RunFeatures(
             chip=self.pod.chip.generation,
             style=self.plan.compiler.style,
-            experts=self.model.moe.experts > 0,
+            experts=self.model.has_experts,
             quantised=dtypes.matmul in NARROW_DTYPES,
             pipelined=bool(self.plan.active_schedule),
-            params=float(_parameter_count(self.model)),
+            params=float(self.model.parameter_count),
             step_s=self.step_time_s,
             mfu=self.mfu,
             exposed=self.exposed_s / self.step_time_s,
@@ -205,7 +204,7 @@ class PlanResult(Result):
 
 
 def make_result(
-    model: Transformer,
+    model: Architecture,
     plan: Plan,
     pod: Slice,
     placement: Placement,
@@ -223,12 +222,6 @@ def make_result(
     own: dict[str, Any] = {"model": model, "plan": plan, "tokens": graph.tokens * plan.microbatches}
     own |= {"verdicts": verdicts, "implicit_reshardings": reshardings}
     return PlanResult.of(pod, placement, programs, timeline, **own)
-
-
-@lru_cache(maxsize=64)
-def _parameter_count(model: Transformer) -> int:
-    """Return the number of weights; a sweep asks for that of one model again and again."""
-    return model.parameter_count
 
 
 def pipelined(result: Result) -> PlanResult | None:

@@ -69,7 +69,7 @@ def stage_uses(result: Result) -> tuple[StageUse, ...]:
 
 
 def _layers(result: PlanResult, stage: int) -> tuple[int, ...]:
-    bounds = part_bounds(result.plan, result.model.layers, result.model.name)
+    bounds = part_bounds(result.plan, result.model.layer_count, result.model.name)
     sizes = [last - first for first, last in pairwise(bounds)]
     return tuple(sizes[stage :: result.plan.stages])
 

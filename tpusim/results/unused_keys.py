@@ -3,22 +3,24 @@
 from collections.abc import Iterator
 
 from tpusim.graph import Attention, Graph, walk
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.partition import exchanged_by, idle_rules, resolve_rules
 from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import ALL_TO_ALL, GATHER, Axes, Plan, stage_plan
 
 
-def unused_keys(model: Transformer, plan: Plan) -> Iterator[str]:
+def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     """Yield a sentence for each key of `plan` that has no effect for `model`, with the reason."""
     graph = planned_graph(model, plan)
     inner = stage_plan(plan)
     rules = resolve_rules(inner, graph)
     table = dict(rules.table)
-    yield from _of_dtypes(plan)
+    if plan.seq_len and not model.reads_text:
+        yield f"plan.seq_len is not used, as {model.name} reads no text"
+    yield from _of_gradients(plan)
     yield from _of_stages(plan)
-    if model.moe.experts:
-        yield from _of_experts(model, plan, table["act_expert"])
+    if "expert" in graph.sizes:
+        yield from _of_experts(graph, plan, table["act_expert"])
     elif plan.experts.exchange != ALL_TO_ALL:
         yield "plan.expert_exchange is not used, as the model has no experts"
     if plan.experts.seed and not plan.experts.skew:
@@ -27,9 +29,11 @@ def unused_keys(model: Transformer, plan: Plan) -> Iterator[str]:
     yield from idle_rules(inner, graph, rules)
 
 
-def _of_dtypes(plan: Plan) -> Iterator[str]:
+def _of_gradients(plan: Plan) -> Iterator[str]:
     if plan.dtypes.accumulator and plan.microbatches == 1:
         yield "plan.accumulator_dtype is not used, as there is one microbatch"
+    if plan.gradient_reduction == "per-step" and plan.microbatches == 1:
+        yield "plan.gradient_reduction is not used, as there is one microbatch"
     for key in ("second_moment_dtype", "offload_optimizer"):
         if plan.optimizer.name == "sgd" and plan.value(key):
             yield f"plan.{key} is not used, as sgd keeps no moments"
@@ -48,8 +52,8 @@ def _of_stages(plan: Plan) -> Iterator[str]:
             yield f"plan.{key} is not used, as the mesh has one stage"
 
 
-def _of_experts(model: Transformer, plan: Plan, axes: Axes) -> Iterator[str]:
-    most = model.moe.experts / model.moe.experts_per_token
+def _of_experts(graph: Graph, plan: Plan, axes: Axes) -> Iterator[str]:
+    most = graph.sizes["expert"] / graph.sizes["choice"]
     if plan.experts.capacity_factor > most:
         yield (
             f"plan.capacity_factor is {plan.experts.capacity_factor:g}, but at {most:g} each "

@@ -111,7 +111,7 @@ def _flat_hints(section: str) -> dict[str, Any]:
 SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
     "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
-    "plan": "a section [plan] with seq_len, global_batch and mesh",
+    "plan": "a section [plan] with global_batch, mesh and seq_len",
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {

@@ -14,7 +14,7 @@ from tpusim.accuracy.residuals import residuals_path
 from tpusim.base.errors import FileError
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.hardware import Slice
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.search.search_axes import SweepCandidate
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def open_dataset(folder: Path, identity: str) -> SweepDataset:
     return SweepDataset(folder)
 
 
-def identity_of(model: Transformer, pod: Slice, tried: Sequence[SweepCandidate]) -> str:
+def identity_of(model: Architecture, pod: Slice, tried: Sequence[SweepCandidate]) -> str:
     """Return a digest of all that determines a sweep: its inputs, the code and the residuals."""
     digest = sha256(repr((model, pod, tried)).encode())
     for path in (*sorted(CODE_FOLDER.rglob("*.py")), residuals_path()):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from tpusim.base.errors import TpusimError
 from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW
 from tpusim.hardware import DCN_PREFIX
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.plan import STAGE_AXES
 from tpusim.results import (
     BUBBLE_LABEL,
@@ -31,12 +31,12 @@ RESULT_NUMBERS = (
 RANGE_COLUMNS = ("step_time_low_s", "step_time_high_s", "mfu_low", "mfu_high")
 
 
-def simulate_chunk(model: Transformer, chunk: Sequence[SweepCandidate]) -> list[SweepRow]:
+def simulate_chunk(model: Architecture, chunk: Sequence[SweepCandidate]) -> list[SweepRow]:
     """Return the row of each candidate, in their order."""
     return [_simulate_candidate(model, candidate) for candidate in chunk]
 
 
-def _simulate_candidate(model: Transformer, candidate: SweepCandidate) -> SweepRow:
+def _simulate_candidate(model: Architecture, candidate: SweepCandidate) -> SweepRow:
     """Return the numbers under the names of `Result`, the breakdown, the status and the reason.
 
     A plan that does not fit has its numbers and a reason; one that the model or the slice refuses

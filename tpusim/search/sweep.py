@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpusim.hardware import Slice
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.search.dataset import identity_of, open_dataset
 from tpusim.search.frame import sweep_columns, sweep_frame
 from tpusim.search.processes import process_count, run_chunks
@@ -22,7 +22,7 @@ LEAST_CHUNK, LARGEST_CHUNK, USUAL_CHUNKS = 8, 256, 64
 
 
 def sweep(
-    model: Transformer,
+    model: Architecture,
     pod: Slice,
     space: Space,
     *,

@@ -9,7 +9,7 @@ from tpusim.costs import CollectiveCosts
 from tpusim.engine import run
 from tpusim.hardware import Placement, Slice, candidates
 from tpusim.lowering import LoweringEvidence, lowering_evidence
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Collective
@@ -104,7 +104,7 @@ class CollectiveTable:
 
 
 def explain_placement(
-    model: Transformer, plan: Plan, pod: Slice, *, placement: Placement | None = None
+    model: Architecture, plan: Plan, pod: Slice, *, placement: Placement | None = None
 ) -> PlacementTable:
     """Return the placements that the step can have on `pod`, with the times that decide.
 

@@ -8,7 +8,7 @@ from tpusim.base.errors import PlanError
 from tpusim.compiler.compiled import Compiled
 from tpusim.engine import check_network_mode
 from tpusim.hardware import Placement, Slice
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.results import PlanResult, ReplayResult
 from tpusim.simulation.plan_run import run_plan
@@ -25,7 +25,7 @@ NOT_FOR_PLANS = (
 
 @overload
 def simulate(
-    model: Transformer,
+    model: Architecture,
     plan: Plan,
     pod: Slice,
     *,
@@ -50,7 +50,7 @@ def simulate(
 
 
 def simulate(
-    model: Transformer | Compiled,
+    model: Architecture | Compiled,
     plan: Plan | None = None,
     pod: Slice | None = None,
     *,
@@ -67,8 +67,8 @@ def simulate(
     A plan that does not fit in HBM is a result whose `fits` is false.
     Raise PlanError with one sentence if the model or the slice does not admit the plan.
 
-    model: a transformer, or a compiled program, which brings its plan, and its slice unless `pod`
-        is given.
+    model: an architecture, such as a transformer; or a compiled program, which brings its plan,
+        and its slice unless `pod` is given.
     placement: in place of the plan's own. If neither is given, it is the one of `among` with the
         shortest step, the first of equal ones; `among` defaults to `hardware.candidates`.
     fold: skip repeated iterations of loops and book their time; the result is the same to the

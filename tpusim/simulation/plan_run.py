@@ -6,7 +6,7 @@ from functools import partial
 from tpusim.engine import run
 from tpusim.graph import Graph, Scan
 from tpusim.hardware import Placement, Slice, candidates, placement_from
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import PlannedStep, planned_step
 from tpusim.plan import Plan
 from tpusim.results import PlanResult, Verdicts, make_result
@@ -20,7 +20,7 @@ from tpusim.simulation.placement_search import (
 
 
 def run_plan(
-    model: Transformer,
+    model: Architecture,
     plan: Plan,
     pod: Slice,
     *,

@@ -7,7 +7,7 @@ from tpusim.compiler import Compiled
 from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.compiler.options import Option, check_options
 from tpusim.hardware import Slice
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.plan import Plan
 from tpusim.results import PlanResult, ReplayResult, entry
 from tpusim.simulation import simulate
@@ -73,7 +73,7 @@ def device_step(plan: Plan) -> Plan:
 
 
 def check(
-    model: Transformer,
+    model: Architecture,
     plan: Plan,
     pod: Slice,
     *,

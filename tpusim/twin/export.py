@@ -2,7 +2,7 @@
 
 from tpusim.graph import layer_count
 from tpusim.hardware import Slice, check_mesh
-from tpusim.models import Transformer
+from tpusim.models import Architecture
 from tpusim.pipeline import check_circular
 from tpusim.pipeline.planned_step import forward_graph
 from tpusim.plan import Plan, part_bounds, stage_plan
@@ -11,7 +11,7 @@ from tpusim.twin.step_context import step_context
 from tpusim.twin.step_source import ExportedStep, step_source
 
 
-def export_step(model: Transformer, plan: Plan, pod: Slice) -> ExportedStep:
+def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     """Return the training step of a plan as JAX, with the graph's operation of each line.
 
     Raise PlanError for a plan that the model or the slice does not admit, and for one that cannot
@@ -27,7 +27,7 @@ def export_step(model: Transformer, plan: Plan, pod: Slice) -> ExportedStep:
     return step_source(step_context(graph, plan), pod)
 
 
-def export_jax(model: Transformer, plan: Plan, pod: Slice) -> str:
+def export_jax(model: Architecture, plan: Plan, pod: Slice) -> str:
     """Return a Python file that trains `model` under `plan` with JAX and optax, without tpusim.
 
     The file defines `init`, `train_step` and the shardings of both, and trains on random tokens

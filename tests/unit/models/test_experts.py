@@ -8,12 +8,16 @@ from plans import small
 
 from tpusim.base.errors import ModelError
 from tpusim.graph import Einsum, Remat, Scan, TokenRouting, training_step, walk
-from tpusim.models import ExpertRouting, Transformer
+from tpusim.models import ExpertRouting, GraphChoices, Transformer
 
 MIXTRAL = Transformer(
     name="mixtral-8x7b", layers=32, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab=32000,
     experts=8, experts_per_token=2,
 )  # fmt: skip
+
+
+def routed(capacity: float) -> GraphChoices:
+    return GraphChoices(routing=ExpertRouting(capacity_factor=capacity))
 
 
 def moe(**changes: Any) -> Transformer:
@@ -101,13 +105,17 @@ def test_the_models_flops_are_those_of_its_choices(seq_len: int, capacity: float
     """Neither a mask's products nor slots that stay empty are the model's, to the last FLOP."""
     tokens = 3 * 2 * seq_len
     model, dense = moe(), small(mlp=2 * 128)
-    graph = model.graph(batch=2, seq_len=seq_len, routing=ExpertRouting(capacity_factor=capacity))
+    graph = model.graph(
+        batch=2,
+        seq_len=seq_len,
+        choices=routed(capacity),
+    )
     same = dense.graph(batch=2, seq_len=seq_len)
     assert graph.model_flops() == same.model_flops() + 2 * tokens * 64 * 8
 
 
 def test_slots_that_are_too_few_need_their_own_flops_only() -> None:
-    graph = moe().graph(batch=2, seq_len=16, routing=ExpertRouting(capacity_factor=0.5))
+    graph = moe().graph(batch=2, seq_len=16, choices=routed(0.5))
     shares = {op.model_share for op, _ in walk(graph.ops) if op.name.startswith("layer/expert_w")
               and isinstance(op, Einsum)}  # fmt: skip
     assert shares == {Fraction(1)}
@@ -128,7 +136,7 @@ def test_a_sort_and_its_transpose() -> None:
 
 
 def test_a_mask_of_places_has_no_gradient() -> None:
-    graph = moe().graph(batch=2, seq_len=16, routing=ExpertRouting(capacity_factor=1.0))
+    graph = moe().graph(batch=2, seq_len=16, choices=routed(1.0))
     step = training_step(graph, Remat())
     primals = {t.primal for op, _ in walk(step.ops) for t in op.outputs}
     assert "layer/combine_mask" in primals

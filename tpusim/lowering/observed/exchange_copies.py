@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from tpusim.graph import Pointwise, Tensor, TokenRouting
+from tpusim.graph import Pointwise, Tensor, TokenRouting, is_sequence, plain_dim
 from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body
-from tpusim.partition import HEADS, TOKENS, Buffer, CollectiveNode, ComputeNode, Sizes
+from tpusim.partition import HEADS, Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.program import CollectiveKind
 
 
@@ -73,12 +73,12 @@ def copy_head_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
 def _exchanges_slots(entry: Entry) -> TypeGuard[PlannedCollective]:
     """Return True if slots go from the devices of tokens to those of experts, or back."""
     dims = _exchanged_dims(entry)
-    return "expert" in dims and "slot" in dims and "seq" not in dims
+    return "expert" in dims and "slot" in dims and not any(map(is_sequence, dims))
 
 
 def _exchanges_heads(entry: Entry) -> TypeGuard[PlannedCollective]:
     dims = _exchanged_dims(entry)
-    return not dims.isdisjoint(HEADS) and not dims.isdisjoint(TOKENS)
+    return not dims.isdisjoint(HEADS) and any(map(is_sequence, dims))
 
 
 def _exchanged_dims(entry: Entry) -> frozenset[str]:
@@ -86,7 +86,7 @@ def _exchanged_dims(entry: Entry) -> frozenset[str]:
     if isinstance(entry, PlannedCollective):
         first = entry.collectives[0]
         if first.kind is CollectiveKind.ALL_TO_ALL:
-            return frozenset(first.payload.dims)
+            return frozenset(map(plain_dim, first.payload.dims))
     return frozenset()
 
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterator
 
-from tpusim.graph import Attention, Einsum
+from tpusim.graph import Attention, Einsum, is_sequence
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry, PlannedCollective
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import REDUCTIONS, Body
 from tpusim.lowering.passes.fuse_collectives import collective_matmuls, ring_attentions
 from tpusim.lowering.passes.halos import planned_halo
 from tpusim.partition import (
-    TOKENS,
     CollectiveNode,
     ComputeNode,
     LoopNode,
@@ -93,7 +92,7 @@ def _sums_keys(body: Body, collective: CollectiveNode) -> bool:
     a `psum`: an all-reduce, of which each device then takes its part.
     """
     maker = body.makers.get(collective.maker)
-    scatters = collective.kind is CollectiveKind.REDUCE_SCATTER and collective.dim in TOKENS
+    scatters = collective.kind is CollectiveKind.REDUCE_SCATTER and is_sequence(collective.dim)
     return scatters and maker is not None and isinstance(maker.op, Attention)
 
 

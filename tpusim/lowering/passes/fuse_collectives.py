@@ -1,12 +1,11 @@
 """Collective matmuls and ring attention: fusing a collective with the operation that reads it."""
 
-from tpusim.graph import Attention, Einsum, Op
+from tpusim.graph import Attention, Einsum, Op, is_sequence
 from tpusim.lowering.body_entries import RingAttention
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.lowering.op_work import operand_bytes, work_of
 from tpusim.partition import (
-    TOKENS,
     CollectiveNode,
     ComputeNode,
     Purpose,
@@ -54,7 +53,7 @@ def _goes_round(body: Body, collective: CollectiveNode) -> bool:
         else collective.writes[0]
     )
     split = body.buffers[shard].local.split()
-    axes = next((split[dim] for dim in TOKENS if dim in split), ())
+    axes = next((split[dim] for dim in split if is_sequence(dim)), ())
     return collective.axes == axes and sends_keys_round(body.plan.context, collective.axes)
 
 
@@ -97,7 +96,7 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
     # plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
     scattered = collective.kind is CollectiveKind.REDUCE_SCATTER
     alone = scattered or (
-        collective.dim not in TOKENS and _one_projection(body, collective, computes)
+        not is_sequence(collective.dim) and _one_projection(body, collective, computes)
     )
     return alone and all(
         _matmul_fusion_pays(body, collective, compute, group) for compute in computes
@@ -132,7 +131,7 @@ def _is_partial(compute: ComputeNode) -> bool:
 def scatter_is_fused(body: Body, collective: CollectiveNode, compute: ComputeNode) -> bool:
     """Return True if the scatter of a matmul's result, by tokens, would be fused with it."""
     return (
-        collective.dim in TOKENS
+        is_sequence(collective.dim)
         and not is_across(collective.axes)
         and _is_fused(body, collective, [compute])
     )

@@ -27,8 +27,8 @@ from tpusim.graph import (
     Pointwise,
     Tensor,
     TensorRole,
+    plain_dim,
     union_dims,
-    whole_dim,
 )
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
@@ -120,7 +120,7 @@ def _matmul_dtype(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str])
 
 def may_be_quantised(op: Einsum) -> bool:
     """Return False for the projection to the vocabulary and for the router."""
-    dims = {whole_dim(dim) for dim in union_dims(*op.inputs)}
+    dims = {plain_dim(dim) for dim in union_dims(*op.inputs)}
     return UNQUANTISED not in dims and ("expert" not in dims or "slot" in dims)
 
 

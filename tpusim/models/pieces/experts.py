@@ -12,10 +12,10 @@ from fractions import Fraction
 from math import ceil
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import Einsum, Op, Pointwise, Tensor, TensorRole, TokenRouting, function
+from tpusim.graph import GraphWriter, Pointwise, Tensor, TokenRouting, function
 from tpusim.models.checks import check_types, check_values
+from tpusim.models.pieces.mlp import ExpertMlp, mlp
 
-SLOTS = ("expert", "batch", "slot")
 SCORE_FLOPS = 10.0
 CHOICE_FLOPS = 2.0
 MASK_FLOPS = 4.0
@@ -96,19 +96,32 @@ class ExpertRouting:
         return max(1, min(seq_len, ceil(Fraction(seq_len * choices, experts) * capacity)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedTokens:
-    """The routing of one layer.
+EVEN = ExpertRouting()
+"""Tokens sorted by their experts, without a capacity."""
 
-    choices: experts of a token.
-    share: the fraction of the slots that the model needs.
-    shared: there is an MLP for all tokens besides.
+
+def experts(
+    w: GraphWriter,
+    x: Tensor,
+    routing: ExpertRouting = EVEN,
+    *,
+    activation: str = "silu",
+    gated: bool = False,
+) -> Tensor:
+    """Write a router and the MLPs of experts; return the sum of each token's experts.
+
+    There are `expert` experts of width `expert_mlp`, of which a token takes `choice`.
+
+    x: [batch, sequence, embed].
     """
-
-    routing: ExpertRouting
-    choices: int
-    share: Fraction
-    shared: bool
+    length, count, choices = (w.extent(dim) for dim in (x.dims[1], "expert", "choice"))
+    w.size(slot=routing.slots(length, count, choices))
+    there, back = _router(w, x, routing, choices)
+    slots = _dispatch(w, x, there, routing)
+    share = share_of_slots(w.extent("slot"), length, count, choices)
+    own = ExpertMlp(share=share, ragged=not routing.capacity_factor)
+    filled = mlp(w, slots, activation=activation, gated=gated, prefix="expert_", experts=own)
+    return _combine(w, filled, back, x.dims, routing)
 
 
 def share_of_slots(slots: int, seq_len: int, experts: int, choices: int) -> Fraction:
@@ -120,60 +133,67 @@ def share_of_slots(slots: int, seq_len: int, experts: int, choices: int) -> Frac
     return min(Fraction(1), Fraction(seq_len * choices, experts * slots))
 
 
-def router(name: str, r: RoutedTokens, x: Tensor) -> tuple[tuple[Op, ...], tuple[Tensor, Tensor]]:
-    """Return the router, and its gates for dispatch and for combine.
+def _router(
+    w: GraphWriter, x: Tensor, routing: ExpertRouting, choices: int
+) -> tuple[Tensor, Tensor]:
+    """Write the router; return its gates for dispatch and for combine.
 
     A mask (or a sort's gates) that lists the experts first is only of a device's own experts, for
     all tokens that any of their devices has; so the tokens are gathered, and the results are
     partial sums. One mask serves both directions where both take it in the same order; in the
     dispatch only its positions count, so no gradient comes from it.
     """
-    weight = Tensor(f"{name}/router", ("embed", "expert"), TensorRole.PARAM)
-    logits = Tensor(f"{name}/router_logits", ("batch", "seq", "expert"), dtype="f32")
-    gates = Tensor(f"{name}/gates", ("batch", "seq", "choice"), dtype="f32")
-    there, back = r.routing.exchange != "all-to-all", r.routing.exchange == "gather"
-    own = Tensor(f"{name}/expert_gates", ("expert", "batch", "seq"), dtype="f32")
-    matmul = Einsum(f"{name}/router", x, weight, logits)
-    flops = SCORE_FLOPS + CHOICE_FLOPS * r.choices
-    made = (gates,) if r.routing.by_mask or not there else (gates, own)
+    tokens = x.dims[:2]
+    logits = w.tensor("router_logits", (*tokens, "expert"), "f32")
+    gates = w.tensor("gates", (*tokens, "choice"), "f32")
+    there, back = routing.exchange != "all-to-all", routing.exchange == "gather"
+    own = w.tensor("expert_gates", ("expert", *tokens), "f32")
+    w.einsum("router", x, w.weight("router", x.dims[-1], "expert"), logits)
+    made = (gates,) if routing.by_mask or not there else (gates, own)
     choose = Pointwise(
-        f"{name}/top_k",
+        f"{w.prefix}top_k",
         (logits,),
         made,
-        flops,
-        over=("expert",),
+        SCORE_FLOPS + CHOICE_FLOPS * choices,
+        over=w.dims(("expert",)),
         alone=True,
-        function=function("top_k", choices="choice"),
+        function=function("top_k", choices=w.dim("choice")),
     )
-    if not r.routing.by_mask:
-        return (matmul, choose), (own if there else gates, own if back else gates)
-    dims = {False: ("batch", "seq", "expert", "slot"), True: ("expert", "batch", "seq", "slot")}
-    weights = Tensor(f"{name}/combine_mask", dims[back])
-    apart = Tensor(f"{name}/dispatch_mask", dims[there], dtype="pred")
+    w.write(choose)
+    if not routing.by_mask:
+        return own if there else gates, own if back else gates
+    batch, seq = tokens
+    dims = {False: (*tokens, "expert", "slot"), True: ("expert", batch, seq, "slot")}
+    weights = w.tensor("combine_mask", dims[back])
+    apart = w.tensor("dispatch_mask", dims[there], "pred")
     masks = (weights,) if there == back else (weights, apart)
-    mask = Pointwise(
-        f"{name}/masks",
-        (gates,),
-        masks,
-        MASK_FLOPS,
-        alone=True,
-        generated=there == back,
-        function=function("slot_masks", experts="expert", slots="slot"),
+    slots = function("slot_masks", experts=w.dim("expert"), slots=w.dim("slot"))
+    generated = there == back
+    name = f"{w.prefix}masks"
+    w.write(
+        Pointwise(
+            name, (gates,), masks, MASK_FLOPS, alone=True, generated=generated, function=slots
+        )
     )
-    positions = replace(weights, stopped=True) if there == back else apart
-    return (matmul, choose, mask), (positions, weights)
+    return replace(weights, stopped=True) if there == back else apart, weights
 
 
-def dispatch(name: str, r: RoutedTokens, x: Tensor, gates: Tensor) -> tuple[Op, Tensor]:
-    """Return the move of tokens into slots, and these; the FLOPs of a mask are not the model's."""
-    slots = Tensor(f"{name}/dispatched", (*SLOTS, "embed"))
-    if r.routing.by_mask:
-        return Einsum(f"{name}/dispatch", x, gates, slots, 0.0), slots
-    return TokenRouting(f"{name}/dispatch", x, gates, slots, dispatch=True), slots
+def _dispatch(w: GraphWriter, x: Tensor, gates: Tensor, routing: ExpertRouting) -> Tensor:
+    """Write the move of tokens into slots; the FLOPs of a mask are not the model's."""
+    slots = w.tensor("dispatched", ("expert", x.dims[0], "slot", x.dims[-1]))
+    if routing.by_mask:
+        return w.einsum("dispatch", x, gates, slots, share=0.0)
+    w.write(TokenRouting(f"{w.prefix}dispatch", x, gates, slots, dispatch=True))
+    return slots
 
 
-def combine(name: str, r: RoutedTokens, slots: Tensor, gates: Tensor, out: Tensor) -> Op:
-    """Return the sum of each token's expert results times their gates."""
-    if r.routing.by_mask:
-        return Einsum(f"{name}/combine", slots, gates, out, 0.0)
-    return TokenRouting(f"{name}/combine", slots, gates, out, dispatch=False, weighted=True)
+def _combine(
+    w: GraphWriter, slots: Tensor, gates: Tensor, dims: tuple[str, ...], routing: ExpertRouting
+) -> Tensor:
+    """Write the sum of each token's expert results times their gates."""
+    out = w.tensor("mlp_out", dims)
+    if routing.by_mask:
+        return w.einsum("combine", slots, gates, out, share=0.0)
+    name = f"{w.prefix}combine"
+    w.write(TokenRouting(name, slots, gates, out, dispatch=False, weighted=True))
+    return out

@@ -9,14 +9,11 @@ them. Keeping the latent alone, as inference does, has no part in a training ste
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import Einsum, Op, Pointwise, Tensor, function
+from tpusim.graph import GraphWriter, Pointwise, Tensor, function
 from tpusim.models.checks import check_types, check_values
-from tpusim.models.parts import NORM_FLOPS, ROTARY_FLOPS, TOKEN, norm, weight
+from tpusim.models.pieces.attention import ROTARY_FLOPS, rotary
+from tpusim.models.pieces.norms import NORM_FLOPS, norm, norm_op
 from tpusim.models.self_attention import SelfAttention
-
-HEAD = (*TOKEN, "heads", "head_dim")
-UP = (*TOKEN, "heads", "kv_up")
-VALUE = (*TOKEN, "heads", "v_head_dim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,75 +81,51 @@ class Latent:
         }
 
 
-def projections(
-    of: str, x: Tensor, low_rank_queries: bool
-) -> tuple[tuple[Op, ...], Tensor, Tensor, Tensor]:
-    """Return the operations that make queries, keys and values, and those three, for the kernel."""
-    queries, q = _queries(of, x, low_rank_queries)
-    keys, k, v = _keys_and_values(of, x)
-    return (*queries, *keys), q, k, v
+def latent_projections(
+    w: GraphWriter, x: Tensor, *, low_rank_queries: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the operations that make queries, keys and values, and return those three."""
+    return (_queries(w, x, low_rank_queries), *_keys_and_values(w, x))
 
 
-def _queries(of: str, x: Tensor, low_rank: bool) -> tuple[tuple[Op, ...], Tensor]:
+def _queries(w: GraphWriter, x: Tensor, low_rank: bool) -> Tensor:
     """Return the queries of each head; the rotation of a part passes all of them through HBM."""
-    q, turned = Tensor(f"{of}/q", HEAD), Tensor(f"{of}/q_rotary", HEAD)
-    rotary = Pointwise(
-        turned.name,
-        (q,),
-        (turned,),
-        ROTARY_FLOPS,
-        keeps="",
-        alone=True,
-        function=function("rotary", width="rope_dim"),
-    )
-    if not low_rank:
-        return (Einsum(f"{of}/wq", x, weight(of, "wq", "embed", *HEAD[2:]), q), rotary), turned
-    down, latent = (Tensor(f"{of}/{name}", (*TOKEN, "q_rank")) for name in ("q_down", "q_latent"))
-    ops = (
-        Einsum(f"{of}/wq_a", x, weight(of, "wq_a", "embed", "q_rank"), down),
-        norm(latent.name, down, latent, "q_rank"),
-        Einsum(f"{of}/wq_b", latent, weight(of, "wq_b", "q_rank", *HEAD[2:]), q),
-        rotary,
-    )
-    return ops, turned
+    if low_rank:
+        down = w.dense("wq_a", x, "q_rank", out="q_down")
+        latent = norm(w, "q_latent", down, "q_rank")
+        q = w.dense("wq_b", latent, "heads", "head_dim", out="q")
+    else:
+        q = w.dense("wq", x, "heads", "head_dim", out="q")
+    return rotary(w, "q_rotary", q, "rope_dim")
 
 
-def _keys_and_values(of: str, x: Tensor) -> tuple[tuple[Op, ...], Tensor, Tensor]:
+def _keys_and_values(w: GraphWriter, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the keys and values of each head; all heads have one rotated part of the keys."""
-    down, latent, rope = (
-        Tensor(f"{of}/{name}", (*TOKEN, dim))
-        for name, dim in (("kv_down", "kv_down"), ("kv_latent", "kv_rank"), ("k_rope", "rope_dim"))
-    )
-    up = Tensor(f"{of}/kv_up", UP)
-    k, v = Tensor(f"{of}/k", HEAD), Tensor(f"{of}/v", VALUE)
-    ops = (
-        Einsum(f"{of}/wkv_a", x, weight(of, "wkv_a", "embed", "kv_down"), down),
-        _latent_and_rope(down, latent, rope),
-        Einsum(f"{of}/wkv_b", latent, weight(of, "wkv_b", "kv_rank", *UP[2:]), up),
-        Pointwise(
-            f"{of}/kv",
-            (up, rope),
-            (k, v),
-            0.0,
-            keeps="",
-            alone=True,
-            function=function("keys_and_values", value_width="v_head_dim"),
-        ),
-    )
-    return ops, k, v
+    tokens = x.dims[:-1]
+    down = w.dense("wkv_a", x, "kv_down", out="kv_down")
+    latent = w.tensor("kv_latent", (*tokens, "kv_rank"))
+    rope = w.tensor("k_rope", (*tokens, "rope_dim"))
+    w.write(_latent_and_rope(w, down, latent, rope))
+    up = w.dense("wkv_b", latent, "heads", "kv_up", out="kv_up")
+    k = w.tensor("k", (*tokens, "heads", "head_dim"))
+    v = w.tensor("v", (*tokens, "heads", "v_head_dim"))
+    split = function("keys_and_values", value_width=w.dim("v_head_dim"))
+    name = f"{w.prefix}kv"
+    w.write(Pointwise(name, (up, rope), (k, v), 0.0, keeps="", alone=True, function=split))
+    return k, v
 
 
-def _latent_and_rope(down: Tensor, latent: Tensor, rope: Tensor) -> Pointwise:
+def _latent_and_rope(w: GraphWriter, down: Tensor, latent: Tensor, rope: Tensor) -> Pointwise:
     """Return the norm of the latent and the rotation of the rest, which compute side by side.
 
     One group, so that the gradients of the two parts are concatenated where they are made, and not
     added up.
     """
-    normed = norm(latent.name, down.view(latent.dims), latent, "kv_rank")
+    normed = norm_op(down.view(latent.dims), latent, latent.dims[-1])
     return replace(
         normed,
         inputs=(down, *normed.inputs[1:]),
         outputs=(latent, rope),
         flops=max(NORM_FLOPS, ROTARY_FLOPS),
-        function=function("norm_and_rotary", width="rope_dim"),
+        function=function("norm_and_rotary", width=w.dim("rope_dim")),
     )

@@ -1,0 +1,100 @@
+"""Models of one's own: pieces, parts with dimensions of their own, and what a plan asks of them."""
+
+from dataclasses import dataclass
+
+import pytest
+
+import tpusim as ts
+from tpusim.base.errors import ModelError, PlanError
+from tpusim.graph import GraphWriter, Tensor, is_sequence
+from tpusim.models import Architecture, GraphChoices, Transformer, pieces
+from tpusim.models.pieces import AttentionForm
+from tpusim.partition import resolve_rules
+
+POD = ts.Slice("v5e", "4x4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Architecture):
+    """A decoder of pieces, in as few lines as the page on own architectures has."""
+
+    name: str = "mine"
+    layers: int = 4
+    vocab: int = 1024
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        w.size(embed=256, heads=4, head_dim=64, mlp=1024, vocab=self.vocab)
+        ids = w.input("ids", ("batch", "seq"))
+        x, _ = pieces.embedding(w, ids)
+        x = w.layers("layer", self.layers, x, self.layer)
+        x = pieces.norm(w, "final_norm", x)
+        return pieces.language_model_loss(w, x, ids, dtype=choices.logits_dtype)
+
+    def layer(self, w: GraphWriter, x: Tensor) -> Tensor:
+        normed = pieces.norm(w, "attn_norm", x)
+        mid = w.add("mid", x, pieces.attention(w, normed, AttentionForm(causal=True, rotary=True)))
+        made = pieces.mlp(w, pieces.norm(w, "mlp_norm", mid), activation="silu", gated=True)
+        return w.add("layer_out", mid, made)
+
+
+SAME = Transformer(
+    name="mine", layers=4, embed=256, mlp=1024, heads=4, head_dim=64, vocab=1024, qk_norm=False
+)
+
+
+def plan(**keys: object) -> ts.Plan:
+    given = {"mesh": {"fsdp": 4, "tensor": 4}, "seq_len": 512, "global_batch": 16} | keys
+    return ts.Plan(**given)
+
+
+def test_pieces_make_the_transformer_that_the_dimensions_make() -> None:
+    own, same = (model.graph(batch=4, seq_len=512) for model in (Mine(), SAME))
+    assert (own.ops, own.loss) == (same.ops, same.loss)
+    assert Mine().parameter_count == SAME.parameter_count
+    assert ts.simulate(Mine(), plan(), POD).step_time_s == (
+        ts.simulate(SAME, plan(), POD).step_time_s
+    )
+
+
+def test_text_needs_a_length() -> None:
+    with pytest.raises(PlanError, match=r"seq_len is missing, and mine reads text; write the tok"):
+        ts.simulate(Mine(), plan(seq_len=0), POD)
+
+
+def test_a_dimension_has_one_size() -> None:
+    w = GraphWriter("net", {"batch": 2})
+    w.size(embed=8)
+    with pytest.raises(ModelError, match="net has the dimension embed with sizes 8 and 9; give"):
+        w.size(embed=9)
+    with pytest.raises(ModelError, match="net has no dimension embd: did you mean 'embed'"):
+        w.tensor("x", ("batch", "embd"))
+
+
+def test_parts_have_dimensions_and_rules_of_their_own() -> None:
+    w = GraphWriter("towers", {"batch": 16, "seq": 64})
+    w.size(embed=128, mlp=512)
+    image = w.part("image", embed=256, mlp=1024, patches=49)
+    text = w.input("text", ("batch", "seq", "embed"), "compute")
+    pixels = image.input("pixels", ("batch", "patches", "embed"), "compute")
+    assert pixels.dims == ("batch", "image.patches", "image.embed")
+    made = [pieces.mlp(each, x) for each, x in ((w, text), (image, pixels))]
+    assert [t.name for t in made] == ["mlp_out", "image/mlp_out"]
+    graph = w.graph(made[0])
+    apart = plan(rules={"image.mlp": [], "image.act_mlp": []})
+    rules = resolve_rules(apart, graph)
+    weights = {p.tensor.name: rules.layout(p.tensor) for p in graph.parameters}
+    assert weights["wi"] == (("fsdp",), ("tensor",))
+    assert weights["image/wi"] == (("fsdp",), ())
+    same = resolve_rules(plan(), graph)
+    assert same.layout(graph.parameters[2].tensor) == (("fsdp",), ("tensor",))
+    with pytest.raises(PlanError, match=r"plan\.rules\.image\.mpl names no dimension.*image\.mlp"):
+        resolve_rules(plan(rules={"image.mpl": "tensor"}), graph)
+
+
+def test_sequences_of_any_name_take_the_rule_of_seq() -> None:
+    w = GraphWriter("net", {"batch": 16, "target_seq": 64, "image.patches": 64, "height": 64})
+    tensors = [w.tensor(dim, ("batch", dim)) for dim in w.sizes if dim != "batch"]
+    context = plan(mesh={"fsdp": 4, "context": 4})
+    rules = resolve_rules(context, w.graph(tensors[0]))
+    assert [rules.layout(t)[1] for t in tensors] == [("context",), ("context",), ()]
+    assert [is_sequence(t.dims[1]) for t in tensors] == [True, True, False]

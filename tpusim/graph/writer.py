@@ -1,0 +1,199 @@
+"""A writer of forward graphs: models say what they compute, and the writer keeps the operations.
+
+    w = GraphWriter("mine", batch=8, seq=1024, embed=512, mlp=2048)
+    x = w.input("x", ("batch", "seq", "embed"), dtype="compute")
+    h = w.dense("wi", x, "mlp")
+    y = w.dense("wo", w.pointwise("relu", (h,), ("batch", "seq", "mlp"), flops=1.0), "embed")
+
+A dimension is a name with a size. Sub-models with sizes of their own are parts: within
+`w.part("image", embed=768)` the name `embed` means the dimension `image.embed`, which the plan can
+shard by a rule of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from tpusim.base.errors import ModelError, nearest
+from tpusim.graph.contractions import Einsum
+from tpusim.graph.function import ADD
+from tpusim.graph.graph import Graph
+from tpusim.graph.ops import Op, Scan
+from tpusim.graph.pointwise import Pointwise
+from tpusim.graph.remat import LAYER_IN
+from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
+
+
+@dataclass(slots=True)
+class GraphWriter:
+    """Operations of a forward pass, in order.
+
+    sizes: the size of each dimension; those of a part are `part.dimension`.
+    prefix: text before the names of operations and tensors, such as `layer/`.
+    within: the part whose dimensions are meant, such as `image`; empty for the whole model.
+    """
+
+    name: str
+    sizes: dict[str, int]
+    prefix: str = ""
+    within: str = ""
+    ops: list[Op] = field(default_factory=list)
+
+    def size(self, **sizes: int) -> None:
+        """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
+        for short, size in sizes.items():
+            dim = f"{self.within}{PART_DOT}{short}" if self.within else short
+            if self.sizes.setdefault(dim, size) != size:
+                raise ModelError(
+                    f"{self.name} has the dimension {dim} with sizes {self.sizes[dim]} and {size}; "
+                    "give the second a name of its own"
+                )
+
+    def dim(self, short: str) -> str:
+        """Return the dimension that a name means here. Raise ModelError for an unknown one."""
+        own = f"{self.within}{PART_DOT}{short}"
+        found = own if self.within and own in self.sizes else short
+        if found not in self.sizes:
+            raise ModelError(
+                f"{self.name} has no dimension {short}: {nearest(short, self.sizes)}, or declare "
+                f"it by size({short}=...)"
+            )
+        return found
+
+    def dims(self, shorts: Sequence[str]) -> tuple[str, ...]:
+        """Return the dimensions that names mean here."""
+        return tuple(map(self.dim, shorts))
+
+    def extent(self, *shorts: str) -> int:
+        """Return the product of the sizes of dimensions."""
+        return prod(self.sizes[self.dim(short)] for short in shorts)
+
+    def twin(self, mark: str, dim: str) -> str:
+        """Declare another dimension of the size of `dim`, `kv_seq` for `seq`; return its name."""
+        made = renamed(mark, dim)
+        self.sizes[made] = self.sizes[dim]
+        return made
+
+    def scope(self, prefix: str) -> "GraphWriter":
+        """Return a writer into the same graph that puts `prefix/` before names."""
+        return replace(self, prefix=f"{self.prefix}{prefix}/")
+
+    def part(self, name: str, **sizes: int) -> "GraphWriter":
+        """Return a writer into the same graph for a sub-model with dimensions of its own."""
+        inner = replace(self, prefix=f"{self.prefix}{name}/", within=name)
+        inner.size(**sizes)
+        return inner
+
+    def tensor(self, short: str, dims: Sequence[str], dtype: str = COMPUTE, **more: Any) -> Tensor:
+        """Return a new activation, which the caller writes."""
+        return Tensor(f"{self.prefix}{short}", self.dims(dims), dtype=dtype, **more)
+
+    def weight(self, short: str, *dims: str) -> Tensor:
+        """Return a weight."""
+        return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.PARAM)
+
+    def input(self, short: str, dims: Sequence[str], dtype: str = "s32") -> Tensor:
+        """Return a tensor that the host gives each step."""
+        return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
+
+    def write(self, *ops: Op) -> None:
+        """Append operations."""
+        self.ops.extend(ops)
+
+    def einsum(
+        self,
+        short: str,
+        lhs: Tensor,
+        rhs: Tensor,
+        made: Tensor | Sequence[str],
+        *,
+        share: float | Fraction = 1.0,
+        ragged: bool = False,
+    ) -> Tensor:
+        """Write a matmul of two tensors, summed over the dimensions that the result lacks.
+
+        made: the result, or its dimensions; it is then named as the operation.
+        share, ragged: see `Einsum`.
+        """
+        out = made if isinstance(made, Tensor) else self.tensor(short, made)
+        self.write(Einsum(f"{self.prefix}{short}", lhs, rhs, out, share, ragged=ragged))
+        return out
+
+    def dense(
+        self,
+        short: str,
+        x: Tensor,
+        *dims: str,
+        out: str = "",
+        over: int = 1,
+        share: float | Fraction = 1.0,
+    ) -> Tensor:
+        """Write the product of `x` with a weight, which replaces its last dimensions by `dims`.
+
+        A dimension that is replaced by itself is called `in_...` in `x` and in the weight.
+
+        short: name of the weight and of the operation; `out` is that of the result, if another.
+        over: number of dimensions of `x` that are contracted, from the last.
+        """
+        wanted = self.dims(dims)
+        given = tuple(self.twin(INPUT, d) if d in wanted else d for d in x.dims[-over:])
+        x = x.view((*x.dims[:-over], *given))
+        weight = self.weight(short, *given, *dims)
+        made = self.tensor(out or f"{short}_out", (*x.dims[:-over], *dims))
+        return self.einsum(short, x, weight, made, share=share)
+
+    def pointwise(
+        self,
+        short: str,
+        inputs: Sequence[Tensor],
+        made: Tensor | Sequence[str],
+        flops: float,
+        **more: Any,
+    ) -> Tensor:
+        """Write an element-wise group with one result.
+
+        made: the result, or its dimensions; it is then named as the operation.
+        flops: vector operations per element of its largest tensor.
+        more: other fields of `Pointwise`.
+        """
+        out = made if isinstance(made, Tensor) else self.tensor(short, made)
+        if "over" in more:
+            more["over"] = self.dims(more["over"])
+        self.write(Pointwise(f"{self.prefix}{short}", tuple(inputs), (out,), flops, **more))
+        return out
+
+    def add(self, short: str, *terms: Tensor, out: Tensor | None = None) -> Tensor:
+        """Write the sum of tensors of equal dimensions."""
+        made = out or self.tensor(short, terms[0].dims)
+        flops = float(len(terms) - 1)
+        return self.pointwise(short, terms, made, flops, linear=True, keeps="", function=ADD)
+
+    def layers(
+        self,
+        name: str,
+        trips: int,
+        x: Tensor,
+        layer: "Callable[[GraphWriter, Tensor], Tensor]",
+        *,
+        shared: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Write a scan over `trips` equal layers, each with weights of its own.
+
+        name: of one layer; the scan is called `{name}s`.
+        layer: writes a layer, given a writer and its input, and returns its result.
+        shared: tensors that all layers read (an encoder's result, in a decoder).
+        """
+        inner = replace(self.scope(name), ops=[])
+        entered = inner.tensor(LAYER_IN, x.dims)
+        left = layer(inner, entered)
+        made = self.tensor(f"{name}s_out", x.dims)
+        carry = (x, entered, left, made)
+        scan = f"{self.prefix}{name}s"
+        self.write(Scan(scan, trips, tuple(inner.ops), (carry,), shared=tuple(shared)))
+        return made
+
+    def graph(self, loss: Tensor) -> Graph:
+        """Return the graph, whose backward pass starts from `loss`."""
+        return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), loss)

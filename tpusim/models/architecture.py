@@ -1,0 +1,118 @@
+"""Architectures: what a simulation asks of a model, and the base that gives most of it.
+
+A model of one's own is a frozen dataclass with a `forward` that writes its operations:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Architecture):
+        name: str = "mine"
+        layers: int = 12
+
+        def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+            ...
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import COMPUTE, Graph, GraphWriter, Tensor, layer_count, plain_dim
+from tpusim.models.pieces import EVEN, WHOLE_LOSS, ExpertRouting, LossForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphChoices:
+    """What a plan decides of the forward pass.
+
+    logits_dtype: dtype in which logits are written to HBM.
+    routing: of tokens to experts; by a sort, without a capacity, where a plan does not say.
+    loss: how the loss of a language model is computed.
+    """
+
+    logits_dtype: str = COMPUTE
+    routing: ExpertRouting = EVEN
+    loss: LossForm = WHOLE_LOSS
+
+
+DEFAULT_CHOICES = GraphChoices()
+
+
+class Architecture(ABC):
+    """A model: a hashable value that writes its forward pass as a graph."""
+
+    __slots__ = ()
+    reads_text: ClassVar[bool] = True
+    """True for models whose examples are sequences of tokens, of a length that the plan gives."""
+
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """The fields of published models, by name."""
+
+    name: str
+
+    @abstractmethod
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        """Write the forward pass, and return the loss of each example or token.
+
+        w: a writer that has the dimension `batch`, and `seq` for models that read text.
+        choices: what the plan decides.
+        """
+
+    def graph(
+        self, *, batch: int, seq_len: int = 0, choices: GraphChoices = DEFAULT_CHOICES
+    ) -> Graph:
+        """Return the forward pass and the loss, for `batch` examples.
+
+        seq_len: tokens of an example, for models that read text.
+        """
+        w = GraphWriter(self.name, {"batch": batch})
+        if self.reads_text:
+            if seq_len < 1:
+                raise PlanError(
+                    f"plan.seq_len is missing, and {self.name} reads text; write the tokens of an "
+                    "example, such as seq_len = 2048"
+                )
+            w.size(seq=seq_len)
+        return w.graph(self.forward(w, choices))
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of weights."""
+        return _smallest(self).parameter_count
+
+    @property
+    def active_parameter_count(self) -> int:
+        """The number of weights that a token passes: of the experts, those of its choices."""
+        graph = _smallest(self)
+        sizes = graph.sizes
+        own = (p for p in graph.parameters if p.tensor.dims[0] == "expert")
+        idle = sum(p.copies * prod(sizes[dim] for dim in p.tensor.dims[1:]) for p in own)
+        return graph.parameter_count - (idle * (sizes["expert"] - sizes["choice"]) if idle else 0)
+
+    @property
+    def layer_count(self) -> int:
+        """The number of layers, between which a pipeline can cut it."""
+        return layer_count(_smallest(self))
+
+    @property
+    def expert_count(self) -> int:
+        """The number of experts of a layer, of which a router chooses; 0 for a dense model."""
+        sizes = _smallest(self).sizes
+        return max((size for dim, size in sizes.items() if plain_dim(dim) == "expert"), default=0)
+
+    @property
+    def has_experts(self) -> bool:
+        """True if a router chooses the weights of a token."""
+        return self.expert_count > 0
+
+    def flat(self) -> dict[str, Any]:
+        """Return its fields, as result files show them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _smallest(model: Architecture) -> Graph:
+    """Return the graph of one example; a sweep asks for that of one model again and again."""
+    return model.graph(batch=1, seq_len=1)

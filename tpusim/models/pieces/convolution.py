@@ -1,0 +1,210 @@
+"""Convolutions over images, volumes and sequences, pools, and the norms of such networks.
+
+Tensors are [batch, positions..., channels]. A dimension of positions keeps its name while its size
+stays: `height`; at half of its size it is `height/2`. Channels are dimensions by their number,
+`64.channels`, and all take the rules of `channels`.
+"""
+
+from collections.abc import Sequence
+
+from tpusim.graph import (
+    INPUT,
+    Convolution,
+    ConvolutionWindow,
+    GraphWriter,
+    Padding,
+    Pool,
+    Tensor,
+    TensorRole,
+    function,
+    part_of,
+    renamed,
+    whole_dim,
+)
+from tpusim.models.pieces.norms import NORM_FLOPS
+
+
+def channels(w: GraphWriter, count: int) -> str:
+    """Declare so many channels, and return the dimension: `64.channels`."""
+    dim = f"{count}.channels"
+    w.sizes[dim] = count
+    return dim
+
+
+def convolution(
+    w: GraphWriter,
+    name: str,
+    x: Tensor,
+    out_channels: int,
+    taps: Sequence[int],
+    *,
+    stride: int = 1,
+    dilation: int = 1,
+    up: int = 1,
+    padding: Padding = "same",
+    groups: int = 1,
+) -> Tensor:
+    """Write a convolution without bias, and return its result.
+
+    x: [batch, positions..., channels].
+    taps: of each dimension of positions.
+    up: above 1 for a transposed convolution, whose result has so many times the positions.
+    groups: of channels; as many as there are channels for a depthwise one.
+    """
+    made = channels(w, out_channels)
+    depthwise = groups == w.sizes[x.dims[-1]] == out_channels and groups > 1
+    given = x.dims[-1] if depthwise else w.twin(INPUT, x.dims[-1])
+    windows = tuple(
+        _window(w, dim, count, stride, dilation, up, padding)
+        for dim, count in zip(x.dims[1:-1], taps, strict=True)
+    )
+    kernel_in = () if depthwise else (_one_group(w, given, groups),)
+    kernel = w.weight(name, *(window.tap_dim for window in windows), *kernel_in, made)
+    out = w.tensor(f"{name}_out", (x.dims[0], *(window.out_dim for window in windows), made))
+    viewed = x.view((x.dims[0], *(window.in_dim for window in windows), given))
+    apart = 1 if depthwise else groups
+    w.write(Convolution(f"{w.prefix}{name}", viewed, kernel, out, windows, apart))
+    return out
+
+
+def _one_group(w: GraphWriter, dim: str, groups: int) -> str:
+    """Return the dimension of the input channels of one group."""
+    one = part_of(dim, groups)
+    w.sizes[one] = w.sizes[dim] // groups
+    return one
+
+
+def _window(
+    w: GraphWriter,
+    dim: str,
+    count: int,
+    stride: int,
+    dilation: int,
+    up: int,
+    padding: Padding,
+) -> ConvolutionWindow:
+    """Return the window over a dimension, and declare the dimensions that it makes."""
+    taps = renamed(f"{count}.", f"{whole_dim(dim)}_taps")
+    w.sizes[taps] = count
+    window = ConvolutionWindow(
+        w.twin(INPUT, dim), renamed("made_", dim), taps, stride, dilation, up, padding
+    )
+    size = window.output_size(w.sizes[dim], count)
+    return ConvolutionWindow(
+        window.in_dim, resized(w, dim, size), taps, stride, dilation, up, padding
+    )
+
+
+def resized(w: GraphWriter, dim: str, size: int) -> str:
+    """Declare the positions of `dim` at another size, and return their name: `height/2`.
+
+    A size that does not divide the whole is written out: `height/7of224`.
+    """
+    whole = whole_dim(dim)
+    full = w.sizes[whole]
+    if size == full:
+        return whole
+    made = part_of(whole, full // size) if full % size == 0 else f"{whole}/{size}of{full}"
+    w.sizes[made] = size
+    return made
+
+
+def pool(
+    w: GraphWriter,
+    name: str,
+    x: Tensor,
+    taps: int,
+    stride: int,
+    *,
+    maximum: bool = True,
+    padding: Padding = "same",
+) -> Tensor:
+    """Write the maximum or the mean over windows of `taps` positions in each dimension."""
+    windows = tuple(_window(w, dim, taps, stride, 1, 1, padding) for dim in x.dims[1:-1])
+    out = w.tensor(name, (x.dims[0], *(window.out_dim for window in windows), x.dims[-1]))
+    viewed = x.view((x.dims[0], *(window.in_dim for window in windows), x.dims[-1]))
+    w.write(Pool(f"{w.prefix}{name}", viewed, out, windows, maximum))
+    return out
+
+
+def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
+    """Write the repetition of each position `factor` times in each dimension."""
+    pairs = tuple((dim, resized(w, dim, w.sizes[dim] * factor)) for dim in x.dims[1:-1])
+    dims = (x.dims[0], *(wide for _, wide in pairs), x.dims[-1])
+    return w.pointwise(name, (x,), dims, 1.0, keeps="", repeats=pairs, alone=True)
+
+
+def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write the mean over all positions; return [batch, channels]."""
+    dims = (x.dims[0], x.dims[-1])
+    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="")
+
+
+def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a normalisation over examples and positions, with scale and shift of each channel.
+
+    Its mean and variance are of all examples of the step (Ioffe and Szegedy, arXiv:1502.03167):
+    devices that have different ones reduce two sums forward, and two backward.
+    """
+    return _normalised(w, name, x, x.dims[:-1])
+
+
+def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a normalisation over the positions of each example, with scale and shift.
+
+    A group norm costs the same: its statistics are of several channels instead of one.
+    """
+    return _normalised(w, name, x, x.dims[1:-1])
+
+
+def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Tensor:
+    scale, shift = (w.weight(f"{name}_{one}", x.dims[-1]) for one in ("scale", "shift"))
+    unscaled = w.tensor(f"{name}_unscaled", x.dims)
+    return w.pointwise(
+        name,
+        (x, scale, shift),
+        x.dims,
+        NORM_FLOPS,
+        over=tuple(over),
+        statistics=2,
+        residuals=(unscaled, scale),
+        function=function("standardise", over=len(tuple(over))),
+    )
+
+
+def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
+    """Write the rectifier of `x`, or of its sum with other tensors (a residual connection)."""
+    positive = w.tensor(f"{name}_positive", x.dims, "pred")
+    return w.pointwise(
+        name,
+        (x, *terms),
+        x.dims,
+        1.0 + len(terms),
+        residuals=(positive,),
+        function=function("relu_of_sum"),
+    )
+
+
+def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
+    """Declare the positions, and return the input of that name: [batch, positions..., channels]."""
+    w.size(**positions)
+    dims = ("batch", *map(w.dim, positions), channels(w, count))
+    return Tensor(f"{w.prefix}{name}", dims, TensorRole.INPUT)
+
+
+def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
+    """Write a classifier and its cross entropy; return the loss of each example.
+
+    x: [batch, channels].
+    """
+    w.size(classes=classes)
+    labels = w.input("labels", x.dims[:1])
+    logits = w.dense("head", x, "classes", out="logits")
+    return w.pointwise(
+        "loss",
+        (logits, labels),
+        w.tensor("loss", x.dims[:1], "f32"),
+        10.0,
+        over=("classes",),
+        function=function("cross_entropy"),
+    )

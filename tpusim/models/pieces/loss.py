@@ -1,0 +1,103 @@
+"""The loss of a language model: the logits, and the cross entropy with the labels."""
+
+from dataclasses import dataclass, replace
+
+from tpusim.base.divisors import divisor_from
+from tpusim.base.errors import PlanError
+from tpusim.graph import COMPUTE, GraphWriter, Scan, Tensor, function, part_of
+from tpusim.models.pieces.attention import SOFTMAX_FLOPS
+
+VOCAB_BLOCKS = "vocab_blocks"
+"""The name of the scan over blocks of the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossForm:
+    """How the loss is computed.
+
+    blocks: blocks of the vocabulary, which divide it. Logits of one block at a time are in memory,
+        with a running sum of exponentials; the backward pass computes them again.
+    indexed: the logits of the labels are read by index, not with a mask.
+    """
+
+    blocks: int = 1
+    indexed: bool = False
+
+
+WHOLE_LOSS = LossForm()
+
+
+def language_model_loss(
+    w: GraphWriter,
+    x: Tensor,
+    ids: Tensor,
+    *,
+    table: Tensor | None = None,
+    form: LossForm = WHOLE_LOSS,
+    dtype: str = COMPUTE,
+) -> Tensor:
+    """Write the logits and their cross entropy; return the loss of each token.
+
+    x: [batch, sequence, embed], normed.
+    ids: [batch, sequence], the tokens.
+    table: the embedding, [vocab, embed], if the head is tied to it.
+    dtype: of the logits in HBM.
+
+    Raise PlanError for blocks of the vocabulary that do not divide it, or of a tied head.
+    """
+    if form.blocks == 1:
+        return _cross_entropy(w, x, ids, table, "vocab", "loss", form, dtype)
+    _check_blocks(w, form.blocks, table)
+    loss = w.tensor("loss", x.dims[:-1], "f32")
+    vocab = part_of(w.dim("vocab"), form.blocks)
+    w.sizes[vocab] = w.extent("vocab") // form.blocks
+    inner = replace(w, ops=[])
+    made = _cross_entropy(inner, x, ids, None, vocab, "block_loss", form, dtype)
+    w.write(
+        Scan(
+            f"{w.prefix}{VOCAB_BLOCKS}",
+            form.blocks,
+            tuple(inner.ops),
+            shared=(x, ids),
+            sums=((made, loss),),
+            recomputed=True,
+        )
+    )
+    return loss
+
+
+def _cross_entropy(
+    w: GraphWriter,
+    x: Tensor,
+    ids: Tensor,
+    table: Tensor | None,
+    vocab: str,
+    out: str,
+    form: LossForm,
+    dtype: str,
+) -> Tensor:
+    head = table or w.weight("head", x.dims[-1], vocab)
+    logits = w.tensor("logits", (*x.dims[:-1], vocab), dtype)
+    w.einsum("logits", x, head, logits)
+    return w.pointwise(
+        "loss",
+        (logits, ids),
+        w.tensor(out, x.dims[:-1], "f32"),
+        SOFTMAX_FLOPS,
+        over=(vocab,),
+        picks=w.dim(vocab) if form.indexed else "",
+        function=function("cross_entropy"),
+    )
+
+
+def _check_blocks(w: GraphWriter, blocks: int, table: Tensor | None) -> None:
+    """Raise PlanError for blocks that the head cannot have."""
+    where, vocab = f"plan.vocab_blocks is {blocks}", w.extent("vocab")
+    if table is not None:
+        raise PlanError(
+            f"{where}, and the head of {w.name} is its embedding; write vocab_tiles, or "
+            "model.tied_embeddings = false"
+        )
+    if vocab % blocks:
+        fits = divisor_from(vocab, blocks)
+        raise PlanError(f"{where}, which does not divide model.vocab, {vocab}; write {fits}")

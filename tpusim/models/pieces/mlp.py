@@ -1,0 +1,92 @@
+"""The MLP of a layer, or of an expert."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
+
+ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
+"""Vector operations per element, transcendental functions at eight each. Assumed: counted from the
+formulas (a norm squares, adds, scales twice and converts; a softmax subtracts, exponentiates,
+adds and divides); halving or doubling them moves the flagship's step by less than 1 %."""
+
+_LINEARISATION = {
+    "relu": ((("positive", "pred"),), False),
+    "gelu": ((("cube_slope", COMPUTE), ("tanh", COMPUTE), ("tanh_slope", COMPUTE),
+              ("share", COMPUTE)), True),
+    "silu": ((("sigmoid", COMPUTE), ("sigmoid_slope", COMPUTE)), True),
+}  # fmt: skip
+"""Arrays that reverse mode reads of an activation function besides its operand, with their dtypes,
+and True if it reads the operand: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
+1 - tanh and (1 + tanh)/2) and `silu` in jax 0.10.2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertMlp:
+    """The MLPs of experts, of which each has weights of its own.
+
+    share, ragged: see `Einsum`.
+    """
+
+    share: float | Fraction = 1.0
+    ragged: bool = False
+
+
+def mlp(
+    w: GraphWriter,
+    x: Tensor,
+    *,
+    activation: str = "silu",
+    gated: bool = False,
+    prefix: str = "",
+    experts: ExpertMlp | None = None,
+) -> Tensor:
+    """Write an MLP over the last dimension of `x`, of width `{prefix}mlp`; return its result.
+
+    x: [..., embed]; of experts, [expert, ..., embed].
+    gated: there are two input matrices, whose results are multiplied.
+    prefix: text before the names of its tensors, such as `shared_`.
+    """
+    tokens, embed = x.dims[:-1], x.dims[-1]
+    width = w.dim(f"{prefix}mlp")
+    outer = tokens[:1] if experts else ()
+    each = experts or ExpertMlp()
+    suffixes = ("_0", "_1") if gated else ("",)
+
+    def matmul(name: str, given: Tensor, dims: tuple[str, str], made: Tensor) -> Tensor:
+        own = w.weight(f"{prefix}{name}", *outer, *dims)
+        short = f"{prefix}{name}"
+        return w.einsum(short, given, own, made, share=each.share, ragged=each.ragged)
+
+    ins = tuple(w.tensor(f"{prefix}mlp_in{end}", (*tokens, width)) for end in suffixes)
+    for end, made in zip(suffixes, ins, strict=True):
+        matmul(f"wi{end}", x, (embed, width), made)
+    hidden = activate(w, activation, ins, f"{prefix}mlp_hidden", prefix)
+    name = f"{prefix.removesuffix('_') or 'mlp'}_out"
+    return matmul("wo_mlp", hidden, (width, embed), w.tensor(name, x.dims))
+
+
+def activate(
+    w: GraphWriter, activation: str, ins: tuple[Tensor, ...], out: str, prefix: str = ""
+) -> Tensor:
+    """Write an activation function, multiplied by a gate where there is a second operand."""
+    return w.pointwise(
+        f"{prefix}{activation}",
+        ins,
+        w.tensor(out, ins[0].dims),
+        ACTIVATION_FLOPS[activation] + len(ins) - 1,
+        residuals=_residuals(w, activation, ins, prefix),
+        function=function(activation),
+    )
+
+
+def _residuals(
+    w: GraphWriter, activation: str, ins: tuple[Tensor, ...], prefix: str
+) -> tuple[Tensor, ...]:
+    """Return the residuals of the activation function, and of its multiplication by a gate."""
+    of, *gate = ins
+    start = f"{prefix}{activation}"
+    arrays, reads_operand = _LINEARISATION[activation]
+    made = (w.tensor(f"{start}_{name}", of.dims, dtype) for name, dtype in arrays)
+    activated = (w.tensor(f"{start}_out", of.dims),) if gate else ()
+    return (*((of,) if reads_operand else ()), *made, *gate, *activated)
