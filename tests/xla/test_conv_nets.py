@@ -55,6 +55,16 @@ def uneven() -> ConvNet:
     return net
 
 
+def transposed() -> ConvNet:
+    """Transposed convolutions with and without a halo, whose kernels' gradients are mirrored."""
+    net = ConvNet(16, 64, (32, 32))
+    net.conv(64)
+    net.conv(64, 2, up=2)
+    net.conv(64)
+    net.conv(32, 3, up=2)
+    return net
+
+
 def planned(program: Program) -> Counter[int]:
     """How often a permute of so many bytes is sent in the plan."""
     found: Counter[int] = Counter()
@@ -82,7 +92,7 @@ def compiled(net: ConvNet, mesh: dict[str, int], pod: str) -> str:
 
 
 @pytest.mark.parametrize("pod", ["v5e:2x4", "v4:2x2x2", "v6e:2x4"])
-@pytest.mark.parametrize("make", [residual, mixed, uneven])
+@pytest.mark.parametrize("make", [residual, mixed, uneven, transposed])
 def test_as_many_permutes_of_as_many_bytes(make, pod: str) -> None:
     net, mesh = make(), {"data": 2, "space": 4}
     text = compiled(net, mesh, pod)

@@ -219,9 +219,24 @@ class BodyBuilder:
     def _edge(
         self, value: ShardedValue, reads: tuple[str, ...], halos: tuple[Halo, ...], edge: Edge
     ) -> str:
-        tensor, dim = value.tensor, edge.halo.dim
+        dim = edge.halo.dim
         key = self._unused(f"{value.key}@{dim} {'after' if edge.after else 'before'}")
-        local = LocalShape(tensor.dims, value.layout, halos, edge)
+        local = LocalShape(value.tensor.dims, value.layout, halos, edge)
+        self._permute(value.tensor, local, dim, reads, key)
+        return key
+
+    def mirrored(self, value: ShardedValue, dim: str) -> ShardedValue:
+        """Emit the exchange of shards of a dimension in their reverse order, if it is sharded."""
+        local = LocalShape(value.tensor.dims, value.layout)
+        if not local.split()[dim]:
+            return value
+        key = self._unused(f"{value.key}@{dim} mirrored")
+        self._permute(value.tensor, local, dim, (value.key,), key)
+        return replace(value, key=key)
+
+    def _permute(
+        self, tensor: Tensor, local: LocalShape, dim: str, reads: tuple[str, ...], key: str
+    ) -> None:
         self.nodes.append(
             CollectiveNode(
                 name=f"{CollectiveKind.PERMUTE}/{key}",
@@ -238,7 +253,6 @@ class BodyBuilder:
             )
         )
         self.buffer(key, local, tensor.dtype, "activations")
-        return key
 
     def _unused(self, key: str) -> str:
         """Return a key of a buffer that is not declared yet."""

@@ -157,11 +157,28 @@ def _windowed(builder: BodyBuilder, op: Convolution | Pool) -> None:
     else:
         split = divide.pointwise(operands, [(result, wanted)])
     split |= {dim: split[like] for dim, like in named.items() if like in split}
-    reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
+    values = {t.name: replace(builder.value_for(t, split), tensor=t) for t in op.inputs}
+    if isinstance(op, Convolution) and op.transposed and op.makes_kernel:
+        values = {name: _mirrored(builder, value, op) for name, value in values.items()}
+    reads = [value.key for value in values.values()]
     for read in op.windows_read(builder.sizes):
-        value = replace(builder.value_for(read.tensor, split), tensor=read.tensor)
+        value = values[read.tensor.name]
         reads += builder.halos_for(value, _halos(builder, value, read))
     builder.settle_results(builder.compute(op, split, reads))
+
+
+def _mirrored(builder: BodyBuilder, value: ShardedValue, op: Convolution) -> ShardedValue:
+    """Return an operand of the gradient of a transposed convolution's kernel.
+
+    XLA reverses both of them along the positions, so each device sends its shards to the one that
+    is as far from the other end (transposed convolutions of 2 and 3 taps, 4 and 8 shards, on v4,
+    v5e, v5p and v6e, 7 programs, libtpu 0.0.42.1).
+    """
+    for window in op.windows:
+        for dim in value.tensor.dims:
+            if dim in (window.in_dim, window.out_dim):
+                value = builder.mirrored(value, dim)
+    return value
 
 
 def _renamed(tensor: Tensor, named: Mapping[str, str]) -> Tensor:

@@ -144,3 +144,16 @@ def test_a_message_to_a_far_neighbour_loads_all_links_between() -> None:
     assert [facts(op) for op in far] == [("step", [16]), ("step 2", [16]), ("step 3", [8])]
     near, *others = (tasks[op.name].bytes for op in far)
     assert others == pytest.approx([2 * near, 3 * near / 2])
+
+
+def test_the_gradient_of_a_transposed_kernel_exchanges_mirrored_shards() -> None:
+    """Of its input and of its output's gradient, whole; both start before the other gradient."""
+    net = net_of()
+    net.conv(16, 1)
+    net.conv(16, 2, up=2, act=False)
+    program = program_of(net)
+    found = permutes(program)
+    assert [(op.algorithm, op.bytes / ROW) for op in found] == [("mirror", 4 * 16), ("mirror", 16)]
+    names = [op.name for op, _ in walk_ops(program.body)]
+    places = [names.index(name) for name in (found[1].name, "net/l2/dx", "net/l2/dw")]
+    assert places == sorted(places)
