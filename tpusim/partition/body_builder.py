@@ -15,7 +15,6 @@ from tpusim.graph import (
     is_sequence,
     plain_dim,
 )
-from tpusim.partition.halo import Edge, Halo
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import (
     Buffer,
@@ -199,48 +198,7 @@ class BodyBuilder:
             self._copies[wanted] = self.reshard(value, target, needed)
         return self._copies[wanted]
 
-    def halos_for(self, value: ShardedValue, halos: Sequence[Halo]) -> list[str]:
-        """Emit the exchange of halos of a value, one per sharded dimension; return their buffers.
-
-        Each dimension is exchanged with the rows that the ones before it brought (a convolution
-        over two sharded dimensions, v5e 4x4, libtpu 0.0.42.1). Both sides are emitted, as the sizes
-        of axes decide which are empty and which another reader has received already; see
-        `lowering/passes/halos.py`.
-        """
-        keys: list[str] = []
-        for place, halo in enumerate(halos):
-            reads = (value.key, *keys)
-            keys += [
-                self._edge(value, reads, tuple(halos[:place]), Edge(halo, after))
-                for after in (False, True)
-            ]
-        return keys
-
-    def _edge(
-        self, value: ShardedValue, reads: tuple[str, ...], halos: tuple[Halo, ...], edge: Edge
-    ) -> str:
-        tensor, dim = value.tensor, edge.halo.dim
-        key = self._unused(f"{value.key}@{dim} {'after' if edge.after else 'before'}")
-        local = LocalShape(tensor.dims, value.layout, halos, edge)
-        self.nodes.append(
-            CollectiveNode(
-                name=f"{CollectiveKind.PERMUTE}/{key}",
-                phase=self.phase,
-                kind=CollectiveKind.PERMUTE,
-                axes=local.split()[dim],
-                payload=local,
-                dtype=tensor.dtype,
-                purpose=Purpose.ACTIVATION,
-                reads=reads,
-                writes=(key,),
-                tensor=tensor.name,
-                dim=dim,
-            )
-        )
-        self.buffer(key, local, tensor.dtype, "activations")
-        return key
-
-    def _unused(self, key: str) -> str:
+    def unused(self, key: str) -> str:
         """Return a key of a buffer that is not declared yet."""
         while key in self.buffers:
             key += "'"
@@ -301,7 +259,7 @@ class BodyBuilder:
 
     def _collective(self, value: ShardedValue, step: ReshardStep, asked: bool) -> ShardedValue:
         tensor = value.tensor
-        key = self._unused(f"{value.key}@{'+'.join(step.axes)}")
+        key = self.unused(f"{value.key}@{'+'.join(step.axes)}")
         self.nodes.append(
             CollectiveNode(
                 name=f"{step.kind}/{key}",

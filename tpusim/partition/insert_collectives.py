@@ -23,13 +23,11 @@ from tpusim.graph import (
     Scatter,
     Tensor,
     TokenRouting,
-    WindowsRead,
     layer_matrices,
 )
 from tpusim.partition import split as divide
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
-from tpusim.partition.halo import Halo
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
@@ -41,6 +39,7 @@ from tpusim.partition.partitioned_graph import (
 )
 from tpusim.partition.reshard import reshard
 from tpusim.partition.split import Split
+from tpusim.partition.windowed import windowed
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
 
@@ -111,7 +110,7 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
         case Einsum():
             _contraction(builder, op)
         case Convolution() | Pool():
-            _windowed(builder, op)
+            windowed(builder, op)
         case Pointwise(linear=True):
             _sum(builder, op)
         case Pointwise():
@@ -140,47 +139,6 @@ def _contraction(builder: BodyBuilder, op: Einsum) -> None:
     (output,) = op.outputs
     operands = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
     _divided(builder, op, divide.contraction(operands, output, builder.layout_of(output)))
-
-
-def _windowed(builder: BodyBuilder, op: Convolution | Pool) -> None:
-    """Emit a convolution or a pool: positions are divided alike before and after, with halos.
-
-    For the division, dimensions of the activation that follow one of the output have its name. The
-    gradient of a kernel is then contracted over sharded positions, as over a sharded batch.
-    """
-    named = dict(op.alike)
-    (output,) = op.outputs
-    operands = [(_renamed(tensor, named), builder.reduced(tensor).layout) for tensor in op.inputs]
-    result, wanted = _renamed(output, named), builder.layout_of(output)
-    if isinstance(op, Convolution):
-        split = divide.contraction(operands, result, wanted)
-    else:
-        split = divide.pointwise(operands, [(result, wanted)])
-    split |= {dim: split[like] for dim, like in named.items() if like in split}
-    reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
-    for read in op.windows_read(builder.sizes):
-        value = replace(builder.value_for(read.tensor, split), tensor=read.tensor)
-        reads += builder.halos_for(value, _halos(builder, value, read))
-    builder.settle_results(builder.compute(op, split, reads))
-
-
-def _renamed(tensor: Tensor, named: Mapping[str, str]) -> Tensor:
-    return tensor.view(tuple(named.get(dim, dim) for dim in tensor.dims))
-
-
-def _halos(builder: BodyBuilder, value: ShardedValue, read: WindowsRead) -> list[Halo]:
-    """Return the halos that an operand needs over its sharded dimensions."""
-    sizes = builder.sizes
-    sharded = {dim for dim, axes in zip(read.tensor.dims, value.layout, strict=True) if axes}
-    further = {window.out_dim: window for window in read.beyond}
-    halos = []
-    for window in read.windows:
-        if window.in_dim not in sharded:
-            continue
-        taps, back = sizes[window.tap_dim], further.get(window.in_dim)
-        beyond = Halo.of(back, sizes[back.in_dim], taps) if back else None
-        halos.append(Halo.of(window, sizes[window.in_dim], taps, beyond))
-    return [halo for halo in halos if not halo.empty]
 
 
 def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:

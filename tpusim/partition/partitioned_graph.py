@@ -70,7 +70,8 @@ class CollectiveNode:
     dim: the dimension that is gathered or scattered.
     asked: false for an implicit resharding, which no rule or annotation asks for.
 
-    A permute moves one side of a halo: its payload is the rows that arrive (`payload.edge`).
+    A permute moves one side of a halo: its payload is the rows that arrive (`payload.edge`). If it
+    has none, it is of whole shards to the device as far from the other end.
     """
 
     name: str
