@@ -118,11 +118,20 @@ def _differentiate(
 
 
 def _pass_through(op: Pointwise, given: dict[str, Tensor], sweep: _GradientSweep) -> None:
-    """Pass the gradient of a sum to each of its inputs, unchanged."""
+    """Pass the gradient of a sum to each of its inputs: unchanged, or summed where one is repeated.
+
+    A bias, or an embedding of a time, lacks some of the dimensions of the sum.
+    """
     gradient = given[op.outputs[0].name]
     for tensor in op.inputs:
-        if tensor.role is not TensorRole.INPUT:
+        if not tensor.differentiable:
+            continue
+        if len(tensor.dims) == len(gradient.dims):
             sweep.contributions.setdefault(tensor.name, []).append(gradient)
+            continue
+        made = sweep.contribution(tensor, op.name)
+        name = f"{op.name}/dw{op.inputs.index(tensor)}"
+        sweep.ops.append(Pointwise(name, (gradient,), (made,), 1.0, keeps="", phase=Phase.BACKWARD))
 
 
 def _transpose_scan(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph.function import Function
-from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, TensorRole, gradient_of
+from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Pointwise:
         none.
     repeats: (narrow, wide) pairs of dimensions that are sharded alike, for repeated K/V heads.
     alone: it rearranges elements (a rotation), so it cannot be in a matmul's epilogue.
+    on_device: its statistics are of what each device has, also along sharded dimensions.
+    sums: it makes statistics only, for a group `after_sums`, see `apart`.
     residuals: arrays that its linearisation reads if no checkpoint computes them again, see
         `with_residuals`; of a backward group, those that it reads.
     generated: it makes a large result of small operands (a one-hot mask), so a matmul can make it
@@ -39,6 +41,9 @@ class Pointwise:
     keeps: str = "inputs"
     repeats: tuple[tuple[str, str], ...] = ()
     alone: bool = False
+    on_device: bool = False
+    sums: bool = False
+    after_sums: bool = False
     residuals: tuple[Tensor, ...] = ()
     generated: bool = False
     picks: str = ""
@@ -53,6 +58,57 @@ class Pointwise:
         result again for it (plain models on v5p 2x2x4 and v6e 4x4, libtpu 0.0.42.1).
         """
         return not (self.over or self.alone or self.writes_residuals)
+
+    @property
+    def reduces(self) -> bool:
+        """True for the gradient of a term that a sum repeats: the sum of its operand."""
+        (made, *others), given = self.outputs, self.inputs
+        alone = len(given) == 1 and not (others or self.over or self.repeats or self.alone)
+        backward = self.phase is Phase.BACKWARD
+        return backward and alone and set(made.dims) < set(given[0].dims)
+
+    @property
+    def element_wise(self) -> bool:
+        """True if each element that it makes needs only elements of one place."""
+        return not (self.over or self.alone or self.sums)
+
+    @property
+    def main(self) -> Tensor:
+        """The tensor of most dimensions."""
+        return max((*self.inputs, *self.outputs), key=lambda tensor: len(tensor.dims))
+
+    @property
+    def reads_twice(self) -> bool:
+        """True if its statistics are summed in one pass, and used in another.
+
+        A norm or a softmax over the last dimension holds whole rows of it in VMEM; statistics of
+        channels, over examples or positions, are complete when all is read.
+        """
+        return bool(self.over) and self.main.dims[-1] not in self.over and bool(self._wide)
+
+    @property
+    def _wide(self) -> tuple[Tensor, ...]:
+        """The results that have the dimensions of the statistics."""
+        return tuple(t for t in self.outputs if set(self.over) <= set(t.dims))
+
+    def apart(self) -> "tuple[Pointwise, Pointwise]":
+        """Return the pass that makes the statistics and the one that uses them, of half the FLOPs.
+
+        Of a gradient, the first makes the gradients of scale and shift too. The statistics are the
+        last result of the first and the last operand of the second.
+        """
+        dims = tuple(dim for dim in self.main.dims if dim not in self.over)
+        made = Tensor(f"{self.name}/own_sums", dims, dtype="f32")
+        whole = tuple(t for t in self.inputs if set(self.over) <= set(t.dims))
+        small = tuple(t for t in self.outputs if t not in self._wide)
+        flops = self.flops / 2
+        plain = replace(self, flops=flops, over=(), statistics=1)
+        first = replace(
+            plain, name=made.name, inputs=whole, outputs=(*small, made), sums=True, residuals=(),
+            keeps="", function=None,
+        )  # fmt: skip
+        second = replace(plain, inputs=(*self.inputs, made), outputs=self._wide, after_sums=True)
+        return first, second
 
     @property
     def copies(self) -> bool:
@@ -85,7 +141,9 @@ class Pointwise:
         )
         kinds = {"inputs": self.inputs, "outputs": self.outputs, "residuals": self.residuals}
         kept = kinds.get(self.keeps, ())
-        wanted = tuple(gradient(t) for t in self.inputs if t.role is not TensorRole.INPUT)
+        wanted = tuple(gradient(t) for t in self.inputs if t.differentiable)
+        if not wanted:
+            return ()
         return (
             Pointwise(
                 f"{self.name}/d",
@@ -96,6 +154,7 @@ class Pointwise:
                 self.statistics,
                 repeats=self.repeats,
                 alone=self.alone,
+                on_device=self.on_device,
                 residuals=self.residuals if self.writes_residuals else (),
                 picks=self.picks,
                 phase=Phase.BACKWARD,

@@ -23,6 +23,7 @@ from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN
+from tpusim.graph.reshape import Reshape
 from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
 
 
@@ -80,6 +81,10 @@ class GraphWriter:
         """Return a writer into the same graph that puts `prefix/` before names."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
+    def marked(self, mark: str) -> "GraphWriter":
+        """Return a writer into the same graph that puts `mark` before names: `cross_q` for `q`."""
+        return replace(self, prefix=f"{self.prefix}{mark}")
+
     def part(self, name: str, **sizes: int) -> "GraphWriter":
         """Return a writer into the same graph for a sub-model with dimensions of its own."""
         inner = replace(self, prefix=f"{self.prefix}{name}/", within=name)
@@ -97,6 +102,14 @@ class GraphWriter:
     def input(self, short: str, dims: Sequence[str], dtype: str = "s32") -> Tensor:
         """Return a tensor that the host gives each step."""
         return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
+
+    def stop(self, x: Tensor) -> Tensor:
+        """Return `x` for readers that pass no gradient on: what made it is frozen.
+
+        Weights that only frozen tensors are made of have no gradient, no state of the optimizer
+        and no update.
+        """
+        return replace(x, stopped=True)
 
     def write(self, *ops: Op) -> None:
         """Append operations."""
@@ -165,10 +178,16 @@ class GraphWriter:
         return out
 
     def add(self, short: str, *terms: Tensor, out: Tensor | None = None) -> Tensor:
-        """Write the sum of tensors of equal dimensions."""
+        """Write the sum of tensors; the first has all dimensions, of which others may lack some."""
         made = out or self.tensor(short, terms[0].dims)
         flops = float(len(terms) - 1)
         return self.pointwise(short, terms, made, flops, linear=True, keeps="", function=ADD)
+
+    def reshape(self, short: str, x: Tensor, dims: Sequence[str]) -> Tensor:
+        """Write `x` under other dimensions, of as many elements in the same order."""
+        out = self.tensor(short, dims)
+        self.write(Reshape(f"{self.prefix}{short}", x, out))
+        return out
 
     def layers(
         self,

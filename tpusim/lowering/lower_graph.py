@@ -110,7 +110,7 @@ def with_optimizer(
     cast = optimizer.cast(tuple(w for w in weights if w.name in shards), plan, sizes)
     copies = (cast.allocs[0].tensor,) if cast else ()
     updates: list[optimizer.Update] = []
-    for place, weight in enumerate(weights):
+    for place, weight in enumerate(optimizer.trained(weights)):
         first, *rest = optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, ""))
         frees = (*first.frees, *(() if place else (*held, *copies)))
         updates.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))

@@ -18,7 +18,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     op = compute.op
     split = dict(compute.split)
     read, written = _bytes(compute, split, sizes, buffers)
-    epilogue = sum(_vector_flops(group, split, sizes) for group in compute.epilogue)
+    epilogue = _fused_flops(compute, split, sizes)
     match op:
         case graph.Einsum():
             batch, m, k, n = _matrix(op, split, sizes)
@@ -46,7 +46,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.TokenRouting():
             return _routing(op, split, sizes)
         case graph.Pointwise():
-            flops = _vector_flops(op, split, sizes) + epilogue
+            flops = epilogue if op.after_sums else _vector_flops(op, split, sizes) + epilogue
             if op.scatters:
                 return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
@@ -219,9 +219,37 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
     tensors = (*group.inputs, *group.outputs)
     largest = max(tensors, key=lambda tensor: len(tensor.dims))
     converted = sum(
-        sizes.product(tensor.dims, split) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
+        _elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
-    return group.flops * sizes.product(largest.dims, split) + converted
+    return group.flops * _elements(largest, split, sizes) + converted
+
+
+def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the vector operations of the groups that are fused to an operation.
+
+    In a convolution, and in what uses statistics of channels, elements are converted as they enter
+    or leave: ResNet-50 on v4 has 14 operations for each element of the mask and the three sums in
+    a convolution's epilogue, and 8 for each operand that is normalised or a norm's gradient. In a
+    matmul's epilogue each group counts its own conversions, with which the chips were calibrated.
+    """
+    op = compute.op
+    scales = isinstance(op, graph.Pointwise) and op.after_sums
+    if not (scales or isinstance(op, graph.Convolution)):
+        return sum(_vector_flops(group, split, sizes) for group in compute.epilogue)
+    groups = (*compute.generated, *((op,) if scales else ()), *compute.epilogue)
+    made = {tensor.name: tensor for group in groups for tensor in group.outputs}
+    read = {t.name: t for group in groups for t in group.inputs if t.name not in made}
+    used = {t.name for group in groups for t in group.inputs}
+    left = {name: t for name, t in made.items() if name not in used or name in compute.writes}
+    own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
+    crossing = {*left, *read, *(name for name in made if name in own)}
+    converted: Number = sum(
+        _elements(tensor, split, sizes)
+        for name, tensor in (read | made).items()
+        if name in crossing and sizes.itemsize(tensor.dtype) < 4
+    )
+    done: Number = sum(group.flops * _elements(group.main, split, sizes) for group in groups)
+    return converted + done
 
 
 def vector_of(
@@ -236,8 +264,13 @@ def vector_of(
 
 
 def operand_bytes(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
-    """Return the bytes of the part of a tensor that the operation touches."""
-    return sizes.product(tensor.dims, split) * sizes.itemsize(tensor.dtype)
+    """Return the bytes of the part of a tensor that the operation touches, with its padding."""
+    return _elements(tensor, split, sizes) * sizes.itemsize(tensor.dtype)
+
+
+def _elements(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the elements of a tensor with those that only fill its tiles, which pass alike."""
+    return sizes.product(tensor.dims, split) * sizes.lanes(tensor.dims, split)
 
 
 def _bytes(
@@ -252,14 +285,19 @@ def _bytes(
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
     rows = (buffers[key] for key in compute.reads if key in buffers and buffers[key].local.edge)
     read += sum(sizes.nbytes(buffer.local, buffer.dtype) for buffer in rows)
-    written = sum(sizes.nbytes(buffers[key].local, buffers[key].dtype) for key in compute.writes)
+    written = sum(_stored_bytes(buffers[key], sizes) for key in compute.writes)
     return read, written
 
 
 def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
     """Return the bytes of a buffer on one device, with padding and spare capacity."""
     local = buffer.local
-    return sizes.nbytes(local, buffer.dtype) * sizes.spare(local.dims, local.split())
+    return _stored_bytes(buffer, sizes) * sizes.spare(local.dims, local.split())
+
+
+def _stored_bytes(buffer: Buffer, sizes: Sizes) -> Number:
+    local = buffer.local
+    return sizes.nbytes(local, buffer.dtype) * sizes.lanes(local.dims, local.split())
 
 
 def collective_bytes(collective: CollectiveNode, sizes: Sizes) -> Number:

@@ -1,6 +1,6 @@
 """The optimizer: its state in HBM, and the update of each weight at the end of the step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -24,17 +24,23 @@ from tpusim.program import (
     VectorWork,
 )
 
-UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "muon": 2.0}
+UPDATE_FLOPS = {
+    "adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "momentum": 4.0, "lars": 8.0, "muon": 2.0,
+}  # fmt: skip
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
 its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction, of Muon after
-its iterations."""
+its iterations; with momentum also its average, and with LARS weight decay and two rates (You,
+Gitman and Ginsburg, arXiv:1708.03888, algorithm 1)."""
 
 MOMENTUM_FLOPS = 6.0
 """Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
 
 CLIPPED = ("adam", "muon")
 """Optimizers of which MaxText, AXLearn or Levanter clip the gradients by default."""
+
+ONE_MOMENTUM = ("momentum", "lars")
+"""Optimizers that keep one average of each gradient."""
 
 SUM_OF_SQUARES_FLOPS = 2.0
 """Vector operations per element of a sum of squares."""
@@ -49,17 +55,22 @@ def optimizer_of(weight: StoredWeight, plan: Plan) -> str:
     return "adam" if name == "muon" and weight.matrix is None else name
 
 
+def trained(weights: Iterable[StoredWeight]) -> tuple[StoredWeight, ...]:
+    """Return the weights that the step updates: those with a gradient."""
+    return tuple(weight for weight in weights if weight.trained)
+
+
 def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Number:
     """Return the elements of optimizer state on one device.
 
-    Adam keeps two for each weight, Muon one, plain SGD none; Adafactor keeps means over the rows
-    and over the columns of matrices (its last dimension, and all others), and one a weight of
-    vectors.
+    Adam keeps two for each weight, Muon, LARS and momentum one, plain SGD none; Adafactor keeps
+    means over the rows and over the columns of matrices (its last dimension, and all others), and
+    one a weight of vectors.
     """
     elements = sizes.elements(weight.local)
     if optimizer == "adam":
         return weight.copies * 2 * elements
-    if optimizer == "muon":
+    if optimizer in ("muon", *ONE_MOMENTUM):
         return weight.copies * elements
     if optimizer == "sgd":
         return 0
@@ -72,7 +83,7 @@ def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Numbe
 def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
     """Return the bytes of optimizer state on one device.
 
-    Adam's moments are as many of the first as of the second; Muon's momentum is a first moment,
+    Adam's moments are as many of the first as of the second; a momentum is a first moment,
     Adafactor's means are second ones.
     """
     name = optimizer_of(weight, plan)
@@ -80,7 +91,8 @@ def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
         DTYPE_BYTES[plan.dtypes.moment],
         DTYPE_BYTES[plan.dtypes.of("second_moment")],
     )
-    item = {"adam": (first + second) / 2, "muon": first}.get(name, second)
+    items = {"adam": (first + second) / 2} | dict.fromkeys(("muon", *ONE_MOMENTUM), first)
+    item = items.get(name, second)
     return moment_elements(name, weight, sizes) * item
 
 
@@ -96,11 +108,11 @@ def resident(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tup
 
 
 def moments(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tuple[Alloc, ...]:
-    """Return the optimizer's moments of each weight; plain SGD has none."""
+    """Return the optimizer's moments of each weight that is trained; plain SGD has none."""
     if plan.optimizer.name == "sgd":
         return ()
     allocs = []
-    for weight in weights:
+    for weight in trained(weights):
         state = moment_bytes(weight, plan, sizes)
         padded = state * sizes.padding(weight.local)
         allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
@@ -143,6 +155,7 @@ def clip(
     """
     if plan.optimizer.name not in CLIPPED:
         return ()
+    weights = trained(weights)
     elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
     deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
     norm = Compute(
@@ -176,7 +189,8 @@ def _sum_over(axis: str) -> Collective:
 def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Update:
     """Return the update of one weight (all layers): it reads weight, moments and gradient.
 
-    Muon's momentum of a matrix is made orthogonal before the weight is updated with it.
+    Muon's momentum of a matrix is made orthogonal before the weight is updated with it. LARS first
+    reads weight and gradient for their norms.
     """
     elements = weight.copies * sizes.elements(weight.local)
     state, stored = moment_bytes(weight, plan, sizes), elements * DTYPE_BYTES[plan.dtypes.param]
@@ -185,8 +199,11 @@ def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Upd
     name = optimizer_of(weight, plan)
     flops = UPDATE_FLOPS[name] * elements
     if name != "muon":
-        work = VectorWork(stored + reads, stored + state, flops)
-        return (_update(weight, work, frees=frees),)
+        updated = _update(weight, VectorWork(stored + reads, stored + state, flops), frees=frees)
+        if name != "lars":
+            return (updated,)
+        norms = VectorWork(stored + reads - state, 0, 2 * SUM_OF_SQUARES_FLOPS * elements)
+        return replace(updated, name=f"norms/{weight.name}", work=norms, frees=()), updated
     made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], CATEGORY)
     momentum = Compute(
         name=f"momentum/{weight.name}",

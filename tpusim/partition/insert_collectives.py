@@ -19,6 +19,7 @@ from tpusim.graph import (
     Op,
     Pointwise,
     Pool,
+    Reshape,
     Scan,
     Scatter,
     Tensor,
@@ -77,7 +78,7 @@ def emit(
     for group in groups:
         others = (key for other in groups if other is not group for n in other for key in n.reads)
         fused.append(fuse_epilogues(group, (*kept, *others)))
-    matrices = layer_matrices(graph)
+    matrices, trained = layer_matrices(graph), {weight for weight, _ in graph.gradients}
     return PartitionedGraph(
         name=graph.name,
         nodes=tuple(node for group in fused for node in group),
@@ -90,6 +91,7 @@ def emit(
                 p.copies,
                 matrices.get(p.tensor.name),
                 builder.unreduced.get(p.tensor.name),
+                p.tensor.name in trained,
             )
             for p in graph.parameters
         ),
@@ -117,6 +119,8 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _pointwise(builder, op)
         case Attention():
             _attention(builder, op)
+        case Reshape():
+            _reshape(builder, op)
         case Gather():
             _lookup(builder, op, op.table)
         case Scatter():
@@ -130,9 +134,22 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
 def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
     """Reshard the operands as the operation is divided, emit it, and settle its results."""
     reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
-    if isinstance(op, Pointwise):
+    if isinstance(op, Pointwise) and op.reads_twice:
+        op, reads = _statistics_apart(builder, op, split, reads)
+    elif isinstance(op, Pointwise):
         _statistics(builder, op, split, reads[0])
     builder.settle_results(builder.compute(op, split, reads))
+
+
+def _statistics_apart(
+    builder: BodyBuilder, op: Pointwise, split: Split, reads: list[str]
+) -> tuple[Pointwise, list[str]]:
+    """Emit the pass that makes the statistics; return the one that uses them and what it reads."""
+    first, second = op.apart()
+    keys = dict(zip((tensor.name for tensor in op.inputs), reads, strict=True))
+    *small, made = builder.compute(first, split, [keys[tensor.name] for tensor in first.inputs])
+    builder.settle_results(small)
+    return second, [*reads, _statistics(builder, op, split, made.key)]
 
 
 def _contraction(builder: BodyBuilder, op: Einsum) -> None:
@@ -143,8 +160,30 @@ def _contraction(builder: BodyBuilder, op: Einsum) -> None:
 
 def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
     inputs = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
+    if op.reduces:
+        ((given, layout),) = inputs
+        _divided(builder, op, dict(zip(given.dims, layout, strict=True)))
+        return
     outputs = [(tensor, builder.layout_of(tensor)) for tensor in op.outputs]
     _divided(builder, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
+
+
+def _reshape(builder: BodyBuilder, op: Reshape) -> None:
+    """Rename the dimensions of a value; those that change are gathered first, unless they agree.
+
+    They agree where the first one alone is sharded, before and after alike.
+    """
+    (before, after), wanted = op.changed, builder.layout_of(op.output)
+    have = dict(zip(op.input.dims, builder.reduced(op.input).layout, strict=True))
+    want = dict(zip(op.output.dims, wanted, strict=True))
+    alike = have[before[0]] == want[after[0]]
+    alike = alike and not any((*(have[d] for d in before[1:]), *(want[d] for d in after[1:])))
+    kept = want[after[0]] if alike else ()
+    split = {dim: want[dim] for dim in want if dim in have} | {before[0]: kept, after[0]: kept}
+    value = builder.value_for(op.input, split)
+    layout = tuple(split.get(dim, ()) for dim in op.output.dims)
+    builder.held[op.output.name] = replace(value, tensor=op.output, layout=layout)
+    builder.settle_results([builder.held[op.output.name]])
 
 
 def _attention(builder: BodyBuilder, op: Attention) -> None:
@@ -178,13 +217,15 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     _divided(builder, op, split)
 
 
-def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> None:
-    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension."""
+def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> str:
+    """Emit the all-reduce, in f32, of the sums of a norm or softmax over a sharded dimension.
+
+    Return the buffer of the sums, which is `reads` where no device has others.
+    """
     axes = tuple(axis for dim in op.over for axis in split.get(dim, ()))
-    if not axes:
-        return
-    largest = max((*op.inputs, *op.outputs), key=lambda tensor: len(tensor.dims))
-    dims = tuple(dim for dim in largest.dims if dim not in op.over)
+    if not axes or op.on_device:
+        return reads
+    dims = tuple(dim for dim in op.main.dims if dim not in op.over)
     layout = tuple(split.get(dim, ()) for dim in dims)
     local = LocalShape(dims, layout, count=op.statistics)
     key = f"{builder.prefix}{op.name}/sums"
@@ -203,6 +244,7 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
             tensor=op.name,
         )
     )
+    return key
 
 
 def _sum(builder: BodyBuilder, op: Pointwise) -> None:
@@ -210,11 +252,11 @@ def _sum(builder: BodyBuilder, op: Pointwise) -> None:
     (output,) = op.outputs
     terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
     want, kept = _layout_of_sum(builder, output, terms)
-    settled = [builder.reduced_term(term, want, kept) for term in terms]
+    split = dict(zip(output.dims, want, strict=True))
+    settled = [builder.reduced_term(term, _repeated(term.tensor, split), kept) for term in terms]
     if len(settled) == 1:
         builder.held[output.name] = replace(settled[0], tensor=output)
         return
-    split = dict(zip(output.dims, want, strict=True))
     (made,) = builder.compute(op, split, [value.key for value in settled])
     builder.held[output.name] = replace(made, partial=kept)
     builder.settle_results([builder.held[output.name]])
@@ -240,6 +282,13 @@ def _layout_of_sum(
         return sum(1 for each in steps for _ in each)
 
     return min((free, *(term.layout for term in terms)), key=collectives), kept
+
+
+def _repeated(term: Tensor, split: Split) -> Layout:
+    """Return the layout of a term of a sum that is divided so; one may lack some dimensions."""
+    if len(term.dims) == len(split):
+        return tuple(split.values())
+    return tuple(split[dim] for dim in term.dims)
 
 
 def _merged_terms(

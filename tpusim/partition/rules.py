@@ -113,13 +113,15 @@ def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
     for key, axes in merged.items():
         size = sizes.get(_SIZE_OF.get(key, key.removeprefix("act_")), 0)
         kept = tuple(axis for axis in axes if axis in active)
-        while kept and key not in _EXACT and prod(active[a] for a in kept) > size > 0:
+        while kept and not _is_exact(key) and prod(active[a] for a in kept) > size > 0:
             dropped.append((key.removeprefix("act_"), size, kept[-1], active[kept[-1]]))
             kept = kept[:-1]
         table[key] = kept
     _check_axes_used(plan, table, dropped)
     check_experts(plan, (table["expert"], table["act_expert"]), sizes)
-    _check_batch(plan, table["act_batch"], sizes)
+    for key, axes in table.items():
+        if _of_parts(key) == "act_batch":
+            _check_batch(plan, axes, sizes)
     check_sequence(plan, table, sizes)
     table |= kernel_rules(plan, graph, table)
     exchanged = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
@@ -218,6 +220,17 @@ def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
         check_once(f"plan.rules.{written}", rules[key])
         check_known(f"plan.rules.{written} shards", rules[key], plan.mesh)
     return rules
+
+
+def _is_exact(key: str) -> bool:
+    """Return True for a dimension that its axes must divide; the batch of a part is one, too."""
+    return key in _EXACT or _of_parts(key) == "act_batch"
+
+
+def _of_parts(key: str) -> str:
+    """Return a key without the part of the model that its dimension belongs to."""
+    kind = "act_" if key.startswith("act_") else ""
+    return f"{kind}{plain_dim(key.removeprefix(kind))}"
 
 
 def _own_key(written: str) -> str:

@@ -12,7 +12,7 @@ from math import log
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Tensor, TensorRole
+from tpusim.graph import Pointwise, Tensor, TensorRole
 from tpusim.program import CollectiveKind, Mode
 from tpusim.twin.collective_moves import (
     BACKWARD,
@@ -123,10 +123,15 @@ class ProgramKeys:
         return key
 
     def _candidates(self, move: CollectiveMove, operation: str) -> Iterator[tuple[Tensor, MoveKey]]:
-        """Yield the tensors of an operation that a collective may move, and the passes."""
+        """Yield the tensors of an operation that a collective may move, and the passes.
+
+        What a norm with sums of all examples reduces in the forward pass are these, no weight.
+        """
+        op = self.names.operations.get(operation)
+        sums = isinstance(op, Pointwise) and op.reads_twice and move.op.phase is Phase.FORWARD
         for tensor in self.names.tensors(operation):
             weight = tensor.role is TensorRole.PARAM
-            if weight and move.op.kind is CollectiveKind.ALL_TO_ALL:
+            if weight and (move.op.kind is CollectiveKind.ALL_TO_ALL or sums):
                 continue
             gradient = weight and move.op.phase is not Phase.FORWARD
             if not (gradient and move.op.kind in REDUCTIONS):

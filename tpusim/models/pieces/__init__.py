@@ -5,31 +5,41 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 """
 
 from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
+from tpusim.models.pieces.bias import biased, learnt_positions
 from tpusim.models.pieces.convolution import (
     batch_norm,
     channels,
     classification_loss,
+    concatenated,
     convolution,
+    device_norm,
+    frozen_norm,
     images,
     instance_norm,
+    linear,
     mean_of_positions,
+    normed,
     pool,
     relu,
     resized,
+    silu,
     upsample,
 )
 from tpusim.models.pieces.embedding import embedding
+from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
-from tpusim.models.pieces.norms import norm
+from tpusim.models.pieces.norms import layer_norm, norm
+from tpusim.models.pieces.relative import relative_attention
 
 __all__ = [
     "ACTIVATION_FLOPS",
     "EVEN",
     "WHOLE_LOSS",
     "AttentionForm",
+    "EncoderForm",
     "ExpertRouting",
     "Latent",
     "LossForm",
@@ -38,22 +48,35 @@ __all__ = [
     "attend",
     "attention",
     "batch_norm",
+    "biased",
     "channels",
     "classification_loss",
+    "concatenated",
     "convolution",
+    "device_norm",
     "embedding",
+    "encoder",
     "experts",
+    "frozen_norm",
     "images",
     "instance_norm",
     "language_model_loss",
     "latent_projections",
+    "layer_norm",
+    "learnt_positions",
+    "linear",
     "mean_of_positions",
     "mlp",
     "norm",
+    "normed",
     "pool",
+    "position",
+    "probe_pool",
     "projections",
+    "relative_attention",
     "relu",
     "resized",
     "rotary",
+    "silu",
     "upsample",
 ]

@@ -13,6 +13,7 @@ from tpusim.graph import (
     Tensor,
     function,
 )
+from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.norms import norm
 
 SOFTMAX_FLOPS = 10.0
@@ -30,6 +31,8 @@ class AttentionForm:
     rotary: queries and keys are rotated by their position.
     qk_norm: queries and keys are normed over `head_dim`.
     softmax_dtype: of the scores, where attention is not a kernel.
+    bias: projections of queries, keys and values have one.
+    out_bias: so has the projection of the result.
     """
 
     causal: bool = False
@@ -38,6 +41,8 @@ class AttentionForm:
     rotary: bool = False
     qk_norm: bool = False
     softmax_dtype: str = COMPUTE
+    bias: bool = False
+    out_bias: bool = False
 
 
 def attention(
@@ -67,10 +72,11 @@ def attend(
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
     context = w.tensor("context", (*q.dims[:-1], v.dims[-1]))
-    keys = w.twin(KEYS, k.dims[1]) if k.dims[1] == q.dims[1] else k.dims[1]
+    keys = w.twin(KEYS, k.dims[1])
     attended = (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
     weight = w.weight("wo", *context.dims[2:], embed)
-    return w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
+    made = w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
+    return biased(w, "wo", made) if form.out_bias else made
 
 
 def projections(
@@ -79,8 +85,12 @@ def projections(
     """Write what makes queries, keys and values for the kernel, and return those three."""
     shared = "kv_heads" in w.sizes and w.extent("kv_heads") != w.extent("heads")
     kv_heads = "kv_heads" if shared else "heads"
-    q = w.dense("wq", x, "heads", "head_dim", out="q")
-    k, v = (w.dense(f"w{t}", memory, kv_heads, "head_dim", out=t) for t in "kv")
+
+    def projected(name: str, given: Tensor, heads: str) -> Tensor:
+        made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
+        return biased(w, f"w{name}", made, *made.dims[-2:]) if form.bias else made
+
+    q, k, v = projected("q", x, "heads"), *(projected(t, memory, kv_heads) for t in "kv")
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v
 
 

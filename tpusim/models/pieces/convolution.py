@@ -21,6 +21,8 @@ from tpusim.graph import (
     renamed,
     whole_dim,
 )
+from tpusim.models.pieces.bias import biased
+from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
 
@@ -43,6 +45,7 @@ def convolution(
     up: int = 1,
     padding: Padding = "same",
     groups: int = 1,
+    kernel: str = "",
 ) -> Tensor:
     """Write a convolution without bias, and return its result.
 
@@ -50,6 +53,7 @@ def convolution(
     taps: of each dimension of positions.
     up: above 1 for a transposed convolution, whose result has so many times the positions.
     groups: of channels; as many as there are channels for a depthwise one.
+    kernel: whole name of its weight, where several convolutions share it; its own otherwise.
     """
     made = channels(w, out_channels)
     depthwise = groups == w.sizes[x.dims[-1]] == out_channels and groups > 1
@@ -59,11 +63,12 @@ def convolution(
         for dim, count in zip(x.dims[1:-1], taps, strict=True)
     )
     kernel_in = () if depthwise else (_one_group(w, given, groups),)
-    kernel = w.weight(name, *(window.tap_dim for window in windows), *kernel_in, made)
+    dims = w.dims((*(window.tap_dim for window in windows), *kernel_in, made))
+    weight = Tensor(kernel or f"{w.prefix}{name}", dims, TensorRole.PARAM)
     out = w.tensor(f"{name}_out", (x.dims[0], *(window.out_dim for window in windows), made))
     viewed = x.view((x.dims[0], *(window.in_dim for window in windows), given))
     apart = 1 if depthwise else groups
-    w.write(Convolution(f"{w.prefix}{name}", viewed, kernel, out, windows, apart))
+    w.write(Convolution(f"{w.prefix}{name}", viewed, weight, out, windows, apart))
     return out
 
 
@@ -109,6 +114,22 @@ def resized(w: GraphWriter, dim: str, size: int) -> str:
     return made
 
 
+def linear(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
+    """Write the product of `x` with a weight that replaces its last dimension, and a bias."""
+    return biased(w, name, w.dense(name, x, dim))
+
+
+def concatenated(w: GraphWriter, name: str, *parts: Tensor) -> Tensor:
+    """Write the channels of tensors of equal positions side by side."""
+    first, *others = parts
+    shaped = (first, *(part.view((*first.dims[:-1], part.dims[-1])) for part in others))
+    count = channels(w, sum(w.sizes[part.dims[-1]] for part in parts))
+    dims = (*first.dims[:-1], count)
+    return w.pointwise(
+        name, shaped, dims, 0.0, keeps="", alone=True, function=function("side_by_side")
+    )
+
+
 def pool(
     w: GraphWriter,
     name: str,
@@ -131,13 +152,15 @@ def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
     """Write the repetition of each position `factor` times in each dimension."""
     pairs = tuple((dim, resized(w, dim, w.sizes[dim] * factor)) for dim in x.dims[1:-1])
     dims = (x.dims[0], *(wide for _, wide in pairs), x.dims[-1])
-    return w.pointwise(name, (x,), dims, 1.0, keeps="", repeats=pairs, alone=True)
+    of = function("repeat")
+    return w.pointwise(name, (x,), dims, 1.0, keeps="", repeats=pairs, alone=True, function=of)
 
 
 def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write the mean over all positions; return [batch, channels]."""
     dims = (x.dims[0], x.dims[-1])
-    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="")
+    of = function("mean_of_positions")
+    return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="", function=of)
 
 
 def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
@@ -149,6 +172,19 @@ def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[:-1])
 
 
+def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a batch norm whose mean and variance are of the examples of one device.
+
+    No sums cross devices; the gradients of scale and shift are reduced as those of all weights.
+    """
+    return _normalised(w, name, x, x.dims[:-1], on_device=True)
+
+
+def frozen_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a scale and a shift of each channel that are not trained, as of a frozen batch norm."""
+    return w.pointwise(name, (x,), x.dims, 2.0, keeps="", function=function("frozen_norm"))
+
+
 def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write a normalisation over the positions of each example, with scale and shift.
 
@@ -157,7 +193,9 @@ def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[1:-1])
 
 
-def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Tensor:
+def _normalised(
+    w: GraphWriter, name: str, x: Tensor, over: Sequence[str], *, on_device: bool = False
+) -> Tensor:
     scale, shift = (w.weight(f"{name}_{one}", x.dims[-1]) for one in ("scale", "shift"))
     unscaled = w.tensor(f"{name}_unscaled", x.dims)
     return w.pointwise(
@@ -167,6 +205,7 @@ def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Te
         NORM_FLOPS,
         over=tuple(over),
         statistics=2,
+        on_device=on_device,
         residuals=(unscaled, scale),
         function=function("standardise", over=len(tuple(over))),
     )
@@ -174,15 +213,27 @@ def _normalised(w: GraphWriter, name: str, x: Tensor, over: Sequence[str]) -> Te
 
 def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
     """Write the rectifier of `x`, or of its sum with other tensors (a residual connection)."""
+    summed = w.add(f"{name}_sum", x, *terms) if terms else x
     positive = w.tensor(f"{name}_positive", x.dims, "pred")
     return w.pointwise(
         name,
-        (x, *terms),
+        (summed,),
         x.dims,
-        1.0 + len(terms),
+        1.0,
+        keeps="outputs",
         residuals=(positive,),
-        function=function("relu_of_sum"),
+        function=function("relu"),
     )
+
+
+def silu(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write x times its sigmoid."""
+    return activate(w, "silu", (x,), name)
+
+
+def normed(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a group norm and `silu` of its result, as before the convolutions of diffusion nets."""
+    return silu(w, f"{name}_silu", instance_norm(w, name, x))
 
 
 def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
@@ -193,13 +244,13 @@ def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
 
 
 def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
-    """Write a classifier and its cross entropy; return the loss of each example.
+    """Write a classifier, with a bias, and its cross entropy; return the loss of each example.
 
     x: [batch, channels].
     """
     w.size(classes=classes)
     labels = w.input("labels", x.dims[:1])
-    logits = w.dense("head", x, "classes", out="logits")
+    logits = biased(w, "head", w.dense("head", x, "classes", out="logits"))
     return w.pointwise(
         "loss",
         (logits, labels),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
+from tpusim.models.pieces.bias import biased
 
 ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
 """Vector operations per element, transcendental functions at eight each. Assumed: counted from the
@@ -38,17 +39,21 @@ def mlp(
     *,
     activation: str = "silu",
     gated: bool = False,
+    bias: bool = False,
     prefix: str = "",
+    width: str = "",
     experts: ExpertMlp | None = None,
 ) -> Tensor:
-    """Write an MLP over the last dimension of `x`, of width `{prefix}mlp`; return its result.
+    """Write an MLP over the last dimension of `x`, and return its result.
 
     x: [..., embed]; of experts, [expert, ..., embed].
     gated: there are two input matrices, whose results are multiplied.
+    bias: each matrix has one.
     prefix: text before the names of its tensors, such as `shared_`.
+    width: the dimension between its matrices; `{prefix}mlp` where it is not given.
     """
     tokens, embed = x.dims[:-1], x.dims[-1]
-    width = w.dim(f"{prefix}mlp")
+    width = w.dim(width or f"{prefix}mlp")
     outer = tokens[:1] if experts else ()
     each = experts or ExpertMlp()
     suffixes = ("_0", "_1") if gated else ("",)
@@ -56,11 +61,13 @@ def mlp(
     def matmul(name: str, given: Tensor, dims: tuple[str, str], made: Tensor) -> Tensor:
         own = w.weight(f"{prefix}{name}", *outer, *dims)
         short = f"{prefix}{name}"
-        return w.einsum(short, given, own, made, share=each.share, ragged=each.ragged)
+        result = w.einsum(short, given, own, made, share=each.share, ragged=each.ragged)
+        return biased(w, short, result, *outer, dims[1]) if bias else result
 
-    ins = tuple(w.tensor(f"{prefix}mlp_in{end}", (*tokens, width)) for end in suffixes)
-    for end, made in zip(suffixes, ins, strict=True):
-        matmul(f"wi{end}", x, (embed, width), made)
+    made = (w.tensor(f"{prefix}mlp_in{end}", (*tokens, width)) for end in suffixes)
+    ins = tuple(
+        matmul(f"wi{end}", x, (embed, width), one) for end, one in zip(suffixes, made, strict=True)
+    )
     hidden = activate(w, activation, ins, f"{prefix}mlp_hidden", prefix)
     name = f"{prefix.removesuffix('_') or 'mlp'}_out"
     return matmul("wo_mlp", hidden, (width, embed), w.tensor(name, x.dims))

@@ -1,5 +1,7 @@
 """Normalisations."""
 
+from dataclasses import replace
+
 from tpusim.graph import GraphWriter, Pointwise, Tensor, TensorRole, function
 
 NORM_FLOPS = 6.0
@@ -33,3 +35,15 @@ def norm_op(x: Tensor, out: Tensor, over: str) -> Pointwise:
         residuals=(wide, unscaled, scale),
         function=function("rms_norm"),
     )
+
+
+def layer_norm(w: GraphWriter, name: str, x: Tensor, over: str = "embed") -> Tensor:
+    """Write a normalisation by mean and variance over one dimension, with scale and shift.
+
+    Ba, Kiros and Hinton, arXiv:1607.06450, equation 3. It computes in f32, as `norm` does.
+    """
+    out = w.tensor(name, x.dims)
+    made = norm_op(x, out, w.dim(over))
+    learnt = (*made.inputs, w.weight(f"{name}_shift", over))
+    w.write(replace(made, inputs=learnt, statistics=2, function=function("layer_norm")))
+    return out

@@ -1,0 +1,152 @@
+"""Networks of convolutions: parameters and FLOPs as published, plans that run, bad input."""
+
+from fractions import Fraction
+from math import prod
+
+import pytest
+
+import tpusim as ts
+from tpusim.base.errors import ModelError
+from tpusim.models import Architecture
+from tpusim.models.detectors import SSD, SSD_BOXES, MaskRCNN
+from tpusim.models.diffusion_unet import DiffusionUNet
+from tpusim.models.metnet2 import MetNet2
+from tpusim.models.resnet import PUBLISHED, ResNet
+from tpusim.models.unet3d import UNet3d
+
+POD = ts.Slice("v4", "2x2x1")
+SMALL_RESNET = ResNet(name="small", blocks=(1, 1, 1, 1), image=64)
+SMALL_DIFFUSION = DiffusionUNet(
+    name="small", channels=(64, 128), blocks=1, attention_levels=1, latent=16, text_embed=64
+)
+SMALL: tuple[Architecture, ...] = (
+    SMALL_RESNET,
+    ResNet(name="group", blocks=(1, 1, 1, 1), image=64, norm="group", preactivation=True),
+    ResNet(name="device", blocks=(1, 1), strides=(1, 2), image=64, norm="device"),
+    SMALL_DIFFUSION,
+    UNet3d(name="small", patch=16, filters=(8, 16, 32)),
+    SSD(),
+    MaskRCNN(image=(128, 192), rois=16, mask_rois=8),
+    MetNet2(context=64, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet-18", 11_689_512),
+        ("resnet-34", 21_797_672),
+        ("resnet-50", 25_557_032),
+        ("resnet-101", 44_549_160),
+        ("resnet-152", 60_192_808),
+        ("bit-r50x1", 25_549_352),
+    ],
+)
+def test_resnets_have_as_many_parameters_as_published(name: str, parameters: int) -> None:
+    """torchvision's and timm's counts; BiT's are of its classifier of ImageNet-1k."""
+    assert ResNet.published(name).parameter_count == parameters
+    assert name in PUBLISHED
+
+
+def test_other_networks_have_as_many_parameters_as_published() -> None:
+    """diffusers' UNet2DConditionModel of v2-base, and torchvision's maskrcnn_resnet50_fpn."""
+    diffusion = DiffusionUNet.published("stable-diffusion-v2-base")
+    assert diffusion.parameter_count == 865_910_724
+    assert DiffusionUNet.published("stable-diffusion-v1").parameter_count == 859_520_964
+    assert MaskRCNN().parameter_count == 44_401_393
+
+
+def test_unet3d_has_the_parameters_of_its_filters() -> None:
+    filters = (32, 64, 128, 256, 320, 320)
+    ins = (1, *filters[:-1])
+    down = sum(27 * (i * o + o * o) + 4 * o for i, o in zip(ins, filters, strict=True))
+    pairs = list(zip(filters[1:], filters[:-1], strict=True))
+    up = sum(8 * i * o + o + 27 * (2 * o * o + o * o) + 4 * o for i, o in pairs)
+    assert UNet3d().parameter_count == down + up + 32 * 3 + 3
+
+
+def test_a_resnet_has_the_flops_of_its_table() -> None:
+    """4.089 billion multiplications and additions of an image of 224 x 224, version 1.5."""
+    assert ResNet.published("resnet-50").graph(batch=1).model_flops() == 8_178_368_512
+    folded = ResNet.published("resnet-50", space_to_depth=True)
+    more = 2 * 112 * 112 * 64 * (4 * 4 * 12 - 7 * 7 * 3)
+    assert folded.graph(batch=1).model_flops() == 8_178_368_512 + more
+    assert folded.parameter_count == 25_557_032 + 64 * (4 * 4 * 12 - 7 * 7 * 3)
+
+
+def test_ssd_has_8732_boxes() -> None:
+    sides = (38, 19, 10, 5, 3, 1)
+    assert sum(n * s * s for n, s in zip(SSD_BOXES, sides, strict=True)) == 8732
+    sizes = SSD().graph(batch=1).sizes
+    for side in sides[:-1]:
+        assert side in sizes.values()
+
+
+@pytest.mark.parametrize("model", SMALL, ids=lambda model: model.name)
+def test_they_run_data_parallel_fsdp_and_tensor_parallel(model: Architecture) -> None:
+    flops = model.graph(batch=8).model_flops()
+    whole = None
+    for mesh in ({"data": 4}, {"fsdp": 4}, {"data": 2, "fsdp": 2}):
+        result = ts.simulate(model, ts.Plan(mesh=mesh, global_batch=8), POD)
+        assert result.step_time_s > 0
+        whole = whole or result.flops.model
+        assert result.flops.model == whole
+    assert whole is not None
+    assert 2 * flops < whole <= 3 * flops
+
+
+def test_each_flop_of_the_model_is_done_once_or_is_padding() -> None:
+    """Two images on four devices: the batch is padded, or the plan refuses it."""
+    result = ts.simulate(SMALL_RESNET, ts.Plan(mesh={"data": 4}, global_batch=8), POD)
+    assert (result.flops.recompute, result.flops.redundant, result.flops.padding) == (0, 0, 0)
+
+
+def test_published_changes_and_unknown_names() -> None:
+    assert ResNet.published("resnet-50", classes=10).classes == 10
+    with pytest.raises(ModelError, match=r"unknown network 'resnet-5'; did you mean 'resnet-50'"):
+        ResNet.published("resnet-5")
+    with pytest.raises(ModelError, match="unknown network"):
+        DiffusionUNet.published("sd")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ResNet(norm="bach"), "norm is 'bach'; did you mean 'batch'"),
+        (lambda: ResNet(blocks=(1, 1)), "2 stages have 4 strides; write one stride"),
+        (lambda: ResNet(image=225, space_to_depth=True), "cannot fold; write even numbers"),
+        (lambda: UNet3d(patch=100), "cannot be halved 5 times; write a multiple of 32"),
+        (lambda: DiffusionUNet(heads=8), "give either heads or head_dim"),
+        (lambda: DiffusionUNet(latent=60), "cannot be halved 3 times; write a multiple of 8"),
+        (lambda: SSD(image=200), "write at least 264"),
+        (lambda: MaskRCNN(image=(800, 1333)), r"write multiples of 64, such as \(832, 1344\)"),
+        (lambda: MetNet2(context=500), "write a multiple of 16"),
+    ],
+)
+def test_bad_input_is_one_sentence(make: object, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_lars_keeps_one_momentum_and_reads_each_weight_for_its_norm() -> None:
+    plans = {
+        name: ts.Plan(mesh={"data": 4}, global_batch=8, optimizer=name)
+        for name in ("sgd", "momentum", "lars", "adam")
+    }
+    results = {name: ts.simulate(SMALL_RESNET, plan, POD) for name, plan in plans.items()}
+    state = {name: _state(result) for name, result in results.items()}
+    assert state["sgd"] == 0
+    assert state["momentum"] == state["lars"] == 4 * SMALL_RESNET.parameter_count
+    assert state["adam"] == 2 * state["lars"]
+    assert results["momentum"].step_time_s < results["lars"].step_time_s
+
+
+def _state(result: ts.PlanResult) -> float:
+    return sum(alloc.bytes for alloc in result.program.resident if "moments" in alloc.tensor)
+
+
+def test_flops_of_one_block_by_hand() -> None:
+    """A stem of 7 x 7 taps at 16 x 16, two convolutions at 8 x 8 after the pool, the head."""
+    net = ResNet(name="one", blocks=(1,), strides=(1,), bottleneck=False, image=32)
+    sides = 16 * 16 * 49 * 3 * 64 + 2 * prod((8, 8, 9, 64, 64)) + 64 * 1000
+    assert Fraction(net.graph(batch=1).model_flops()) == 2 * sides

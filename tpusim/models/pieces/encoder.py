@@ -1,0 +1,73 @@
+"""Layers of encoders with pre-norms, biases and GELU, and what reads their result."""
+
+from dataclasses import dataclass
+
+from tpusim.graph import GraphWriter, Tensor, function
+from tpusim.models.pieces.attention import AttentionForm, attention
+from tpusim.models.pieces.mlp import mlp
+from tpusim.models.pieces.norms import layer_norm, norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderForm:
+    """The layers of an encoder.
+
+    parallel: attention and MLP read the same norm and are added together.
+    attention: how they attend.
+    rms: norms divide by the root mean square, without a mean and a shift.
+    """
+
+    parallel: bool = False
+    attention: AttentionForm = AttentionForm(bias=True, out_bias=True)
+    rms: bool = False
+
+
+def encoder(w: GraphWriter, x: Tensor, layers: int, form: EncoderForm) -> Tensor:
+    """Write layers of attention and MLP, each after a norm, and return their result.
+
+    Dosovitskiy et al., arXiv:2010.11929, equations 2 and 3; parallel layers are those of Dehghani
+    et al., arXiv:2302.05442, section 2.
+
+    x: [batch, sequence, embed].
+    """
+
+    normalise = norm if form.rms else layer_norm
+
+    def layer(w: GraphWriter, x: Tensor) -> Tensor:
+        normed = normalise(w, "attn_norm", x, x.dims[-1])
+        attended = attention(w, normed, form.attention)
+        if form.parallel:
+            return w.add("layer_out", x, attended, mlp(w, normed, activation="gelu", bias=True))
+        mid = w.add("mid", x, attended)
+        normed = normalise(w, "mlp_norm", mid, x.dims[-1])
+        return w.add("layer_out", mid, mlp(w, normed, activation="gelu", bias=True))
+
+    return w.layers("layer", layers, x, layer)
+
+
+def position(w: GraphWriter, name: str, x: Tensor, *, last: bool = False) -> Tensor:
+    """Write the choice of the first or last position of [batch, sequence, embed]."""
+    of = function("position", index=-1 if last else 0)
+    return w.pointwise(name, (x,), (x.dims[0], x.dims[-1]), 0.0, keeps="", alone=True, function=of)
+
+
+def probe_pool(w: GraphWriter, x: Tensor) -> Tensor:
+    """Write attention with one learnt query, and an MLP; return [batch, embed].
+
+    The head of Zhai et al., arXiv:2106.04560, section 3.2: `MAPHead` of big_vision's `vit.py`.
+    """
+    w = w.scope("map")
+    w.size(probe=1)
+    embed = x.dims[-1]
+    spread = function("broadcast", examples=x.dims[0])
+    query = w.pointwise(
+        "queries",
+        (w.weight("probe_row", "probe", embed),),
+        (x.dims[0], "probe", embed),
+        0.0,
+        keeps="",
+        function=spread,
+    )
+    pooled = attention(w, query, AttentionForm(fused=False, bias=True, out_bias=True), memory=x)
+    made = mlp(w, layer_norm(w, "pool_norm", pooled, embed), activation="gelu", bias=True)
+    return position(w, "pooled", w.add("pool_out", pooled, made))

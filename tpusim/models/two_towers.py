@@ -1,0 +1,242 @@
+"""Two towers, of images and of text, trained to find the pairs of a batch by their embeddings.
+
+The towers are parts, `image` and `text`, with rules of their own in a plan: `image.act_heads`,
+and `image.act_batch` where the examples of one tower are shared out otherwise than the loss.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
+from tpusim.models import pieces
+from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.checks import check_types, check_values
+from tpusim.models.pieces import AttentionForm, EncoderForm
+from tpusim.models.vision_transformer import VisionTransformer
+
+SOFTMAX_FLOPS, SIGMOID_FLOPS, NORMALISE_FLOPS = 10.0, 20.0, 4.0
+"""Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
+
+_TEXT_CHOICES = {"pool": ("last", "first", "mean", "probe"), "softmax_dtype": (COMPUTE, "f32")}
+_CHOICES = {"loss": ("softmax", "sigmoid"), "frozen": ("", "image", "text")}
+
+_CLIP_IMAGE = {"patch_bias": False, "pre_norm": True}
+_CLIP_TEXT = {"layers": 12, "vocab": 49408, "length": 77, "causal": True}
+_BASE_TEXT = {"layers": 12, "embed": 768, "mlp": 3072, "heads": 12, "vocab": 32000}
+_SIGLIP = {"loss": "sigmoid", "image_projection": False}
+
+PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
+    "clip-b/16": (
+        "b/16", _CLIP_IMAGE, {**_CLIP_TEXT, "embed": 512, "mlp": 2048, "heads": 8},
+        {"shared": 512, "projection_bias": False},
+    ),
+    "clip-l/14": (
+        "l/14", _CLIP_IMAGE, {**_CLIP_TEXT, "embed": 768, "mlp": 3072, "heads": 12},
+        {"shared": 768, "projection_bias": False},
+    ),
+    "siglip-b/16": ("b/16", {"pool": "probe"}, {**_BASE_TEXT, "length": 64}, {"shared": 768, **_SIGLIP}),
+    "siglip-l/16": (
+        "l/16", {"pool": "probe"},
+        {"layers": 24, "embed": 1024, "mlp": 4096, "heads": 16, "vocab": 32000, "length": 64},
+        {"shared": 1024, **_SIGLIP},
+    ),
+    "siglip-so400m/14": (
+        "so400m/14", {"pool": "probe"},
+        {"layers": 27, "embed": 1152, "mlp": 4304, "heads": 16, "vocab": 32000, "length": 16},
+        {"shared": 1152, **_SIGLIP},
+    ),
+    "lit-b/16": (
+        "b/16", {}, {**_BASE_TEXT, "length": 16},
+        {"shared": 768, "image_projection": False, "frozen": "image"},
+    ),
+}  # fmt: skip
+"""By name: the image tower and its other fields, the text tower, and the pair. CLIP:
+arXiv:2103.00020, table 20, and openai/CLIP's `model.py`; SigLIP: arXiv:2303.15343 and big_vision's
+`SigLIP_demo.ipynb`; LiT, with a text transformer in place of BERT: arXiv:2111.07991 and
+big_vision's `lit_coco.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTower:
+    """An encoder of text, with learnt positions and layers as those of a vision transformer.
+
+    layers, embed, mlp, heads: as of `VisionTransformer`.
+    vocab: tokens of the vocabulary.
+    length: tokens of a text.
+    causal: a token sees no later ones.
+    pool: the embedding is the `last` or `first` position, their `mean`, or that of a `probe`.
+    softmax_dtype: of the scores.
+    """
+
+    layers: int
+    embed: int
+    mlp: int
+    heads: int
+    vocab: int = 32000
+    length: int = 64
+    causal: bool = False
+    pool: str = "last"
+    softmax_dtype: str = COMPUTE
+
+    def __post_init__(self) -> None:
+        check_types(self, "text.")
+        check_values(self, _TEXT_CHOICES, "text.")
+        if self.embed % self.heads:
+            raise ModelError(
+                f"text.embed {self.embed} does not divide into {self.heads} heads; write heads "
+                "that divide it"
+            )
+
+    def features(self, w: GraphWriter) -> Tensor:
+        """Write the tower, and return the features of each text, [batch, embed]."""
+        w.size(
+            embed=self.embed,
+            heads=self.heads,
+            head_dim=self.embed // self.heads,
+            mlp=self.mlp,
+            vocab=self.vocab,
+            seq=self.length,
+        )
+        x, _ = pieces.embedding(w, w.input("ids", ("batch", "seq")))
+        x = pieces.learnt_positions(w, x)
+        attention = AttentionForm(
+            causal=self.causal,
+            fused=False,
+            softmax_dtype=self.softmax_dtype,
+            bias=True,
+            out_bias=True,
+        )
+        x = pieces.encoder(w, x, self.layers, EncoderForm(attention=attention))
+        if self.pool in ("last", "first"):
+            x = pieces.position(w, "pooled_token", x, last=self.pool == "last")
+            return pieces.layer_norm(w, "final_norm", x)
+        x = pieces.layer_norm(w, "final_norm", x)
+        if self.pool == "mean":
+            return pieces.mean_of_positions(w, "pooled", x)
+        return pieces.probe_pool(w, x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTowers(Architecture):
+    """An image tower and a text tower, whose embeddings are compared across the batch.
+
+    Each device compares its own images with all texts, so embeddings are gathered; their gradients
+    are partial sums, which are reduced to the devices that have the examples.
+
+    name: the model's name, as results print it.
+    image: the image tower; its classifier is left out.
+    text: the text tower.
+    shared: width of the embeddings.
+    loss: `softmax` over all texts of an image and over all images of a text (CLIP,
+        arXiv:2103.00020, figure 3), or `sigmoid` of each pair (SigLIP, arXiv:2303.15343).
+    frozen: the tower that is not trained, `image` (LiT) or `text`; empty for none.
+    image_projection, text_projection: features are projected to the shared width, which they have
+        otherwise.
+    projection_bias: projections have biases.
+    """
+
+    reads_text: ClassVar[bool] = False
+    name: str = "two-towers"
+    image: VisionTransformer
+    text: TextTower
+    shared: int = 512
+    loss: str = "softmax"
+    frozen: str = ""
+    image_projection: bool = True
+    text_projection: bool = True
+    projection_bias: bool = True
+
+    @classmethod
+    def from_name(cls, name: str, **keys: Any) -> "TwoTowers":
+        """Return a published model, `siglip-b/16`, with other fields as given.
+
+        Raise ModelError for a name that is not in `PUBLISHED`.
+        """
+        if name not in PUBLISHED:
+            raise ModelError(f"no two towers {name!r}; {nearest(name, PUBLISHED)}")
+        image, image_keys, text, pair = PUBLISHED[name]
+        towers = {
+            "image": VisionTransformer.from_name(image, **image_keys),
+            "text": TextTower(**text),
+        }
+        return cls(**{"name": name, **towers, **pair, **keys})
+
+    def __post_init__(self) -> None:
+        with blame(self.name):
+            check_types(self)
+            check_values(self, _CHOICES)
+            for tower in ("image", "text"):
+                width = getattr(self, tower).embed
+                if not getattr(self, f"{tower}_projection") and width != self.shared:
+                    raise ModelError(
+                        f"{tower}.embed is {width} and shared is {self.shared}, with no projection "
+                        f"between them; write {tower}_projection = True, or shared = {width}"
+                    )
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        """Write both towers, and return the loss of each pair."""
+        w.size(shared=self.shared, scalar=1)
+        batch = w.extent("batch")
+        image, text = (w.part(tower, batch=batch) for tower in ("image", "text"))
+        images = self._embeddings(image, self.image, self.image_projection)
+        texts = self._embeddings(text, self.text, self.text_projection)
+        dims = ("batch", w.twin("other_", "batch"))
+        logits = w.tensor("logits", dims, choices.logits_dtype)
+        one, other = (t.view((dim, "shared")) for t, dim in zip((images, texts), dims, strict=True))
+        w.einsum("logits", one, other, logits)
+        write = _sigmoid_loss if self.loss == "sigmoid" else _softmax_loss
+        return write(w, logits)
+
+    def _embeddings(
+        self, w: GraphWriter, tower: VisionTransformer | TextTower, projected: bool
+    ) -> Tensor:
+        """Return the embeddings of a tower, of length one: [batch, shared]."""
+        x = tower.features(w)
+        if projected:
+            x = w.dense("projection", x, "shared")
+            x = pieces.biased(w, "projection", x) if self.projection_bias else x
+        of = function("unit_length")
+        dims = ("batch", "shared")
+        x = x.view(w.dims(dims))
+        made = w.pointwise(
+            "embedding_of", (x,), dims, NORMALISE_FLOPS, over=(x.dims[-1],), function=of
+        )
+        return w.stop(made) if w.within == self.frozen else made
+
+
+def _softmax_loss(w: GraphWriter, logits: Tensor) -> Tensor:
+    """Write the mean of the cross entropies along rows and along columns."""
+    scaled = w.pointwise(
+        "scaled",
+        (logits, w.weight("temperature", "scalar")),
+        w.tensor("scaled", logits.dims, logits.dtype),
+        1.0,
+        function=function("scale_by_exp"),
+    )
+    rows, columns = (
+        w.pointwise(
+            name,
+            (scaled,),
+            w.tensor(name, (logits.dims[1 - axis],), "f32"),
+            SOFTMAX_FLOPS,
+            over=(logits.dims[axis],),
+            function=function("own_cross_entropy", axis=axis),
+        )
+        for name, axis in (("loss_of_images", 1), ("loss_of_texts", 0))
+    )
+    return w.add("loss", rows, columns.view(rows.dims))
+
+
+def _sigmoid_loss(w: GraphWriter, logits: Tensor) -> Tensor:
+    """Write the sum of the binary cross entropies of each image with all texts."""
+    learnt = (w.weight("temperature", "scalar"), w.weight("offset", "scalar"))
+    return w.pointwise(
+        "loss",
+        (logits, *learnt),
+        w.tensor("loss", logits.dims[:1], "f32"),
+        SIGMOID_FLOPS,
+        over=(logits.dims[1],),
+        function=function("own_sigmoid"),
+    )
