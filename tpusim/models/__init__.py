@@ -4,6 +4,7 @@ from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
+from tpusim.models.recurrent import Gnmt
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
 from tpusim.models.zoo import dimensions, load, names, source
@@ -13,6 +14,7 @@ __all__ = [
     "Architecture",
     "EncoderDecoder",
     "ExpertRouting",
+    "Gnmt",
     "GraphChoices",
     "Latent",
     "LossForm",
