@@ -163,7 +163,9 @@ def _transpose_scan(
         *op.slices,
     )
     name, phase = f"{op.name}/d", Phase.BACKWARD
-    back = Scan(name, op.trips, body, carries, stacks=stacks, sums=sums, steps=op.steps, phase=phase)
+    back = Scan(
+        name, op.trips, body, carries, stacks=stacks, sums=sums, steps=op.steps, phase=phase
+    )
     back = _with_reads(back, kept, parts, (*op.shared, *added.values()))
     sweep.ops.append(back)
     sweep.ops.extend(after.values())

@@ -187,7 +187,8 @@ def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
 def _shifted(context: StepContext) -> list[StepLine]:
     """Return the line of the tokens that a decoder of a target reads."""
     return [
-        StepLine(f"{value_name(ids)} = tokens_before({target_name(ids)})") for ids in context.ids[1:]
+        StepLine(f"{value_name(ids)} = tokens_before({target_name(ids)})")
+        for ids in context.ids[1:]
     ]
 
 

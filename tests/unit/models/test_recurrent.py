@@ -1,0 +1,100 @@
+"""GNMT: weights and FLOPs in closed form, and where the gradients of weights are added up."""
+
+import pytest
+
+import tpusim as ts
+from tpusim.base.errors import PlanError
+from tpusim.graph import Einsum, Remat, Scan, TensorRole, training_step, walk
+from tpusim.models import Gnmt
+
+U, V = 1024, 32320
+POD = ts.Slice("v4", "2x2x2")
+
+
+def plan(**keys: object) -> ts.Plan:
+    return ts.Plan(**({"mesh": {"data": 8}, "seq_len": 32, "global_batch": 256} | keys))
+
+
+def lstm(inputs: int) -> int:
+    """Weights of an LSTM: of its inputs and of its own state, four gates each."""
+    return 4 * U * (inputs + U)
+
+
+ENCODER = 2 * lstm(U) + lstm(2 * U) + 2 * lstm(U)
+DECODER = lstm(2 * U) + 3 * lstm(2 * U)
+
+
+def test_weights_are_those_of_the_layers() -> None:
+    """Biases are not counted; attention has two matrices and a vector."""
+    assert Gnmt().parameter_count == ENCODER + DECODER + 2 * U**2 + U + 3 * V * U
+
+
+def test_flops_are_those_of_the_weights() -> None:
+    """Scores and contexts are element-wise, and count none."""
+    source, target, batch = 40, 32, 4
+    flops = 2 * batch * (source * (ENCODER + U**2) + target * (DECODER + U**2 + U * V))
+    graph = Gnmt(target_len=target).graph(batch=batch, seq_len=source)
+    assert graph.model_flops() == flops
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_the_backward_pass_costs_twice_the_forward_pass(after: bool) -> None:
+    """Whether gradients of weights are added up in the loops or made after them."""
+    forward = Gnmt(weights_after=after).graph(batch=4, seq_len=32)
+    step = training_step(forward, Remat())
+    assert step.model_flops() == 3 * forward.model_flops()
+    assert {name for name, _ in step.gradients} == {p.tensor.name for p in step.parameters}
+
+
+def test_gradients_of_weights_leave_the_loops() -> None:
+    """But that of the queries' weight, whose gradients the steps do not stack."""
+
+    def summed(after: bool) -> set[str]:
+        step = training_step(Gnmt(weights_after=after).graph(batch=4, seq_len=32), Remat())
+        scans = [op for op in step.ops if isinstance(op, Scan) and op.name.endswith("/d")]
+        weights = {p.tensor.name for p in step.parameters}
+        return {t.primal for scan in scans for _, t in scan.sums if t.primal in weights}
+
+    assert summed(True) == {"decoder/0/query", "decoder/0/v"}
+    assert summed(False) > summed(True) | {"encoder/0_forward/wh", "decoder/0/wa"}
+
+
+def test_a_gradient_after_the_loop_is_over_all_steps() -> None:
+    step = training_step(Gnmt().graph(batch=4, seq_len=32), Remat())
+    made = [
+        op for op, _ in walk(step.ops)
+        if isinstance(op, Einsum) and op.output.primal == "encoder/1/wh"
+    ]  # fmt: skip
+    (one,) = made
+    assert one in step.ops
+    assert set(one.lhs.dims) & set(one.rhs.dims) == {"batch", "seq"}
+    assert one.flops(step.sizes) == 2 * 4 * 32 * U * 4 * U
+
+
+def test_steps_are_not_computed_again() -> None:
+    """The sums of the gates are saved, and states as they enter a step."""
+    step = training_step(Gnmt().graph(batch=4, seq_len=32), Remat())
+    scans = {op.name: op for op in step.ops if isinstance(op, Scan)}
+    assert {t.short for t in scans["encoder/1"].saves} == {"gates", "c_in"}
+    again = {op.name for op in scans["encoder/1/d"].body if op.phase == "recompute"}
+    assert not again
+
+
+@pytest.mark.parametrize("mesh", [{"data": 8}, {"fsdp": 8}, {"fsdp": 4, "tensor": 2}])
+def test_it_runs_on_any_mesh(mesh: dict[str, int]) -> None:
+    result = ts.simulate(Gnmt(), plan(mesh=mesh), POD)
+    assert 0 < result.mfu < 1
+
+
+def test_it_has_no_layers_to_cut() -> None:
+    with pytest.raises(PlanError, match="gnmt cannot be cut into stages"):
+        ts.simulate(Gnmt(), plan(mesh={"stage": 2, "data": 4}, microbatches=2), POD)
+
+
+def test_weights_and_inputs_are_no_activations() -> None:
+    graph = Gnmt().graph(batch=1, seq_len=8)
+    scans = [op for op in graph.ops if isinstance(op, Scan)]
+    for scan in scans:
+        assert scan.steps in ("seq", "target_seq")
+        assert not scan.over_layers
+        assert any(t.role is TensorRole.PARAM for t in scan.shared)
