@@ -221,7 +221,7 @@ class GraphWriter:
         weights_after: see `Scan`.
         """
         batch, along, *rest = x.dims
-        inner = replace(self.scope(name), ops=[])
+        inner = replace(self.marked(f"{name}_"), ops=[])
         part = inner.tensor("part", (batch, *rest))
         own = (batch, *self.dims(dims))
         entered = tuple(inner.tensor(f"{state}_in", own) for state in states)
@@ -231,7 +231,7 @@ class GraphWriter:
             self.pointwise(zeros.short, (), zeros, 0.0, linear=True, keeps="", function=ZEROS)
         after = tuple(self.tensor(f"{name}_{state}_last", own) for state in states)
         wholes = {
-            state: (made, self.tensor(f"{name}_{state}", (batch, along, *own[1:])))
+            state: (made, self.tensor(f"{name}_{state}_all", (batch, along, *own[1:])))
             for state, made in zip(states, left, strict=True)
             if state in emitted
         }

@@ -59,9 +59,9 @@ class Gnmt(Architecture):
             gate=4,
             vocab=self.vocab,
         )
-        memory = self._encoder(w.scope("encoder"), w.input("ids", ("batch", "seq")))
+        memory = self._encoder(w.marked("encoder_"), w.input("ids", ("batch", "seq")))
         ids = w.input("target_ids", ("batch", "target_seq"))
-        y = self._decoder(w.scope("decoder"), ids, memory)
+        y = self._decoder(w.marked("decoder_"), ids, memory)
         return pieces.language_model_loss(w, y, ids, form=choices.loss, dtype=choices.logits_dtype)
 
     def _encoder(self, w: GraphWriter, ids: Tensor) -> Tensor:
@@ -132,11 +132,11 @@ class Gnmt(Architecture):
                 keeps="outputs",
                 function=function("plain_softmax"),
             )
-            mean = function("weighted_sum")
+            mean = function("attended_values")
             made = w.pointwise("context", (probs, memory), cell.dims, 2.0, function=mean)
             return state, cell, made
 
-        return w.recurrence(
+        states, contexts = w.recurrence(
             "0",
             _products(w, "0", (y,)),
             ("h", "c", "context"),
@@ -146,6 +146,7 @@ class Gnmt(Architecture):
             shared=(keys, memory),
             weights_after=self.weights_after,
         )
+        return states, contexts
 
 
 def _products(w: GraphWriter, name: str, inputs: tuple[Tensor, ...]) -> Tensor:

@@ -177,6 +177,12 @@ def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
     return " + ".join(given)
 
 
+def _zeros(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    (made,) = op.outputs
+    sizes = ", ".join(map(constant_name, made.dims))
+    return f"jnp.zeros(({sizes},), {context.dtype(made)})"
+
+
 def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
     ((narrow, wide),) = op.repeats
     (tensor,) = op.inputs
@@ -214,6 +220,7 @@ def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "add": _add,
+    "zeros": _zeros,
     "repeat": _repeat,
     "softmax": _softmax,
     "top_k": _top_k,
