@@ -26,6 +26,7 @@ from tpusim.lowering.offload import (
     names,
     with_host_copies,
 )
+from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
@@ -97,6 +98,7 @@ class BodyLowerer:
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
         self.left_over: list[list[str]] = []
+        self.on_chip: frozenset[str] = frozenset()
 
     def passes(
         self, given: Mapping[str, str] | None = None
@@ -214,11 +216,14 @@ class BodyLowerer:
         return found.ops
 
     def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        buffers, device = self.decisions.buffers, self.decisions.pod.chip.device
+        self.on_chip = kept_on_chip(loop_node, self.sizes, buffers, device)
         (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
+        self.on_chip = frozenset()
         if self.decisions.ideal:
             return body
         arriving = arrivals(host_copies(loop_node, self.offload))
-        buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
+        grad_dtype = self.memory.grad_dtype
         return with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:
@@ -234,15 +239,15 @@ class BodyLowerer:
         )
 
     def _compute(self, compute: ComputeNode, deps: tuple[Dep, ...], life: BufferEvents) -> Compute:
+        buffers = self.decisions.buffers
+        work = work_of(compute, self.sizes, buffers)
+        work = without_on_chip(work, compute, self.on_chip, self.sizes, buffers)
         return Compute(
             name=compute.name,
             phase=compute.phase,
             scope=compute.op.name,
             deps=deps,
-            work=on_slowest(
-                work_of(compute, self.sizes, self.decisions.buffers),
-                self.decisions.plan.context.balanced,
-            ),
+            work=on_slowest(work, self.decisions.plan.context.balanced),
             flops=flops_of(compute, self.sizes),
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),

@@ -5,6 +5,7 @@ from tpusim.models.conformer import Conformer
 from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
+from tpusim.models.recurrent import Gnmt
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
 from tpusim.models.two_towers import TextTower, TwoTowers
@@ -26,6 +27,7 @@ __all__ = [
     "Conformer",
     "EncoderDecoder",
     "ExpertRouting",
+    "Gnmt",
     "GraphChoices",
     "Latent",
     "LossForm",

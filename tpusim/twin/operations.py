@@ -211,6 +211,12 @@ def _spread(dims: tuple[str, ...], own: tuple[str, ...]) -> str:
     return ", ".join(":" if dim in own else "None" for dim in dims)
 
 
+def _zeros(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    (made,) = op.outputs
+    sizes = ", ".join(map(constant_name, made.dims))
+    return f"jnp.zeros(({sizes},), {context.dtype(made)})"
+
+
 def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
     (tensor,) = op.inputs
     sizes, made = context.graph.sizes, given[0]
@@ -250,6 +256,7 @@ def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "add": _add,
+    "zeros": _zeros,
     "repeat": _repeat,
     "softmax": _softmax,
     "top_k": _top_k,
