@@ -131,9 +131,7 @@ def _pass_through(op: Pointwise, given: dict[str, Tensor], sweep: _GradientSweep
             continue
         made = sweep.contribution(tensor, op.name)
         name = f"{op.name}/dw{op.inputs.index(tensor)}"
-        sweep.ops.append(
-            Pointwise(name, (gradient,), (made,), 1.0, keeps="", phase=Phase.BACKWARD)
-        )
+        sweep.ops.append(Pointwise(name, (gradient,), (made,), 1.0, keeps="", phase=Phase.BACKWARD))
 
 
 def _transpose_scan(

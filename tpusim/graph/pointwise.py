@@ -107,9 +107,7 @@ class Pointwise:
             plain, name=made.name, inputs=whole, outputs=(*small, made), sums=True, residuals=(),
             keeps="", function=None,
         )  # fmt: skip
-        second = replace(
-            plain, inputs=(*self.inputs, made), outputs=self._wide, after_sums=True
-        )
+        second = replace(plain, inputs=(*self.inputs, made), outputs=self._wide, after_sums=True)
         return first, second
 
     @property

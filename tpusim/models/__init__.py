@@ -3,6 +3,7 @@
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.conformer import Conformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
+from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.transformer import MODEL_KEYS, Transformer
@@ -19,6 +20,7 @@ __all__ = [
     "Latent",
     "LossForm",
     "MoE",
+    "MlpMixer",
     "SelfAttention",
     "TextTower",
     "Transformer",

@@ -86,7 +86,6 @@ def projections(
     shared = "kv_heads" in w.sizes and w.extent("kv_heads") != w.extent("heads")
     kv_heads = "kv_heads" if shared else "heads"
 
-
     def projected(name: str, given: Tensor, heads: str) -> Tensor:
         made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
         return biased(w, f"w{name}", made, *made.dims[-2:]) if form.bias else made

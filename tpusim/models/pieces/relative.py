@@ -19,18 +19,14 @@ def relative_attention(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor
     """
     batch, seq, embed = x.dims
     q, k, v = projections(w, x, x, form)
-    contents, distances = (
-        biased(w, name, q, *q.dims[2:]) for name in ("content", "distance")
-    )
+    contents, distances = (biased(w, name, q, *q.dims[2:]) for name in ("content", "distance"))
     keys = w.twin(KEYS, seq)
     k, v = (t.view((batch, keys, *t.dims[2:])) for t in (k, v))
     dims = (batch, q.dims[2], seq, keys)
     scores = w.einsum("scores", contents, k, dims)
     apart = w.einsum("far_scores", distances, _distances(w, seq, embed), (*dims[:3], "distance"))
     shift = function("relative_shift")
-    apart = w.pointwise(
-        "shifted", (apart,), dims, 0.0, keeps="", alone=True, function=shift
-    )
+    apart = w.pointwise("shifted", (apart,), dims, 0.0, keeps="", alone=True, function=shift)
     scores = w.add("all_scores", scores, apart)
     of = function("softmax", width=q.dims[3])
     probs = w.pointwise(
