@@ -13,6 +13,7 @@ from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
 from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
+from tpusim.graph.reshape import Reshape
 from tpusim.graph.tensor import (
     COMPUTE,
     INPUT,
@@ -66,6 +67,7 @@ __all__ = [
     "Pointwise",
     "Pool",
     "Remat",
+    "Reshape",
     "Scan",
     "Scatter",
     "Tensor",

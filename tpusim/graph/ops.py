@@ -14,6 +14,7 @@ from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.pointwise import Pointwise
+from tpusim.graph.reshape import Reshape
 from tpusim.graph.tensor import Tensor
 from tpusim.graph.token_routing import TokenRouting
 
@@ -67,5 +68,14 @@ class Scan:
 
 
 Op: TypeAlias = (
-    Einsum | Convolution | Pool | Pointwise | Gather | Scatter | Attention | TokenRouting | Scan
+    Einsum
+    | Convolution
+    | Pool
+    | Pointwise
+    | Reshape
+    | Gather
+    | Scatter
+    | Attention
+    | TokenRouting
+    | Scan
 )

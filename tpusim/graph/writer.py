@@ -23,6 +23,7 @@ from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN
+from tpusim.graph.reshape import Reshape
 from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
 
 
@@ -79,6 +80,10 @@ class GraphWriter:
     def scope(self, prefix: str) -> "GraphWriter":
         """Return a writer into the same graph that puts `prefix/` before names."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
+
+    def marked(self, mark: str) -> "GraphWriter":
+        """Return a writer into the same graph that puts `mark` before names: `cross_q` for `q`."""
+        return replace(self, prefix=f"{self.prefix}{mark}")
 
     def part(self, name: str, **sizes: int) -> "GraphWriter":
         """Return a writer into the same graph for a sub-model with dimensions of its own."""
@@ -177,6 +182,12 @@ class GraphWriter:
         made = out or self.tensor(short, terms[0].dims)
         flops = float(len(terms) - 1)
         return self.pointwise(short, terms, made, flops, linear=True, keeps="", function=ADD)
+
+    def reshape(self, short: str, x: Tensor, dims: Sequence[str]) -> Tensor:
+        """Write `x` under other dimensions, of as many elements in the same order."""
+        out = self.tensor(short, dims)
+        self.write(Reshape(f"{self.prefix}{short}", x, out))
+        return out
 
     def layers(
         self,

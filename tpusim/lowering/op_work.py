@@ -18,7 +18,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     op = compute.op
     split = dict(compute.split)
     read, written = _bytes(compute, split, sizes, buffers)
-    epilogue = sum(_vector_flops(group, split, sizes) for group in compute.epilogue)
+    epilogue = _fused_flops(compute, split, sizes)
     match op:
         case graph.Einsum():
             batch, m, k, n = _matrix(op, split, sizes)
@@ -46,7 +46,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.TokenRouting():
             return _routing(op, split, sizes)
         case graph.Pointwise():
-            flops = _vector_flops(op, split, sizes) + epilogue
+            flops = epilogue if op.after_sums else _vector_flops(op, split, sizes) + epilogue
             if op.scatters:
                 return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
@@ -202,6 +202,33 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
         sizes.product(tensor.dims, split) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
     return group.flops * sizes.product(largest.dims, split) + converted
+
+
+def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the vector operations of the groups that are fused to an operation.
+
+    In a convolution, and in what uses statistics of channels, elements are converted as they enter
+    or leave: ResNet-50 on v4 has 14 operations for each element of the mask and the three sums in
+    a convolution's epilogue, and 8 for each operand that is normalised or a norm's gradient. In a
+    matmul's epilogue each group counts its own conversions, with which the chips were calibrated.
+    """
+    op = compute.op
+    scales = isinstance(op, graph.Pointwise) and op.after_sums
+    if not (scales or isinstance(op, graph.Convolution)):
+        return sum(_vector_flops(group, split, sizes) for group in compute.epilogue)
+    groups = (*compute.generated, *((op,) if scales else ()), *compute.epilogue)
+    made = {tensor.name: tensor for group in groups for tensor in group.outputs}
+    read = {t.name: t for group in groups for t in group.inputs if t.name not in made}
+    used = {t.name for group in groups for t in group.inputs}
+    left = {name: t for name, t in made.items() if name not in used or name in compute.writes}
+    own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
+    crossing = {*left, *read, *(name for name in made if name in own)}
+    converted = sum(
+        sizes.product(tensor.dims, split)
+        for name, tensor in (read | made).items()
+        if name in crossing and sizes.itemsize(tensor.dtype) < 4
+    )
+    return converted + sum(group.flops * sizes.product(group.main.dims, split) for group in groups)
 
 
 def vector_of(

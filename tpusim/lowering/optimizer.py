@@ -24,17 +24,23 @@ from tpusim.program import (
     VectorWork,
 )
 
-UPDATE_FLOPS = {"adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "muon": 2.0}
+UPDATE_FLOPS = {
+    "adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "momentum": 4.0, "lars": 8.0, "muon": 2.0,
+}  # fmt: skip
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
 its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction, of Muon after
-its iterations."""
+its iterations; with momentum also its average, and with LARS weight decay and two rates (You et al.,
+arXiv:1708.03888, algorithm 1)."""
 
 MOMENTUM_FLOPS = 6.0
 """Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
 
 CLIPPED = ("adam", "muon")
 """Optimizers of which MaxText, AXLearn or Levanter clip the gradients by default."""
+
+ONE_MOMENTUM = ("momentum", "lars")
+"""Optimizers that keep one average of each gradient."""
 
 SUM_OF_SQUARES_FLOPS = 2.0
 """Vector operations per element of a sum of squares."""
@@ -57,14 +63,14 @@ def trained(weights: Iterable[StoredWeight]) -> tuple[StoredWeight, ...]:
 def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Number:
     """Return the elements of optimizer state on one device.
 
-    Adam keeps two for each weight, Muon one, plain SGD none; Adafactor keeps means over the rows
+    Adam keeps two for each weight, Muon, LARS and momentum one, plain SGD none; Adafactor keeps means over the rows
     and over the columns of matrices (its last dimension, and all others), and one a weight of
     vectors.
     """
     elements = sizes.elements(weight.local)
     if optimizer == "adam":
         return weight.copies * 2 * elements
-    if optimizer == "muon":
+    if optimizer in ("muon", *ONE_MOMENTUM):
         return weight.copies * elements
     if optimizer == "sgd":
         return 0
@@ -77,7 +83,7 @@ def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Numbe
 def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
     """Return the bytes of optimizer state on one device.
 
-    Adam's moments are as many of the first as of the second; Muon's momentum is a first moment,
+    Adam's moments are as many of the first as of the second; a momentum is a first moment,
     Adafactor's means are second ones.
     """
     name = optimizer_of(weight, plan)
@@ -85,7 +91,8 @@ def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
         DTYPE_BYTES[plan.dtypes.moment],
         DTYPE_BYTES[plan.dtypes.of("second_moment")],
     )
-    item = {"adam": (first + second) / 2, "muon": first}.get(name, second)
+    items = {"adam": (first + second) / 2} | dict.fromkeys(("muon", *ONE_MOMENTUM), first)
+    item = items.get(name, second)
     return moment_elements(name, weight, sizes) * item
 
 
@@ -182,7 +189,8 @@ def _sum_over(axis: str) -> Collective:
 def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Update:
     """Return the update of one weight (all layers): it reads weight, moments and gradient.
 
-    Muon's momentum of a matrix is made orthogonal before the weight is updated with it.
+    Muon's momentum of a matrix is made orthogonal before the weight is updated with it. LARS first
+    reads weight and gradient for their norms.
     """
     elements = weight.copies * sizes.elements(weight.local)
     state, stored = moment_bytes(weight, plan, sizes), elements * DTYPE_BYTES[plan.dtypes.param]
@@ -191,8 +199,12 @@ def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Upd
     name = optimizer_of(weight, plan)
     flops = UPDATE_FLOPS[name] * elements
     if name != "muon":
-        work = VectorWork(stored + reads, stored + state, flops)
-        return (_update(weight, work, frees=frees),)
+        updated = _update(weight, VectorWork(stored + reads, stored + state, flops), frees=frees)
+        if name != "lars":
+            return (updated,)
+        norms = VectorWork(stored + reads - state, 0, 2 * SUM_OF_SQUARES_FLOPS * elements)
+        made = replace(updated, name=f"norms/{weight.name}", work=norms, frees=())
+        return made, updated
     made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], CATEGORY)
     momentum = Compute(
         name=f"momentum/{weight.name}",

@@ -2,6 +2,7 @@
 
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.conformer import Conformer
+from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
@@ -15,6 +16,7 @@ __all__ = [
     "MODEL_KEYS",
     "Architecture",
     "Conformer",
+    "EncoderDecoder",
     "ExpertRouting",
     "GraphChoices",
     "Latent",
@@ -27,6 +29,7 @@ __all__ = [
     "TwoTowers",
     "VisionTransformer",
     "dimensions",
+    "encoder_decoder",
     "from_hf",
     "hf_dimensions",
     "hf_notes",

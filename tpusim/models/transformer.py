@@ -6,6 +6,7 @@ sharding and the memory follow from it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import lcm
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
+from tpusim.models.layer_patterns import in_turn
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
 
@@ -228,23 +230,18 @@ class _Pattern:
 
     def write(self, w: GraphWriter, x: Tensor) -> Tensor:
         """Write the layers, and return the result of the last one."""
-        if len(self.layers) == 1:
-            return self._layer(w, x, self.layers[0], w.tensor("layer_out", x.dims))
-        for place, layer in enumerate(self.layers, start=1):
-            last = place == len(self.layers)
-            out = w.tensor("layer_out" if last else f"{place}/layer_in", x.dims)
-            x = self._layer(w.scope(str(place - 1)), x, layer, out)
-        return x
+        return in_turn(w, x, [partial(self._layer, layer=layer) for layer in self.layers])
 
-    def _layer(self, w: GraphWriter, x: Tensor, layer: int, out: Tensor) -> Tensor:
+    def _layer(self, w: GraphWriter, x: Tensor, out: Tensor, layer: int) -> None:
         """Write one layer: attention and MLP, serial or parallel."""
         attn_in = pieces.norm(w, "attn_norm", x)
         attended = self._post_norm(w, "attn", self._attention(w, attn_in, layer))
         if self.model.parallel:
-            return w.add("layer_out", x, attended, *self._terms(w, attn_in, layer), out=out)
+            w.add("layer_out", x, attended, *self._terms(w, attn_in, layer), out=out)
+            return
         mid = w.add("mid", x, attended)
         terms = self._terms(w, pieces.norm(w, "mlp_norm", mid), layer)
-        return w.add("layer_out", mid, *terms, out=out)
+        w.add("layer_out", mid, *terms, out=out)
 
     def _post_norm(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
         """Return the result of attention or MLP, normed if the model does so."""

@@ -19,6 +19,7 @@ from tpusim.graph import (
     Op,
     Pointwise,
     Pool,
+    Reshape,
     Scan,
     Scatter,
     Tensor,
@@ -115,6 +116,8 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _pointwise(builder, op)
         case Attention():
             _attention(builder, op)
+        case Reshape():
+            _reshape(builder, op)
         case Gather():
             _lookup(builder, op, op.table)
         case Scatter():
@@ -201,6 +204,24 @@ def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
         return
     outputs = [(tensor, builder.layout_of(tensor)) for tensor in op.outputs]
     _divided(builder, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
+
+
+def _reshape(builder: BodyBuilder, op: Reshape) -> None:
+    """Rename the dimensions of a value; those that change are gathered first, unless they agree.
+
+    They agree where the first one alone is sharded, before and after alike.
+    """
+    (before, after), wanted = op.changed, builder.layout_of(op.output)
+    have = dict(zip(op.input.dims, builder.reduced(op.input).layout, strict=True))
+    want = dict(zip(op.output.dims, wanted, strict=True))
+    alike = have[before[0]] == want[after[0]]
+    alike = alike and not any((*(have[d] for d in before[1:]), *(want[d] for d in after[1:])))
+    kept = want[after[0]] if alike else ()
+    split = {dim: want[dim] for dim in want if dim in have} | {before[0]: kept, after[0]: kept}
+    value = builder.value_for(op.input, split)
+    layout = tuple(split.get(dim, ()) for dim in op.output.dims)
+    builder.held[op.output.name] = replace(value, tensor=op.output, layout=layout)
+    builder.settle_results([builder.held[op.output.name]])
 
 
 def _attention(builder: BodyBuilder, op: Attention) -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Matrix, Op, Pointwise, Scan, Tensor
+from tpusim.graph import Convolution, Einsum, Matrix, Op, Pointwise, Scan, Tensor
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
@@ -59,6 +59,12 @@ class ComputeNode:
     def phase(self) -> Phase:
         """The part of the step."""
         return self.op.phase
+
+    @property
+    def multiplies(self) -> bool:
+        """True for a convolution or a matmul, but not for a kernel of grouped matmuls."""
+        op = self.op
+        return isinstance(op, Convolution) or (isinstance(op, Einsum) and not op.ragged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

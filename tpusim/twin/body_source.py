@@ -118,7 +118,7 @@ class StepBodies:
         return assignment(value_name(tensor), value, op)
 
     def _scan(self, op: Scan) -> list[StepLine]:
-        if op.shared or op.slices or op.stacks:
+        if op.slices or op.stacks or not op.carries:
             return self._scan_over_parts(op)
         if len(op.carries) != 1:
             raise unsaid(op.name, f"a scan that carries {len(op.carries)} tensors")
@@ -135,13 +135,15 @@ class StepBodies:
         saved = []
         if first.short in self.context.named or self._saves_iterations():
             saved = [StepLine(f'{given} = checkpoint_name({given}, "{first.short}")')]
+        shared = [value_name(tensor) for tensor in op.shared]
         self.functions += [
-            *plain(f"\n\ndef {name}({given}, w):"),
+            *plain(f"\n\ndef {name}({', '.join([*shared, given])}, w):"),
             *indented([*saved, *body, StepLine(f"return {value_name(last)}, None")]),
         ]
         if self.context.stages:
             return self._pipeline(op, name)
-        call = f'lax.scan({self._checkpointed(name)}, {value_name(before)}, w["{op.name}"])'
+        layer = f"lambda x, w: {name}({', '.join(shared)}, x, w)" if shared else name
+        call = f'lax.scan({self._checkpointed(layer)}, {value_name(before)}, w["{op.name}"])'
         return assignment(f"{value_name(after)}, _", call, op.name)
 
     def _layers(self, op: Scan, own: frozenset[str]) -> list[StepLine]:

@@ -102,16 +102,15 @@ def _compile(asked: StepCompilation) -> Compiled:
     space: dict[str, Any] = {"__name__": "step"}
     exec(builtins.compile(asked.step.source, STEP_FILE, "exec"), space)
     state = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
-    specs, spec = space["step_specs"](), space["BATCH_SPEC"]
-    batch = jax.ShapeDtypeStruct(space["BATCH_SHAPE"], "int32")
+    specs = space["step_specs"]()
+    given, given_specs = _batch(space)
     return compile(
         space["train_step"],
         state,
-        batch,
-        batch,
+        *given,
         slice=asked.pod,
         mesh=mesh,
-        in_shardings=(specs, spec, spec),
+        in_shardings=(specs, *given_specs),
         out_shardings=(specs, PartitionSpec()),
         donate=0,
         name=asked.name,
@@ -120,3 +119,18 @@ def _compile(asked: StepCompilation) -> Compiled:
         until=asked.until,
         time_limit=inf if asked.time_limit is None else asked.time_limit,
     )
+
+
+def _batch(space: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the arguments of a step after its state, without values, and their shardings.
+
+    space: the names that the exported file defines.
+    """
+    from jax import ShapeDtypeStruct
+
+    if "INPUTS" in space:
+        batch = {name: ShapeDtypeStruct(*given) for name, given in space["INPUTS"].items()}
+        return (batch,), (space["INPUT_SPECS"],)
+    ids = ShapeDtypeStruct(space["BATCH_SHAPE"], "int32")
+    targets = ShapeDtypeStruct(space.get("TARGETS_SHAPE", ids.shape), "int32")
+    return (ids, targets), (space["BATCH_SPEC"], space.get("TARGETS_SPEC", space["BATCH_SPEC"]))

@@ -142,6 +142,11 @@ def slot_masks(
     return combine, combine > 0
 
 
+def tokens_before(targets: Array) -> Array:
+    """Return the tokens that a decoder reads: for each of the targets the one before it, or 0."""
+    return jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
+
+
 def tiles(x: Array, *cuts: tuple[int, int, int]) -> Array:
     """Return equal parts of x, stacked; each has a part of what every device has of x.
 

@@ -8,7 +8,7 @@ from tpusim.graph import COMPUTE, TILE, Tensor
 
 DTYPES = {
     "bf16": "jnp.bfloat16", "f32": "jnp.float32", "int8": "jnp.int8", "fp8": "jnp.float8_e4m3fn",
-    COMPUTE: "COMPUTE", "pred": "jnp.bool_",
+    COMPUTE: "COMPUTE", "pred": "jnp.bool_", "s32": "jnp.int32",
 }  # fmt: skip
 """JAX's name of each dtype."""
 
@@ -16,9 +16,14 @@ TAKEN = {"w", "jax", "jnp", "lax", "loss", "tiles", "shard"}
 """Names that an exported program has besides its tensors."""
 
 
+TARGET_MARK = "target_"
+"""Before the name of the tokens of a target, where a model has a source and a target."""
+
+
 def constant_name(dim: str) -> str:
     """Return the name of the constant that has the size of a dimension: `KV_HEADS`."""
-    return re.sub(r"\W", "_", dim).upper()
+    made = re.sub(r"\W", "_", dim).upper()
+    return f"N{made}" if made[0].isdigit() else made
 
 
 def value_name(tensor: Tensor) -> str:
@@ -29,8 +34,11 @@ def value_name(tensor: Tensor) -> str:
 
 
 def target_name(ids: Tensor) -> str:
-    """Return the variable of the tokens that follow `ids`, which the loss compares logits with."""
-    return value_name(ids).replace("ids", "targets", 1)
+    """Return the variable of the tokens that follow `ids`, which the loss compares logits with.
+
+    They are `targets` of `ids`, and of the `target_ids` of a decoder, which reads them shifted.
+    """
+    return value_name(ids).replace("ids", "targets", 1).removeprefix(TARGET_MARK)
 
 
 def weight_name(tensor: Tensor) -> str:
@@ -39,7 +47,12 @@ def weight_name(tensor: Tensor) -> str:
 
 
 def _own(name: str) -> str:
-    """Return a name without that of its layer; a layer of a pattern keeps its number."""
+    """Return a name without that of its layer; a layer of a pattern keeps its number.
+
+    The name of what is in no layer is its own as a whole.
+    """
+    if not any(scope.endswith("layer") for scope in name.split("/")[:-1]):
+        return name
     scope, _, rest = name.partition("/")
     number, _, last = rest.partition("/")
     return f"{last}_{number}" if last else rest or scope
@@ -47,6 +60,7 @@ def _own(name: str) -> str:
 
 def _identifier(name: str) -> str:
     made = re.sub(r"\W", "_", name)
+    made = f"at_{made}" if made[0].isdigit() else made
     return f"{made}_" if keyword.iskeyword(made) or made in TAKEN else made
 
 

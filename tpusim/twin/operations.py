@@ -14,6 +14,7 @@ from tpusim.graph import (
     Op,
     Pointwise,
     Pool,
+    Reshape,
     Tensor,
     TensorRole,
     TokenRouting,
@@ -150,6 +151,13 @@ def _(op: Convolution, context: StepContext) -> str:
 
 
 @expression.register
+def _(op: Reshape, context: StepContext) -> str:
+    given, sizes = read(op.input, context), context.graph.sizes
+    first = f"{given}.shape[0]" if op.input.dims[0] == op.output.dims[0] else "-1"
+    return f"{given}.reshape({', '.join([first, *(str(sizes[d]) for d in op.output.dims[1:])])})"
+
+
+@expression.register
 def _(op: Pool, context: StepContext) -> str:
     return pool(op, read(op.activation, context), context.graph.sizes)
 
@@ -161,6 +169,8 @@ def _(op: Pointwise, context: StepContext) -> str:
     given = [read(tensor, context) for tensor in op.inputs]
     if op.function.name in ACTIVATIONS:
         return " * ".join([f"jax.nn.{op.function.name}({given[0]})", *given[1:]])
+    if op.on_device and context.plan.devices > 1:
+        raise unsaid(op.name, "a norm of what one device has")
     special = _SPECIAL.get(op.function.name)
     return special(op, context, given) if special else called(op.function, given)
 
@@ -182,7 +192,23 @@ def _top_k(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 
 def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    return " + ".join(given)
+    """Write the sum; a term that lacks dimensions is repeated along them."""
+    dims = op.outputs[0].dims
+    terms = (
+        one if _ends_with(dims, tensor.dims) else f"{one}[{_spread(dims, tensor.dims)}]"
+        for tensor, one in zip(op.inputs, given, strict=True)
+    )
+    return " + ".join(terms)
+
+
+def _ends_with(dims: tuple[str, ...], last: tuple[str, ...]) -> bool:
+    """Return True for the last dimensions of a tensor, or for as many as it has."""
+    return len(dims) == len(last) or dims[len(dims) - len(last) :] == last
+
+
+def _spread(dims: tuple[str, ...], own: tuple[str, ...]) -> str:
+    """Return the index that gives a tensor of dimensions `own` the others of `dims`."""
+    return ", ".join(":" if dim in own else "None" for dim in dims)
 
 
 def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:

@@ -9,6 +9,7 @@ from tpusim.graph import (
     LAYER_IN,
     Attention,
     Einsum,
+    Gather,
     Graph,
     Op,
     Scan,
@@ -67,6 +68,19 @@ class StepContext:
     def dtype(self, tensor: Tensor) -> str:
         """Return JAX's name of the dtype of a tensor."""
         return "COMPUTE" if tensor.dtype == self.plan.dtypes.compute else DTYPES[tensor.dtype]
+
+    @property
+    def ids(self) -> tuple[Tensor, ...]:
+        """The tokens that tables are read for: of the source, and of a target if there is one."""
+        lookups = (op.ids for op, _ in walk(self.graph.ops) if isinstance(op, Gather))
+        return tuple({tensor.name: tensor for tensor in lookups}.values())
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What the host gives of a model that looks up no tokens: images, labels."""
+        read = (t for op, _ in walk(self.graph.ops) for t in op.inputs)
+        given = (t for t in read if t.role is TensorRole.INPUT and not t.primal)
+        return () if self.ids else tuple({t.name: t for t in given}.values())
 
     @property
     def casts_weights(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from textwrap import fill
 
-from tpusim.graph import Gather, Scan, walk
+from tpusim.graph import Scan, Tensor
 from tpusim.hardware import Slice
 from tpusim.twin.body_source import StepBodies, WeightSource
 from tpusim.twin.function_source import (
@@ -14,7 +14,7 @@ from tpusim.twin.function_source import (
     library_constants,
     library_functions,
 )
-from tpusim.twin.names import DTYPES, constant_name, value_name
+from tpusim.twin.names import DTYPES, constant_name, target_name, unsaid, value_name
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
 from tpusim.twin.step_line import WIDTH, StepLine, indented, plain
@@ -25,12 +25,14 @@ OPTIMIZERS = {
     "adam": "adam(LEARNING_RATE, {first})",
     "adafactor": "optax.adafactor(LEARNING_RATE)",
     "sgd": "optax.sgd(LEARNING_RATE)",
+    "momentum": "optax.sgd(LEARNING_RATE, momentum=0.9, accumulator_dtype={first})",
+    "lars": "optax.lars(LEARNING_RATE)",
     "muon": "muon(LEARNING_RATE, {first}, {second})",
 }
 """The optimizer of each plan, as source."""
 
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
-_TRAINING = ("init", "train_step", "step_specs", "main")
+_TRAINING = ("init", "train_step", "step_specs")
 _MAIN = '\n\nif __name__ == "__main__":\n    main()'
 
 
@@ -56,7 +58,8 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     step = [*bodies.functions, *_loss(context, forward)]
     weights = _weights(list(bodies.weights.values()))
     settings = _settings(context)
-    helpers = library_functions(_words([*step, *settings]) | library_constants(_TRAINING))
+    used = _words([*step, *settings]) | library_constants(_wanted(context))
+    helpers = library_functions(used)
     training = _training(context, helpers)
     rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
     lines = [*_constants(context, _words(rest)), *rest]
@@ -84,8 +87,10 @@ Written by tpusim. Run as a program, it trains on random tokens on the devices t
 def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
     """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions."""
     graph, plan, dtypes = context.graph, context.plan, context.plan.dtypes
-    token = next(op for op, _ in walk(graph.ops) if isinstance(op, Gather)).ids
-    several = context.stages or plan.microbatches > 1
+    several = bool(context.stages) or plan.microbatches > 1
+    if several and context.inputs:
+        raise unsaid(graph.name, "a model of images in microbatches")
+    lead = [context.stages or "None"] if several else []
     mesh = plan.active_axes or dict(plan.mesh)
     parts = plan.stages * plan.pipeline.virtual_stages
     scans = {op.name: op.trips // parts for op in graph.ops if isinstance(op, Scan)}
@@ -104,17 +109,38 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
         "REPEATS": plan.pipeline.virtual_stages,
         **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
         "MICROBATCHES": plan.microbatches,
-        "BATCH_SHAPE": "(MICROBATCHES, BATCH, SEQ)" if several else "(BATCH, SEQ)",
-        "BATCH_SPEC": spec(
-            context.layouts[token.name], [context.stages or "None"] if several else []
-        ),
+        **_batch(context, several, lead),
         "LEARNING_RATE": LEARNING_RATE,
     }
-    always = {"BATCH", "SEQ", *(["MICROBATCHES"] if several else [])}
+    always = {constant_name(dim) for t in (*context.ids, *context.inputs) for dim in t.dims}
+    always |= {"MICROBATCHES"} if several else set()
     for dim, size in context.padded.items():
         constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
     kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
     return [StepLine(""), *map(StepLine, kept)]
+
+
+def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, str]:
+    """Return the shapes and shardings of the tokens, and of those of a target."""
+    made = {}
+    if context.inputs:
+        given = {f'"{value_name(tensor)}"': tensor for tensor in context.inputs}
+        shapes = (
+            f"{name}: (({', '.join(map(constant_name, t.dims))},), {DTYPES[_dtype(context, t)]})"
+            for name, t in given.items()
+        )
+        specs = (f"{name}: {context.spec(tensor)}" for name, tensor in given.items())
+        made = {"INPUTS": f"{{{', '.join(shapes)}}}", "INPUT_SPECS": f"{{{', '.join(specs)}}}"}
+    for name, ids in zip(("BATCH", "TARGETS"), context.ids, strict=False):
+        dims = [*(["MICROBATCHES"] if several else []), *map(constant_name, ids.dims)]
+        made[f"{name}_SHAPE"] = f"({', '.join(dims)})"
+        made[f"{name}_SPEC"] = spec(context.layouts[ids.name], lead)
+    return made
+
+
+def _dtype(context: StepContext, tensor: Tensor) -> str:
+    """Return the dtype of a tensor, in a plan's word."""
+    return context.plan.dtypes.compute if context.dtype(tensor) == "COMPUTE" else tensor.dtype
 
 
 def _weights(weights: list[WeightSource]) -> list[StepLine]:
@@ -166,13 +192,31 @@ def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
     )
     if context.stages:
         batch = "the batch, [MICROBATCHES, BATCH, SEQ]"
-    head = [StepLine("def loss(w, ids, targets):")]
+    said, given = f"{batch} tokens", "ids, targets"
+    if context.inputs:
+        said, given = "the batch", "batch"
+    head = [StepLine(f"def loss(w, {given}):")]
+    names = map(value_name, context.inputs)
     body = [
-        StepLine(f'"""Return the mean loss of {batch} tokens."""'),
+        StepLine(f'"""Return the mean loss of {said}."""'),
+        *_shifted(context),
+        *(StepLine(f'{name} = batch["{name}"]') for name in names),
         *forward,
         StepLine(f"return jnp.mean({value_name(context.graph.loss)})"),
     ]
     return [StepLine(""), StepLine(""), *head, *indented(body)]
+
+
+def _shifted(context: StepContext) -> list[StepLine]:
+    """Return the line of the tokens that a decoder of a target reads."""
+    return [
+        StepLine(f"{value_name(ids)} = tokens_before({target_name(ids)})") for ids in context.ids[1:]
+    ]
+
+
+def _wanted(context: StepContext) -> tuple[str, ...]:
+    """Return the functions of the library that every file of this kind has."""
+    return (*_TRAINING, "main_on_inputs" if context.inputs else "main")
 
 
 def _training(context: StepContext, helpers: Collection[str]) -> str:
@@ -182,9 +226,17 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
     """
     several = context.plan.microbatches > 1 and not context.stages
     known = {*helpers, *([] if several else ["mean_gradients"])}
-    text = functions_source(n for n in library_functions(_TRAINING) if n not in known)
+    wanted = library_functions(_wanted(context))
+    text = functions_source(n for n in wanted if n not in known)
     if not several:
         text = text.replace("mean_gradients(params", "gradients(params")
+    if len(context.ids) > 1:
+        following = "jax.random.randint(jax.random.key(2), TARGETS_SHAPE, 0, VOCAB)"
+        text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
+        text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
     if context.order == 1:
         text = text.replace("[..., ORDER]", "")
+    if context.inputs:
+        text = text.replace("ids: Array, targets: Array", "batch: dict[str, Array]")
+        text = text.replace("ids, targets", "batch").replace("main_on_inputs", "main")
     return text + _MAIN

@@ -72,7 +72,7 @@ def attend(
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
     context = w.tensor("context", (*q.dims[:-1], v.dims[-1]))
-    keys = w.twin(KEYS, k.dims[1]) if k.dims[1] == q.dims[1] else k.dims[1]
+    keys = w.twin(KEYS, k.dims[1])
     attended = (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
     weight = w.weight("wo", *context.dims[2:], embed)
     made = w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))

@@ -22,6 +22,7 @@ from tpusim.graph import (
     whole_dim,
 )
 from tpusim.models.pieces.bias import biased
+from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
 
@@ -108,6 +109,22 @@ def resized(w: GraphWriter, dim: str, size: int) -> str:
     made = part_of(whole, full // size) if full % size == 0 else f"{whole}/{size}of{full}"
     w.sizes[made] = size
     return made
+
+
+def linear(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
+    """Write the product of `x` with a weight that replaces its last dimension, and a bias."""
+    return biased(w, name, w.dense(name, x, dim))
+
+
+def concatenated(w: GraphWriter, name: str, *parts: Tensor) -> Tensor:
+    """Write the channels of tensors of equal positions side by side."""
+    first, *others = parts
+    shaped = (first, *(part.view((*first.dims[:-1], part.dims[-1])) for part in others))
+    count = channels(w, sum(w.sizes[part.dims[-1]] for part in parts))
+    dims = (*first.dims[:-1], count)
+    return w.pointwise(
+        name, shaped, dims, 0.0, keeps="", alone=True, function=function("side_by_side")
+    )
 
 
 def pool(
@@ -198,6 +215,16 @@ def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
         residuals=(positive,),
         function=function("relu"),
     )
+
+
+def silu(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write x times its sigmoid."""
+    return activate(w, "silu", (x,), name)
+
+
+def normed(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write a group norm and `silu` of its result, as before the convolutions of diffusion nets."""
+    return silu(w, f"{name}_silu", instance_norm(w, name, x))
 
 
 def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:

@@ -1,0 +1,280 @@
+"""Encoder-decoder transformers: T5, the translation transformers, and those with experts.
+
+The decoder's layers attend to the encoder's result, which they share: its gradient is added up
+over them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.graph import GraphWriter, Tensor
+from tpusim.models import pieces
+from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.checks import check_types, check_values
+from tpusim.models.layer_patterns import Layer, in_turn
+from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, MoE
+from tpusim.models.self_attention import SelfAttention
+
+_CHOICES = {"activation": tuple(ACTIVATION_FLOPS)}
+
+_TARGET = "target"
+"""The part whose dimensions the decoder has beside the encoder's: its vocabulary and slots."""
+
+_T5 = SelfAttention(kernel="dot", rotary=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDecoder(Architecture):
+    """The dimensions of an encoder-decoder transformer.
+
+    A layer of the encoder has self-attention and an MLP; one of the decoder has causal
+    self-attention, attention to the encoder's result, and an MLP. The source has the plan's
+    `seq_len`. Biases of attention that depend on relative positions (T5: 32 numbers a head) are
+    added to the scores where the softmax reads them, and are not counted.
+
+    name: the model's name, as results print it.
+    layers: layers of the encoder.
+    decoder_layers: layers of the decoder; 0 for as many as the encoder has.
+    embed: width of the residual stream.
+    mlp: width of the MLP.
+    heads: heads of each attention.
+    head_dim: width of a head; embed / heads where it is not given.
+    vocab: tokens of the source's vocabulary.
+    target_vocab: tokens of the target's, with an embedding of its own; 0 if it is the source's.
+    target_len: tokens of the target; 0 for as many as the source has.
+    gated: the MLP has two input matrices, whose results are multiplied.
+    activation: `relu`, `gelu` or `silu`.
+    tied_embeddings: the head is the target's table of embeddings.
+    attention: the kind of all attention; windows are of self-attention alone.
+    moe: the experts of the layers, counted in the encoder and in the decoder from their first.
+    """
+
+    name: str = "encoder-decoder"
+    layers: int
+    decoder_layers: int = 0
+    embed: int
+    mlp: int
+    heads: int
+    head_dim: int = 0
+    vocab: int
+    target_vocab: int = 0
+    target_len: int = 0
+    gated: bool = False
+    activation: str = "relu"
+    tied_embeddings: bool = True
+    attention: SelfAttention = _T5
+    moe: MoE = field(default_factory=MoE)
+
+    def __post_init__(self) -> None:
+        with blame(self.name):
+            check_types(self)
+            if not self.head_dim:
+                if self.heads < 1 or self.embed % self.heads:
+                    raise ModelError(
+                        f"embed {self.embed} does not divide into {self.heads} heads; give head_dim"
+                    )
+                object.__setattr__(self, "head_dim", self.embed // self.heads)
+            check_values(self, _CHOICES)
+            if self.attention.global_every or self.attention.window:
+                raise ModelError(
+                    f"attention.window is {self.attention.window}, but attention of "
+                    "encoder-decoders sees all keys; write window = 0"
+                )
+            if self.moe.dense_layers:
+                raise ModelError(
+                    f"moe.dense_layers is {self.moe.dense_layers}, but the layers of "
+                    "encoder-decoders follow one pattern; write dense_layers = 0"
+                )
+            self.moe.check_layers(min(self.layers, self.decoder_layers or self.layers))
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        """Write the forward pass, and return the loss of each token of the target."""
+        target = self._declare(w)
+        source_ids = w.input("ids", ("batch", "seq"))
+        x, table = pieces.embedding(w, source_ids)
+        memory = self._stack(w, "encoder", self.layers, x, choices)
+        ids = w.input("target_ids", ("batch", "target_seq"))
+        own = None if self.target_vocab else table
+        y, table = pieces.embedding(target, ids, own, out="target_embedded")
+        y = self._stack(target, "decoder", self.decoder_layers or self.layers, y, choices, memory)
+        return pieces.language_model_loss(
+            target,
+            y,
+            ids,
+            table=table if self.tied_embeddings else None,
+            form=choices.loss,
+            dtype=choices.logits_dtype,
+        )
+
+    def _declare(self, w: GraphWriter) -> GraphWriter:
+        """Declare the dimensions; return the writer of the decoder, which has some of its own."""
+        w.size(
+            target_seq=self.target_len or w.extent("seq"),
+            embed=self.embed,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            mlp=self.mlp,
+            vocab=self.vocab,
+        )
+        if self.moe.experts:
+            w.size(
+                expert=self.moe.experts,
+                choice=self.moe.experts_per_token,
+                expert_mlp=self.moe.expert_mlp or self.mlp,
+            )
+        if self.moe.shared_mlp:
+            w.size(shared_mlp=self.moe.shared_mlp)
+        target = replace(w, within=_TARGET)
+        if self.target_vocab:
+            target.size(vocab=self.target_vocab)
+        return target
+
+    def _stack(
+        self,
+        w: GraphWriter,
+        name: str,
+        layers: int,
+        x: Tensor,
+        choices: GraphChoices,
+        memory: Tensor | None = None,
+    ) -> Tensor:
+        """Write the layers of the encoder, or of the decoder of `memory`; return their result.
+
+        It is normed. Scans are over whole patterns of layers, and one more over those left.
+        """
+        moe = self.moe
+        patterns, left = divmod(layers, moe.expert_every if moe.experts else 1)
+        period = (layers - left) // patterns if patterns else 0
+        runs = (
+            (name, patterns, range(period)),
+            (f"last_{name}", min(left, 1), range(layers - left, layers)),
+        )
+        for scan, trips, numbers in runs:
+            if trips:
+                x = w.layers(
+                    scan,
+                    trips,
+                    x,
+                    _Pattern(self, numbers, choices, memory).write,
+                    shared=() if memory is None else (memory,),
+                )
+        return pieces.norm(w, f"{name}_norm", x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """The layers of one iteration of a scan.
+
+    numbers: of the layers, counted from 0.
+    memory: the encoder's result, which layers of the decoder read.
+    """
+
+    model: EncoderDecoder
+    numbers: Sequence[int]
+    choices: GraphChoices
+    memory: Tensor | None
+
+    def write(self, w: GraphWriter, x: Tensor) -> Tensor:
+        """Write the layers, and return the result of the last one."""
+        layers: list[Layer] = [partial(self._layer, number=number) for number in self.numbers]
+        return in_turn(w, x, layers)
+
+    def _layer(self, w: GraphWriter, x: Tensor, out: Tensor, number: int) -> None:
+        form = AttentionForm(
+            fused=self.model.attention.kernel == "flash",
+            rotary=self.model.attention.rotary,
+            qk_norm=self.model.attention.qk_norm,
+            softmax_dtype=self.model.attention.softmax_dtype,
+        )
+        own = replace(form, causal=self.memory is not None)
+        mid = w.add("mid", x, pieces.attention(w, pieces.norm(w, "attn_norm", x), own))
+        if self.memory is not None:
+            cross = w.marked("cross_")
+            queries = pieces.norm(cross, "norm", mid)
+            seen = pieces.attention(cross, queries, form, memory=self.memory)
+            mid = w.add("cross_mid", mid, seen)
+        w.add("layer_out", mid, *self._terms(w, pieces.norm(w, "mlp_norm", mid), number), out=out)
+
+    def _terms(self, w: GraphWriter, x: Tensor, number: int) -> tuple[Tensor, ...]:
+        """Write the MLP or the experts of a layer, and return the terms that they add to it."""
+        moe = self.model.moe
+        kind: dict[str, Any] = {"activation": self.model.activation, "gated": self.model.gated}
+        if not moe.has_experts(number):
+            return (pieces.mlp(w, x, **kind),)
+        shared = (pieces.mlp(w, x, prefix="shared_", **kind),) if moe.shared_mlp else ()
+        return (pieces.experts(w, x, self.choices.routing, **kind), *shared)
+
+
+def _t5(layers: int, embed: int, mlp: int, heads: int, head_dim: int = 64) -> Mapping[str, Any]:
+    sizes = {"layers": layers, "embed": embed, "mlp": mlp, "heads": heads, "head_dim": head_dim}
+    return {**sizes, "vocab": 32128}
+
+
+_V1_1 = {"gated": True, "activation": "gelu", "tied_embeddings": False}
+_MT5 = {**_V1_1, "vocab": 250112}
+_WMT = {"layers": 6, "embed": 1024, "mlp": 4096, "heads": 16}
+_M4 = {
+    "embed": 1024,
+    "mlp": 8192,
+    "heads": 16,
+    "head_dim": 128,
+    "vocab": 64000,
+    "target_vocab": 32000,
+}
+
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "t5-small": _t5(6, 512, 2048, 8),
+    "t5-base": _t5(12, 768, 3072, 12),
+    "t5-large": _t5(24, 1024, 4096, 16),
+    "t5-3b": _t5(24, 1024, 16384, 32, 128),
+    "t5-11b": _t5(24, 1024, 65536, 128, 128),
+    "t5-v1.1-small": {**_t5(8, 512, 1024, 6), **_V1_1},
+    "t5-v1.1-base": {**_t5(12, 768, 2048, 12), **_V1_1},
+    "t5-v1.1-large": {**_t5(24, 1024, 2816, 16), **_V1_1},
+    "t5-v1.1-xl": {**_t5(24, 2048, 5120, 32), **_V1_1},
+    "t5-v1.1-xxl": {**_t5(24, 4096, 10240, 64), **_V1_1},
+    "mt5-small": {**_t5(8, 512, 1024, 6), **_MT5},
+    "mt5-base": {**_t5(12, 768, 2048, 12), **_MT5},
+    "mt5-large": {**_t5(24, 1024, 2816, 16), **_MT5},
+    "mt5-xl": {**_t5(24, 2048, 5120, 32), **_MT5},
+    "mt5-xxl": {**_t5(24, 4096, 10240, 64), **_MT5},
+    "switch-base": {
+        **_t5(12, 768, 3072, 12),
+        "moe": MoE(experts=128, experts_per_token=1, expert_every=2),
+    },
+    "transformer-big": {**_WMT, "vocab": 37000},
+    "transformer-big-mlperf": {**_WMT, "vocab": 33708},
+    **{
+        f"gshard-m4-{layers}l-{experts}e": {
+            **_M4,
+            "layers": layers // 2,
+            "moe": MoE(experts=experts, experts_per_token=2, expert_every=2),
+        }
+        for layers in (12, 36)
+        for experts in (128, 512, 2048)
+    },
+}
+"""Published encoder-decoders, by name.
+
+T5: arXiv:1910.10683, section 3.1.2 and the table of variants; version 1.1 and mT5:
+google-research/text-to-text-transfer-transformer, released_checkpoints.md, and arXiv:2010.11934.
+Switch-base: arXiv:2101.03961, table 1. Transformer-big: arXiv:1706.03762, table 3, and with the
+vocabulary of MLPerf's data, mlcommons/training, translation. GShard's M4: arXiv:2006.16668, table
+1; its layers are those of encoder and decoder together, each with an equal share.
+"""
+
+
+def encoder_decoder(name: str, **changes: Any) -> EncoderDecoder:
+    """Return a published encoder-decoder; raise ModelError with near names if there is none.
+
+    changes: fields of `EncoderDecoder` that differ, such as `target_len`.
+
+    >>> encoder_decoder("t5-base").parameter_count
+    222902784
+    """
+    if name not in PUBLISHED:
+        raise ModelError(f"no encoder-decoder {name!r} is published here; {nearest(name, PUBLISHED)}")
+    return EncoderDecoder(**{"name": name, **PUBLISHED[name], **changes})

@@ -1,0 +1,68 @@
+"""The library's functions of nets of images, and training on inputs of any kind. Code to copy."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tpusim.twin.functions import Array, init, step_specs, train_step
+from tpusim.twin.step_constants import INPUT_SPECS, INPUTS, MESH
+
+
+def standardise(x: Array, scale: Array, shift: Array, over: int) -> Array:
+    """Norm each channel of x, its last dimension, over `over` dimensions before it."""
+    wide, dims = x.astype(jnp.float32), tuple(range(x.ndim - 1 - over, x.ndim - 1))
+    mean = jnp.mean(wide, dims, keepdims=True)
+    variance = jnp.mean(wide * wide, dims, keepdims=True) - mean * mean
+    return ((wide - mean) * (lax.rsqrt(variance + 1e-5) * scale) + shift).astype(x.dtype)
+
+
+def mean_of_positions(x: Array) -> Array:
+    """Return the mean over all dimensions between the first and the last."""
+    return jnp.mean(x.astype(jnp.float32), tuple(range(1, x.ndim - 1))).astype(x.dtype)
+
+
+def side_by_side(*parts: Array) -> Array:
+    """Return the channels of arrays of equal positions side by side."""
+    return jnp.concatenate(parts, axis=-1)
+
+
+def mean_square_error(x: Array, target: Array) -> Array:
+    """Return the mean square error of each example."""
+    error = x.astype(jnp.float32) - target.astype(jnp.float32)
+    return jnp.mean(error * error, tuple(range(1, x.ndim)))
+
+
+def dice_and_cross_entropy(logits: Array, labels: Array) -> Array:
+    """Return the sum of the cross entropy of each example and of 1 less its Dice coefficients."""
+    wide, dims = logits.astype(jnp.float32), tuple(range(1, labels.ndim))
+    hit = jax.nn.one_hot(labels, wide.shape[-1], dtype=jnp.float32)
+    each = jax.nn.log_softmax(wide)
+    likely = jnp.exp(each)
+    both = 2 * jnp.sum(likely * hit, dims)
+    dice = both / (jnp.sum(likely * likely, dims) + jnp.sum(hit, dims) + 1e-6)
+    return 1 - jnp.mean(dice, -1) - jnp.mean(jnp.sum(each * hit, -1), dims)
+
+
+def drawn(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return normal random numbers, or zeros and ones where numbers are whole."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jax.random.randint(key, shape, 0, 2, dtype)
+    return jax.random.normal(key, shape).astype(dtype)
+
+
+def main_on_inputs(steps: int = 10) -> None:
+    """Train on one batch of random inputs, over and over, so that the loss falls."""
+    axes = (jax.sharding.AxisType.Auto,) * len(MESH)
+    with jax.set_mesh(jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=axes)):
+        state = jax.jit(init, out_shardings=step_specs())(jax.random.key(0))
+        keys = jax.random.split(jax.random.key(1), len(INPUTS))
+        batch = {
+            name: jax.device_put(drawn(key, *INPUTS[name]), INPUT_SPECS[name])
+            for key, name in zip(keys, INPUTS, strict=True)
+        }
+        step = jax.jit(train_step, donate_argnums=0, out_shardings=(step_specs(), None))
+        for number in range(steps):
+            state, value = step(state, batch)
+            print(f"step {number}: loss {value:.4f}")
