@@ -4,6 +4,7 @@ from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.conformer import Conformer
 from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
+from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.recurrent import Gnmt
 from tpusim.models.self_attention import SelfAttention
@@ -32,6 +33,7 @@ __all__ = [
     "Latent",
     "LossForm",
     "MoE",
+    "MlpMixer",
     "SelfAttention",
     "TextTower",
     "Transformer",

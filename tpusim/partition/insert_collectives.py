@@ -136,7 +136,7 @@ def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
     reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
     if isinstance(op, Pointwise) and op.reads_twice:
         op, reads = _statistics_apart(builder, op, split, reads)
-    elif isinstance(op, Pointwise):
+    elif isinstance(op, Pointwise) and op.over:
         _statistics(builder, op, split, reads[0])
     builder.settle_results(builder.compute(op, split, reads))
 

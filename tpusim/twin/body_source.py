@@ -7,7 +7,7 @@ from math import prod
 from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
 from tpusim.twin.matrices import matrices_source
-from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
+from tpusim.twin.names import constant_name, function_name, target_name, unsaid, value_name, weight_name
 from tpusim.twin.operations import expression
 from tpusim.twin.routing import made_besides
 from tpusim.twin.step_context import StepContext
@@ -132,7 +132,7 @@ class StepBodies:
             if tensor.role is TensorRole.PARAM
         )
         body = self._layers(op, own)
-        name = op.name.removesuffix("s")
+        name = function_name(op.name.removesuffix("s"))
         given = value_name(first)
         saved = []
         if first.short in self.context.named or self._saves_iterations():
