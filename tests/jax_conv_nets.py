@@ -1,4 +1,4 @@
-"""Convolution nets of `conv_nets` as JAX functions, by the expressions of exported steps."""
+"""Convolution nets of `conv_nets` as JAX functions, of the expressions of exported steps."""
 
 from collections.abc import Callable
 from typing import Any

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
-from tpusim.network import Algorithm, Message, algorithms_for
+from tpusim.network import MAX_HALO_DISTANCE, Algorithm, Message, algorithms_for, at_distance
 from tpusim.program import CollectiveKind as Kind
 
 Loads = NDArray[np.float64]
@@ -33,8 +33,13 @@ def whole(topology: Topology) -> tuple[Span, ...]:
 
 
 def carried_out(kind: Kind) -> list[str]:
-    """The algorithms of a kind, but the one that stands for another kind."""
-    return [how for how in names_for(kind) if how != Algorithm.ALL_REDUCE]
+    """The algorithms of a kind, but the one that stands for another kind, and far permutes."""
+    far = {
+        at_distance(how, distance)
+        for how in (Algorithm.HALO, Algorithm.STEP)
+        for distance in range(3, MAX_HALO_DISTANCE + 1)
+    }
+    return [how for how in names_for(kind) if how not in (Algorithm.ALL_REDUCE, *far)]
 
 
 def names_for(kind: Kind) -> list[str]:

@@ -7,11 +7,10 @@ from statistics import median
 
 import pytest
 
-from tpusim.costs import attention_seconds, convolution_seconds, matmul_seconds
+from tpusim.costs import attention_seconds, matmul_seconds
 from tpusim.hardware import Device, load_chip
 from tpusim.program import (
     AttentionWork,
-    ConvolutionWork,
     MatmulWork,
     equivalent_matmul,
     grouped_bytes_read,
@@ -177,21 +176,6 @@ def test_overlap_of_one_adds_array_and_memory() -> None:
     array = 2 * 1024**3 / (device.flops["bf16"] * device.costs.matmul_efficiency)
     memory = 6 * 1024**2 / (device.hbm_bandwidth * device.costs.hbm_efficiency)
     assert matmul_seconds(work, device) == pytest.approx(array + memory)
-
-
-def test_convolution_of_one_tap_is_the_matmul() -> None:
-    device = load_chip("v5e").device
-    work = bf16(4 * 56 * 56, 256, 64)
-    image = ConvolutionWork(4, 56 * 56, 1, 256, 64, "bf16", work.read_bytes, work.write_bytes)
-    assert convolution_seconds(image, device) == matmul_seconds(work, device)
-
-
-def test_first_convolution_of_a_network_wastes_the_array() -> None:
-    """7x7 taps of 3 channels are 147 deep: two passes of 128, 57 % of them used."""
-    device = plain("v5e")
-    image = ConvolutionWork(1, 112 * 112, 49, 3, 128, "bf16", 0, 0)
-    useful = 2 * 112 * 112 * 147 * 128 / device.flops["bf16"]
-    assert useful / convolution_seconds(image, device) == pytest.approx(147 / 256)
 
 
 def test_near_measured_splash_attention() -> None:

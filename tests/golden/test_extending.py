@@ -67,9 +67,7 @@ def test_a_new_chip(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_new_model_family(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, out = walked("A new model family", capsys)
-    assert "program tower on fsdp=4 x tensor=4" in out
-    assert names["forward"].parameter_count == 32000 * 2048 + 8 * 2 * 2048 * 8192  # type: ignore[attr-defined]
+    names, _ = walked("A new model family", capsys)
     family = names["OLMO"]
     assert isinstance(family, families.HfFamily)
     monkeypatch.setitem(recognise._CLASSES, "Olmo2ForCausalLM", family)

@@ -46,8 +46,10 @@ matmuls = st.builds(
     st.sampled_from(["", "m", "k"]),
 )  # fmt: skip
 convolutions = st.builds(
-    ConvolutionWork, small, dims, small, dims, dims, st.just("bf16"), amounts, amounts, amounts
-)
+    ConvolutionWork, small, dims, small, dims, dims, st.just("bf16"), amounts, amounts, amounts,
+    gradient=st.sampled_from(["", "input", "weight"]), tiled=st.booleans(),
+    window=st.sampled_from([(), (3,), (3, 3)]),
+)  # fmt: skip
 attentions = st.builds(
     AttentionWork,
     small,
@@ -70,6 +72,7 @@ works: st.SearchStrategy[Work] = st.one_of(matmuls, convolutions, attentions, ve
 def sizes(work: Work) -> list[str]:
     """The fields that say how much work there is."""
     fixed = {"dtype", "causal", "window", "backward", "late", "ragged"}
+    fixed |= {"gradient", "strides", "groups", "dilation", "tiled"}
     return [entry.name for entry in fields(work) if entry.name not in fixed]
 
 
@@ -115,7 +118,8 @@ def test_arrays_equal_numbers_for_matmuls(many: list[MatmulWork], chip: Any) -> 
 
 @given(st.lists(convolutions, min_size=1, max_size=4), chips)
 def test_arrays_equal_numbers_for_convolutions(many: list[ConvolutionWork], chip: Any) -> None:
-    check_arrays(many, chip)
+    alike = {name: getattr(many[0], name) for name in ("gradient", "tiled", "window")}
+    check_arrays([replace(work, **alike) for work in many], chip)
 
 
 @given(st.lists(vectors, min_size=1, max_size=4), chips)

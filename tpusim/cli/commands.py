@@ -16,6 +16,11 @@ app = typer.Typer(
     name="tpusim", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
+explain_app = typer.Typer(
+    rich_markup_mode=None, help="Show what one operation costs, and what other shapes would."
+)
+app.add_typer(explain_app, name="explain")
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -289,3 +294,36 @@ def sweep(
     from tpusim.cli.sweep_command import sweep_file
 
     return sweep_file(path, settings or (), _out_folder(out, "table"), workers)
+
+
+@explain_app.callback()
+def explain_root() -> None:
+    """Show what one operation costs, and what other shapes would."""
+
+
+@explain_app.command()
+def conv(
+    chip: Annotated[str, typer.Option("--chip", metavar="NAME", help="A chip, such as v5p.")],
+    image: Annotated[
+        str,
+        typer.Option("--input", metavar="NxHxWxC", help="Of one device: 256x224x224x3."),
+    ],
+    kernel: Annotated[
+        str, typer.Option("--kernel", metavar="HxWxC", help="Taps and results: 7x7x64.")
+    ],
+    stride: Annotated[int, typer.Option("--stride", help="Of every dimension.")] = 1,
+    dilation: Annotated[int, typer.Option("--dilation", help="Of every dimension.")] = 1,
+    groups: Annotated[int, typer.Option("--groups", help="Feature groups.")] = 1,
+    padding: Annotated[str, typer.Option("--padding", help="SAME or VALID.")] = "SAME",
+    gradient: Annotated[
+        str | None, typer.Option("--gradient", help="Of the input or the weight.")
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="That the array multiplies.")] = "bf16",
+) -> str:
+    """Show the implicit matmul of a convolution, its time, and what other shapes would take."""
+    from tpusim.cli.explain_command import explain_convolution
+
+    return explain_convolution(
+        chip, image, kernel, stride=stride, dilation=dilation, groups=groups, padding=padding,
+        gradient=gradient, dtype=dtype,
+    )  # fmt: skip

@@ -15,10 +15,14 @@ from tpusim.costs.collective import (
 )
 from tpusim.costs.compute import (
     attention_seconds,
-    convolution_seconds,
     group_seconds,
     matmul_seconds,
-    work_seconds,
+)
+from tpusim.costs.convolution import (
+    convolution_seconds,
+    fastest_way,
+    is_depthwise,
+    useful_share,
 )
 from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, TO_HOST, capacities
 from tpusim.costs.network_tasks import CollectiveCosts
@@ -51,6 +55,7 @@ from tpusim.costs.tasks import (
     core_seconds,
     first_phase,
 )
+from tpusim.costs.work_seconds import work_seconds
 
 __all__ = [
     "BEST_ALGORITHM",
@@ -87,13 +92,16 @@ __all__ = [
     "cost_programs",
     "dcn_route",
     "delay_seconds",
+    "fastest_way",
     "first_phase",
     "group_seconds",
+    "is_depthwise",
     "link_seconds",
     "listed_route",
     "matmul_seconds",
     "route",
     "route_seconds",
     "shift_route",
+    "useful_share",
     "work_seconds",
 ]

@@ -1,9 +1,9 @@
 """Seconds of the work of one operation on a device.
 
-The equations take numbers or arrays of them; `work_seconds` picks one by the type of the work.
+The equations take numbers or arrays of them; `convolution` has those of convolutions, and
+`work_seconds` picks one by the type of the work.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +13,10 @@ from tpusim.hardware import Device
 from tpusim.program import (
     SUBLANES,
     AttentionWork,
-    CombinedWork,
-    ConvolutionWork,
     EstimatedWork,
     MatmulWork,
     Number,
     VectorWork,
-    Work,
     equivalent_matmul,
     largest,
     power_sum,
@@ -143,29 +140,6 @@ def step_matmul_seconds(work: MatmulWork, device: Device) -> Number:
     return matmul_seconds(work, device, device.costs.matmul_in_step)
 
 
-def as_matmul(work: ConvolutionWork) -> MatmulWork:
-    """Return the implicit matmul: m = batch x positions, k = taps x in_channels, n = out_channels.
-
-    The patches are formed on the way into the array, so HBM sees the image once and not once per
-    tap.
-    """
-    return MatmulWork(
-        batch=1,
-        m=work.batch * work.positions,
-        k=work.taps * work.in_channels,
-        n=work.out_channels,
-        dtype=work.dtype,
-        read_bytes=work.read_bytes,
-        write_bytes=work.write_bytes,
-        epilogue_flops=work.epilogue_flops,
-    )
-
-
-def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
-    """Return the seconds of a convolution in a step, which are those of its implicit matmul."""
-    return step_matmul_seconds(as_matmul(work), device)
-
-
 def estimate_seconds(work: EstimatedWork, device: Device) -> Number:
     """Return the seconds of the compiler's own estimate: `cycles / clock`.
 
@@ -257,23 +231,3 @@ def attention_seconds(work: AttentionWork, device: Device) -> Number:
     array = share * kernel_flops(work, device.mxu_side) * short_block_factor(work) / rate
     kernel = largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device))
     return kernel + costs.op_launch + statistics_seconds(work, device)
-
-
-_SECONDS_OF: Mapping[type, Callable[..., Number]] = {
-    MatmulWork: step_matmul_seconds,
-    ConvolutionWork: convolution_seconds,
-    AttentionWork: attention_seconds,
-    VectorWork: group_seconds,
-    EstimatedWork: estimate_seconds,
-}
-
-
-def work_seconds(work: Work, device: Device) -> Number:
-    """Return the seconds of an operation of a step with no other beside it; its parts launch once.
-
-    Raise PlanError if the chip has no rate for a dtype.
-    """
-    if isinstance(work, CombinedWork):
-        launches = (len(work.parts) - 1) * device.costs.op_launch
-        return sum(work_seconds(part, device) for part in work.parts) - launches
-    return _SECONDS_OF[type(work)](work, device)

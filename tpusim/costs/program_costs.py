@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from tpusim.base.phase import Phase
-from tpusim.costs.compute import hbm_seconds, work_seconds
+from tpusim.costs.compute import hbm_seconds
 from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
 from tpusim.costs.network_tasks import CollectiveCosts, StageMessageCosts, collective_tasks
 from tpusim.costs.tasks import (
@@ -35,6 +35,7 @@ from tpusim.costs.tasks import (
     core_seconds,
     first_phase,
 )
+from tpusim.costs.work_seconds import work_seconds
 from tpusim.hardware import Chip, Placement, Slice
 from tpusim.program import (
     Barrier,

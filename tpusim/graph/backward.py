@@ -3,7 +3,7 @@
 The sweep goes through the operations backwards, asks each for its transposes, and adds up the
 contributions to the gradient of a tensor that was read more than once. A scan becomes a second scan
 over its transposed body, with the recomputed operations in front; a tensor that its iterations
-share gets the sum of their gradients, in the dtype in which weights are stored.
+share gets the sum of their gradients, of a weight in the dtype in which weights are stored.
 """
 
 from collections import Counter
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.base.phase import Phase
+from tpusim.graph.contractions import Einsum
 from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
@@ -29,7 +30,7 @@ def training_step(graph: Graph, remat: Remat) -> Graph:
     )
     loss = graph.loss
     start = replace(loss, name=f"d({loss.name})", role=TensorRole.INPUT, primal=loss.name)
-    forward, sweep = _differentiate(graph.ops, {loss.name: start}, remat)
+    forward, sweep = _differentiate(graph.ops, {loss.name: [start]}, remat)
     return replace(
         graph, ops=forward + tuple(sweep.ops), gradients=tuple(sweep.parameter_gradients.items())
     )
@@ -81,16 +82,14 @@ class _GradientSweep:
 
 
 def _differentiate(
-    ops: tuple[Op, ...], seed: dict[str, Tensor], remat: Remat
+    ops: tuple[Op, ...], seed: dict[str, list[Tensor]], remat: Remat
 ) -> tuple[tuple[Op, ...], _GradientSweep]:
     """Return the forward operations, with what scans save, and the sweep of the backward pass.
 
     seed: gradients that are given, by the name of their tensor.
     """
     reads = (t.name for op in ops for t in {t.name: t for t in op.inputs}.values())
-    sweep = _GradientSweep(
-        Counter(reads), contributions={name: [made] for name, made in seed.items()}
-    )
+    sweep = _GradientSweep(Counter(reads), contributions=seed)
     forward = list(ops)
     for place, op in reversed(list(enumerate(ops))):
         given = {
@@ -140,27 +139,91 @@ def _transpose_scan(
     """Add the backward scan to the sweep; return the forward one with the tensors to save."""
     remat = Remat() if op.recomputed else remat
     op = replace(op, body=tuple(remat.with_residuals(one) for one in op.body))
-    carried = {inside.name: _cotangent(inside) for _, _, inside, _ in op.carries}
+    stacked = {inside.name for inside, outside in op.stacks if outside.name in given}
+    carried = {
+        inside.name: replace(cotangent, name=f"{cotangent.name}~carried")
+        if inside.name in stacked
+        else cotangent
+        for _, _, inside, _ in op.carries
+        for cotangent in [_cotangent(inside)]
+    }
     added = {inside.name: given[outside.name] for inside, outside in op.sums}
     written = {
-        inside.name: replace(_cotangent(inside), role=given[outside.name].role)
+        inside.name: replace(
+            _cotangent(inside),
+            name=f"d({inside.name}){'~stacked' * (inside.name in carried)}",
+            role=given[outside.name].role,
+        )
         for inside, outside in op.stacks
+        if inside.name in stacked
     }
-    _, inner = _differentiate(op.body, carried | written | added, remat)
+    seed: dict[str, list[Tensor]] = {}
+    for name, tensor in (*carried.items(), *written.items(), *added.items()):
+        seed.setdefault(name, []).append(tensor)
+    _, inner = _differentiate(op.body, seed, remat)
     carries = _carried_back(op, given, carried, inner, sweep)
     stacks = _gradients(op, inner, sweep, ((part, whole) for whole, part in op.slices))
-    sums = _gradients(op, inner, sweep, ((t, replace(t, dtype=STORED)) for t in op.shared))
-    again, kept = recompute(op.body, inner.ops, remat.keeps)
+    after = _weights_after(op, inner, stacks, sweep) if op.weights_after else {}
+    sums = _gradients(op, inner, sweep, ((t, _summed(t)) for t in op.shared if t not in after))
+    again, kept = recompute(op.body, inner.ops, _keeps_sums if op.steps else remat.keeps)
     body = _block_by_block(again, inner.ops)
-    parts = (*((given[o.name], written[i.name]) for i, o in op.stacks), *op.slices)
+    parts = (
+        *((given[o.name], written[i.name]) for i, o in op.stacks if i.name in written),
+        *op.slices,
+    )
     name, phase = f"{op.name}/d", Phase.BACKWARD
-    back = Scan(name, op.trips, body, carries, stacks=stacks, sums=sums, phase=phase)
+    back = Scan(
+        name, op.trips, body, carries, stacks=stacks, sums=sums, steps=op.steps, phase=phase
+    )
     back = _with_reads(back, kept, parts, (*op.shared, *added.values()))
     sweep.ops.append(back)
+    sweep.ops.extend(after.values())
     shared = {tensor.name for tensor in op.shared}
     own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
     sweep.parameter_gradients |= own
     return replace(op, saves=back.loads)
+
+
+def _keeps_sums(op: Op, tensor: Tensor) -> bool:
+    """Return True for what a recurrence saves: sums of matmuls, as no step is computed again."""
+    return isinstance(op, Einsum) or (isinstance(op, Pointwise) and op.linear)
+
+
+def _weights_after(
+    op: Scan,
+    inner: _GradientSweep,
+    stacks: tuple[tuple[Tensor, Tensor], ...],
+    sweep: _GradientSweep,
+) -> dict[Tensor, Op]:
+    """Take gradients of shared weights out of the steps; return one matmul over all of them each.
+
+    A step multiplies a carried state with the gradient of what it sliced. All states but the first
+    are in the stacks of the scan, and the gradients in those of the backward scan.
+    """
+    wholes = {inside.name: outside for inside, outside in stacks}
+    written = {inside.name: outside for inside, outside in op.stacks}
+    for _, entered, left, _ in op.carries:
+        if left.name in written:
+            wholes[entered.name] = written[left.name]
+    found: dict[Tensor, Op] = {}
+    for tensor in op.shared:
+        made = {t.name for t in inner.contributions.get(tensor.name, ())}
+        makers = [one for one in inner.ops if {t.name for t in one.outputs} & made]
+        if tensor.role is not TensorRole.PARAM or len(makers) != 1:
+            continue
+        (one,) = makers
+        if isinstance(one, Einsum) and {t.name for t in one.inputs} <= wholes.keys():
+            lhs, rhs = (_along(op.steps, t, wholes[t.name]) for t in one.inputs)
+            inner.ops.remove(one)
+            made_by = sweep.contribution(tensor, op.name)
+            found[tensor] = replace(one, lhs=lhs, rhs=rhs, output=made_by)
+    return found
+
+
+def _along(steps: str, inside: Tensor, outside: Tensor) -> Tensor:
+    """Return the tensor of all steps with the names that a step has for its dimensions."""
+    names = iter(inside.dims)
+    return outside.view(tuple(d if d == steps else next(names) for d in outside.dims))
 
 
 def _with_reads(
@@ -190,9 +253,10 @@ def _carried_back(
     pairs = []
     for outer_in, inner_in, inner_out, outer_out in op.carries:
         total = inner.total(inner_in)
-        if total is None or outer_out.name not in given:
+        if total is None:
             raise ValueError(f"{op.name}: no gradient reaches {inner_in.name}")
-        before, after = given[outer_out.name], sweep.contribution(outer_in, op.name)
+        before = given.get(outer_out.name) or _zeros(_cotangent(outer_out), sweep)
+        after = sweep.contribution(outer_in, op.name)
         pairs.append((before, carried[inner_out.name], total, after))
     return tuple(pairs)
 
@@ -207,6 +271,22 @@ def _gradients(
         if total is not None:
             pairs.append((total, sweep.contribution(outside, op.name)))
     return tuple(pairs)
+
+
+def _zeros(made: Tensor, sweep: _GradientSweep) -> Tensor:
+    """Return a gradient that is zero, as nothing reads what a scan leaves."""
+    name, phase = f"{made.name}/zeros", Phase.BACKWARD
+    sweep.ops.append(Pointwise(name, (), (made,), 0.0, linear=True, keeps="", phase=phase))
+    return made
+
+
+def _summed(tensor: Tensor) -> Tensor:
+    """Return a shared tensor as its gradients are added up over iterations.
+
+    JAX adds those of an activation up in its own dtype (the encoder's result in the loop over the
+    decoder's layers, on v5e 2x4 and v4 2x2x2, libtpu 0.0.42.1).
+    """
+    return replace(tensor, dtype=STORED) if tensor.role is TensorRole.PARAM else tensor
 
 
 def _cotangent(tensor: Tensor) -> Tensor:

@@ -112,13 +112,18 @@ class Convolution:
         """True for the transpose that makes the gradient of the kernel."""
         return bool(self.given) and self.given[1] == self.activation
 
+    @property
+    def transposed(self) -> bool:
+        """True for a transposed convolution, and for its gradients."""
+        return any(window.transposed for window in self.windows)
+
     def windows_read(self, sizes: DimSizes) -> tuple[WindowsRead, ...]:
         """Return the operand that the windows slide over, with the windows in which it is read.
 
         The activation, also for the gradient of the kernel; the output's gradient for that of the
-        activation.
+        activation, and for both of a transposed convolution.
         """
-        if self.given and not self.makes_kernel:
+        if self.given and (self.transposed or not self.makes_kernel):
             return (WindowsRead(self.given[0], _backward(self.windows, sizes)),)
         return (WindowsRead(self.activation, self.windows),)
 

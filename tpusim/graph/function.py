@@ -29,5 +29,5 @@ def function(name: str, **constants: Constant) -> Function:
     return Function(name, tuple(constants.items()))
 
 
-ADD, COPY, REPEAT = (Function(name) for name in ("add", "copy", "repeat"))
-"""The sum of all operands; each operand as it is; one operand with a dimension repeated."""
+ADD, COPY, REPEAT, ZEROS = (Function(name) for name in ("add", "copy", "repeat", "zeros"))
+"""The sum of all operands; each operand as it is; one operand with a dimension repeated; zeros."""

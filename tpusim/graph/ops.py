@@ -30,6 +30,10 @@ class Scan:
     stacks: (inside, outside) of each tensor of which an iteration writes its own part.
     shared: tensors that all iterations read alike.
     sums: (inside, outside) of each result that is added up over the iterations.
+    steps: of a recurrence, the dimension that its iterations step along, which its slices and
+        stacks lack; empty for other scans. Their weights are shared.
+    weights_after: of a recurrence, gradients of weights are matmuls over all of its steps, after
+        the backward scan, where its stacks have both operands.
     recomputed: the backward scan computes the body again, whatever else is saved.
     weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
         other half has saved.
@@ -45,14 +49,16 @@ class Scan:
     stacks: tuple[tuple[Tensor, Tensor], ...] = ()
     shared: tuple[Tensor, ...] = ()
     sums: tuple[tuple[Tensor, Tensor], ...] = ()
+    steps: str = ""
+    weights_after: bool = False
     recomputed: bool = False
     weights_only: bool = False
     phase: Phase = Phase.FORWARD
 
     @property
     def over_layers(self) -> bool:
-        """True for a scan over layers, False for one of the loss, which is computed again."""
-        return not self.recomputed
+        """True for a scan over layers, False for one over time or of the loss."""
+        return not (self.recomputed or self.steps)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

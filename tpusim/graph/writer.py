@@ -18,7 +18,7 @@ from typing import Any
 
 from tpusim.base.errors import ModelError, nearest
 from tpusim.graph.contractions import Einsum
-from tpusim.graph.function import ADD
+from tpusim.graph.function import ADD, ZEROS
 from tpusim.graph.graph import Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
@@ -212,6 +212,60 @@ class GraphWriter:
         scan = f"{self.prefix}{name}s"
         self.write(Scan(scan, trips, tuple(inner.ops), (carry,), shared=tuple(shared)))
         return made
+
+    def recurrence(
+        self,
+        name: str,
+        x: Tensor,
+        states: Sequence[str],
+        dims: Sequence[str],
+        step: "Callable[[GraphWriter, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]",
+        *,
+        emitted: Sequence[str],
+        shared: Sequence[Tensor] = (),
+        weights_after: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Write a scan over the steps of `x`; return the emitted states of all steps.
+
+        x: [batch, steps, ...]; a step has [batch, ...] of it.
+        states: names of the states that a step gets and leaves, [batch, *dims], zeros at first.
+        step: writes a step, given a writer, its part of `x` and the states, and returns the new
+            states. Its weights are shared by all steps.
+        emitted: the states of which all steps are kept, [batch, steps, *dims].
+        shared: other tensors that all steps read.
+        weights_after: see `Scan`.
+        """
+        batch, along, *rest = x.dims
+        inner = replace(self.marked(f"{name}_"), ops=[])
+        part = inner.tensor("part", (batch, *rest))
+        own = (batch, *self.dims(dims))
+        entered = tuple(inner.tensor(f"{state}_in", own) for state in states)
+        left = step(inner, part, entered)
+        before = tuple(self.tensor(f"{name}_{state}_zeros", own) for state in states)
+        for zeros in before:
+            self.pointwise(zeros.short, (), zeros, 0.0, linear=True, keeps="", function=ZEROS)
+        after = tuple(self.tensor(f"{name}_{state}_last", own) for state in states)
+        wholes = {
+            state: (made, self.tensor(f"{name}_{state}_all", (batch, along, *own[1:])))
+            for state, made in zip(states, left, strict=True)
+            if state in emitted
+        }
+        read = (t for op in inner.ops for t in op.inputs if t.role is TensorRole.PARAM)
+        weights = {tensor.name: tensor for tensor in read}.values()
+        self.write(
+            Scan(
+                f"{self.prefix}{name}",
+                self.sizes[along],
+                tuple(inner.ops),
+                tuple(zip(before, entered, left, after, strict=True)),
+                slices=((x, part),),
+                stacks=tuple(wholes.values()),
+                shared=(*weights, *shared),
+                steps=along,
+                weights_after=weights_after,
+            )
+        )
+        return tuple(wholes[state][1] for state in emitted)
 
     def graph(self, loss: Tensor) -> Graph:
         """Return the graph, whose backward pass starts from `loss`."""

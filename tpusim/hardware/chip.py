@@ -67,6 +67,8 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
+    convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
+        arrive and its results leave, in whole memory tiles.
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
@@ -88,6 +90,8 @@ class CostConstants:
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
+    convolution_read: float = field(metadata=SHARED)
+    convolution_store: float = field(metadata=SHARED)
     attention_efficiency_forward: float = field(metadata=SHARED)
     attention_efficiency_backward: float = field(metadata=SHARED)
     vector_efficiency: float = field(metadata=SHARED)
@@ -120,6 +124,7 @@ class Device:
     hbm_bandwidth: float
     vmem_bytes: float
     cmem_bytes: float
+    tensor_cores: int
     mxus: int
     mxu_side: int
     clock: float
@@ -238,6 +243,7 @@ class Chip:
         return Device(
             name=self.name,
             flops=PeakRates(tuple((dtype, rate / part) for dtype, rate in self.flops.items())),
+            tensor_cores=self.tensor_cores // part,
             mxus=self.mxus // part,
             mxu_side=self.mxu_side,
             mxu_side_fp8=self.mxu_side_fp8,

@@ -9,6 +9,7 @@ from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.device_groups import group_of
 from tpusim.lowering.evidence import LoweringEvidence, borrowed_notes, lowering_evidence
+from tpusim.lowering.late_reductions import reduce_once
 from tpusim.lowering.lower_body import Bodies, BodyLowerer
 from tpusim.lowering.lower_graph import barrier, batch_copy, lower, sizes_of, with_optimizer
 from tpusim.lowering.lowering_pass import LoweringPass
@@ -44,6 +45,7 @@ __all__ = [
     "lowering_evidence",
     "names",
     "record_passes",
+    "reduce_once",
     "sizes_of",
     "switched_off",
     "with_optimizer",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
-from tpusim.partition import DTYPE_BYTES, Sizes, StoredWeight
+from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
 from tpusim.plan import Dtypes, Plan
 from tpusim.program import Alloc, Compute, Dep, Loop, Op, VectorWork
 
@@ -61,9 +61,9 @@ def accumulate_microbatches(
 def accumulator(weight: StoredWeight, dtypes: Dtypes, sizes: Sizes) -> Alloc:
     """Return the accumulator of one weight's gradients, over all its layers."""
     item = DTYPE_BYTES[dtypes.of("accumulator")]
-    nbytes = weight.copies * sizes.elements(weight.local) * item
-    padded = nbytes * sizes.padding(weight.local)
-    return Alloc(f"{weight.name}/accumulator", nbytes, "gradient accumulators", padded)
+    nbytes = weight.copies * sizes.elements(weight.summed) * item
+    padded = nbytes * sizes.padding(weight.summed)
+    return Alloc(f"{weight.name}/accumulator", nbytes, ACCUMULATORS, padded)
 
 
 def zeros(sums: tuple[Alloc, ...]) -> Compute:
@@ -85,7 +85,7 @@ def addition(
 
     One vector operation per element, and a conversion for each of the three where they are narrow.
     """
-    elements = weight.copies * sizes.elements(weight.local)
+    elements = weight.copies * sizes.elements(weight.summed)
     held = DTYPE_BYTES[dtypes.of("accumulator")]
     given = DTYPE_BYTES[dtypes.grad]
     narrow = [item < DTYPE_BYTES["f32"] for item in (given, held, held)]

@@ -42,6 +42,7 @@ class BufferLifetimes:
     gradients: weight -> tensor that holds its gradients inside of a loop.
     offload: saved tensors that no loop stacks.
     last_loader: saved tensor -> the loop that is the last to read it.
+    taken_over: gradient -> the given buffer that it was written over.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class BufferLifetimes:
             if isinstance(node, LoopNode)
             for tensor in node.scan.loads
         }
+        self.taken_over: dict[str, str] = {}
         self._saved: dict[str, str] = {}
 
     def lives(
@@ -73,19 +75,21 @@ class BufferLifetimes:
         kept: Sequence[str],
         loads: Sequence[str] = (),
         outside: Collection[str] = (),
+        given: Collection[str] = (),
     ) -> tuple[list[list[BufferEvents]], list[list[str]]]:
         """Return the events of each entry: a buffer lives from its writer to its last reader.
 
         Return also the tensors that the last loop of each pass holds, which its successor frees.
 
         Buffers in `kept` outlive the body, and those in `outside` are allocated and freed around
-        it. `loads` are copied out of their stacks by their first reader. A result that comes an
+        it; those in `given` are there before it, and end with their last reader. `loads` are copied
+        out of their stacks by their first reader. A result that comes an
         iteration late goes to its stack at once, and is read from there. A loop allocates nothing
         itself: what it needs throughout is allocated by the operation before it, and freed by the
         one after it.
         """
         entries = [entry for one in passes for entry in one]
-        body = _BodyLifetimes(self, entries, kept, loads, outside)
+        body = _BodyLifetimes(self, entries, kept, loads, outside, given)
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -162,6 +166,7 @@ class _BodyLifetimes:
         kept: Sequence[str],
         loads: Sequence[str],
         outside: Collection[str],
+        given: Collection[str],
     ) -> None:
         self.memory = memory
         self.entries = entries
@@ -181,6 +186,10 @@ class _BodyLifetimes:
         }
         fetched = {key for e in entries if isinstance(e, HostCopy) for key in e.writes}
         self.loads = set(loads) - fetched
+        self.given = frozenset(given).intersection(self.last) - self.kept
+        for key in sorted(self.given):
+            self.names[key] = key
+            self._give_back(key, self.last[key])
 
     def load(self, place: int, entry: Entry) -> None:
         """Copy the tensors that the entry is the first to read out of their stacks."""
@@ -231,7 +240,8 @@ class _BodyLifetimes:
     def _overwritten(self, place: int, entry: Entry) -> dict[str, str]:
         """Return the results that replace operands: of the same size, and dead afterwards.
 
-        What outlives the body keeps its own name, by which it is freed later.
+        What outlives the body keeps its own name, by which it is freed later, unless it is written
+        over a buffer that was there before.
         """
         dying = [
             key
@@ -240,11 +250,14 @@ class _BodyLifetimes:
         ]
         pairs = {}
         size = self.memory.size
-        for key in (key for key in entry.writes if key not in self.kept):
-            match = next((k for k in dying if size(k) == size(key)), None)
+        for key in entry.writes:
+            over = self.given.intersection(dying) if key in self.kept else dying
+            match = next((k for k in over if size(k) == size(key)), None)
             if match is not None:
                 dying.remove(match)
                 pairs[key] = self.names[match]
+                if key in self.kept:
+                    self.memory.taken_over[key] = self.names[match]
         return pairs
 
 

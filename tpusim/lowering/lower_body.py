@@ -26,6 +26,7 @@ from tpusim.lowering.offload import (
     names,
     with_host_copies,
 )
+from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
@@ -97,11 +98,19 @@ class BodyLowerer:
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
         self.left_over: list[list[str]] = []
+        self.on_chip: frozenset[str] = frozenset()
 
-    def passes(self) -> tuple[list[tuple[Op, ...]], GradientDeps]:
-        """Return the operations of each pass of the step, and the gradients after them."""
-        bodies = self.bodies(self.partitioned.groups, tuple(self.outside.values()))
-        return bodies, GradientDeps({**self.memory.gradients, **self.outside}, self.reduced)
+    def passes(
+        self, given: Mapping[str, str] | None = None
+    ) -> tuple[list[tuple[Op, ...]], GradientDeps]:
+        """Return the operations of each pass of the step, and the gradients after them.
+
+        given: buffers that it finds and frees, each with the operation that wrote it.
+        """
+        kept = tuple(self.outside.values())
+        bodies = self.bodies(self.partitioned.groups, kept, given=given)
+        outside = {w: self.memory.taken_over.get(key, key) for w, key in self.outside.items()}
+        return bodies, GradientDeps({**self.memory.gradients, **outside}, self.reduced)
 
     def bodies(
         self,
@@ -109,21 +118,24 @@ class BodyLowerer:
         kept: Sequence[str],
         loop_node: LoopNode | None = None,
         outside: Mapping[str, str] | None = None,
+        given: Mapping[str, str] | None = None,
     ) -> list[tuple[Op, ...]]:
         """Return the operations of each pass of one body, that of `loop_node` if given.
 
         outside: buffers of the body around it that it uses, each with the operation that wrote it.
+        given: buffers of earlier operations that it frees, each with the one that wrote it.
         """
+        outside, given = outside or {}, given or {}
         carried, gradients = (loop_node.carried, loop_node.gradients) if loop_node else ((), ())
         loads = [key for _, key in loop_node.copied] if loop_node else []
         passes = [self._entries(nodes, loop_node) for nodes in groups]
-        lives, left_over = self.memory.lives(passes, kept, loads, outside or ())
+        lives, left_over = self.memory.lives(passes, kept, loads, outside, given)
         whole = list(chain.from_iterable(passes))
         self.crossing += [
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
         ends_waiting = loop_node is not None and not self.decisions.ideal
-        waits = BodyDependencies(whole, carried, outside or {}, ends_waiting)
+        waits = BodyDependencies(whole, carried, {**outside, **given}, ends_waiting)
         firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
         made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
         self.reduced |= {
@@ -204,11 +216,14 @@ class BodyLowerer:
         return found.ops
 
     def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+        buffers, device = self.decisions.buffers, self.decisions.pod.chip.device
+        self.on_chip = kept_on_chip(loop_node, self.sizes, buffers, device)
         (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
+        self.on_chip = frozenset()
         if self.decisions.ideal:
             return body
         arriving = arrivals(host_copies(loop_node, self.offload))
-        buffers, grad_dtype = self.decisions.buffers, self.memory.grad_dtype
+        grad_dtype = self.memory.grad_dtype
         return with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:
@@ -224,15 +239,15 @@ class BodyLowerer:
         )
 
     def _compute(self, compute: ComputeNode, deps: tuple[Dep, ...], life: BufferEvents) -> Compute:
+        buffers = self.decisions.buffers
+        work = work_of(compute, self.sizes, buffers)
+        work = without_on_chip(work, compute, self.on_chip, self.sizes, buffers)
         return Compute(
             name=compute.name,
             phase=compute.phase,
             scope=compute.op.name,
             deps=deps,
-            work=on_slowest(
-                work_of(compute, self.sizes, self.decisions.buffers),
-                self.decisions.plan.context.balanced,
-            ),
+            work=on_slowest(work, self.decisions.plan.context.balanced),
             flops=flops_of(compute, self.sizes),
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),

@@ -13,6 +13,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.lowering import optimizer
 from tpusim.lowering.accumulate import GradientDeps, accumulate_microbatches
 from tpusim.lowering.decisions import LoweringDecisions
+from tpusim.lowering.late_reductions import reduce_once
 from tpusim.lowering.lower_body import BodyLowerer
 from tpusim.lowering.passes.quantise import check_dtypes
 from tpusim.lowering.passes.transfer_dtypes import cast_before
@@ -47,7 +48,9 @@ def lower(
             body, gradients, partitioned.weights, plan, sizes, held
         )
         held = ()
-    body = (*body, *barrier(plan, lowerer.crossing))
+    reduced = reduce_once(partitioned.weights, gradients, plan, sizes, pod, placement)
+    gradients = reduced.gradients
+    body = (*body, *reduced.ops, *barrier(plan, (*lowerer.crossing, *reduced.crossing)))
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),

@@ -118,21 +118,41 @@ def _convolution(
     written: Number,
     epilogue: Number,
 ) -> program.ConvolutionWork:
-    dims = (op.examples, op.positions, op.taps, op.in_channels, op.out_channels)
-    sequences, positions, tap_count, in_channels, out_channels = (
-        sizes.product(each, split) for each in dims
+    """Return the work of a convolution or of one of its transposes.
+
+    A transposed convolution is the input gradient of the one that it transposes.
+    """
+    batch, positions, taps, one_group, out_channels = (
+        sizes.product(dims, split)
+        for dims in (op.examples, op.positions, op.taps, op.in_channels, op.out_channels)
     )
+    groups = out_channels if op.depthwise else op.groups
+    channels = groups * one_group, out_channels
+    transposed = any(window.transposed for window in op.windows)
+    in_channels, out_channels = reversed(channels) if transposed else channels
     return program.ConvolutionWork(
-        sequences,
+        batch,
         positions,
-        tap_count,
+        taps,
         in_channels,
         out_channels,
         sizes.compute_dtype,
         read,
         written,
         epilogue,
+        gradient=_gradient(op, transposed),
+        window=tuple(int(sizes.extent(dim, ())) for dim in op.taps),
+        strides=tuple(max(window.stride, window.input_dilation) for window in op.windows),
+        groups=groups,
+        dilation=max((window.dilation for window in op.windows), default=1),
     )
+
+
+def _gradient(op: graph.Convolution, transposed: bool) -> str:
+    """Return the gradient that a convolution computes of one that is not transposed."""
+    if op.given and op.makes_kernel:
+        return "weight"
+    return "input" if bool(op.given) is not transposed else ""
 
 
 def _pool(

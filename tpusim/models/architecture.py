@@ -12,6 +12,7 @@ A model of one's own is a frozen dataclass with a `forward` that writes its oper
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import prod
@@ -45,6 +46,9 @@ class Architecture(ABC):
     __slots__ = ()
     reads_text: ClassVar[bool] = True
     """True for models whose examples are sequences of tokens, of a length that the plan gives."""
+
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """The fields of published models, by name."""
 
     name: str
 
@@ -93,9 +97,15 @@ class Architecture(ABC):
         return layer_count(_smallest(self))
 
     @property
+    def expert_count(self) -> int:
+        """The number of experts of a layer, of which a router chooses; 0 for a dense model."""
+        sizes = _smallest(self).sizes
+        return max((size for dim, size in sizes.items() if plain_dim(dim) == "expert"), default=0)
+
+    @property
     def has_experts(self) -> bool:
         """True if a router chooses the weights of a token."""
-        return any(plain_dim(dim) == "expert" for dim in _smallest(self).sizes)
+        return self.expert_count > 0
 
     def flat(self) -> dict[str, Any]:
         """Return its fields, as result files show them."""

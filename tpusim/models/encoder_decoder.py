@@ -98,7 +98,7 @@ class EncoderDecoder(Architecture):
         memory = self._stack(w, "encoder", self.layers, x, choices)
         ids = w.input("target_ids", ("batch", "target_seq"))
         own = None if self.target_vocab else table
-        y, table = pieces.embedding(target, ids, own, out="target_embedded")
+        y, table = pieces.embedding(target.marked("target_"), ids, own)
         y = self._stack(target, "decoder", self.decoder_layers or self.layers, y, choices, memory)
         return pieces.language_model_loss(
             target,

@@ -66,6 +66,7 @@ class VisionTransformer(Architecture):
     pre_norm: there is a norm before the layers.
     attention: `dot` writes the scores to HBM, `flash` is a fused kernel.
     softmax_dtype: of the scores, where attention is `dot`.
+    scanned: layers are iterations of one scan, not written one after another.
     """
 
     reads_text: ClassVar[bool] = False
@@ -88,6 +89,7 @@ class VisionTransformer(Architecture):
     pre_norm: bool = False
     attention: str = "dot"
     softmax_dtype: str = COMPUTE
+    scanned: bool = True
 
     @classmethod
     def from_name(cls, name: str, **keys: Any) -> "VisionTransformer":
@@ -145,7 +147,9 @@ class VisionTransformer(Architecture):
             bias=self.qkv_bias,
             out_bias=True,
         )
-        return EncoderForm(parallel=self.parallel, rms=self.rms, attention=attention)
+        return EncoderForm(
+            parallel=self.parallel, rms=self.rms, scanned=self.scanned, attention=attention
+        )
 
     def _pooled(self, w: GraphWriter, x: Tensor) -> Tensor:
         """Return the features of each image; a norm of one token reads that token alone."""

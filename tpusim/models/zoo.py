@@ -1,4 +1,4 @@
-"""Published models by name, read from `zoo.toml`."""
+"""Published models by name: transformers of `zoo.toml`, and those of other architectures."""
 
 import tomllib
 from collections.abc import Mapping
@@ -7,36 +7,66 @@ from importlib import resources
 from typing import Any
 
 from tpusim.base.errors import ModelError, nearest
+from tpusim.models.architecture import Architecture
 from tpusim.models.transformer import Transformer
 
+ARCHITECTURES: Mapping[str, type[Architecture]] = {
+    "transformer": Transformer,
+}
+"""The architectures of a run file, by the name that it gives them."""
 
-def load(name: str) -> Transformer:
-    """Return the model of this name; raise ModelError with the nearest names if there is none.
+
+def load(name: str, **changes: Any) -> Any:
+    """Return the model of this name, an `Architecture`, with some fields changed.
+
+    Raise ModelError with the nearest names if there is none.
 
     >>> load("bert-480b").parameter_count
     481806958592
     """
-    return Transformer(name=name, **dimensions(name))
+    kind = architecture_of(name)
+    if kind is None:
+        raise ModelError(unknown(name))
+    said = ", ".join(f"{key}={value}" for key, value in changes.items())
+    given = {"name": f"{name} with {said}" if said else name, **changes}
+    if kind is Transformer:
+        return Transformer(**{**dimensions(name), **given})
+    return kind(**{**kind.PUBLISHED[name], **given})
+
+
+def unknown(name: object) -> str:
+    """Return the message for a name that is not in the zoo, with the nearest ones."""
+    return f"no model {name!r} in the zoo; {nearest(str(name), names())}"
+
+
+def architecture_of(name: str) -> type[Architecture] | None:
+    """Return the class of the published model of this name; None if there is none."""
+    if name in _entries():
+        return Transformer
+    return next((kind for kind in ARCHITECTURES.values() if name in kind.PUBLISHED), None)
 
 
 def dimensions(name: str) -> dict[str, Any]:
-    """Return the dimensions of a model as its source gives them; the rest follows from them."""
+    """Return the dimensions of a transformer as its source gives them; the rest follows."""
     return {key: value for key, value in _entry(name).items() if key != "source"}
 
 
-def names() -> tuple[str, ...]:
-    """Return the names that `load` knows, in the order of the file."""
-    return tuple(_entries())
+def names(kind: type[Architecture] | None = None) -> tuple[str, ...]:
+    """Return the names that `load` knows: of all architectures, or of one."""
+    others = tuple(
+        name for one in ARCHITECTURES.values() if kind in (None, one) for name in one.PUBLISHED
+    )
+    return (*(_entries() if kind in (None, Transformer) else ()), *others)
 
 
 def source(name: str) -> str:
-    """Return the source of a model's dimensions: paper and table, or repository and file."""
+    """Return the source of a transformer's dimensions: paper and table, or repository and file."""
     return str(_entry(name)["source"])
 
 
 def _entry(name: str) -> Mapping[str, Any]:
-    if name not in names():
-        raise ModelError(f"no model {name!r} in the zoo; {nearest(str(name), names())}")
+    if name not in _entries():
+        raise ModelError(f"no model {name!r} in the zoo; {nearest(str(name), _entries())}")
     return _entries()[name]
 
 

@@ -78,6 +78,7 @@ class Algorithm(StrEnum):
     halo: like neighbours, but not from end to end.
     onward: to the next device of the chain, in one direction only.
     step: like onward, but not from end to end.
+    mirror: to the device as far from the other end of the chain.
     mesh order: to the next and to the previous device in the order of the mesh.
     """
 
@@ -89,13 +90,14 @@ class Algorithm(StrEnum):
     HALO = "halo"
     ONWARD = "onward"
     STEP = "step"
+    MIRROR = "mirror"
     MESH_ORDER = "mesh order"
 
 
 FLAT = " flat"
 """After an algorithm: each of a chip's two devices moves all bytes itself, as if it were alone."""
 
-MAX_HALO_DISTANCE = 16
+MAX_HALO_DISTANCE = 8
 """The farthest device of a chain that a halo or a step may be sent to."""
 
 MIN_CUBE_SIDE = 4
@@ -197,6 +199,13 @@ _BUILT_IN = (
         kinds=(CollectiveKind.PERMUTE,),
         phases=partial(permute_phases, ChainMove.ONWARD),
         text=partial(chain_text, start="onward on a"),
+    ),
+    CollectiveAlgorithm(
+        name=Algorithm.MIRROR,
+        kinds=(CollectiveKind.PERMUTE,),
+        phases=partial(permute_phases, ChainMove.MIRROR),
+        in_best=False,
+        text=partial(chain_text, start="mirrored on a"),
     ),
     CollectiveAlgorithm(
         name=Algorithm.MESH_ORDER,

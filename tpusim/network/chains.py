@@ -30,6 +30,7 @@ class ChainMove(StrEnum):
     halo: like a shift, but not from end to end.
     onward: all bytes to the next neighbour.
     step: like onward, but not from end to end.
+    mirror: each chip's bytes to the one as far from the other end, the shorter way round.
     spread: the first chip's bytes to all others, half of them in each direction.
     """
 
@@ -39,6 +40,7 @@ class ChainMove(StrEnum):
     HALO = "halo"
     ONWARD = "onward"
     STEP = "step"
+    MIRROR = "mirror"
     SPREAD = "spread"
 
 
@@ -142,9 +144,29 @@ def edge_weights(move: ChainMove, chain: Chain) -> tuple[Numbers, Numbers]:
             return n - 1 - place, place + 1
         case ChainMove.SHIFT | ChainMove.HALO:
             return np.full(edges, 0.5), np.full(edges, 0.5)
+        case ChainMove.MIRROR:
+            crossed = [edge for at in range(n) for edge in mirror_path(chain, at)]
+            both = (np.array([edge for side, edge in crossed if side == way]) for way in (0, 1))
+            forward, backward = (np.bincount(each.astype(int), minlength=edges) for each in both)
+            return forward.astype(float), backward.astype(float)
         case ChainMove.SPREAD if chain.closed:
             return 0.5 * (place < n - 1), 0.5 * (place > 0)
     return np.ones(edges), np.zeros(edges)
+
+
+def mirror_path(chain: Chain, place: int) -> list[tuple[int, int]]:
+    """Return the edges from a place to its mirror image, each with its side; backwards is 1.
+
+    The way along the chain, or the other way round a ring if that is shorter.
+    """
+    n, other = chain.length, chain.length - 1 - place
+    low, high = sorted((place, other))
+    along = list(range(low, high))
+    lengths = chain.edge_hops.max(axis=0)
+    round_ring = [*range(high, n), *range(low)] if chain.closed else []
+    shorter = round_ring and lengths[round_ring].sum() < lengths[along].sum()
+    edges, backward = (round_ring, place < other) if shorter else (along, place > other)
+    return [(int(backward), edge) for edge in (reversed(edges) if backward else edges)]
 
 
 @lru_cache(maxsize=64)
@@ -165,6 +187,9 @@ def chain_hops(move: ChainMove, chain: Chain) -> int:
             return int(hops.max())
         case ChainMove.GATHER | ChainMove.SCATTER if chain.closed:
             return _longest_run(hops, max(1, chain.chunks // 2))
+        case ChainMove.MIRROR:
+            ways = (mirror_path(chain, place) for place in range(chain.length))
+            return max(int(hops[:, [edge for _, edge in way]].sum(axis=1).max()) for way in ways)
         case ChainMove.SPREAD if chain.closed:
             return _longest_run(hops, chain.length - 1)
     return int(hops.sum(axis=1).max())

@@ -12,7 +12,7 @@ from tpusim.hardware import Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.all_to_all import all_shortest_moves, ordered_pairs
 from tpusim.network.at_once import IN_MESH_ORDER
-from tpusim.network.chains import ChainMove
+from tpusim.network.chains import ChainMove, mirror_path
 from tpusim.network.groups import Chips, groups, on_torus
 from tpusim.network.mesh_order import EACH_WAY, order_links
 from tpusim.network.paths import link_paths
@@ -134,7 +134,10 @@ class _ScheduleMessages:
         if self.stage.move is ChainMove.SPREAD:
             yield from self._spread(group, side)
             return
-        if self.stage.move is ChainMove.ONWARD and side:
+        if self.stage.move is ChainMove.MIRROR:
+            yield from self._mirror(group, side)
+            return
+        if self.stage.move in (ChainMove.ONWARD, ChainMove.STEP) and side:
             return
         n = self.chain.length
         move = self.stage.move
@@ -189,6 +192,18 @@ class _ScheduleMessages:
         after = self.arrived.get(self.numbers[group][0], ())
         self.sent.append(Message(links, share * self.stage.chunk, after))
         yield (1 if side else n - 1), len(self.sent) - 1
+
+    def _mirror(self, group: int, side: int) -> Iterator[tuple[int, int]]:
+        """Add one message from each place whose way to its mirror image begins on this side."""
+        n = self.chain.length
+        for place in range(n):
+            way = mirror_path(self.chain, place)
+            if not way or way[0][0] != side:
+                continue
+            links = tuple(link for _, edge in way for link in self.paths[side][group][edge])
+            after = self.arrived.get(self.numbers[group][place], ())
+            self.sent.append(Message(links, self.stage.chunk, after))
+            yield n - 1 - place, len(self.sent) - 1
 
 
 def _ring_steps(move: ChainMove, n: int, places: int) -> list[list[float]]:

@@ -7,6 +7,7 @@ from tpusim.partition.expert_load import buffers_of, loads
 from tpusim.partition.graph_choices import kernel_copies, loss_parts
 from tpusim.partition.gspmd import partition_graph, partition_parts
 from tpusim.partition.halo import Edge, Halo
+from tpusim.partition.late_reductions import ACCUMULATORS, late_axes, late_reductions
 from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
 from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
 from tpusim.partition.partitioned_graph import (
@@ -26,6 +27,7 @@ from tpusim.partition.rules import idle_rules, resolve_rules, weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 
 __all__ = [
+    "ACCUMULATORS",
     "DTYPE_BYTES",
     "HEADS",
     "Buffer",
@@ -49,6 +51,8 @@ __all__ = [
     "idle_rules",
     "is_across",
     "kernel_copies",
+    "late_axes",
+    "late_reductions",
     "layouts",
     "loads",
     "loss_parts",

@@ -15,9 +15,15 @@ from tpusim.graph import (
     is_sequence,
     plain_dim,
 )
-from tpusim.partition.halo import Edge, Halo
 from tpusim.partition.layout import Layout, LocalShape
-from tpusim.partition.partitioned_graph import Buffer, CollectiveNode, ComputeNode, Node, Purpose
+from tpusim.partition.partitioned_graph import (
+    Buffer,
+    CollectiveNode,
+    ComputeNode,
+    Node,
+    Purpose,
+    UnreducedGradient,
+)
 from tpusim.partition.reshard import ReshardStep, reshard
 from tpusim.partition.split import Split
 from tpusim.plan import Axes
@@ -50,6 +56,10 @@ class BodyBuilder:
     prefix: of names in a backward body, to distinguish them from those of the forward one.
     outer: the builder of the body around a loop's, with what all iterations of the loop share.
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
+    late: True if gradients of weights leave the step's backward pass as terms.
+
+    Its `unreduced` has those gradients, by weight; its `copies` are the dimensions that count the
+    copies of a tensor.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class BodyBuilder:
         prefix: str = "",
         outer: "BodyBuilder | None" = None,
         exchanged: frozenset[str] = frozenset(),
+        late: bool = False,
     ) -> None:
         self.wanted = wanted
         self.sizes = sizes
@@ -69,6 +80,9 @@ class BodyBuilder:
         self.prefix = prefix
         self.outer = outer
         self.exchanged = exchanged
+        self.late = late
+        self.unreduced: dict[str, UnreducedGradient] = {}
+        self.copies: frozenset[str] = frozenset()
         self.phase = Phase.FORWARD
         self.nodes: list[Node] = []
         self.held: dict[str, ShardedValue] = {}
@@ -82,8 +96,16 @@ class BodyBuilder:
     def inner(self, prefix: str, scan: Scan) -> "BodyBuilder":
         """Return a builder for the body of `scan` that writes to the same table of buffers."""
         made = BodyBuilder(
-            self.wanted, self.weights, self.buffers, self.sizes, prefix, self, self.exchanged
+            self.wanted,
+            self.weights,
+            self.buffers,
+            self.sizes,
+            prefix,
+            self,
+            self.exchanged,
+            self.late,
         )
+        made.unreduced = self.unreduced
         made._shared = frozenset(tensor.name for tensor in scan.shared)
         made._summed = frozenset(inside.name for inside, _ in scan.sums)
         return made
@@ -111,9 +133,30 @@ class BodyBuilder:
         """Return True if the tensor is the gradient of a parameter, or a contribution to it."""
         return tensor.primal in self.weights
 
-    def add_input(self, tensor: Tensor) -> ShardedValue:
-        """Add a tensor from outside this body, in the layout that the plan gives it."""
+    def stays_partial(self, tensor: Tensor) -> bool:
+        """Return True for a tensor of which devices keep their terms to the end of the pass."""
+        return self.late and self.is_weight_gradient(tensor)
+
+    def finished(self, tensor: Tensor) -> ShardedValue:
+        """Return the value of a tensor as it leaves the body: reduced, or the terms of it."""
+        return self.value_of(tensor) if self.stays_partial(tensor) else self.reduced(tensor)
+
+    def leave(self, weight: str, gradient: Tensor) -> str:
+        """Return the key of a weight's gradient as it leaves the pass; note terms that are left."""
+        value = self.finished(gradient)
+        if self.late:
+            local = LocalShape(gradient.dims, value.layout)
+            self.unreduced[weight] = UnreducedGradient(local, value.partial)
+        return value.key
+
+    def add_input(self, tensor: Tensor, part: ShardedValue | None = None) -> ShardedValue:
+        """Add a tensor from outside this body, in the layout that the plan gives it.
+
+        part: the part of it that an iteration of a loop leaves; terms stay terms.
+        """
         value = ShardedValue(self.prefix + tensor.name, tensor, self.layout_of(tensor))
+        if part is not None and self.stays_partial(tensor):
+            value = replace(value, layout=part.layout, partial=part.partial)
         self.held[tensor.name] = value
         self.buffers.setdefault(
             value.key, Buffer(LocalShape(tensor.dims, value.layout), tensor.dtype, "activations")
@@ -155,48 +198,7 @@ class BodyBuilder:
             self._copies[wanted] = self.reshard(value, target, needed)
         return self._copies[wanted]
 
-    def halos_for(self, value: ShardedValue, halos: Sequence[Halo]) -> list[str]:
-        """Emit the exchange of halos of a value, one per sharded dimension; return their buffers.
-
-        Each dimension is exchanged with the rows that the ones before it brought (a convolution
-        over two sharded dimensions, v5e 4x4, libtpu 0.0.42.1). Both sides are emitted, as the sizes
-        of axes decide which are empty and which another reader has received already; see
-        `lowering/passes/halos.py`.
-        """
-        keys: list[str] = []
-        for place, halo in enumerate(halos):
-            reads = (value.key, *keys)
-            keys += [
-                self._edge(value, reads, tuple(halos[:place]), Edge(halo, after))
-                for after in (False, True)
-            ]
-        return keys
-
-    def _edge(
-        self, value: ShardedValue, reads: tuple[str, ...], halos: tuple[Halo, ...], edge: Edge
-    ) -> str:
-        tensor, dim = value.tensor, edge.halo.dim
-        key = self._unused(f"{value.key}@{dim} {'after' if edge.after else 'before'}")
-        local = LocalShape(tensor.dims, value.layout, halos, edge)
-        self.nodes.append(
-            CollectiveNode(
-                name=f"{CollectiveKind.PERMUTE}/{key}",
-                phase=self.phase,
-                kind=CollectiveKind.PERMUTE,
-                axes=local.split()[dim],
-                payload=local,
-                dtype=tensor.dtype,
-                purpose=Purpose.ACTIVATION,
-                reads=reads,
-                writes=(key,),
-                tensor=tensor.name,
-                dim=dim,
-            )
-        )
-        self.buffer(key, local, tensor.dtype, "activations")
-        return key
-
-    def _unused(self, key: str) -> str:
+    def unused(self, key: str) -> str:
         """Return a key of a buffer that is not declared yet."""
         while key in self.buffers:
             key += "'"
@@ -208,9 +210,13 @@ class BodyBuilder:
         self.held[value.tensor.name] = settled
         return settled
 
-    def reduced_term(self, term: ShardedValue, target: Layout) -> ShardedValue:
-        """Bring a term of a sum to `target`; later readers (to save it) get it in that layout."""
-        settled = self.reshard(term, target)
+    def reduced_term(self, term: ShardedValue, target: Layout, kept: Axes = ()) -> ShardedValue:
+        """Bring a term of a sum to `target`; later readers (to save it) get it in that layout.
+
+        kept: axes over which it stays partial.
+        """
+        left = tuple(axis for axis in term.partial if axis not in kept)
+        settled = replace(self.reshard(replace(term, partial=left), target), partial=kept)
         if self.held.get(term.tensor.name) is term and self.layout_of(term.tensor) == target:
             self.held[term.tensor.name] = settled
         return settled
@@ -221,7 +227,7 @@ class BodyBuilder:
         Sums over the iterations of a loop are settled after the loop.
         """
         for value in values:
-            if value.tensor.name in self._summed:
+            if value.tensor.name in self._summed or self.stays_partial(value.tensor):
                 continue
             readers = self._readers.get(value.tensor.name, ())
             summed = readers and all(isinstance(op, Pointwise) and op.linear for op in readers)
@@ -242,14 +248,18 @@ class BodyBuilder:
         return replace(value, layout=target, partial=())
 
     def _spare(self, value: ShardedValue, target: Layout) -> int:
-        """Return the index of the largest dimension, of unsharded ones if there are any."""
+        """Return the index of the largest dimension, of unsharded ones if there are any.
+
+        Copies of a tensor are divided only where it has no dimensions.
+        """
+        one = [dim not in self.copies for dim in value.tensor.dims]
         free = [not have and not want for have, want in zip(value.layout, target, strict=True)]
         sizes = [self.sizes[dim] for dim in value.tensor.dims]
-        return max(range(len(sizes)), key=lambda dim: (free[dim], sizes[dim]), default=0)
+        return max(range(len(sizes)), key=lambda i: (one[i], free[i], sizes[i]), default=0)
 
     def _collective(self, value: ShardedValue, step: ReshardStep, asked: bool) -> ShardedValue:
         tensor = value.tensor
-        key = self._unused(f"{value.key}@{'+'.join(step.axes)}")
+        key = self.unused(f"{value.key}@{'+'.join(step.axes)}")
         self.nodes.append(
             CollectiveNode(
                 name=f"{step.kind}/{key}",

@@ -16,7 +16,7 @@ from typing import TypeGuard
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
-from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, walk
+from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, is_sequence, walk, whole_dim
 from tpusim.plan import ALL_TO_ALL, GATHER, RING, Axes, Context, Plan
 
 CONTEXT = "context"
@@ -139,19 +139,23 @@ def _check_balance(plan: Plan, axes: Axes) -> None:
 
 def check_sequence(plan: Plan, table: Mapping[str, Axes], sizes: Mapping[str, int]) -> None:
     """Raise PlanError for a sequence that its axes do not divide."""
-    for key in ("act_seq", "act_residual_seq"):
-        axes = table[key]
-        shards = prod(plan.mesh[axis] for axis in axes)
-        if sizes.get("seq", shards) % shards:
-            named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
-            raise PlanError(_does_not_divide(plan.seq_len, shards, named))
+    for dim, length in sizes.items():
+        if not is_sequence(dim, keys=False):
+            continue
+        for key in ("act", "act_residual"):
+            axes = table.get(f"{key}_{whole_dim(dim)}", ())
+            shards = prod(plan.mesh[axis] for axis in axes)
+            if length % shards:
+                named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+                given = "plan.seq_len" if dim == "seq" else f"the model's {dim}"
+                raise PlanError(_does_not_divide(given, length, shards, named))
 
 
-def _does_not_divide(length: int, parts: int, named: str) -> str:
+def _does_not_divide(given: str, length: int, parts: int, named: str) -> str:
     """Return the message, with the nearest lengths that divide."""
     nearby = sorted({max(length // parts, 1) * parts, -(-length // parts) * parts})
     small = "is shorter than" if length < parts else "does not divide by"
     return (
-        f"plan.seq_len is {length}, which {small} the {parts} shards of its axes ({named}); write "
+        f"{given} is {length}, which {small} the {parts} shards of its axes ({named}); write "
         f"a multiple, such as {' or '.join(map(str, nearby))}"
     )

@@ -24,7 +24,8 @@ def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     rules = resolve_rules(plan, graph)
     found = layouts(graph, plan, rules)
     exchanged = exchanged_tables(graph, plan, found)
-    made = _emitted(graph, tuple(sorted(found.items())), (), exchanged)
+    late = plan.reduces_once
+    made = _emitted(graph, tuple(sorted(found.items())), (), exchanged, late)
     return replace(made, axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
@@ -40,7 +41,7 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
     for part in {id(part): part for part in parts}.values():
         own = {name: whole[like] for name, like in part.origin if like in whole}
         found = tuple(sorted((whole | own).items()))
-        partitioned = _emitted(part.graph, found, part.passes, exchanged)
+        partitioned = _emitted(part.graph, found, part.passes, exchanged, plan.reduces_once)
         axes = tuple(plan.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
@@ -52,8 +53,9 @@ def _emitted(
     found: tuple[tuple[str, Layout], ...],
     passes: tuple[int, ...] = (),
     exchanged: frozenset[str] = frozenset(),
+    late: bool = False,
 ) -> PartitionedGraph:
-    partitioned = emit(graph, dict(found), passes, exchanged)
+    partitioned = emit(graph, dict(found), passes, exchanged, late)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes

@@ -24,13 +24,11 @@ from tpusim.graph import (
     Scatter,
     Tensor,
     TokenRouting,
-    WindowsRead,
     layer_matrices,
 )
 from tpusim.partition import split as divide
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
-from tpusim.partition.halo import Halo
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
@@ -40,7 +38,9 @@ from tpusim.partition.partitioned_graph import (
     Purpose,
     StoredWeight,
 )
+from tpusim.partition.reshard import reshard
 from tpusim.partition.split import Split
+from tpusim.partition.windowed import windowed
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
 
@@ -50,14 +50,16 @@ def emit(
     wanted: Mapping[str, Layout],
     passes: Sequence[int] = (),
     exchanged: frozenset[str] = frozenset(),
+    late: bool = False,
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
     passes: indices of operations before which a new pass begins, which keeps no gathered copies.
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
+    late: True if gradients of weights are left as terms, see `late_reductions.py`.
     """
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
-    builder = BodyBuilder(wanted, weights, {}, graph.sizes, exchanged=exchanged)
+    builder = BodyBuilder(wanted, weights, {}, graph.sizes, exchanged=exchanged, late=late)
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
     for begin, end in pairwise((0, *passes, len(graph.ops))):
@@ -66,7 +68,7 @@ def emit(
             _operation(builder, op)
         groups.append(builder.nodes)
     gradients = tuple(
-        (weight, builder.reduced(gradient).key)
+        (weight, builder.leave(weight, gradient))
         for weight, gradient in graph.gradients
         if gradient.name in builder.held
     )
@@ -88,6 +90,7 @@ def emit(
                 LocalShape(p.tensor.dims, wanted[p.tensor.name]),
                 p.copies,
                 matrices.get(p.tensor.name),
+                builder.unreduced.get(p.tensor.name),
                 p.tensor.name in trained,
             )
             for p in graph.parameters
@@ -109,7 +112,7 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
         case Einsum():
             _contraction(builder, op)
         case Convolution() | Pool():
-            _windowed(builder, op)
+            windowed(builder, op)
         case Pointwise(linear=True):
             _sum(builder, op)
         case Pointwise():
@@ -133,7 +136,7 @@ def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
     reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
     if isinstance(op, Pointwise) and op.reads_twice:
         op, reads = _statistics_apart(builder, op, split, reads)
-    elif isinstance(op, Pointwise):
+    elif isinstance(op, Pointwise) and op.over:
         _statistics(builder, op, split, reads[0])
     builder.settle_results(builder.compute(op, split, reads))
 
@@ -153,47 +156,6 @@ def _contraction(builder: BodyBuilder, op: Einsum) -> None:
     (output,) = op.outputs
     operands = [(tensor, builder.reduced(tensor).layout) for tensor in op.inputs]
     _divided(builder, op, divide.contraction(operands, output, builder.layout_of(output)))
-
-
-def _windowed(builder: BodyBuilder, op: Convolution | Pool) -> None:
-    """Emit a convolution or a pool: positions are divided alike before and after, with halos.
-
-    For the division, dimensions of the activation that follow one of the output have its name. The
-    gradient of a kernel is then contracted over sharded positions, as over a sharded batch.
-    """
-    named = dict(op.alike)
-    (output,) = op.outputs
-    operands = [(_renamed(tensor, named), builder.reduced(tensor).layout) for tensor in op.inputs]
-    result, wanted = _renamed(output, named), builder.layout_of(output)
-    if isinstance(op, Convolution):
-        split = divide.contraction(operands, result, wanted)
-    else:
-        split = divide.pointwise(operands, [(result, wanted)])
-    split |= {dim: split[like] for dim, like in named.items() if like in split}
-    reads = [builder.buffer_for(tensor, split) for tensor in op.inputs]
-    for read in op.windows_read(builder.sizes):
-        value = replace(builder.value_for(read.tensor, split), tensor=read.tensor)
-        reads += builder.halos_for(value, _halos(builder, value, read))
-    builder.settle_results(builder.compute(op, split, reads))
-
-
-def _renamed(tensor: Tensor, named: Mapping[str, str]) -> Tensor:
-    return tensor.view(tuple(named.get(dim, dim) for dim in tensor.dims))
-
-
-def _halos(builder: BodyBuilder, value: ShardedValue, read: WindowsRead) -> list[Halo]:
-    """Return the halos that an operand needs over its sharded dimensions."""
-    sizes = builder.sizes
-    sharded = {dim for dim, axes in zip(read.tensor.dims, value.layout, strict=True) if axes}
-    further = {window.out_dim: window for window in read.beyond}
-    halos = []
-    for window in read.windows:
-        if window.in_dim not in sharded:
-            continue
-        taps, back = sizes[window.tap_dim], further.get(window.in_dim)
-        beyond = Halo.of(back, sizes[back.in_dim], taps) if back else None
-        halos.append(Halo.of(window, sizes[window.in_dim], taps, beyond))
-    return [halo for halo in halos if not halo.empty]
 
 
 def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
@@ -288,14 +250,38 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
 def _sum(builder: BodyBuilder, op: Pointwise) -> None:
     """Add up terms that are partial over the same axes before their collective, others after."""
     (output,) = op.outputs
-    want = builder.layout_of(output)
     terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
+    want, kept = _layout_of_sum(builder, output, terms)
     split = dict(zip(output.dims, want, strict=True))
-    settled = [builder.reduced_term(term, _repeated(term.tensor, split)) for term in terms]
+    settled = [builder.reduced_term(term, _repeated(term.tensor, split), kept) for term in terms]
     if len(settled) == 1:
         builder.held[output.name] = replace(settled[0], tensor=output)
         return
-    builder.settle_results(builder.compute(op, split, [value.key for value in settled]))
+    (made,) = builder.compute(op, split, [value.key for value in settled])
+    builder.held[output.name] = replace(made, partial=kept)
+    builder.settle_results([builder.held[output.name]])
+
+
+def _layout_of_sum(
+    builder: BodyBuilder, output: Tensor, terms: Sequence[ShardedValue]
+) -> tuple[Layout, Axes]:
+    """Return the layout of a sum, and the axes over which it stays partial.
+
+    Where it may stay so, the axes are those of all terms, and the layout, that of the sum or of a
+    term, is the one that takes the fewest collectives.
+    """
+    want = builder.layout_of(output)
+    if not builder.stays_partial(output):
+        return want, ()
+    kept = tuple(axis for axis in terms[0].partial if all(axis in t.partial for t in terms))
+    free = tuple(tuple(axis for axis in axes if axis not in kept) for axes in want)
+
+    def collectives(layout: Layout) -> int:
+        partials = (tuple(axis for axis in t.partial if axis not in kept) for t in terms)
+        steps = (reshard(t.layout, p, layout) for t, p in zip(terms, partials, strict=True))
+        return sum(1 for each in steps for _ in each)
+
+    return min((free, *(term.layout for term in terms)), key=collectives), kept
 
 
 def _repeated(term: Tensor, split: Split) -> Layout:
@@ -334,19 +320,22 @@ def _scan(builder: BodyBuilder, op: Scan) -> None:
     _body(inner, op.body)
     left = [inner.reduced(inner_out).key for _, _, inner_out, _ in op.carries]
     saves = tuple(inner.reduced(tensor).key for tensor in op.saves)
-    parts = [inner.reduced(part).key for part, _ in op.stacks]
+    parts = [inner.finished(part) for part, _ in op.stacks]
     sums = [_sum_over_trips(builder, inner, op, *pair) for pair in op.sums]
     gradients = _stacked_gradients(inner, op)
     outside = tuple(inner.outside)
-    kept = (*left, *saves, *parts, *outside, *(key for _, key in gradients))
+    kept = (*left, *saves, *(part.key for part in parts), *outside, *(key for _, key in gradients))
     given = (*(before for before, *_ in op.carries), *(whole for whole, _ in op.slices))
-    made = (*(after for *_, after in op.carries), *(whole for _, whole in op.stacks))
+    made = [builder.add_input(after) for *_, after in op.carries]
+    made += [
+        builder.add_input(whole, part) for (_, whole), part in zip(op.stacks, parts, strict=True)
+    ]
     builder.nodes.append(
         LoopNode(
             scan=op,
             body=fuse_epilogues(inner.nodes, kept),
             reads=(*(builder.reduced(tensor).key for tensor in given), *outside),
-            writes=tuple(builder.add_input(tensor).key for tensor in made),
+            writes=tuple(value.key for value in made),
             carried=tuple(zip(entered, left, strict=True)),
             saves=saves,
             loads=loads,
@@ -361,7 +350,7 @@ def _stacked_gradients(inner: BodyBuilder, op: Scan) -> tuple[tuple[str, str], .
     """Return the weights of single iterations, with the buffer of each one's gradient."""
     shared = {tensor.name for tensor in op.shared}
     return tuple(
-        (tensor.primal, inner.held[tensor.name].key)
+        (tensor.primal, inner.leave(tensor.primal, tensor))
         for tensor in {t.name: t for o in op.body for t in o.outputs}.values()
         if tensor.name == f"d({tensor.primal})"
         and tensor.primal not in shared

@@ -76,7 +76,8 @@ class CollectiveNode:
     dim: the dimension that is gathered or scattered.
     asked: false for an implicit resharding, which no rule or annotation asks for.
 
-    A permute moves one side of a halo: its payload is the rows that arrive (`payload.edge`).
+    A permute moves one side of a halo: its payload is the rows that arrive (`payload.edge`). If it
+    has none, it is of whole shards to the device as far from the other end.
     """
 
     name: str
@@ -149,10 +150,22 @@ Node: TypeAlias = ComputeNode | CollectiveNode | LoopNode
 
 
 @dataclass(frozen=True, slots=True)
+class UnreducedGradient:
+    """A weight's gradient as the backward pass leaves it: a term on each device.
+
+    partial: axes over which the terms are still to be summed.
+    """
+
+    local: LocalShape
+    partial: Axes
+
+
+@dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A parameter as it is stored: its local shape and how many the model has of it.
 
     matrix: its dimensions as those of a layer's matrix; None for all other weights.
+    unreduced: its gradient where microbatches leave terms of it; None where each reduces it.
     trained: it has a gradient; a frozen one has no state of the optimizer and no update.
     """
 
@@ -160,7 +173,13 @@ class StoredWeight:
     local: LocalShape
     copies: int
     matrix: Matrix | None = None
+    unreduced: UnreducedGradient | None = None
     trained: bool = True
+
+    @property
+    def summed(self) -> LocalShape:
+        """The local shape of its gradient as microbatches add it up."""
+        return self.unreduced.local if self.unreduced else self.local
 
 
 @dataclass(frozen=True, slots=True)

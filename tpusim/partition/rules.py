@@ -61,6 +61,10 @@ _BASE_DIMS = frozenset(key.removeprefix("act_") for key in DEFAULT_RULES)
 _LATENT = ("q_rank", "kv_rank")
 """Dimensions of latent attention, whose default rule is that of `embed`."""
 
+_NORMED = ("embed", "head_dim", *_LATENT)
+"""Dimensions whose weights of one dimension are replicated: scales of norms, and biases of the
+residual stream. A bias of another dimension is sharded as the matmul's result (Flax's `Dense`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardingRules:
@@ -294,4 +298,5 @@ def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not TensorRole.PARAM:
         residual = is_sequence(dim, keys=False) and "embed" in map(plain_dim, tensor.dims)
         return f"{'act_residual' if residual else 'act'}_{whole_dim(dim)}"
-    return whole_dim(dim) if len(tensor.dims) > 1 else "norm"
+    normed = len(tensor.dims) == 1 and plain_dim(dim) in _NORMED
+    return "norm" if normed else whole_dim(dim)

@@ -26,6 +26,7 @@ from tpusim.lowering import (
     check_dtypes,
     names,
     optimizer,
+    reduce_once,
     with_optimizer,
     zeros,
 )
@@ -85,12 +86,15 @@ def circular_program(
     head = _with_own_names(head, embedding)
     weights, sums = _weights(plan, chunk, embedding, head)
     loops = _PassLoops(plan, chunk)
-    gradients = _gradients(embedding, head, sums)
+    terms = GradientDeps({weight: alloc.tensor for weight, alloc in sums.items()}, {})
+    reduced = reduce_once(weights, terms, inner, chunk.sizes, pod, placement)
+    gradients = _gradients(embedding, head, reduced.gradients)
     sizes = embedding.sizes
     body = (
         *_passes(plan, loops, embedding, head, zeros(tuple(sums.values()))),
         *_sum_of_both_uses(embedding, head, plan),
-        *barrier(inner, ()),
+        *reduced.ops,
+        *barrier(inner, reduced.crossing),
     )
     shards = {
         each for part in (embedding, head) for each in cast_before(part.partitioned, edges.dtypes)
@@ -130,11 +134,11 @@ def _weights(
     }
 
 
-def _gradients(embedding: LoweredPart, head: LoweredPart, sums: dict[str, Alloc]) -> GradientDeps:
+def _gradients(embedding: LoweredPart, head: LoweredPart, layers: GradientDeps) -> GradientDeps:
     """Return the gradients of all weights after the loops."""
-    held = {**embedding.gradients.held, **head.gradients.held}
-    held |= {weight: alloc.tensor for weight, alloc in sums.items()}
-    return GradientDeps(held, {**embedding.gradients.after, **head.gradients.after})
+    each = (embedding.gradients, head.gradients, layers)
+    held = {weight: tensor for found in each for weight, tensor in found.held.items()}
+    return GradientDeps(held, {weight: op for found in each for weight, op in found.after.items()})
 
 
 def _passes(

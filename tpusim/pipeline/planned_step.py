@@ -26,6 +26,7 @@ from tpusim.partition import (
     PartitionedGraph,
     body_nodes,
     kernel_copies,
+    late_axes,
     loss_parts,
     partition_graph,
     partition_parts,
@@ -119,6 +120,7 @@ def _step(
     found = list({id(partitioned): partitioned for partitioned in partitioned_parts}.values())
     nodes = (node for partitioned in found for node, _ in body_nodes(partitioned.nodes))
     axes = frozenset(node.axes for node in nodes if isinstance(node, CollectiveNode))
+    axes = axes.union(*(late_axes(partitioned.weights) for partitioned in found))
     dropped = tuple(dict.fromkeys(drop for partitioned in found for drop in partitioned.dropped))
     return PlannedStep(graph, dropped, axes, programs_on)
 

@@ -40,10 +40,14 @@ class StageExchange:
             for name in (_SUM, _TOTAL)
         )
 
-    def calls(self, stage: int, norm: Segment) -> list[SegmentCall]:
-        """Return the calls of a stage after its last microbatch; `norm`: of its own gradients."""
+    def calls(self, stage: int, reductions: Segment, norm: Segment) -> list[SegmentCall]:
+        """Return the calls of a stage after its last microbatch.
+
+        reductions, norm: of its own gradients.
+        """
+        own = [(reductions, _call(reductions))] if reductions.body else []
         tied = self._tied_calls(stage) if stage in (0, self.last) else []
-        return [*tied, *(self._norm(stage, norm) if norm.body else ())]
+        return [*own, *tied, *(self._norm(stage, norm) if norm.body else ())]
 
     def _tied_calls(self, stage: int) -> list[SegmentCall]:
         """Return the calls by which the first and the last stage add up their gradients."""

@@ -20,6 +20,7 @@ from tpusim.lowering import (
     cast_before,
     check_dtypes,
     optimizer,
+    reduce_once,
     with_optimizer,
     zeros,
 )
@@ -90,7 +91,7 @@ def stage_programs(
         own = chosen[stage :: plan.stages]
         kind = tuple(map(id, own))
         if kind not in kinds:
-            kinds[kind] = StageProgram(own, plan, inner)
+            kinds[kind] = StageProgram(own, plan, inner, pod, placement)
         programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
     return tuple(programs)
 
@@ -186,12 +187,22 @@ def _call(
 class StageProgram:
     """The common content of stages with equal parts: operations, segments, memory."""
 
-    def __init__(self, parts: Sequence[LoweredPart], plan: Plan, inner: Plan) -> None:
+    def __init__(
+        self,
+        parts: Sequence[LoweredPart],
+        plan: Plan,
+        inner: Plan,
+        pod: Slice,
+        placement: Placement,
+    ) -> None:
         self.passes = [segment for part in parts for segment in part.segments.values()]
         self.weights, sizes = merged_weights(parts), parts[0].sizes
         held = {name for part in parts for name in part.gradients.held}
         sums = {w.name: accumulator(w, plan.dtypes, sizes) for w in self.weights if w.name in held}
-        self.sums = GradientDeps({name: alloc.tensor for name, alloc in sums.items()}, {})
+        terms = GradientDeps({name: alloc.tensor for name, alloc in sums.items()}, {})
+        reduced = reduce_once(self.weights, terms, inner, sizes, pod, placement)
+        self.reductions = Segment(name="gradient reductions", body=reduced.ops)
+        self.sums = GradientDeps(reduced.gradients.held, {})
         self.norm = Segment(
             name="gradient norm", body=optimizer.clip(self.weights, plan, sizes, self.sums)
         )
@@ -210,7 +221,7 @@ class StageProgram:
         self, name: str, stage: int, calls: tuple[Call, ...], plan: Plan, exchange: StageExchange
     ) -> Program:
         """Return the program of one of the stages."""
-        more = exchange.calls(stage, self.norm)
+        more = exchange.calls(stage, self.reductions, self.norm)
         segments = (*self.passes, *(segment for segment, _ in more))
         return Program(
             name=f"{name}, stage {stage}",

@@ -33,8 +33,8 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_expert_mlp": ("tensor",),
     "act_shared_mlp": ("tensor",),
 }
-"""`norm` is for weights of one dimension, which are replicated. `context` shards the sequence of
-activations and the weights besides, as MaxText's does; how each device sees all keys and values is
+"""`norm` is for scales of norms and biases of the residual stream, which are replicated. `context`
+shards the sequence of activations and the weights besides, as MaxText's does; how each device sees all keys and values is
 `Plan.context.exchange`. `act_residual_seq` are axes that shard the sequence of the residual stream
 and of its norms (tensors of tokens and `embed`) besides those of `act_seq`: with `tensor`, Megatron
 sequence parallelism (arXiv:2205.05198, section 4.2.2; MaxText's `activation_norm_length`).

@@ -36,6 +36,7 @@ PLAN_KEYS = GroupedKeys(
         "seq_len": ("", "seq_len"),
         "global_batch": ("", "global_batch"),
         "microbatches": ("", "microbatches"),
+        "gradient_reduction": ("", "gradient_reduction"),
         "remat": ("remat", "policy"),
         "save": ("remat", "save"),
         "offload": ("remat", "offload"),
@@ -84,6 +85,9 @@ PLAN_KEYS = GroupedKeys(
 LOOPS = ("asynchronous", "synchronous")
 """Training loops: what the host does while a step runs."""
 
+GRADIENT_REDUCTIONS = ("per-microbatch", "per-step")
+"""When the gradients of weights are summed over devices."""
+
 LABELS = ("mask", "index")
 """How the loss finds the logits of the labels."""
 
@@ -109,6 +113,11 @@ class Plan(GroupedFields):
     global_batch: sequences per step, over all devices.
     microbatches: parts of the global batch that run one after the other; their gradients are added
         up, and the optimizer runs once.
+    gradient_reduction: when the gradients of weights are summed over devices: `per-microbatch`, as
+        the compiler does, so that what is added up has the layout of the weights; or `per-step`,
+        as programs do that write their own collectives: each device adds up its own terms, whole
+        where gathered weights were read, and they are summed after the last microbatch in the
+        accumulators' dtype.
     vocab_tiles: parts of a device's tokens for which the loss is computed one after the other, so
         that the logits of one part are in HBM; they are computed again in the backward pass.
     vocab_blocks: blocks of the vocabulary for which the loss is computed one after the other, with
@@ -139,6 +148,7 @@ class Plan(GroupedFields):
     seq_len: int = 0
     global_batch: int
     microbatches: int = 1
+    gradient_reduction: str = GRADIENT_REDUCTIONS[0]
     vocab_tiles: int = 1
     vocab_blocks: int = 1
     loss_labels: str = LABELS[0]
@@ -166,6 +176,7 @@ class Plan(GroupedFields):
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
+        check_word("plan.gradient_reduction", self.gradient_reduction, GRADIENT_REDUCTIONS)
         check_word("plan.loop", self.loop, LOOPS)
         check_word("plan.loss_labels", self.loss_labels, LABELS)
         for key, example in _TABLE_EXAMPLES.items():
@@ -214,6 +225,11 @@ class Plan(GroupedFields):
         return max(self.global_batch // self.microbatches, 1)
 
     @property
+    def reduces_once(self) -> bool:
+        """True if gradients of several microbatches are added up before they are reduced."""
+        return self.microbatches > 1 and self.gradient_reduction == GRADIENT_REDUCTIONS[1]
+
+    @property
     def finished_dtype(self) -> str:
         """The dtype in which the optimizer finds the gradients."""
         summed = self.microbatches > 1 or self.stages > 1
@@ -240,6 +256,8 @@ class Plan(GroupedFields):
         yield f"mesh {mesh}"
         each = f" x {self.seq_len} tokens" if self.seq_len else ""
         yield f"batch {self.global_batch}{each}{parts}"
+        if self.gradient_reduction != GRADIENT_REDUCTIONS[0]:
+            yield f"gradients reduced {self.gradient_reduction.replace('-', ' ')}"
         yield from self.pipeline.phrases(self.stages)
         saved = f" + {', '.join(self.remat.save)}" if self.remat.save else ""
         yield f"remat {self.remat.policy}{saved}"

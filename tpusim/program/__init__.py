@@ -4,6 +4,7 @@ It knows no model and no hardware. A plan and an HLO file both become such a pro
 """
 
 from tpusim.base.phase import Phase
+from tpusim.program.convolution_shapes import convolution_work, rearrangements
 from tpusim.program.grouped_matmul import (
     SUBLANES,
     equivalent_matmul,
@@ -100,6 +101,7 @@ __all__ = [
     "WaitOp",
     "Work",
     "chart_rows",
+    "convolution_work",
     "dumps",
     "equivalent_matmul",
     "grouped_bytes_read",
@@ -109,6 +111,7 @@ __all__ = [
     "loads",
     "power_sum",
     "program_text",
+    "rearrangements",
     "round_up",
     "seen_keys",
     "slot_times",

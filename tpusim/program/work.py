@@ -6,6 +6,7 @@ HBM and the core, on one device; dimensions are local ones, after partitioning.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -36,7 +37,20 @@ class MatmulWork:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionWork:
-    """A convolution: `positions` outputs of `taps` x `in_channels`, for each of `out_channels`."""
+    """A convolution: `positions` outputs of `taps` x `in_channels`, for each of `out_channels`.
+
+    Its two transposes multiply the same pairs, and have the sizes of the forward convolution. A
+    transposed convolution is the input gradient of the one that it transposes.
+
+    in_channels, out_channels: of all groups.
+    gradient: `input` or `weight` for the gradient that is computed, or "" for the result.
+    window, strides: taps and strides of each spatial dimension, the minor one last. Without them
+        the taps are not packed, and the strides are 1.
+    groups: feature groups, each with its own weights; `in_channels` for a depthwise convolution.
+        Alike in all plans of an array.
+    dilation: distance of the taps, in every dimension.
+    tiled: True if the bytes count whole memory tiles, as those of compiled programs do.
+    """
 
     batch: Number
     positions: Number
@@ -47,6 +61,32 @@ class ConvolutionWork:
     read_bytes: Number
     write_bytes: Number
     epilogue_flops: Number = 0
+    gradient: str = ""
+    window: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    groups: Number = 1
+    dilation: int = 1
+    tiled: bool = False
+
+    @property
+    def inputs(self) -> Number:
+        """Positions of the input: one for each position of the output and each of its strides."""
+        return self.positions * prod(self.strides)
+
+    @property
+    def tensor_elements(self) -> dict[str, Number]:
+        """Elements of the tensors, by the `gradient` that makes one of the other two."""
+        return {
+            "": self.batch * self.positions * self.out_channels,
+            "input": self.batch * self.inputs * self.in_channels,
+            "weight": self.taps * self.in_channels / self.groups * self.out_channels,
+        }
+
+    @property
+    def flops(self) -> Number:
+        """FLOPs of all taps, 2 per multiplication and addition."""
+        each = self.positions * self.taps * self.in_channels / self.groups
+        return 2 * self.batch * each * self.out_channels
 
 
 @dataclass(frozen=True, slots=True)

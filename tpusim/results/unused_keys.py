@@ -17,7 +17,7 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     table = dict(rules.table)
     if plan.seq_len and not model.reads_text:
         yield f"plan.seq_len is not used, as {model.name} reads no text"
-    yield from _of_dtypes(plan)
+    yield from _of_gradients(plan)
     yield from _of_stages(plan)
     if "expert" in graph.sizes:
         yield from _of_experts(graph, plan, table["act_expert"])
@@ -29,9 +29,11 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     yield from idle_rules(inner, graph, rules)
 
 
-def _of_dtypes(plan: Plan) -> Iterator[str]:
+def _of_gradients(plan: Plan) -> Iterator[str]:
     if plan.dtypes.accumulator and plan.microbatches == 1:
         yield "plan.accumulator_dtype is not used, as there is one microbatch"
+    if plan.gradient_reduction == "per-step" and plan.microbatches == 1:
+        yield "plan.gradient_reduction is not used, as there is one microbatch"
     for key in ("second_moment_dtype", "offload_optimizer"):
         if plan.optimizer.name == "sgd" and plan.value(key):
             yield f"plan.{key} is not used, as sgd keeps no moments"

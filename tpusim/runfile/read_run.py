@@ -11,8 +11,9 @@ from tpusim import models
 from tpusim.base.errors import HardwareError, ModelError, PlanError, blame
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
-from tpusim.models import MODEL_KEYS, Transformer
+from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Plan
+from tpusim.runfile.architectures import taken_apart
 from tpusim.runfile.blame import fault_of
 from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
 from tpusim.runfile.toml_tables import override, read_toml
@@ -31,7 +32,7 @@ class SimulationRun:
     """
 
     where: str
-    model: Transformer
+    model: Architecture
     plan: Plan
     pod: Slice
     notes: tuple[str, ...] = ()
@@ -54,7 +55,8 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        return _run(where, _valid(RunFile, override(written, overrides)), Path(path).parent)
+        data, other = taken_apart(override(written, overrides))
+        return _run(where, _valid(RunFile, data), Path(path).parent, other)
 
 
 def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
@@ -79,13 +81,14 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        data = _valid(SweepFile, override(written, overrides))
+        given, other = taken_apart(override(written, overrides))
+        data = _valid(SweepFile, given)
         tries = data["sweep"]
         if "vary" in tries:
             tries["vary"] = dict(PLAN_KEYS.spelt_out(tries["vary"]))
         if "mesh" not in data["plan"]:
             data["plan"]["mesh"] = _placeholder(tries)
-        return SweepRun(_run(where, data, Path(path).parent), tries)
+        return SweepRun(_run(where, data, Path(path).parent, other), tries)
 
 
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -95,11 +98,16 @@ def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str,
     return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
 
 
-def _run(where: str, data: Mapping[str, Any], folder: Path) -> SimulationRun:
-    """Return the run of a file in `folder`."""
+def _run(
+    where: str, data: Mapping[str, Any], folder: Path, other: Architecture | None
+) -> SimulationRun:
+    """Return the run of a file in `folder`.
+
+    other: its model, where that is no transformer.
+    """
     given, pod = dict(data["model"]), data["slice"]
     config = folder / given.pop("hf") if "hf" in given else None
-    model = _model(given) if config is None else _configured(given, config)
+    model = other or (_model(given) if config is None else _configured(given, config))
     notes = () if config is None else models.hf_notes(config)
     return SimulationRun(where, model, Plan(**data["plan"]), _slice(pod), notes)
 
@@ -136,19 +144,20 @@ def _slice(given: Mapping[str, Any]) -> Slice:
     return Slice.from_name(given["name"], **others)
 
 
-def _model(given: Mapping[str, Any]) -> Transformer:
+def _model(given: Mapping[str, Any]) -> Architecture:
     """Return a model of the zoo with the file's changes, or one of the file's own dimensions."""
     name = _name(given)
     changes = {key: value for key, value in given.items() if key != "name"}
-    if name in models.names():
+    if name in models.names(Transformer):
         return _changed({"name": name, **models.dimensions(name)}, changes)
     if "name" in given and not changes:
-        return models.load(name)
+        raise ModelError(models.unknown(name))
     for key in required(Transformer):
         if key not in given:
+            zoo = ", ".join(models.names(Transformer))
             raise ModelError(
                 f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
-                f"of the zoo ({', '.join(models.names())}), or hf with {wanted(['model', 'hf'])}"
+                f"of the zoo ({zoo}), or hf with {wanted(['model', 'hf'])}"
             )
     return Transformer(**given)
 
@@ -165,7 +174,7 @@ def _name(given: Mapping[str, Any]) -> str:
 
 def _configured(given: Mapping[str, Any], config: Path) -> Transformer:
     """Return the model of a Hugging Face config with the file's changes."""
-    if _name(given) in models.names():
+    if _name(given) in models.names(Transformer):
         raise ModelError(
             f"[model] has hf and the name of a model of the zoo, {given['name']}; write one of them"
         )

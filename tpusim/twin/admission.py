@@ -55,6 +55,9 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     yield from _transfers(dtypes)
     if plan.vocab_blocks > 1:
         yield "vocab_blocks", plan.vocab_blocks, "write 1, or vocab_tiles"
+    if plan.reduces_once:
+        remedy = "write 'per-microbatch', as the compiler reduces in each"
+        yield "gradient_reduction", plan.gradient_reduction, remedy
     if plan.optimizer.offload:
         yield "optimizer.offload", True, "leave it out"
     if plan.remat.offload and plan.remat.policy != "full":

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from tpusim.graph import COPY, Op, Pointwise, Scan, Tensor, TensorRole
+from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
 from tpusim.twin.matrices import matrices_source
-from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
+from tpusim.twin.names import constant_name, function_name, target_name, unsaid, value_name, weight_name
 from tpusim.twin.operations import expression
 from tpusim.twin.routing import made_besides
 from tpusim.twin.step_context import StepContext
@@ -118,6 +118,8 @@ class StepBodies:
         return assignment(value_name(tensor), value, op)
 
     def _scan(self, op: Scan) -> list[StepLine]:
+        if op.steps:
+            return self._recurrence(op)
         if op.slices or op.stacks or not op.carries:
             return self._scan_over_parts(op)
         if len(op.carries) != 1:
@@ -130,7 +132,7 @@ class StepBodies:
             if tensor.role is TensorRole.PARAM
         )
         body = self._layers(op, own)
-        name = op.name.removesuffix("s")
+        name = function_name(op.name.removesuffix("s"))
         given = value_name(first)
         saved = []
         if first.short in self.context.named or self._saves_iterations():
@@ -145,6 +147,35 @@ class StepBodies:
         layer = f"lambda x, w: {name}({', '.join(shared)}, x, w)" if shared else name
         call = f'lax.scan({self._checkpointed(layer)}, {value_name(before)}, w["{op.name}"])'
         return assignment(f"{value_name(after)}, _", call, op.name)
+
+    def _recurrence(self, op: Scan) -> list[StepLine]:
+        """Return a scan over the steps of a sequence, which carries states and stacks some."""
+        before, entered, left, after = (
+            ", ".join(map(value_name, each)) for each in zip(*op.carries, strict=True)
+        )
+        parts, wholes = (
+            ", ".join(map(value_name, each))
+            for each in ((part for _, part in op.slices), (inside for inside, _ in op.stacks))
+        )
+        given = [_steps_moved(op.steps, whole, value_name(whole)) for whole, _ in op.slices]
+        name, outside = op.name, self.context
+        saved = _sums(op)
+        self.context = replace(outside, named=outside.named | saved)
+        body, self.context = self.lines(op.body), outside
+        head = StepLine(f"def {name}(states, parts):")
+        start = [StepLine(f"{entered}, = states"), StepLine(f"{parts}, = parts")]
+        end = StepLine(f"return ({left},), ({wholes},)")
+        stacked = [f"{value_name(outside)}_steps" for _, outside in op.stacks]
+        names = ", ".join(f'"{one}"' for one in sorted(saved))
+        policy = f"{CHECKPOINTS}.save_only_these_names({names})"
+        step = f"jax.checkpoint({name}, prevent_cse=False, policy={policy})"
+        call = f"lax.scan({step}, ({before},), ({', '.join(given)},))"
+        lines = [StepLine(""), head, *indented([*start, *body, end]), StepLine("")]
+        lines += assignment(f"({after},), ({', '.join(stacked)},)", call, op.name)
+        for steps, (_, whole) in zip(stacked, op.stacks, strict=True):
+            place = whole.dims.index(op.steps)
+            lines += self._result(whole, f"jnp.moveaxis({steps}, 0, {place})", op.name)
+        return lines
 
     def _layers(self, op: Scan, own: frozenset[str]) -> list[StepLine]:
         """Return the body of a scan over layers, of one microbatch."""
@@ -258,6 +289,20 @@ class StepBodies:
             if dim != own
         ]
         return f"tiles({', '.join([_read_name(whole), *cuts])})"
+
+
+def _sums(op: Scan) -> frozenset[str]:
+    """Return the short names of the sums of matmuls, which a recurrence saves for its gradient."""
+    summed = [one for one in op.body if isinstance(one, Pointwise) and one.linear]
+    terms = {tensor.name for one in summed for tensor in one.inputs}
+    products = [t for one in op.body if isinstance(one, Einsum) for t in one.outputs]
+    made = [*(t for one in summed for t in one.outputs), *products]
+    return frozenset(tensor.short for tensor in made if tensor.name not in terms)
+
+
+def _steps_moved(steps: str, whole: Tensor, value: str) -> str:
+    """Return a tensor with its steps first."""
+    return f"jnp.moveaxis({value}, {whole.dims.index(steps)}, 0)"
 
 
 def _read_name(tensor: Tensor) -> str:

@@ -147,6 +147,28 @@ def tokens_before(targets: Array) -> Array:
     return jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
 
 
+def lstm_cell(gates: Array, cell: Array) -> tuple[Array, Array]:
+    """Return the state and the cell of an LSTM after a step; gates are [batch, gate, width]."""
+    enter, new, forget, leave = (gates[:, gate] for gate in range(4))
+    cell = cell * jax.nn.sigmoid(forget) + jax.nn.sigmoid(enter) * jnp.tanh(new)
+    return jnp.tanh(cell) * jax.nn.sigmoid(leave), cell
+
+
+def additive_scores(keys: Array, query: Array, v: Array) -> Array:
+    """Return the scores of keys, [batch, key, width], for a query, [batch, width]."""
+    return jnp.sum(v * jnp.tanh(keys + query[:, None]), axis=-1)
+
+
+def plain_softmax(scores: Array) -> Array:
+    """Return the weights of scores, [batch, key]."""
+    return jax.nn.softmax(scores)
+
+
+def attended_values(weights: Array, values: Array) -> Array:
+    """Return the sum of values, [batch, key, width], by their weights."""
+    return jnp.sum(weights[..., None] * values, axis=1)
+
+
 def tiles(x: Array, *cuts: tuple[int, int, int]) -> Array:
     """Return equal parts of x, stacked; each has a part of what every device has of x.
 

@@ -41,6 +41,11 @@ def target_name(ids: Tensor) -> str:
     return value_name(ids).replace("ids", "targets", 1).removeprefix(TARGET_MARK)
 
 
+def function_name(scope: str) -> str:
+    """Return the name of the function of a layer: `image_layer` of `image/layer`."""
+    return _identifier(scope)
+
+
 def weight_name(tensor: Tensor) -> str:
     """Return the key of a weight among those of its scan, or of the model."""
     return _identifier(_own(tensor.name.removeprefix(TILE)))
@@ -51,11 +56,12 @@ def _own(name: str) -> str:
 
     The name of what is in no layer is its own as a whole.
     """
-    if not any(scope.endswith("layer") for scope in name.split("/")[:-1]):
+    scopes = name.split("/")
+    layers = [place for place, scope in enumerate(scopes[:-1]) if scope.endswith("layer")]
+    if not layers:
         return name
-    scope, _, rest = name.partition("/")
-    number, _, last = rest.partition("/")
-    return f"{last}_{number}" if last else rest or scope
+    number, _, last = "/".join(scopes[layers[0] + 1 :]).partition("/")
+    return f"{last}_{number}" if last else number
 
 
 def _identifier(name: str) -> str:

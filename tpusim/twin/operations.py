@@ -18,6 +18,7 @@ from tpusim.graph import (
     Tensor,
     TensorRole,
     TokenRouting,
+    plain_dim,
 )
 from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
 from tpusim.twin.routing import grouped_matmul, routed
@@ -43,6 +44,7 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 _LETTERS = {
     "batch": "b", "seq": "s", "kv_seq": "t", "embed": "e", "heads": "h", "kv_heads": "k",
     "head_dim": "d", "mlp": "f", "expert_mlp": "f", "vocab": "v", "expert": "x", "slot": "c",
+    "patches": "s", "kv_patches": "t", "frames": "s", "kv_frames": "t",
 }  # fmt: skip
 """The usual letters of dimensions in an einsum; others have one of their own."""
 
@@ -83,7 +85,9 @@ def _product(op: Einsum, context: StepContext) -> str:
 
 def _factor(tensor: Tensor, context: StepContext) -> str:
     given = read(tensor, context)
-    if tensor.stopped:
+    if tensor.stopped and "slot" not in tensor.dims:
+        given = f"lax.stop_gradient({given})"
+    elif tensor.stopped:
         return f"(lax.stop_gradient({given}) > 0).astype(COMPUTE)"
     plain = tensor.role is TensorRole.PARAM or context.dtype(tensor) == "COMPUTE"
     return given if plain else f"{given}.astype(COMPUTE)"
@@ -94,8 +98,8 @@ def formula(op: Einsum, context: StepContext) -> str:
     letters: dict[str, str] = {}
     lhs, rhs, made = (_dims(tensor, context) for tensor in (op.lhs, op.rhs, op.output))
     dims = list(dict.fromkeys((*lhs, *rhs)))
-    for dim in sorted(dims, key=lambda dim: dim not in _LETTERS):
-        wanted = _LETTERS.get(dim, "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
+    for dim in sorted(dims, key=lambda dim: plain_dim(dim) not in _LETTERS):
+        wanted = _LETTERS.get(plain_dim(dim), "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
         letters[dim] = next(letter for letter in wanted if letter not in letters.values())
     left, right, result = ("".join(letters[dim] for dim in each) for each in (lhs, rhs, made))
     return f"{left},{right}->{result}"
@@ -211,6 +215,12 @@ def _spread(dims: tuple[str, ...], own: tuple[str, ...]) -> str:
     return ", ".join(":" if dim in own else "None" for dim in dims)
 
 
+def _zeros(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    (made,) = op.outputs
+    sizes = ", ".join(map(constant_name, made.dims))
+    return f"jnp.zeros(({sizes},), {context.dtype(made)})"
+
+
 def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
     (tensor,) = op.inputs
     sizes, made = context.graph.sizes, given[0]
@@ -250,6 +260,7 @@ def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "add": _add,
+    "zeros": _zeros,
     "repeat": _repeat,
     "softmax": _softmax,
     "top_k": _top_k,

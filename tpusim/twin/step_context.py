@@ -71,16 +71,23 @@ class StepContext:
 
     @property
     def ids(self) -> tuple[Tensor, ...]:
-        """The tokens that tables are read for: of the source, and of a target if there is one."""
-        lookups = (op.ids for op, _ in walk(self.graph.ops) if isinstance(op, Gather))
-        return tuple({tensor.name: tensor for tensor in lookups}.values())
+        """The tokens that tables are read for: of the source, and of a target if there is one.
+
+        None where the model reads more than tokens.
+        """
+        lookups = {op.ids.name: op.ids for op, _ in walk(self.graph.ops) if isinstance(op, Gather)}
+        return () if self._given.keys() - lookups.keys() else tuple(lookups.values())
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What the host gives of a model that looks up no tokens: images, labels."""
+        """What the host gives of a model that reads more than tokens: images, texts, labels."""
+        return () if self.ids else tuple(self._given.values())
+
+    @property
+    def _given(self) -> dict[str, Tensor]:
+        """What the host gives each step, by name."""
         read = (t for op, _ in walk(self.graph.ops) for t in op.inputs)
-        given = (t for t in read if t.role is TensorRole.INPUT and not t.primal)
-        return () if self.ids else tuple({t.name: t for t in given}.values())
+        return {t.name: t for t in read if t.role is TensorRole.INPUT and not t.primal}
 
     @property
     def casts_weights(self) -> bool:

@@ -15,6 +15,7 @@ class Framework:
     loop: `Plan.loop` of its trainer.
     without_rings: generations on which its recipes switch collective matmuls off.
     int8_gathers: the operands of its int8 matmuls are quantised before they are gathered.
+    gradient_reduction: `Plan.gradient_reduction` of its gradient accumulation.
     """
 
     style: str
@@ -23,6 +24,7 @@ class Framework:
     loop: str = "asynchronous"
     without_rings: tuple[str, ...] = ()
     int8_gathers: bool = False
+    gradient_reduction: str = "per-microbatch"
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -32,7 +34,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "lingvo": Framework("plain"),
     "levanter": Framework("plain", loop="synchronous"),
     "paxml": Framework("maxtext", int8_gathers=True),
-    "jax-shard_map": Framework("plain"),
+    "jax-shard_map": Framework("plain", gradient_reduction="per-step"),
     "torch_xla-fsdp": Framework("plain"),
 }
 """What is known of each framework, and from where.
@@ -61,8 +63,9 @@ compiled for 16-way FSDP on v5p 2x2x4, what the backward pass uses twice is gath
 measures the step with it.
 
 Code of one's own with shard_map and an explicit psum has what it writes: activations that are
-replicated over the heads' axis. PyTorch/XLA's FSDP gathers synchronously (its post of 2022 says
-so), as plain JAX does.
+replicated over the heads' axis, and gradients that a device adds up over its microbatches before
+the psum, as the compiler adds no collective to those of a shard_map. PyTorch/XLA's FSDP gathers
+synchronously (its post of 2022 says so), as plain JAX does.
 """
 
 PLAIN_JAX = Framework("plain")

@@ -150,7 +150,7 @@ def _attention_kind(run: MeasuredRun, head_dim: int) -> str:
 
 @cache
 def _zoo_by_dimensions() -> Mapping[DimensionKey, Transformer]:
-    return {_dimension_key(model): model for model in map(models.load, models.names())}
+    return {_dimension_key(model): model for model in map(models.load, models.names(Transformer))}
 
 
 def _dimension_key(m: Transformer) -> DimensionKey:

@@ -87,6 +87,7 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         matmul_dtype=run.dtype if run.dtype in QUANTISED_DTYPES else "",
         style=framework_of(run).style,
         loop=framework_of(run).loop,
+        gradient_reduction=framework_of(run).gradient_reduction,
         collective_matmul=run.chip not in framework_of(run).without_rings,
         capacity_factor=run.capacity_factor,
         expert_exchange=run.expert_exchange or "all-to-all",

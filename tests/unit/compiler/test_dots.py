@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dot_shape, window_pairs
+from tpusim.costs.convolution import is_depthwise
 from tpusim.program import ConvolutionWork, MatmulWork
 
 
@@ -80,8 +81,7 @@ def test_grouped_features_are_groups_of_matmuls() -> None:
     assert (together.batch, together.k, together.n) == (1, 64, 128)
 
 
-def test_channels_of_their_own_are_multiplied_many_at_once() -> None:
-    """256 channels of one tap row each: two groups of 128, not 256 columns of an array."""
+def test_channels_of_their_own_are_a_depthwise_convolution() -> None:
     instruction = Instruction(
         "c", "convolution", "", (),
         ", window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f, feature_group_count=256",
@@ -90,7 +90,44 @@ def test_channels_of_their_own_are_multiplied_many_at_once() -> None:
     found = dot_shape(instruction, *shapes)
     assert found.flops == 2 * 8 * (3 * 32 - 2) * 256
     work = found.work(0, 0, 0)
-    assert (work.batch, work.in_channels, work.out_channels) == (2 * 8, 128, 128)
+    assert isinstance(work, ConvolutionWork)
+    assert (work.batch, work.in_channels, work.out_channels, work.groups) == (8, 256, 256, 256)
+    assert is_depthwise(work)
+
+
+GRADIENTS = [
+    ((8, 32, 32, 64), (3, 3, 64, 128), (8, 16, 16, 128),
+     "size=3x3 stride=2x2 pad=0_1x0_1 b01f_01io->b01f", ""),
+    ((8, 16, 16, 128), (3, 3, 64, 128), (8, 32, 32, 64),
+     "size=3x3 pad=2_1x2_1 lhs_dilate=2x2 rhs_reversal=1x1 b01f_01oi->b01f", "input"),
+    ((8, 32, 32, 64), (8, 16, 16, 128), (3, 3, 64, 128),
+     "size=16x16 pad=0_1x0_1 rhs_dilate=2x2 f01b_i01o->01bf", "weight"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right", "out", "how", "gradient"), GRADIENTS)
+def test_gradients_have_the_sizes_of_the_forward_convolution(
+    left, right, out, how, gradient
+) -> None:
+    """As the TPU compiler writes the three: all have 8 x 16 x 16 outputs of 3 x 3 x 64, by 128."""
+    found = convolution(left, right, out, how)
+    work = found.work(10, 20, 30)
+    assert isinstance(work, ConvolutionWork)
+    assert (work.gradient, work.window, work.strides) == (gradient, (3, 3), (2, 2))
+    assert (work.batch, work.in_channels, work.out_channels) == (8, 64, 128)
+    met = (work.positions, work.taps)
+    outputs = (pytest.approx((47 / 3) ** 2), 9) if gradient == "weight" else (256, 47**2 / 256)
+    assert met == outputs  # those that are not on the border, on average
+    assert work.flops == pytest.approx(found.flops) == 2 * 8 * 47**2 * 64 * 128
+    assert (work.read_bytes, work.write_bytes, work.epilogue_flops) == (10, 20, 30)
+    assert work.tiled
+
+
+def test_a_patch_is_no_gradient() -> None:
+    """16 x 16 taps with a stride of 16 on 224 are more than their 14 x 14 outputs."""
+    sizes = ((8, 224, 224, 3), (16, 16, 3, 768), (8, 14, 14, 768))
+    work = convolution(*sizes, "size=16x16 stride=16x16 b01f_01io->b01f").work(0, 0, 0)
+    assert (work.gradient, work.positions, work.taps) == ("", 14 * 14, 16 * 16)
 
 
 def test_a_dot_says_its_dimensions() -> None:

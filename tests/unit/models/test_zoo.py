@@ -48,6 +48,9 @@ BILLIONS = {
     "qwen3-8b": 8.191,
     "qwen3-14b": 14.768,
     "qwen3-32b": 32.762,
+    "lamda-137b": 137.7,
+    "lingvo-128b": 137.702,
+    "lingvo-41b": 43.88,
 }
 """Published with the runs or the weights (Llama, Qwen3: the number of elements of the checkpoints;
 Gemma 2: arXiv:2408.00118, Table 2; PaLM: arXiv:2204.02311, Table 1; gpt-oss: with the biases and

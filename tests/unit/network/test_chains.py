@@ -112,6 +112,7 @@ def test_a_ring_through_a_plane_crosses_one_link_an_edge() -> None:
         (ChainMove.SHIFT, [0.5] * 16, [1] * 14),
         (ChainMove.HALO, [0.5] * 16, [0.5] * 14),
         (ChainMove.SPREAD, [0.5] * 14, [1] * 7),
+        (ChainMove.MIRROR, [1, 1, 1, 1, 2, 2] * 2, [1, 1, 2, 2, 3, 3, 4] * 2),
     ],
 )
 def test_what_links_of_a_ring_and_of_a_line_carry(

@@ -14,7 +14,8 @@ from tpusim.plan import PLAN_KEYS, Context, Dtypes, Experts, Optimizer, Pipeline
 
 MESH = {"fsdp": 4, "stage": 2}
 OTHER: dict[str, Any] = {
-    "mesh": {"data": 2}, "seq_len": 32, "global_batch": 64, "microbatches": 2, "remat": "minimal",
+    "mesh": {"data": 2}, "seq_len": 32, "global_batch": 64, "microbatches": 2,
+    "gradient_reduction": "per-step", "remat": "minimal",
     "save": ("q",), "offload": ("k",), "rules": {"embed": "fsdp"}, "annotate": {"layer/q": [None]},
     "placement": {"fsdp": ["x"]}, "optimizer": "sgd", "dtype": "f32", "matmul_dtype": "int8",
     "matmul_dtype_dx": "int8", "matmul_dtype_dw": "fp8", "param_dtype": "bf16",

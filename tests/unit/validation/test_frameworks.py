@@ -5,6 +5,7 @@ import pytest
 from tpusim.validation import MeasuredRun
 from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
 from tpusim.validation.run_dtypes import dtype_notes, dtypes_of
+from tpusim.validation.run_setup import set_up
 
 
 def run(**columns: str) -> MeasuredRun:
@@ -40,6 +41,14 @@ def test_an_unknown_framework_is_plain_jax_and_its_optimizer_adam() -> None:
     assert framework_of(bare).style == "plain"
     assert optimizer_of(bare) == ("adam", "the optimizer (not given) is taken as adam")
     assert "mine" not in FRAMEWORKS
+
+
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_only_code_with_its_own_psum_adds_up_gradients_before_they_are_reduced(name: str) -> None:
+    notes = "32 hosts, 2 accumulation steps (microbatch 1 a data group)"
+    expected = "per-step" if name == "jax-shard_map" else "per-microbatch"
+    plan = set_up(run(framework=name, notes=notes)).plan
+    assert (plan.microbatches, plan.gradient_reduction) == (2, expected)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ and a tap for each element, and so on (XLA, `HloCostAnalysis::HandleConvolution`
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
+from typing import Any
 
 from tpusim.compiler.hlo.attributes import plain_attribute
 from tpusim.compiler.hlo.module import Instruction
@@ -33,6 +34,7 @@ class DotShape:
     passes: number of bf16 passes over f32 operands: 1 at default precision, 3 or 6 above it (XLA,
         `PrecisionConfig`).
     ragged: True if each batch element has its own part of k, evenly, and the rest is skipped.
+    gradient, window, strides, dilation: of a convolution, as `ConvolutionWork` has them.
     """
 
     batch: int
@@ -45,6 +47,15 @@ class DotShape:
     dtype: str = "bf16"
     passes: int = 1
     ragged: bool = False
+    gradient: str = ""
+    window: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilation: int = 1
+
+    @property
+    def spread(self) -> int:
+        """Results of an input gradient for each position of the forward convolution."""
+        return prod(self.strides)
 
     @property
     def each(self) -> float:
@@ -60,18 +71,32 @@ class DotShape:
     def work(self, read: float, written: float, epilogue: float) -> MatmulWork | ConvolutionWork:
         """Return the dot's work, with its bytes and the vector operations that are fused into it.
 
-        Groups narrower than the array are multiplied together, with zeros between them.
+        Groups of a matmul narrower than the array are multiplied together, with zeros between them.
         """
+        if self.positions != 1 or self.taps != 1:
+            return self._convolution(read, written, epilogue)
         together = _groups_together(self.groups, max(self.n, 1))
         batch = self.batch * self.passes * (self.groups // together)
         k, n = self.each * together, self.n * together
-        if self.positions == self.taps == 1:
-            return MatmulWork(
-                batch, self.m, k, n, self.dtype, read, written, epilogue, "k" if self.ragged else ""
-            )
-        return ConvolutionWork(
-            batch * self.m, self.positions, self.taps, k, n, self.dtype, read, written, epilogue
+        return MatmulWork(
+            batch, self.m, k, n, self.dtype, read, written, epilogue, "k" if self.ragged else ""
         )
+
+    def _convolution(self, read: float, written: float, epilogue: float) -> ConvolutionWork:
+        """Return the work with the sizes of the forward convolution, as costs have it."""
+        rows, deep, wide = self.batch * self.m, self.groups * self.k, self.groups * self.n
+        positions, taps = float(self.positions), self.taps
+        if self.gradient == "weight":
+            rows, deep = self.k, self.groups * self.m
+            positions, taps = taps, positions
+        elif self.gradient == "input":
+            deep, wide = wide, deep
+            positions, taps = positions / self.spread, taps * self.spread
+        return ConvolutionWork(
+            rows * self.passes, positions, taps, deep, wide, self.dtype, read, written, epilogue,
+            gradient=self.gradient, window=self.window, strides=self.strides, groups=self.groups,
+            dilation=self.dilation, tiled=True,
+        )  # fmt: skip
 
 
 ARRAY_COLUMNS = 128
@@ -132,13 +157,14 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
     lhs, rhs, res = labels
     groups = int(plain_attribute(instruction, "feature_group_count") or 1)
     batches = int(plain_attribute(instruction, "batch_group_count") or 1)
-    sizes = {
+    sizes: dict[str, Any] = {
         "batch": 1,
         "m": left.dims[lhs.index("b")] // batches,
         "k": right.dims[rhs.index("i")],
         "n": right.dims[rhs.index("o")] // (groups * batches),
     }
     positions, taps = 1, 1.0
+    sliding: list[tuple[_HloWindow, int, int]] = []
     for window, at in zip(_windows(text, len(lhs) - 2), map(str, range(len(lhs) - 2)), strict=True):
         size, outputs = left.dims[lhs.index(at)], out.dims[res.index(at)]
         kind, pairs = window.kind(size, outputs), window.pairs(size, outputs)
@@ -146,15 +172,37 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
             sizes[kind] *= pairs
         elif outputs:
             positions, taps = positions * outputs, taps * pairs / outputs
-    return DotShape(
+            sliding.append((window, size, outputs))
+    dot = DotShape(
         **sizes,
         groups=groups * batches,
         positions=positions,
         taps=taps,
         dtype=matmul_dtype(left.dtype, right.dtype),
         passes=_passes(text, left, right),
-        ragged=False,
     )
+    return replace(dot, **_forward(sliding, sizes["batch"]))
+
+
+def _forward(sliding: "list[tuple[_HloWindow, int, int]]", batch: int) -> dict[str, Any]:
+    """Return how the forward convolution slides, of (window, size, outputs) in each dimension.
+
+    The gradient of the weights has the outputs as its window, which spans the image, and the taps
+    as its outputs, so that strides and dilation change places; that of the input has the strides as
+    the dilation of its operand.
+    """
+    windows = [window for window, _, _ in sliding]
+    taps, strides = tuple(one.size for one in windows), tuple(one.stride for one in windows)
+    spread, gradient = tuple(one.spread for one in windows), ""
+    if windows and batch == 1 and all(one.spans(size, outputs) for one, size, outputs in sliding):
+        gradient, strides, spread = "weight", spread, strides
+        taps = tuple(outputs for _, _, outputs in sliding)
+    elif any(one.dilation > 1 for one in windows):
+        gradient, strides = "input", tuple(one.dilation for one in windows)
+    return {
+        "gradient": gradient, "window": taps, "strides": strides,
+        "dilation": max(spread, default=1),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +224,10 @@ class _HloWindow:
         return window_pairs(
             self.size, self.stride, self.low, self.dilation, self.spread, size, outputs
         )
+
+    def spans(self, size: int, outputs: int) -> bool:
+        """Return whether the window spans most of `size` elements, and slides to fewer outputs."""
+        return self.size > outputs and 2 * self.size * self.spread > size
 
     def kind(self, size: int, outputs: int) -> str:
         """Return the dimension of a matmul that this one is, or "" if the window slides.

@@ -7,7 +7,7 @@ from tpusim.lowering.body_entries import CollectiveMatmul, Entry, PlannedCollect
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import REDUCTIONS, Body
 from tpusim.lowering.passes.fuse_collectives import collective_matmuls, ring_attentions
-from tpusim.lowering.passes.halos import planned_halo
+from tpusim.lowering.passes.halos import planned_permute
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,
@@ -60,7 +60,7 @@ def _matmul(
 def _planned(body: Body, collective: CollectiveNode, matmuls: Collection[str]) -> PlannedCollective:
     """Return a collective that runs on its own, with its mode and algorithm."""
     if collective.kind is CollectiveKind.PERMUTE:
-        return planned_halo(collective)
+        return planned_permute(collective)
     low = body.decisions.alone(collective)
     if is_across(collective.axes):
         return _planned_across(body, collective, low)

@@ -142,22 +142,25 @@ def _reading(node: Node, made: Mapping[str, tuple[str, ...]]) -> Node:
 def kernel_gradients_first(nodes: Sequence[Node]) -> list[Node]:
     """Move the gradient of a kernel to between the halo of its input's gradient and that.
 
-    With the halo of its own, if that had to be exchanged again.
+    Where that has no halo, but the kernel's has, or reads mirrored operands, those are moved before
+    it.
     """
     made = list(nodes)
-    for place, node in enumerate(made):
-        if not (place and _makes(node, kernel=False) and _is_halo(made[place - 1])):
+    for node in nodes:
+        if not _makes(node, kernel=False):
             continue
         assert isinstance(node, ComputeNode)
+        place = made.index(node)
         later = (at for at in range(place + 1, len(made)) if _same_convolution(made[at], node))
         at = next(later, None)
         if at is None:
             continue
         first = at
-        while _is_halo(made[first - 1]):
+        while _is_permute(made[first - 1]):
             first -= 1
-        moved = made[first : at + 1]
-        del made[first : at + 1]
+        end = at + 1 if place and _is_permute(made[place - 1]) else at
+        moved = made[first:end]
+        del made[first:end]
         made[place:place] = moved
     return made
 
@@ -176,14 +179,14 @@ def _same_convolution(node: Node, other: ComputeNode) -> bool:
     return node.op.kernel == other.op.kernel and node.op.given[0] == other.op.given[0]
 
 
-def _is_halo(node: Node) -> bool:
-    return isinstance(node, CollectiveNode) and node.payload.edge is not None
+def _is_permute(node: Node) -> bool:
+    return isinstance(node, CollectiveNode) and node.kind is CollectiveKind.PERMUTE
 
 
-def planned_halo(node: CollectiveNode) -> PlannedCollective:
-    """Return the permute of one side of a halo."""
-    assert node.payload.edge is not None
-    algorithm = at_distance(Algorithm.STEP, node.payload.edge.distance)
+def planned_permute(node: CollectiveNode) -> PlannedCollective:
+    """Return the permute of one side of a halo, or of mirrored shards."""
+    edge = node.payload.edge
+    algorithm = at_distance(Algorithm.STEP, edge.distance) if edge else Algorithm.MIRROR
     return PlannedCollective((node,), Mode.ASYNC, algorithm)
 
 
@@ -227,7 +230,7 @@ def _other_side(made: Sequence[Entry], entry: Entry) -> int | None:
 
 
 def _one_side(entry: Entry) -> bool:
-    return isinstance(entry, PlannedCollective) and _is_halo(entry.collectives[0])
+    return isinstance(entry, PlannedCollective) and bool(entry.collectives[0].payload.edge)
 
 
 def _sides(entry: Entry) -> tuple[object, ...]:

@@ -4,7 +4,14 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 `head_dim`, `mlp`, `vocab`, ...) are declared by the model, `w.size(heads=16, head_dim=64)`.
 """
 
-from tpusim.models.pieces.attention import AttentionForm, attend, attention, projections, rotary
+from tpusim.models.pieces.attention import (
+    SOFTMAX_FLOPS,
+    AttentionForm,
+    attend,
+    attention,
+    projections,
+    rotary,
+)
 from tpusim.models.pieces.bias import biased, learnt_positions
 from tpusim.models.pieces.convolution import (
     batch_norm,
@@ -37,6 +44,7 @@ from tpusim.models.pieces.relative import relative_attention
 __all__ = [
     "ACTIVATION_FLOPS",
     "EVEN",
+    "SOFTMAX_FLOPS",
     "WHOLE_LOSS",
     "AttentionForm",
     "EncoderForm",

@@ -15,11 +15,14 @@ class EncoderForm:
     parallel: attention and MLP read the same norm and are added together.
     attention: how they attend.
     rms: norms divide by the root mean square, without a mean and a shift.
+    scanned: layers are iterations of one scan; otherwise they are written one after another, as in
+        code with a loop in Python, where no checkpoint and no pipeline applies.
     """
 
     parallel: bool = False
     attention: AttentionForm = AttentionForm(bias=True, out_bias=True)
     rms: bool = False
+    scanned: bool = True
 
 
 def encoder(w: GraphWriter, x: Tensor, layers: int, form: EncoderForm) -> Tensor:
@@ -42,7 +45,11 @@ def encoder(w: GraphWriter, x: Tensor, layers: int, form: EncoderForm) -> Tensor
         normed = normalise(w, "mlp_norm", mid, x.dims[-1])
         return w.add("layer_out", mid, mlp(w, normed, activation="gelu", bias=True))
 
-    return w.layers("layer", layers, x, layer)
+    if form.scanned:
+        return w.layers("layer", layers, x, layer)
+    for number in range(layers):
+        x = layer(w.scope(f"layer_{number}"), x)
+    return x
 
 
 def position(w: GraphWriter, name: str, x: Tensor, *, last: bool = False) -> Tensor:

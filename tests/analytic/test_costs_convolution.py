@@ -1,0 +1,218 @@
+"""Convolutions: closed forms, and the compiler's estimates of some hundred."""
+
+from dataclasses import replace
+from statistics import median, quantiles
+
+import pytest
+from convolutions import Estimate, estimates
+
+from tpusim.costs import convolution_seconds, fastest_way, matmul_seconds, useful_share
+from tpusim.costs.convolution import (
+    LAUNCHES,
+    depthwise_seconds,
+    full_batch,
+    pass_matmuls,
+    reads_again,
+    stored_elements,
+    tile_stretch,
+)
+from tpusim.hardware import Device, load_chip
+from tpusim.program import ConvolutionWork, MatmulWork, convolution_work
+
+HELD_OUT = [one for one in estimates() if one.held_out]
+FITTED = [one for one in estimates() if not one.held_out]
+
+
+def errors(rows: list[Estimate]) -> list[float]:
+    return [abs(one.error) for one in rows]
+
+
+def ninth_decile(values: list[float]) -> float:
+    return quantiles(values, n=10)[-1]
+
+
+def large(rows: list[Estimate]) -> list[Estimate]:
+    """Those whose batch fills a tile of sublanes."""
+    return [one for one in rows if one.work.batch >= 8]
+
+
+@pytest.mark.parametrize(("rows", "least"), [(HELD_OUT, 300), (FITTED, 300)])
+def test_near_the_compilers_estimates(rows: list[Estimate], least: int) -> None:
+    """The aim is a median of 10 % and a ninth decile of 30 % over five chips.
+
+    The ninth decile of all held-out ones is 36 %: a batch of 1 to 4 images is cut along a dimension
+    or has dilated or spread windows, for which the compiler has more ways than the model.
+    """
+    assert len(rows) >= least
+    assert {one.chip for one in rows} == {"v4", "v5e", "v5p", "v6e", "7x"}
+    found = errors(rows)
+    assert median(found) <= 0.08
+    assert ninth_decile(found) <= (0.38 if rows is HELD_OUT else 0.30)
+    assert ninth_decile(errors(large(rows))) <= 0.25
+
+
+@pytest.mark.parametrize("kind", ["forward", "input gradient", "weight gradient"])
+def test_each_direction_is_near_its_estimates(kind: str) -> None:
+    of_kind = [one for one in HELD_OUT if one.kind == kind]
+    assert median(errors(of_kind)) <= 0.10
+    assert ninth_decile(errors(large(of_kind))) <= 0.30
+
+
+@pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "v6e", "7x"])
+def test_each_chip_is_near_its_estimates(chip: str) -> None:
+    of_chip = [one for one in HELD_OUT if one.chip == chip]
+    assert median(errors(of_chip)) <= 0.10
+    assert ninth_decile(errors(large(of_chip))) <= 0.40
+
+
+@pytest.mark.parametrize(("group", "typical"), [("dense", 0.10), ("depthwise", 0.10)])
+def test_each_kind_of_groups_is_near_its_estimates(group: str, typical: float) -> None:
+    assert median(errors([one for one in HELD_OUT if one.group == group])) <= typical
+
+
+def test_groups_are_nearer_than_a_factor_of_two() -> None:
+    """ResNeXt's: the gradients of their weights are up to 60 % too fast."""
+    found = errors([one for one in (*HELD_OUT, *FITTED) if one.group == "grouped"])
+    assert median(found) <= 0.20
+
+
+def plain(chip: str = "v5e") -> Device:
+    """A device without launches whose array reaches its peak."""
+    constants = {"op_launch": 0.0, "matmul_efficiency": 1.0, "matmul_in_step": 1.0}
+    return load_chip(chip).replace(**constants).device
+
+
+def on_chip(work: ConvolutionWork) -> ConvolutionWork:
+    """The same work without bytes."""
+    return replace(work, read_bytes=0, write_bytes=0)
+
+
+def test_a_convolution_of_one_tap_is_the_matmul() -> None:
+    device = load_chip("v5e").device
+    image = on_chip(convolution_work(8, (56, 56), (1, 1), 256, 512))
+    work = MatmulWork(1, 8 * 56 * 56, 256, 512, "bf16", 0, 0)
+    assert fastest_way(image, device) == work
+    more = (LAUNCHES - 1) * device.costs.op_launch
+    assert convolution_seconds(image, device) == pytest.approx(matmul_seconds(work, device) + more)
+
+
+@pytest.mark.parametrize("gradient", ["", "input", "weight"])
+def test_taps_and_channels_multiply(gradient: str) -> None:
+    """Whole tiles: 9 x 256 x 512 for each of 8 x 56 x 56 outputs, in either direction."""
+    device = plain()
+    image = on_chip(convolution_work(8, (56, 56), (3, 3), 256, 512, gradient=gradient))
+    flops = 2 * 8 * 56 * 56 * 9 * 256 * 512
+    assert image.flops == flops
+    assert convolution_seconds(image, device) == pytest.approx(flops / device.flops["bf16"])
+    assert useful_share(image, device) == pytest.approx(1)
+
+
+def test_a_stride_multiplies_no_zeros() -> None:
+    device = plain()
+    times = [
+        convolution_seconds(
+            on_chip(convolution_work(8, (56, 56), (3, 3), 256, 256, stride=2, gradient=each)),
+            device,
+        )
+        for each in ("", "input", "weight")
+    ]
+    assert times == pytest.approx([2 * 8 * 28 * 28 * 9 * 256 * 256 / device.flops["bf16"]] * 3)
+
+
+def test_the_first_convolution_of_a_network_wastes_the_array() -> None:
+    """A row of 7 taps of 3 channels is 21 deep of 128, and 64 columns of 128 are results."""
+    device = plain()
+    image = on_chip(convolution_work(64, (224, 224), (7, 7), 3, 64, stride=2))
+    way = fastest_way(image, device)
+    assert (way.batch, way.m, way.k, way.n) == (7, 64 * 112 * 112, 21, 64)
+    assert useful_share(image, device) == pytest.approx(21 / 128 * 64 / 128)
+
+
+def test_few_results_have_the_batch_as_columns() -> None:
+    """4 results of 320 channels: 4 rows of 3 x 128 for 128 images, not 128 columns for 4."""
+    way = fastest_way(convolution_work(128, (64, 64), (3, 3), 320, 4), plain())
+    assert (way.m, way.k, way.n) == (4, 320, 128)
+
+
+def test_narrow_groups_have_the_batch_as_columns() -> None:
+    """32 groups of 4 channels: 8 rows of 9 x 128 for 128 images at a position, as compiled.
+
+    The compiler takes 1,864,672 cycles on v5e, of which 1,806,336 are those of its arrays, and
+    983,660 on v6e, whose arrays of 256 take two groups at a time: 903,168.
+    """
+    image = on_chip(convolution_work(64, (56, 56), (3, 3), 128, 128, groups=32))
+    for chip, cycles in (("v5e", 1_806_336), ("v6e", 903_168)):
+        device = plain(chip)
+        way = fastest_way(image, device)
+        assert (way.batch, way.m, way.k, way.n) == (32 * 9 * 56 * 56, 4, 4, 64)
+        expected = pytest.approx(cycles / device.clock, rel=0.01)
+        assert convolution_seconds(image, device) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "elements"),
+    [
+        (8, 128, 8 * 128),
+        (8, 64, 8 * 128),  # half of the lanes are empty
+        (12, 128, 16 * 128),
+        (256, 64, 256 * 64),  # the batch is in the lanes
+        (256, 3, 256 * 4),
+        (2, 128, 2 * 128),  # positions are beside it in the sublanes
+    ],
+)
+def test_memory_is_in_whole_tiles(batch: int, channels: int, elements: int) -> None:
+    assert stored_elements(batch, channels) == elements
+
+
+def test_bytes_grow_to_whole_tiles_unless_they_count_them() -> None:
+    work = convolution_work(64, (56, 56), (1, 1), 64, 256)
+    image, kernel = 64 * 56 * 56 * 64, 64 * 256
+    assert tile_stretch(work) == (pytest.approx((2 * image + kernel) / (image + kernel)), 1)
+    assert tile_stretch(replace(work, tiled=True)) == (1, 1)
+
+
+def test_a_small_batch_cuts_the_image() -> None:
+    """32 and the edge of a 3-wide window in 8 parts are 8 x 5: as compiled programs have it."""
+    small = convolution_work(2, (32, 32, 32), (3, 3, 3), 128, 128)
+    assert full_batch(small) == pytest.approx(40 / 32)
+    assert full_batch(replace(small, batch=8)) == full_batch(replace(small, taps=1)) == 1
+    tiny = convolution_work(4, (4, 4, 4), (3, 3, 3), 128, 128)
+    assert full_batch(tiny) == 2
+
+
+def test_dilated_windows_read_their_gaps_again() -> None:
+    """Taps at distances of 9 add 8 of 16 positions twice; far ones are read once a tap."""
+    near, apart, far = (
+        convolution_work(8, (128, 128), (3, 3), 256, 256, dilation=each) for each in (1, 9, 99)
+    )
+    assert (reads_again(near), reads_again(apart), reads_again(far)) == (1, 2**2, 3**2)
+    times = [convolution_seconds(each, load_chip("v4").device) for each in (near, apart, far)]
+    assert times == sorted(times)
+
+
+def test_depthwise_taps_shift_registers() -> None:
+    """32 taps on 16 x 512 x 512 elements, two cycles for 1024 of them; v5p has two cores."""
+    work = convolution_work(16, (512,), (32,), 512, 512, groups=512)
+    cycles = 2 * 32 * 16 * 512 * 512 / 1024
+    for chip, cores in (("v5e", 1), ("v5p", 2)):
+        device = load_chip(chip).device
+        assert depthwise_seconds(work, device) == pytest.approx(cycles / cores / device.clock)
+        assert useful_share(work, device) == 0
+
+
+def test_a_gradient_that_is_spread_hides_nothing() -> None:
+    device = plain()
+    work = convolution_work(8, (56, 56), (3, 3), 256, 256, stride=2, gradient="input")
+    image, result, kernel = 8 * 56 * 56 * 256, 8 * 28 * 28 * 256, 9 * 256 * 256
+    costs = device.costs
+    moved = 2 * ((result + kernel) / costs.convolution_read + image / costs.convolution_store)
+    alone = convolution_seconds(on_chip(work), device)
+    both = convolution_seconds(work, device)
+    assert both == pytest.approx(alone + moved / device.hbm_bandwidth)
+    assert convolution_seconds(replace(work, strides=(1, 1)), device) < both
+
+
+def test_passes_have_all_multiplications() -> None:
+    work = convolution_work(16, (28, 28), (3, 3), 128, 256)
+    for way in pass_matmuls(work):
+        assert 2 * way.batch * way.m * way.k * way.n == pytest.approx(work.flops)

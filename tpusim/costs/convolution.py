@@ -1,0 +1,239 @@
+"""Seconds of convolutions: the matmuls that the TPU compiler makes of them, and their memory.
+
+An activation lies in memory with its channels or its batch in the lanes, and the other in the
+sublanes, both rounded up to whole tiles. A tap, or a row of taps where channels are few, is a pass
+over the array. Results are stored at a fraction of the memory's bandwidth.
+
+Source: the compiler's estimates of some hundred convolutions for five chips, libtpu 0.0.42.1
+(`tests/analytic/compiler_convolutions.csv`); the constants are fitted to one half of the shapes.
+"""
+
+from functools import reduce
+from math import prod
+
+import numpy as np
+
+from tpusim.costs.compute import array_seconds, matrix_rate, vector_seconds
+from tpusim.hardware import Device
+from tpusim.program import (
+    SUBLANES,
+    ConvolutionWork,
+    MatmulWork,
+    Number,
+    power_sum,
+    round_up,
+    smallest,
+)
+
+LANES = 128
+"""Elements of a row of a memory tile (JAX's `tpu_info`)."""
+
+OVERLAP = 2.5
+"""Exponent p of `(array^p + memory^p)^(1/p)`. Fitted: less than that of matmuls, as a window of the
+image has edges that several windows read.
+"""
+
+LAUNCHES = 2
+"""Launches of a matmul that a convolution takes: its first and its last window have nothing beside
+them. Fitted.
+"""
+
+TILE_SIDE = 16
+"""Positions of a window of the image along a dimension, where taps are far apart: 16 to 19 in the
+compiler's windows of dilated convolutions. Gaps between taps are read as well.
+"""
+
+REGISTER = 1024
+"""Elements of a vector register: 8 sublanes of 128 lanes."""
+
+TAP_CYCLES = 2.0
+"""Cycles of a core for a tap and a register of a depthwise convolution. Fitted; 2.0 to 2.2."""
+
+TAP_OPS = 2
+"""Vector operations for a tap and an element of the gradient of a depthwise convolution's weights:
+a product and a sum, at the full rate of the vector unit."""
+
+
+def sublane_tiles(count: Number) -> Number:
+    """Return a dimension in sublanes as it is stored: 2, 4 or whole multiples of 8.
+
+    >>> [sublane_tiles(count) for count in (1, 3, 12, 16)]
+    [2, 4, 16, 16]
+    """
+    few = 2 + 2 * at_least(count, 3)
+    return few + at_least(count, 5) * (round_up(count, SUBLANES) - few)
+
+
+def at_least(count: Number, bound: int) -> Number:
+    """Return 1 where a count is the bound or more, else 0.
+
+    >>> at_least(3, 4), at_least(4, 4)
+    (0, 1)
+    """
+    if isinstance(count, np.ndarray):
+        return (count >= bound).astype(np.float64)
+    return int(count >= bound)
+
+
+def stored_elements(batch: Number, channels: Number) -> Number:
+    """Return the elements of memory for one position of an activation: lanes x sublanes.
+
+    The lanes hold the channels or the batch, whichever takes less. A batch of less than a tile has
+    positions beside it in the sublanes, and wastes none.
+    """
+    deep = batch + at_least(batch, SUBLANES) * (round_up(batch, SUBLANES) - batch)
+    return smallest(
+        round_up(channels, LANES) * deep, round_up(batch, LANES) * sublane_tiles(channels)
+    )
+
+
+def tile_stretch(work: ConvolutionWork) -> tuple[Number, Number]:
+    """Return the factors from the bytes that are read, and written, to those that memory moves.
+
+    Memory moves whole tiles, and the image again for taps that are far apart.
+    """
+    stored = {
+        "": work.positions * stored_elements(work.batch, work.out_channels),
+        "input": work.inputs * stored_elements(work.batch, work.in_channels),
+        "weight": work.taps * work.in_channels / work.groups * round_up(work.out_channels, LANES),
+    }
+    plain = stored if work.tiled else work.tensor_elements
+    operands = [tensor for tensor in plain if tensor != work.gradient]
+    image, again = "" if work.gradient == "input" else "input", reads_again(work)
+    moved = sum(stored[each] * (again if each == image else 1) for each in operands)
+    read = moved / sum(plain[each] for each in operands)
+    return read, stored[work.gradient] / plain[work.gradient]
+
+
+def reads_again(work: ConvolutionWork) -> float:
+    """Return how often the image is read: a window has the gaps between dilated taps at its edge.
+
+    `1 + (taps - 1) (dilation - 1) / TILE_SIDE` in each dimension, but at most once a tap. Dilations
+    of 8 and 16 on 256 x 256 and 128 x 128 (v4, v5e, v6e).
+    """
+    gaps = work.dilation - 1
+    return prod(min(taps, 1 + (taps - 1) * gaps / TILE_SIDE) for taps in work.window)
+
+
+def pass_matmuls(work: ConvolutionWork) -> tuple[MatmulWork, ...]:
+    """Return the matmuls that a convolution can be: `batch` passes of [m, k] by [k, n].
+
+    Without a gradient, or for that of the input, a pass is a tap, [batch x positions, channels]; a
+    row of taps, whose channels are packed into one depth; or a tap at a position with the batch as
+    columns. The gradient of the weights is one, [taps x in_channels, batch x positions].
+
+    No zeros are multiplied for a stride. Each feature group has passes of its own: ResNeXt's are
+    not multiplied together, with zeros between them (v4, v5e, v6e). Passes move no bytes.
+    """
+    groups = work.groups
+    deep, wide = work.in_channels / groups, work.out_channels / groups
+    rows = work.batch * work.positions
+    if work.gradient == "weight":
+        tiles = sublane_tiles(deep) if np.all(groups == 1) else round_up(deep, SUBLANES)
+        return (_passes(groups, work.taps * tiles, rows, wide, work.dtype),)
+    if work.gradient == "input":
+        deep, wide = wide, deep
+    rows, row = rows * full_batch(work), work.window[-1] if work.window else 1
+    each = groups * work.taps
+    return (
+        _passes(each, rows, deep, wide, work.dtype),
+        _passes(each / row, rows, row * deep, wide, work.dtype),
+        _passes(each * work.positions, sublane_tiles(wide), deep, work.batch, work.dtype),
+    )
+
+
+def _passes(batch: Number, m: Number, k: Number, n: Number, dtype: str) -> MatmulWork:
+    return MatmulWork(batch, m, k, n, dtype, 0, 0)
+
+
+def full_batch(work: ConvolutionWork) -> Number:
+    """Return the factor on the rows of a batch that is less than a tile of sublanes, at least 1.
+
+    The compiler cuts the image along its minor dimension, until there are as many parts as
+    sublanes, each with the edge that its window needs (`32` of a side become `8 x 5`). An image
+    that is too small for that fills the tile with zeros.
+    """
+    sides, taps = len(work.window), work.taps
+    if not sides:
+        return 1.0
+    side = work.positions ** (1 / sides)
+    cut = round_up(side + work.window[-1] - 1, SUBLANES) / side
+    whole = SUBLANES / smallest(work.batch, SUBLANES)
+    few = (1 - at_least(work.batch, SUBLANES)) * at_least(taps, 2)
+    return 1 + few * (smallest(cut, whole) - 1)
+
+
+def is_depthwise(work: ConvolutionWork) -> bool:
+    """Return whether each channel has weights of its own."""
+    return bool(np.any(work.groups > 1) and np.all(work.groups == work.in_channels))
+
+
+def depthwise_seconds(work: ConvolutionWork, device: Device) -> Number:
+    """Return the seconds of the vector unit for a depthwise convolution or its gradients.
+
+    A tap shifts the image by a register, `TAP_CYCLES`; the gradient of the weights keeps its sums
+    in registers, so that the arithmetic decides.
+    """
+    elements = work.taps * work.batch * work.positions * round_up(work.out_channels, LANES)
+    if work.gradient == "weight":
+        return TAP_OPS * elements / device.vpu_flops
+    return TAP_CYCLES * elements / (REGISTER * device.tensor_cores * device.clock)
+
+
+def channel_seconds(work: ConvolutionWork, device: Device) -> Number:
+    """Return the seconds of the array for a convolution: the shortest of `pass_matmuls`."""
+    ways = [pass_seconds(way, device) for way in pass_matmuls(work)]
+    return reduce(smallest, ways)
+
+
+def fastest_way(work: ConvolutionWork, device: Device) -> MatmulWork:
+    """Return the matmul that the array computes for one convolution: the shortest."""
+    return min(pass_matmuls(work), key=lambda way: pass_seconds(way, device))
+
+
+def pass_seconds(way: MatmulWork, device: Device) -> Number:
+    """Return the seconds of passes in a step, whose depth is in whole lanes.
+
+    An array of 256 takes two depths of 128 in the time of one of 256 (v6e and 7x: groups, and
+    channels that are odd multiples of 128).
+    """
+    alone = array_seconds(way.batch, way.m, way.k, way.n, way.dtype, device)
+    side = max(device.side(way.dtype), LANES)
+    lanes = round_up(way.k, LANES) / round_up(way.k, side)
+    return alone * lanes / device.costs.matmul_in_step
+
+
+def useful_share(work: ConvolutionWork, device: Device) -> Number:
+    """Return the share of the array's multiplications that are the convolution's, not of zeros.
+
+    0 for a depthwise convolution, which the vector unit computes.
+    """
+    if is_depthwise(work):
+        return 0.0 * work.positions
+    costs = device.costs
+    rate = matrix_rate(device, work.dtype) * costs.matmul_efficiency * costs.matmul_in_step
+    return work.flops / (channel_seconds(work, device) * rate)
+
+
+def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
+    """Return the seconds of a convolution: `((core + epilogue)^p + memory^p)^(1/p) + 2 launches`.
+
+    core: `channel_seconds`, or `depthwise_seconds`.
+    memory: whole tiles, operands at `convolution_read` of HBM's bandwidth and results at
+        `convolution_store`.
+    p: `OVERLAP`; 1 for the gradient of the input of a convolution with a stride, whose results are
+        spread over windows that the next ones complete.
+
+    Raise PlanError if the chip has no matrix rate for the dtype.
+    """
+    costs = device.costs
+    core = (depthwise_seconds if is_depthwise(work) else channel_seconds)(work, device)
+    read, store = tile_stretch(work)
+    memory = (
+        work.read_bytes * read / costs.convolution_read
+        + work.write_bytes * store / costs.convolution_store
+    ) / device.hbm_bandwidth
+    spread = work.gradient == "input" and prod(work.strides) > 1
+    serial = spread and not is_depthwise(work)
+    on_core = core + vector_seconds(work.epilogue_flops, device)
+    return power_sum(on_core, memory, 1.0 if serial else OVERLAP) + LAUNCHES * costs.op_launch

@@ -1,0 +1,93 @@
+"""MLP-Mixer: images as sequences of patches, mixed by MLPs over patches and over channels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.graph import GraphWriter, Tensor
+from tpusim.models import pieces
+from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.checks import check_types, check_values
+from tpusim.models.vision_transformer import check_patches, embedded_patches
+
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "s": {"layers": 8, "embed": 512, "token_mlp": 256, "mlp": 2048},
+    "b": {"layers": 12, "embed": 768, "token_mlp": 384, "mlp": 3072},
+    "l": {"layers": 24, "embed": 1024, "token_mlp": 512, "mlp": 4096},
+    "h": {"layers": 32, "embed": 1280, "token_mlp": 640, "mlp": 5120},
+}
+"""Dimensions by the name of the size: arXiv:2105.01601, table 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpMixer(Architecture):
+    """An MLP-Mixer that classifies images (Tolstikhin et al., arXiv:2105.01601).
+
+    name: the model's name, as results print it.
+    layers: layers of both MLPs.
+    embed: width of the residual stream.
+    token_mlp: width of the MLP over patches.
+    mlp: width of the MLP over channels.
+    patch: pixels of a patch's side.
+    image: pixels of an image's side, a multiple of `patch`.
+    classes: classes of the classifier.
+    """
+
+    reads_text: ClassVar[bool] = False
+    name: str = "mlp-mixer"
+    layers: int
+    embed: int
+    token_mlp: int
+    mlp: int
+    patch: int = 16
+    image: int = 224
+    classes: int = 1000
+
+    @classmethod
+    def from_name(cls, name: str, **keys: Any) -> "MlpMixer":
+        """Return a published model, `b/16`, with other fields as given.
+
+        Raise ModelError for a size that is not in `PUBLISHED`, or a patch that is no number.
+        """
+        size, slash, patch = name.removeprefix("mixer-").partition("/")
+        if size not in PUBLISHED or not (slash and patch.isdecimal()):
+            raise ModelError(
+                f"no mixer {name!r}; {nearest(name, [f'{one}/16' for one in PUBLISHED])}"
+            )
+        own = {"name": f"mixer-{size}/{patch}", "patch": int(patch)}
+        return cls(**{**own, **PUBLISHED[size], **keys})
+
+    def __post_init__(self) -> None:
+        with blame(self.name):
+            check_types(self)
+            check_values(self, {})
+            check_patches(self.image, self.patch)
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        """Write the forward pass, and return the loss of each image."""
+        w.size(embed=self.embed, token_mlp=self.token_mlp, mlp=self.mlp)
+        x = embedded_patches(w, (self.image // self.patch) ** 2, self.patch)
+        x = w.layers("layer", self.layers, x, _layer)
+        x = pieces.mean_of_positions(w, "pooled", pieces.layer_norm(w, "final_norm", x))
+        return pieces.classification_loss(w, x, self.classes)
+
+
+def _layer(w: GraphWriter, x: Tensor) -> Tensor:
+    """Write one layer."""
+    mid = w.add("mid", x, _over_patches(w, pieces.layer_norm(w, "token_norm", x)))
+    normed = pieces.layer_norm(w, "mlp_norm", mid)
+    return w.add("layer_out", mid, pieces.mlp(w, normed, activation="gelu", bias=True))
+
+
+def _over_patches(w: GraphWriter, x: Tensor) -> Tensor:
+    """Write an MLP over the patches of [batch, patches, embed], alike for all channels."""
+    batch, patches, embed = x.dims
+    dims = (batch, "token_mlp", embed)
+    weight = w.weight("token_wi", patches, "token_mlp")
+    made = w.einsum("token_wi", x, weight, w.tensor("token_in", dims))
+    made = pieces.biased(w, "token_wi", made, "token_mlp")
+    made = pieces.activate(w, "gelu", (made,), "token_hidden", "token_")
+    weight = w.weight("token_wo", "token_mlp", patches)
+    made = w.einsum("token_wo", made, weight, w.tensor("token_out", x.dims))
+    return pieces.biased(w, "token_wo", made, patches)

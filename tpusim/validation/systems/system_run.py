@@ -1,0 +1,138 @@
+"""The simulation of a measured system, and its outcome."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tpusim.base.errors import PlanError, TpusimError
+from tpusim.hardware import Slice
+from tpusim.plan import Plan
+from tpusim.results import PlanResult
+from tpusim.simulation import simulate
+from tpusim.validation.remark_rules import DTYPE_SPELLINGS
+from tpusim.validation.systems.measured_rate import MeasuredRate, measured_of
+from tpusim.validation.systems.system_mesh import mesh_of_row, slice_of_row
+from tpusim.validation.systems.system_models import SystemModel, model_of_row
+from tpusim.validation.systems.system_rows import SystemRow
+
+NOT_TRAINING = (
+    (r"inference|decode|prefill|serving", "inference, which is not a training step"),
+    (r"allgather|alltoall|collective|all-to-all 16", "a collective, not a training step"),
+)
+REMATS = ("dots", "minimal", "full")
+"""Policies that are tried where a row gives none and nothing fits, lightest first."""
+
+OPTIMIZERS = ("adafactor", "muon", "adam", "sgd", "momentum", "lars", "lamb")
+
+
+@dataclass(frozen=True, slots=True)
+class SystemOutcome:
+    """A row with its prediction.
+
+    status: `simulated`, `failed`, or `no training step` for what is not one, or gives no rate.
+    reason: why it was not simulated, or what was assumed.
+    """
+
+    row: SystemRow
+    status: str
+    reason: str = ""
+    measured: MeasuredRate | None = None
+    result: PlanResult | None = None
+
+    @property
+    def measured_s(self) -> float | None:
+        """The measured step, or the step that the measured rate means for the plan."""
+        if self.measured is None or self.result is None:
+            return None
+        return self.measured.seconds_of(self.result)
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured time of a step, less one."""
+        if self.result is None or not self.measured_s:
+            return None
+        return self.result.step_time_s / self.measured_s - 1
+
+
+def run_system(row: SystemRow) -> SystemOutcome:
+    """Return the outcome of a row; what cannot run is an outcome with its reason."""
+    for pattern, why in NOT_TRAINING:
+        if re.search(pattern, f"{row.system} {row.sharding} {row.cells.get('util_kind', '')}"):
+            return SystemOutcome(row, "no training step", why)
+    try:
+        measured = measured_of(row)
+        if measured is None:
+            return SystemOutcome(row, "no training step", "no step time, rate or utilisation")
+        known = model_of_row(row)
+        plan, pod, notes = plan_of_row(row, known)
+        result, own_notes = _lightest(known, plan, pod, given=_is_given(row.remat))
+    except TpusimError as error:
+        return SystemOutcome(row, "failed", str(error))
+    return SystemOutcome(row, "simulated", "; ".join((*notes, *own_notes)), measured, result)
+
+
+def _lightest(
+    known: SystemModel, plan: Plan, pod: Slice, given: bool
+) -> tuple[PlanResult, tuple[str, ...]]:
+    """Return the result of a plan, with the lightest remat that fits where none is given."""
+    result = simulate(known.model, plan, pod)
+    tried = () if given or "remat" in known.keys else REMATS
+    for policy in tried:
+        if result.fits:
+            break
+        plan = plan.replace(remat=policy)
+        result = simulate(known.model, plan, pod)
+    notes = [] if result.fits else ["does not fit in HBM"]
+    if tried and known.model.layer_count:
+        notes.append(f"remat is not given, and taken as {plan.remat.policy}")
+    return result, tuple(notes)
+
+
+def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[str, ...]]:
+    """Return the plan and the slice of a row, and notes on what was assumed."""
+    pod, slice_notes = slice_of_row(row)
+    seq_len = row.sizes.get("seq_len", known.seq_len) if known.model.reads_text else 0
+    batch = row.batch or (row.tokens // max(seq_len, 1)) or known.batch
+    notes = [*known.notes, *slice_notes]
+    if not batch:
+        batch = known.batch or 8 * pod.devices
+        notes.append(f"the batch is taken as {batch}, as only a rate is given")
+    mesh = mesh_of_row(row, pod, batch, known.model.expert_count)
+    notes += mesh.notes
+    keys: dict[str, Any] = {"remat": _remat(row), "optimizer": _optimizer(row)}
+    keys |= dict(known.keys)
+    keys |= _dtypes(row)
+    keys["rules"] = {**known.keys.get("rules", {}), **mesh.keys.get("rules", {})}
+    keys |= {key: value for key, value in mesh.keys.items() if key != "rules"}
+    if parts := row.sizes.get("microbatches", _microbatches(row, batch)):
+        keys["microbatches"] = parts
+    plan = Plan(mesh=mesh.mesh, seq_len=seq_len, global_batch=batch, **keys)
+    return plan, pod, tuple(notes)
+
+
+def _is_given(words: str) -> bool:
+    return bool(words) and not words.startswith("not stated")
+
+
+def _remat(row: SystemRow) -> str:
+    """Return the remat policy: none where a row says so, or says nothing of a small model."""
+    return "full" if re.search(r"full|recompute|compiler-chosen|one sharded", row.remat) else "none"
+
+
+def _optimizer(row: SystemRow) -> str:
+    words = f"{row.optimizer} {row.words}"
+    name = next((name for name in OPTIMIZERS if re.search(rf"\b{name}", words)), "adam")
+    return {"momentum": "sgd", "lars": "sgd", "lamb": "adam"}.get(name, name)
+
+
+def _dtypes(row: SystemRow) -> dict[str, str]:
+    """Return the dtype of activations and weights in use, where the row names one."""
+    found = re.search("|".join(DTYPE_SPELLINGS), row.dtype)
+    return {"dtype": DTYPE_SPELLINGS[found[0]]} if found else {}
+
+
+def _microbatches(row: SystemRow, batch: int) -> int:
+    found = re.search(r"(\d+) micro-?batches", row.words)
+    if found and batch % int(found[1]):
+        raise PlanError(f"{found[0]} do not divide a batch of {batch}")
+    return int(found[1]) if found else 0
