@@ -84,7 +84,8 @@ class Pointwise:
         A norm or a softmax over the last dimension holds whole rows of it in VMEM; statistics of
         channels, over examples or positions, are complete when all is read.
         """
-        return bool(self.over) and self.main.dims[-1] not in self.over and bool(self._wide)
+        ends = {t.dims[-1] for t in (*self.inputs, *self.outputs) if len(t.dims) > 1}
+        return bool(self.over) and ends.isdisjoint(self.over) and bool(self._wide)
 
     @property
     def _wide(self) -> tuple[Tensor, ...]:

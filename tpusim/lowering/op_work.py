@@ -143,6 +143,7 @@ def _convolution(
         gradient=_gradient(op, transposed),
         window=tuple(int(sizes.extent(dim, ())) for dim in op.taps),
         strides=tuple(max(window.stride, window.input_dilation) for window in op.windows),
+        tiled=True,
         groups=groups,
         dilation=max((window.dilation for window in op.windows), default=1),
     )

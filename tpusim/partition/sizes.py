@@ -14,13 +14,10 @@ from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import LocalShape
 from tpusim.plan import Axes
-from tpusim.program import SUBLANES, Number, largest, round_up, smallest
+from tpusim.program import Number, stored_elements
 
 CHANNELS, IMAGE_DIMS = "channels", 4
 """The last dimension of images, and how many they have at least."""
-
-LANES = 128
-"""Columns of a memory tile (JAX documentation, Pallas TPU details)."""
 
 DTYPE_BYTES = {
     "f32": 4.0,
@@ -97,21 +94,17 @@ class Sizes:
     def lanes(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the elements of a tensor's tiles over those that they hold, at least 1.
 
-        What convolutions read and write, [batch, positions..., channels], has channels in the lanes
-        and the batch in the sublanes, or the batch in the lanes, whichever pads less; a batch of
-        less than `SUBLANES` is filled up with positions, and tiles of few channels are lower.
-        (Layouts on v4, v5e and v5p, libtpu 0.0.42.1: 64 channels of 128 images are not padded, of
-        64 images twice, 32 channels of one volume four times, and 320 channels of 32 latents are
-        padded to 384. Element-wise work fills whole tiles too: by the compiler's estimates on v5e,
-        64 channels of 16 images take twice the cycles of 128, for each element.)
+        What convolutions read and write, [batch, positions..., channels], has its channels in the
+        lanes and the batch in the sublanes, or the other way round (`stored_elements`). Layouts on
+        v4, v5e and v5p, libtpu 0.0.42.1: 64 channels of 128 images are not padded, of 64 images
+        twice, 32 channels of one volume four times. Element-wise work fills whole tiles too: by the
+        compiler's estimates on v5e, each element of 64 channels of 16 images takes twice the cycles
+        of one of 128.
         """
         if len(dims) < IMAGE_DIMS or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
-        in_sublanes = _filled(largest(batch, SUBLANES), SUBLANES)
-        rows = min(SUBLANES, 1 << (self.dims[dims[-1]] - 1).bit_length())
-        batch_in_lanes = _filled(batch, LANES) * _filled(channels, rows)
-        return smallest(_filled(channels, LANES) * in_sublanes, batch_in_lanes)
+        return stored_elements(batch, channels) / (batch * channels)
 
     def spare(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the capacity of a buffer over its contents: above 1 for slots of experts."""
@@ -164,11 +157,6 @@ def _each(rows: Callable[[int], int], shards: Number) -> Number:
     if isinstance(shards, np.ndarray):
         return np.array([rows(int(one)) for one in shards], float)
     return rows(int(shards))
-
-
-def _filled(size: Number, tile: int) -> Number:
-    """Return the elements of whole tiles over those that they hold."""
-    return round_up(size, tile) / size
 
 
 def _ceil_div(size: int, parts: Number) -> Number:

@@ -49,6 +49,7 @@ from tpusim.program.pipeline_schedule import (
     unit_times,
 )
 from tpusim.program.program import Program, program_text
+from tpusim.program.tiles import LANES, at_least, stored_elements, sublane_tiles
 from tpusim.program.work import (
     AttentionWork,
     CombinedWork,
@@ -64,6 +65,7 @@ from tpusim.program.work import (
 __all__ = [
     "CHART_COLUMNS",
     "CHART_MARGIN",
+    "LANES",
     "SUBLANES",
     "Alloc",
     "AttentionWork",
@@ -100,6 +102,7 @@ __all__ = [
     "VectorWork",
     "WaitOp",
     "Work",
+    "at_least",
     "chart_rows",
     "convolution_work",
     "dumps",
@@ -116,6 +119,8 @@ __all__ = [
     "seen_keys",
     "slot_times",
     "smallest",
+    "stored_elements",
+    "sublane_tiles",
     "unit_times",
     "walk_ops",
 ]
