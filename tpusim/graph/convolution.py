@@ -107,6 +107,12 @@ class Convolution:
             pairs += zip(ungrouped, self.out_channels, strict=True)
         return tuple(pairs)
 
+    def is_matmul(self, sizes: DimSizes) -> bool:
+        """Return True for a single tap at every position, without groups."""
+        strided = any(max(w.stride, w.input_dilation) > 1 for w in self.windows)
+        taps = prod(sizes[tap] for tap in self.taps)
+        return taps == 1 and self.groups == 1 and not (strided or self.depthwise)
+
     @property
     def makes_kernel(self) -> bool:
         """True for the transpose that makes the gradient of the kernel."""

@@ -117,10 +117,11 @@ def _convolution(
     read: Number,
     written: Number,
     epilogue: Number,
-) -> program.ConvolutionWork:
+) -> program.ConvolutionWork | program.MatmulWork:
     """Return the work of a convolution or of one of its transposes.
 
-    A transposed convolution is the input gradient of the one that it transposes.
+    A transposed convolution is the input gradient of the one that it transposes. One with a single
+    tap and no stride is a matmul of pixels and channels, as compiled programs are read too.
     """
     batch, positions, taps, one_group, out_channels = (
         sizes.product(dims, split)
@@ -130,6 +131,11 @@ def _convolution(
     channels = groups * one_group, out_channels
     transposed = any(window.transposed for window in op.windows)
     in_channels, out_channels = reversed(channels) if transposed else channels
+    if op.is_matmul(sizes.dims):
+        m, k, n = batch * positions, in_channels, out_channels
+        if op.given:
+            m, k, n = (in_channels, m, out_channels) if op.makes_kernel else (m, out_channels, k)
+        return program.MatmulWork(1, m, k, n, sizes.compute_dtype, read, written, epilogue)
     return program.ConvolutionWork(
         batch,
         positions,
