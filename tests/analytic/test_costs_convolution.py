@@ -216,3 +216,15 @@ def test_passes_have_all_multiplications() -> None:
     work = convolution_work(16, (28, 28), (3, 3), 128, 256)
     for way in pass_matmuls(work):
         assert 2 * way.batch * way.m * way.k * way.n == pytest.approx(work.flops)
+
+
+def test_vector_work_runs_beside_the_array() -> None:
+    """Fused operations cost nothing while the array is busy, and their own time beyond."""
+    work = ConvolutionWork(128, 784, 9, 128, 128, "bf16", 0, 0, window=(3, 3), tiled=True)
+    device = load_chip("v5e").device
+    alone = convolution_seconds(work, device)
+    array = alone - 2 * device.costs.op_launch
+    rate = device.vpu_flops * device.costs.vector_efficiency
+    half, twice = (replace(work, epilogue_flops=n * array * rate) for n in (0.5, 2.0))
+    assert convolution_seconds(half, device) == pytest.approx(alone)
+    assert convolution_seconds(twice, device) == pytest.approx(alone + array)

@@ -85,7 +85,8 @@ class Pointwise:
         channels, over examples or positions, are complete when all is read.
         """
         ends = {t.dims[-1] for t in (*self.inputs, *self.outputs) if len(t.dims) > 1}
-        return bool(self.over) and ends.isdisjoint(self.over) and bool(self._wide)
+        given = any(set(self.over) <= set(tensor.dims) for tensor in self.inputs)
+        return bool(self.over) and ends.isdisjoint(self.over) and given and bool(self._wide)
 
     @property
     def _wide(self) -> tuple[Tensor, ...]:

@@ -248,8 +248,9 @@ def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) 
     read = {t.name: t for group in groups for t in group.inputs if t.name not in made}
     used = {t.name for group in groups for t in group.inputs}
     left = {name: t for name, t in made.items() if name not in used or name in compute.writes}
-    own = {tensor.name for tensor in (*op.inputs, *op.outputs)}
-    crossing = {*left, *read, *(name for name in made if name in own)}
+    inside = {tensor.name for tensor in op.outputs} - {*compute.writes}
+    entering = {tensor.name for tensor in op.inputs}
+    crossing = ({*left, *read} - inside) | (entering & made.keys())
     converted: Number = sum(
         _elements(tensor, split, sizes)
         for name, tensor in (read | made).items()

@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from tpusim.graph import Graph, GraphWriter, Remat, Tensor, training_step
+from tpusim.lowering.op_work import work_of
 from tpusim.models import pieces
 from tpusim.partition import ComputeNode, PartitionedGraph, Sizes, partition_graph
 from tpusim.plan import Plan
+from tpusim.program import ConvolutionWork, MatmulWork
 
 Net = Callable[[GraphWriter, Tensor], Tensor]
 
@@ -153,3 +155,42 @@ def test_a_reshape_moves_nothing_where_the_first_dimension_keeps_its_axes() -> N
     assert not {"tokens", "pixels"} & set(nodes(graph))
     pooled = nodes(graph)["pooled"]
     assert pooled.reads == ("first_out",)
+
+
+def test_a_single_tap_is_a_matmul_of_pixels_and_channels() -> None:
+    """Forward [pixels, in] by [in, out]; the input's gradient, and the kernel's over all pixels."""
+
+    def net(w: GraphWriter, x: Tensor) -> Tensor:
+        y = pieces.convolution(w, "one", x, 32, (1, 1))
+        return pieces.convolution(w, "strided", y, 32, (1, 1), stride=2)
+
+    graph = partitioned(net)
+    sizes = Sizes(dict(step_of(net).sizes), {"data": 4})
+    works = {name: work_of(node, sizes, graph.buffers) for name, node in nodes(graph).items()}
+    shapes = {
+        name: (work.m, work.k, work.n)
+        for name, work in works.items()
+        if isinstance(work, MatmulWork) and name.startswith("one")
+    }
+    pixels = 4 * 32 * 32
+    assert shapes == {
+        "one": (pixels, 64, 32),
+        "one/dx": (pixels, 32, 64),
+        "one/dw": (64, pixels, 32),
+    }
+    assert isinstance(works["strided"], ConvolutionWork)
+    assert isinstance(works["first"], ConvolutionWork)
+
+
+def test_fused_groups_convert_what_enters_and_leaves_once() -> None:
+    """Of the mask and the sums in a gradient's epilogue, 14 operations an element.
+
+    The norm and the rectifier again (3 + 1), with the conversion of what was normalised (1); the
+    mask (2) and the conversion of the gradient that is written (1); and the sums (6).
+    """
+    graph = partitioned(one_reader)
+    sizes = Sizes(dict(step_of(one_reader).sizes), {"data": 4})
+    work = work_of(nodes(graph)["second/dx"], sizes, graph.buffers)
+    assert isinstance(work, ConvolutionWork)
+    elements = 4 * 32 * 32 * 64 * 2
+    assert work.epilogue_flops / elements == pytest.approx(14, abs=0.01)
