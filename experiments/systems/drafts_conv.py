@@ -37,13 +37,17 @@ DIFFUSION = DiffusionUNet.published("stable-diffusion-v2-base")
 
 
 def row(model, slice_, batch, measured_s, optimizer="momentum", space=1):
-    """Return a row of data parallelism; `space` devices share the height of an image."""
+    """Return a row of data parallelism; `space` devices share the height of an image.
+
+    They share the regions of the box head of Mask R-CNN too.
+    """
     chip, _, shape = slice_.partition(":")
     pod = ts.Slice(chip, shape)
     mesh = {"data": pod.devices // space}
     rules = {}
     if space > 1:
         mesh["space"], rules["act_height"] = space, "space"
+        rules |= {"act_rois": "space"} if isinstance(model, MaskRCNN) else {}
     plan = ts.Plan(mesh=mesh, global_batch=batch, optimizer=optimizer, rules=rules)
     return Row(model, plan, pod, measured_s)
 
