@@ -2,6 +2,7 @@
 
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
+from tpusim.models.evolved_transformer import EvolvedTransformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.recurrent import Gnmt
@@ -13,6 +14,7 @@ __all__ = [
     "MODEL_KEYS",
     "Architecture",
     "EncoderDecoder",
+    "EvolvedTransformer",
     "ExpertRouting",
     "Gnmt",
     "GraphChoices",
