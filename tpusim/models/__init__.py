@@ -3,6 +3,7 @@
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.conformer import Conformer
 from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
+from tpusim.models.evolved_transformer import EvolvedTransformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
@@ -27,6 +28,7 @@ __all__ = [
     "Architecture",
     "Conformer",
     "EncoderDecoder",
+    "EvolvedTransformer",
     "ExpertRouting",
     "Gnmt",
     "GraphChoices",
