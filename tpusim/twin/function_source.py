@@ -24,7 +24,9 @@ MARKS = ("  # fmt: skip", "  # type: ignore[untyped-decorator]")
 @cache
 def library_names() -> frozenset[str]:
     """Return the names of all functions of the library."""
-    return frozenset(n for n, (node, _) in _definitions().items() if isinstance(node, ast.FunctionDef))
+    return frozenset(
+        n for n, (node, _) in _definitions().items() if isinstance(node, ast.FunctionDef)
+    )
 
 
 def library_functions(names: Iterable[str]) -> tuple[str, ...]:

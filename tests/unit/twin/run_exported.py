@@ -38,7 +38,8 @@ def start(space):
     state = jax.jit(space["init"], out_shardings=space["step_specs"]())(jax.random.key(0))
     if "INPUTS" in space:
         keys = jax.random.split(jax.random.key(1), len(space["INPUTS"]))
-        drawn = {n: space["drawn"](k, *of) for k, (n, of) in zip(keys, space["INPUTS"].items())}
+        named = zip(keys, space["INPUTS"].items(), strict=True)
+        drawn = {n: space["drawn"](key, *of) for key, (n, of) in named}
         return state, {n: jax.device_put(x, space["INPUT_SPECS"][n]) for n, x in drawn.items()}
     tokens = jax.random.randint(jax.random.key(1), space["BATCH_SHAPE"], 0, 500)
     ids, targets = tokens, jnp.roll(tokens, -1, axis=-1)
