@@ -38,6 +38,27 @@ def test_losses_of_pairs() -> None:
     assert np.allclose(library.own_sigmoid(logits, zero, zero), by_hand, rtol=1e-5)
 
 
+def test_a_frozen_tower_has_no_state_and_keeps_its_weights() -> None:
+    source = ts.export_jax(
+        TwoTowers(image=VisionTransformer(**IMAGE), text=TEXT, shared=32, frozen="image"),
+        ts.Plan(mesh={"data": 1}, global_batch=8),
+        ts.Slice("v5e", "1x1"),
+    )
+    space: dict[str, object] = {"__name__": "step"}
+    exec(compile(source, "step.py", "exec"), space)
+    assert "image/layers" in space["FROZEN"]
+    assert not [name for name in space["FROZEN"] if not name.startswith("image")]
+    _, moments = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
+    owners = {str(path) for path, _ in jax.tree_util.tree_leaves_with_path(moments)}
+    assert any("text_embedding" in path for path in owners)
+    assert not any("image" in path for path in owners)
+    optimizer = space["OPTIMIZER"]
+    weights = {name: {"w": jnp.ones(2)} for name in (*space["FROZEN"], "text/layers")}
+    updates, _ = optimizer.update(weights, optimizer.init(weights), weights)
+    moved = {name for name, update in updates.items() if float(abs(update["w"]).max()) > 0}
+    assert moved == {"text/layers"}
+
+
 def test_tokens_and_positions() -> None:
     x, token = jnp.ones((2, 3, 4)), jnp.zeros(4)
     longer = library.after_token(x, token)
@@ -72,7 +93,10 @@ FAST = ("probe", "sigmoid of pairs", "distances")
     [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in MODELS],
 )
 def test_exported_gradients_are_those_of_one_device(name: str, tmp_path: Path) -> None:
-    """The check of the exported steps of transformers, `run_exported.py`, for these models."""
+    """The check of the exported steps of transformers, `run_exported.py`, for these models.
+
+    A bias of the keys adds the same to all scores of a query, so its gradient is zero, and noise.
+    """
     given = MODELS[name]
     f32 = {"dtype": "f32", "grad_dtype": "f32", "param_dtype": "f32"}
     mesh = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -90,5 +114,6 @@ def test_exported_gradients_are_those_of_one_device(name: str, tmp_path: Path) -
     found = json.loads(answer.stdout)
     assert found["weights"] == given.parameter_count
     assert found["loss_difference"] < 1e-5
-    assert found["gradient_difference"] < 1e-3
+    apart = found["gradient_differences"].items()
+    assert max(value for name, value in apart if not name.endswith("wk_bias']")) < 1e-4
     assert found["losses"][-1] < found["losses"][0]
