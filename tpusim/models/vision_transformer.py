@@ -136,7 +136,9 @@ class VisionTransformer(Architecture):
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
             x = pieces.biased(w, "pre_logits", w.dense("pre_logits", x, "embed"))
-            x = w.pointwise("tanh", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh"))
+            x = w.pointwise(
+                "representation", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh")
+            )
         return x
 
     def _form(self) -> EncoderForm:
@@ -193,5 +195,5 @@ def embedded_patches(
         0.0,
         keeps="",
         alone=True,
-        function=function("with_token"),
+        function=function("after_token"),
     )

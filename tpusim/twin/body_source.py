@@ -7,7 +7,14 @@ from math import prod
 from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
 from tpusim.twin.matrices import matrices_source
-from tpusim.twin.names import constant_name, function_name, target_name, unsaid, value_name, weight_name
+from tpusim.twin.names import (
+    constant_name,
+    function_name,
+    target_name,
+    unsaid,
+    value_name,
+    weight_name,
+)
 from tpusim.twin.operations import expression
 from tpusim.twin.routing import made_besides
 from tpusim.twin.step_context import StepContext

@@ -99,7 +99,9 @@ def formula(op: Einsum, context: StepContext) -> str:
     lhs, rhs, made = (_dims(tensor, context) for tensor in (op.lhs, op.rhs, op.output))
     dims = list(dict.fromkeys((*lhs, *rhs)))
     for dim in sorted(dims, key=lambda dim: plain_dim(dim) not in _LETTERS):
-        wanted = _LETTERS.get(plain_dim(dim), "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
+        wanted = (
+            _LETTERS.get(plain_dim(dim), "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
+        )
         letters[dim] = next(letter for letter in wanted if letter not in letters.values())
     left, right, result = ("".join(letters[dim] for dim in each) for each in (lhs, rhs, made))
     return f"{left},{right}->{result}"
