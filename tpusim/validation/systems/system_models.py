@@ -17,6 +17,7 @@ from tpusim.models import (
     Conformer,
     DiffusionUNet,
     EncoderDecoder,
+    EvolvedTransformer,
     Gnmt,
     MaskRCNN,
     MetNet2,
@@ -199,8 +200,10 @@ def _unet3d(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 def _diffusion(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     if re.search(r"\bxl\b|sdxl|\bv?3\b", row.system):
         raise ModelError(f"{row.system[:60]!r} is another U-Net than Stable Diffusion 1 and 2")
-    name = "stable-diffusion-v1" if re.search(r"v1|1\.[1-5]", row.system) else (
-        "stable-diffusion-v2-base"
+    name = (
+        "stable-diffusion-v1"
+        if re.search(r"v1|1\.[1-5]", row.system)
+        else ("stable-diffusion-v2-base")
     )
     return SystemModel(DiffusionUNet.published(name))
 
@@ -256,7 +259,9 @@ def _zoo_lingvo(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 
 def _meena(row: SystemRow, found: "re.Match[str]") -> SystemModel:
-    return SystemModel(models.load("meena-2.6b"), 128, keys={"optimizer": "adafactor"})
+    keys = {"optimizer": "adafactor"}
+    notes = ("128 tokens of context and 128 of response",)
+    return SystemModel(EvolvedTransformer(), 128, keys=keys, notes=notes)
 
 
 def _decoder_of_size(row: SystemRow, found: "re.Match[str]") -> SystemModel:
