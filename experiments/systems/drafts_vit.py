@@ -4,7 +4,7 @@ ViT-S/16 of big_vision on 8 cores of v3 (`configs/vit_s16_i1k.py`): 90 epochs of
 ImageNet-1k in 6 to 7 hours, with evaluations and input, so 0.19 s to 0.23 s are above the step.
 Its code has f32 weights and activations, a loop over layers in Python and no checkpoints.
 
-    python -m experiments.systems.drafts_vit
+    python experiments/systems/drafts_vit.py
 """
 
 import tpusim as ts

@@ -101,7 +101,8 @@ class VisionTransformer(Architecture):
         if size not in PUBLISHED or not (slash and patch.isdecimal()):
             known = [f"{one}/{patch if patch.isdecimal() else 16}" for one in PUBLISHED]
             raise ModelError(f"no vision transformer {name!r}; {nearest(name, known)}")
-        return cls(**{"name": f"vit-{size}/{patch}", "patch": int(patch)} | PUBLISHED[size] | keys)
+        own = {"name": f"vit-{size}/{patch}", "patch": int(patch)}
+        return cls(**{**own, **PUBLISHED[size], **keys})
 
     def __post_init__(self) -> None:
         with blame(self.name):

@@ -260,9 +260,8 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
         text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
         text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
     if _frozen(context):
-        text = text.replace(
-            "abstract_weights(), SPECS", "trained(abstract_weights()), trained(SPECS)"
-        )
+        of_all = "abstract_weights(), SPECS"
+        text = text.replace(of_all, "trained(abstract_weights()), trained(SPECS)")
     if context.order == 1:
         text = text.replace("[..., ORDER]", "")
     if context.inputs:

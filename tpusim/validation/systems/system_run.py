@@ -93,7 +93,7 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     """Return the plan and the slice of a row, and notes on what was assumed."""
     pod, slice_notes = slice_of_row(row)
     seq_len = row.sizes.get("seq_len", known.seq_len) if known.model.reads_text else 0
-    batch = row.batch or (row.tokens // max(seq_len, 1)) or known.batch
+    batch = row.batch or row.tokens // max(_tokens(known, seq_len), 1) or known.batch
     notes = [*known.notes, *slice_notes]
     if not batch:
         batch = known.batch or 8 * pod.devices
@@ -115,6 +115,11 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
 
 def _is_given(words: str) -> bool:
     return bool(words) and not words.startswith("not stated")
+
+
+def _tokens(known: SystemModel, seq_len: int) -> int:
+    """Return the tokens of an example, over all its sequences; 0 of a model that reads no text."""
+    return known.model.graph(batch=1, seq_len=seq_len).tokens if known.model.reads_text else 0
 
 
 def _stage_layers(layers: int, stages: int) -> list[int]:
