@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import any_program_of, calcs, flat, graph_of, partitioned_of, plan_of, sizes_of, small
 
-from tpusim.graph import POLICIES
+from tpusim.graph import POLICIES, Remat, training_step
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import work_of
-from tpusim.models import Transformer
+from tpusim.models import Architecture, EncoderDecoder, Gnmt, Transformer
 from tpusim.plan import Plan
 from tpusim.program import AttentionWork, Compute, Flops, MatmulWork, Program, Work
 from tpusim.results.totals import total_flops
@@ -102,6 +102,30 @@ def test_flops_are_conserved(model: Transformer, plan: Plan) -> None:
     counted = total_flops(program.body)
     assert executed(program) == sum(Fraction(getattr(counted, f.name)) for f in fields(Flops))
     assert counted.model == graph_of(model, plan).model_flops()
+    assert all(getattr(counted, f.name) >= 0 for f in fields(Flops))
+
+
+TEXTS = (
+    EncoderDecoder(layers=2, decoder_layers=3, embed=64, mlp=256, heads=8, vocab=509),
+    EncoderDecoder(
+        layers=2, embed=64, mlp=256, heads=8, vocab=512, target_vocab=256, target_len=32
+    ),
+    Gnmt(units=64, vocab=512),
+    Gnmt(units=64, vocab=509, target_len=16, weights_after=False),
+)
+
+
+@examples(40)
+@given(st.sampled_from(TEXTS), meshes(), st.sampled_from(POLICIES))
+def test_flops_of_two_sequences_are_conserved(
+    model: Architecture, mesh: dict[str, int], remat: str
+) -> None:
+    plan = Plan(mesh=mesh, global_batch=64, seq_len=64, remat=remat)
+    program = any_program_of(model, plan, pod_for(mesh))
+    counted = total_flops(program.body)
+    assert executed(program) == sum(Fraction(getattr(counted, f.name)) for f in fields(Flops))
+    forward = model.graph(batch=64, seq_len=64)
+    assert counted.model == training_step(forward, Remat(remat)).model_flops()
     assert all(getattr(counted, f.name) >= 0 for f in fields(Flops))
 
 

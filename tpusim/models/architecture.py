@@ -19,7 +19,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from tpusim.base.errors import PlanError
-from tpusim.graph import COMPUTE, Graph, GraphWriter, Tensor, layer_count, plain_dim
+from tpusim.graph import COMPUTE, Graph, GraphWriter, Scan, Tensor, layer_count, plain_dim
 from tpusim.models.pieces import EVEN, WHOLE_LOSS, ExpertRouting, LossForm
 
 
@@ -90,6 +90,11 @@ class Architecture(ABC):
         own = (p for p in graph.parameters if p.tensor.dims[0] == "expert")
         idle = sum(p.copies * prod(sizes[dim] for dim in p.tensor.dims[1:]) for p in own)
         return graph.parameter_count - (idle * (sizes["expert"] - sizes["choice"]) if idle else 0)
+
+    @property
+    def has_layers(self) -> bool:
+        """True if layers are a scan, inside of which `remat` recomputes."""
+        return any(isinstance(op, Scan) and op.over_layers for op in _smallest(self).ops)
 
     @property
     def layer_count(self) -> int:

@@ -158,14 +158,14 @@ class EncoderDecoder(Architecture):
                     scan,
                     trips,
                     x,
-                    _Pattern(self, numbers, choices, memory).write,
+                    _StackPattern(self, numbers, choices, memory).write,
                     shared=() if memory is None else (memory,),
                 )
         return pieces.norm(w, f"{name}_norm", x)
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
+class _StackPattern:
     """The layers of one iteration of a scan.
 
     numbers: of the layers, counted from 0.

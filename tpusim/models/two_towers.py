@@ -36,7 +36,9 @@ PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping
         "l/14", _CLIP_IMAGE, {**_CLIP_TEXT, "embed": 768, "mlp": 3072, "heads": 12},
         {"shared": 768, "projection_bias": False},
     ),
-    "siglip-b/16": ("b/16", {"pool": "probe"}, {**_BASE_TEXT, "length": 64}, {"shared": 768, **_SIGLIP}),
+    "siglip-b/16": (
+        "b/16", {"pool": "probe"}, {**_BASE_TEXT, "length": 64}, {"shared": 768, **_SIGLIP},
+    ),
     "siglip-l/16": (
         "l/16", {"pool": "probe"},
         {"layers": 24, "embed": 1024, "mlp": 4096, "heads": 16, "vocab": 32000, "length": 64},

@@ -101,7 +101,8 @@ class VisionTransformer(Architecture):
         if size not in PUBLISHED or not (slash and patch.isdecimal()):
             known = [f"{one}/{patch if patch.isdecimal() else 16}" for one in PUBLISHED]
             raise ModelError(f"no vision transformer {name!r}; {nearest(name, known)}")
-        return cls(**{"name": f"vit-{size}/{patch}", "patch": int(patch)} | PUBLISHED[size] | keys)
+        own = {"name": f"vit-{size}/{patch}", "patch": int(patch)}
+        return cls(**{**own, **PUBLISHED[size], **keys})
 
     def __post_init__(self) -> None:
         with blame(self.name):
@@ -136,7 +137,9 @@ class VisionTransformer(Architecture):
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
             x = pieces.biased(w, "pre_logits", w.dense("pre_logits", x, "embed"))
-            x = w.pointwise("tanh", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh"))
+            x = w.pointwise(
+                "representation", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh")
+            )
         return x
 
     def _form(self) -> EncoderForm:
@@ -193,5 +196,5 @@ def embedded_patches(
         0.0,
         keeps="",
         alone=True,
-        function=function("with_token"),
+        function=function("after_token"),
     )

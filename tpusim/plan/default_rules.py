@@ -34,15 +34,15 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_shared_mlp": ("tensor",),
 }
 """`norm` is for scales of norms and biases of the residual stream, which are replicated. `context`
-shards the sequence of activations and the weights besides, as MaxText's does; how each device sees all keys and values is
-`Plan.context.exchange`. `act_residual_seq` are axes that shard the sequence of the residual stream
-and of its norms (tensors of tokens and `embed`) besides those of `act_seq`: with `tensor`, Megatron
-sequence parallelism (arXiv:2205.05198, section 4.2.2; MaxText's `activation_norm_length`).
-`dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert` shards the experts, and
-outside of their block the batch and the weights, as MaxText's does (its base.yml): tensors and
-weights that list the experts first give them the axis. `q_rank` and `kv_rank`, of latent attention,
-have the layout of `embed`, a dimension that the matrices that expand them lack (MaxText's `q_lora`
-and `kv_lora`)."""
+shards the sequence of activations and the weights besides, as MaxText's does; how each device sees
+all keys and values is `Plan.context.exchange`. `act_residual_seq` are axes that shard the sequence
+of the residual stream and of its norms (tensors of tokens and `embed`) besides those of `act_seq`:
+with `tensor`, Megatron sequence parallelism (arXiv:2205.05198, section 4.2.2; MaxText's
+`activation_norm_length`). `dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert`
+shards the experts, and outside of their block the batch and the weights, as MaxText's does (its
+base.yml): tensors and weights that list the experts first give them the axis. `q_rank` and
+`kv_rank`, of latent attention, have the layout of `embed`, a dimension that the matrices that
+expand them lack (MaxText's `q_lora` and `kv_lora`)."""
 
 STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
     "plain": {},

@@ -157,7 +157,7 @@ class StepBodies:
 
     def _recurrence(self, op: Scan) -> list[StepLine]:
         """Return a scan over the steps of a sequence, which carries states and stacks some."""
-        before, entered, left, after = (
+        before, entered, left, _ = (
             ", ".join(map(value_name, each)) for each in zip(*op.carries, strict=True)
         )
         parts, wholes = (
@@ -172,16 +172,15 @@ class StepBodies:
         head = StepLine(f"def {name}(states, parts):")
         start = [StepLine(f"{entered}, = states"), StepLine(f"{parts}, = parts")]
         end = StepLine(f"return ({left},), ({wholes},)")
-        stacked = [f"{value_name(outside)}_steps" for _, outside in op.stacks]
         names = ", ".join(f'"{one}"' for one in sorted(saved))
         policy = f"{CHECKPOINTS}.save_only_these_names({names})"
         step = f"jax.checkpoint({name}, prevent_cse=False, policy={policy})"
         call = f"lax.scan({step}, ({before},), ({', '.join(given)},))"
         lines = [StepLine(""), head, *indented([*start, *body, end]), StepLine("")]
-        lines += assignment(f"({after},), ({', '.join(stacked)},)", call, op.name)
-        for steps, (_, whole) in zip(stacked, op.stacks, strict=True):
-            place = whole.dims.index(op.steps)
-            lines += self._result(whole, f"jnp.moveaxis({steps}, 0, {place})", op.name)
+        lines += assignment(f"_, {name}_steps", call, op.name)
+        for number, (_, whole) in enumerate(op.stacks):
+            moved = f"jnp.moveaxis({name}_steps[{number}], 0, {whole.dims.index(op.steps)})"
+            lines += self._result(whole, moved, op.name)
         return lines
 
     def _layers(self, op: Scan, own: frozenset[str]) -> list[StepLine]:

@@ -16,7 +16,7 @@ def layer_norm(x: Array, scale: Array, shift: Array) -> Array:
     return unscaled * scale.astype(x.dtype) + shift.astype(x.dtype)
 
 
-def with_token(x: Array, token: Array) -> Array:
+def after_token(x: Array, token: Array) -> Array:
     """Return x, [batch, patches, embed], with a token in front of all patches."""
     return jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, len(token))), x], axis=1)
 

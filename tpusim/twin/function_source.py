@@ -21,6 +21,14 @@ MARKS = ("  # fmt: skip", "  # type: ignore[untyped-decorator]")
 """Comments for this project's tools, which an exported file does without."""
 
 
+@cache
+def library_names() -> frozenset[str]:
+    """Return the names of all functions of the library."""
+    return frozenset(
+        n for n, (node, _) in _definitions().items() if isinstance(node, ast.FunctionDef)
+    )
+
+
 def library_functions(names: Iterable[str]) -> tuple[str, ...]:
     """Return the functions of the library among `names`, and those that they use, in its order."""
     definitions = _definitions()

@@ -5,6 +5,7 @@ import re
 
 from tpusim.base.errors import PlanError
 from tpusim.graph import COMPUTE, TILE, Tensor
+from tpusim.twin.function_source import library_names
 
 DTYPES = {
     "bf16": "jnp.bfloat16", "f32": "jnp.float32", "int8": "jnp.int8", "fp8": "jnp.float8_e4m3fn",
@@ -67,7 +68,8 @@ def _own(name: str) -> str:
 def _identifier(name: str) -> str:
     made = re.sub(r"\W", "_", name)
     made = f"at_{made}" if made[0].isdigit() else made
-    return f"{made}_" if keyword.iskeyword(made) or made in TAKEN else made
+    taken = keyword.iskeyword(made) or made in TAKEN or made in library_names()
+    return f"{made}_" if taken else made
 
 
 def call(function: str, *given: str) -> str:

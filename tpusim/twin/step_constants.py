@@ -25,5 +25,6 @@ GRADIENTS: Any = None
 ACCUMULATORS: Any = None
 VOCAB: int = 0
 ORDER: Any = None
+FROZEN: tuple[str, ...] = ()
 OPTIMIZER: Any = None
 loss: Any = None

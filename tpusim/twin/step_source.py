@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from textwrap import fill
 
-from tpusim.graph import Scan, Tensor
+from tpusim.graph import Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice
 from tpusim.twin.body_source import StepBodies, WeightSource
 from tpusim.twin.function_source import (
@@ -14,7 +14,14 @@ from tpusim.twin.function_source import (
     library_constants,
     library_functions,
 )
-from tpusim.twin.names import DTYPES, constant_name, target_name, unsaid, value_name
+from tpusim.twin.names import (
+    DTYPES,
+    constant_name,
+    target_name,
+    unsaid,
+    value_name,
+    weight_name,
+)
 from tpusim.twin.shardings import spec
 from tpusim.twin.step_context import StepContext
 from tpusim.twin.step_line import WIDTH, StepLine, indented, plain
@@ -181,9 +188,26 @@ def _settings(context: StepContext) -> list[StepLine]:
     if plan.optimizer.name == "adam" and dtypes.of("second_moment") != dtypes.param:
         made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
     lines = [f"OPTIMIZER = {made}"]
+    if frozen := _frozen(context):
+        names = "".join(f'"{name}", ' for name in frozen)
+        lines = [f"FROZEN = ({names.rstrip()})", f"OPTIMIZER = without_frozen({made})"]
     if context.order > 1:
         lines.append(f"ORDER = balanced_order(SEQ, {context.order})")
     return [StepLine(""), StepLine(""), *map(StepLine, lines)]
+
+
+def _frozen(context: StepContext) -> tuple[str, ...]:
+    """Return the entries of the tables of weights that have no gradient."""
+    step = training_step(context.graph, Remat())
+    moved = {name for name, _ in step.gradients}
+    keys = {
+        op.name if isinstance(op, Scan) else weight_name(tensor): None
+        for op in context.graph.ops
+        for one in (op.body if isinstance(op, Scan) else (op,))
+        for tensor in one.inputs
+        if tensor.role is TensorRole.PARAM and tensor.name not in moved
+    }
+    return tuple(keys)
 
 
 def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
@@ -235,6 +259,9 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
         following = "jax.random.randint(jax.random.key(2), TARGETS_SHAPE, 0, VOCAB)"
         text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
         text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
+    if _frozen(context):
+        of_all = "abstract_weights(), SPECS"
+        text = text.replace(of_all, "trained(abstract_weights()), trained(SPECS)")
     if context.order == 1:
         text = text.replace("[..., ORDER]", "")
     if context.inputs:

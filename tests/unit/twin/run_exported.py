@@ -36,6 +36,11 @@ def on_mesh(space, run):
 
 def start(space):
     state = jax.jit(space["init"], out_shardings=space["step_specs"]())(jax.random.key(0))
+    if "INPUTS" in space:
+        keys = jax.random.split(jax.random.key(1), len(space["INPUTS"]))
+        named = zip(keys, space["INPUTS"].items(), strict=True)
+        drawn = {n: space["drawn"](key, *of) for key, (n, of) in named}
+        return state, {n: jax.device_put(x, space["INPUT_SPECS"][n]) for n, x in drawn.items()}
     tokens = jax.random.randint(jax.random.key(1), space["BATCH_SHAPE"], 0, 500)
     ids, targets = tokens, jnp.roll(tokens, -1, axis=-1)
     if "ORDER" in space:
@@ -45,20 +50,20 @@ def start(space):
 
 def gradients(space):
     def run():
-        (params, _), ids, targets = start(space)
+        (params, _), *batch = start(space)
         of = space.get("mean_gradients") or space["gradients"]
-        return jax.tree.map(np.asarray, jax.jit(of)(params, ids, targets))
+        return jax.tree.map(np.asarray, jax.jit(of)(params, *batch))
 
     return on_mesh(space, run)
 
 
 def losses(space, steps=8):
     def run():
-        state, ids, targets = start(space)
+        state, *batch = start(space)
         step = jax.jit(space["train_step"], donate_argnums=0)
         found = []
         for _ in range(steps):
-            state, value = step(state, ids, targets)
+            state, value = step(state, *batch)
             found.append(float(value))
         return found
 

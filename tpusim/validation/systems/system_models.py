@@ -6,13 +6,42 @@ as well. What a source leaves open is taken from the published architecture, wit
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tpusim import models
 from tpusim.base.errors import ModelError
-from tpusim.models import Architecture, Transformer
-from tpusim.validation.systems.system_rows import SystemRow
+from tpusim.models import (
+    SSD,
+    Architecture,
+    Conformer,
+    DiffusionUNet,
+    EncoderDecoder,
+    EvolvedTransformer,
+    Gnmt,
+    MaskRCNN,
+    MetNet2,
+    MlpMixer,
+    MoE,
+    ResNet,
+    SelfAttention,
+    Transformer,
+    TwoTowers,
+    UNet3d,
+    VisionTransformer,
+    encoder_decoder,
+)
+from tpusim.validation.systems.system_rows import SystemRow, count
+
+T5_TARGET = 114
+"""Tokens of a target of span corruption for a source of 512 (T5, arXiv:1910.10683, 3.1.4)."""
+
+PACKED_TOKENS = 256
+"""Tokens of an item of MLPerf's translation data: its 4.5 million pairs are 566,340 items, so
+eight pairs of some thirty tokens are one."""
+
+GNMT_TOKENS = 30
+"""Tokens of a sentence of WMT16, which bucketing pads little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +61,29 @@ class SystemModel:
     notes: tuple[str, ...] = ()
 
 
-Recognise: TypeAlias = Callable[[SystemRow, re.Match[str]], SystemModel]
+Recognise: TypeAlias = Callable[[SystemRow, "re.Match[str]"], SystemModel]
 
 
 def model_of_row(row: SystemRow) -> SystemModel:
     """Return the model of a row. Raise ModelError if neither words nor dimensions name one."""
+    found = _recognised(row)
+    lengths = re.search(r"\bseq (\d+)", row.input)
+    batches = re.search(r"\bgb (\d+)", row.input)
+    return replace(
+        found,
+        seq_len=int(lengths[1]) if lengths else found.seq_len,
+        batch=int(batches[1]) if batches else found.batch,
+    )
+
+
+def _recognised(row: SystemRow) -> SystemModel:
     for pattern, make in _SYSTEMS:
         if found := re.search(pattern, row.system):
             return make(row, found)
     if known := _in_zoo(row):
         return known
+    if len(row.layers) == 2 or "enc+dec" in row.cells.get("n_layers", ""):
+        return _encoder_decoder(row)
     if row.layers and {"d_model", "d_ff"} <= row.sizes.keys():
         return _of_dimensions(row)
     raise ModelError(
@@ -92,5 +134,161 @@ def _of_dimensions(row: SystemRow) -> SystemModel:
     return SystemModel(model, seq_len=sizes.get("seq_len", 1024), notes=tuple(notes))
 
 
-_SYSTEMS: tuple[tuple[str, Recognise], ...] = ()
+def _encoder_decoder(row: SystemRow) -> SystemModel:
+    """Return the encoder-decoder whose dimensions the row gives, T5's where it gives none."""
+    sizes, notes = row.sizes, []
+    first, *second = row.layers
+    layers, decoder = (first, second[0]) if second else (first // 2, first - first // 2)
+    translates = "source" in row.cells.get("vocab", "")
+    if not translates:
+        notes.append(f"targets are taken as {T5_TARGET} tokens")
+    experts = count(row.experts)
+    moe = MoE()
+    if experts:
+        choices = re.search(r"top-(\d+)", row.experts)
+        every = 2 if "other" in row.experts else 1
+        chosen = int(choices[1]) if choices else 1
+        moe = MoE(experts=experts, experts_per_token=chosen, expert_every=every)
+    model = EncoderDecoder(
+        name=row.id,
+        layers=layers,
+        decoder_layers=decoder,
+        embed=sizes["d_model"],
+        mlp=sizes["d_ff"],
+        heads=sizes.get("n_heads", max(sizes["d_model"] // 64, 1)),
+        head_dim=sizes.get("head_dim", 64),
+        vocab=sizes.get("vocab", 32128),
+        target_vocab=sizes.get("target_vocab", 0),
+        target_len=0 if translates else T5_TARGET,
+        gated=False,
+        activation="relu",
+        tied_embeddings=True,
+        attention=SelfAttention(kernel="dot", rotary=False),
+        moe=moe,
+    )
+    keys: dict[str, Any] = {"optimizer": "adafactor"}
+    if experts:
+        written = re.search(r"capacity factor (\d[\d.]*)", row.notes)
+        keys["capacity_factor"] = float(written[1]) if written else 1.0
+    return SystemModel(model, 1024 if translates else 512, keys=keys, notes=tuple(notes))
+
+
+def _resnet(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return a residual network; of MLPerf with statistics of few devices, and a folded image."""
+    bit = "bit" in row.system
+    name = "bit-r50x1" if bit else f"resnet-{found[1] or 50}"
+    changes: dict[str, Any] = {} if bit else {"norm": "device"}
+    if re.search(r"mlperf|mlcommons", row.words):
+        changes["space_to_depth"] = True
+    return SystemModel(ResNet.published(name, **changes), keys={"optimizer": "momentum"})
+
+
+def _ssd(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    few = row.batch < 16 * 2 * row.chips
+    model = SSD(space_to_depth=True, norm="batch" if few else "device")
+    return SystemModel(model, keys={"optimizer": "momentum"})
+
+
+def _mask_rcnn(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    return SystemModel(MaskRCNN(), keys={"optimizer": "momentum"})
+
+
+def _unet3d(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    return SystemModel(UNet3d(), keys={"optimizer": "momentum"})
+
+
+def _diffusion(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    if re.search(r"\bxl\b|sdxl|\bv?3\b", row.system):
+        raise ModelError(f"{row.system[:60]!r} is another U-Net than Stable Diffusion 1 and 2")
+    name = (
+        "stable-diffusion-v1"
+        if re.search(r"v1|1\.[1-5]", row.system)
+        else ("stable-diffusion-v2-base")
+    )
+    return SystemModel(DiffusionUNet.published(name))
+
+
+def _gnmt(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    note = f"sentences are taken as {GNMT_TOKENS} tokens"
+    return SystemModel(Gnmt(), GNMT_TOKENS, notes=(note,))
+
+
+def _transformer_big(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    note = f"packed items are taken as {PACKED_TOKENS} tokens"
+    return SystemModel(encoder_decoder("transformer-big-mlperf"), PACKED_TOKENS, notes=(note,))
+
+
+def _vit(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    size = {"g": "g", "G": "G"}.get(found[1], found[1].lower())
+    image = count(row.input) or 224
+    classes = 21843 if "21k" in row.words else 1000
+    model = VisionTransformer.from_name(f"{size}/{found[2]}", image=image, classes=classes)
+    return SystemModel(model)
+
+
+def _mixer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    return SystemModel(MlpMixer.from_name(f"{found[1]}/{found[2]}"))
+
+
+def _towers(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    family = {"siglit": "lit"}.get(found[1], found[1])
+    size = re.search(r"\b(so400m|b|l)/(\d+)", row.system)
+    name = f"{family}-{size[1]}/{size[2]}" if size else f"{family}-b/16"
+    notes = () if size else (f"the towers are taken as {name}",)
+    return SystemModel(TwoTowers.from_name(name), notes=notes)
+
+
+def _conformer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    size = re.search(r"\b(xxl|xl|g)\b", row.system)
+    billions = re.search(r"([\d.]+) ?b\b", row.system)
+    by_size = "g" if billions and float(billions[1]) > 4 else "xl"
+    return SystemModel(Conformer.from_name(f"conformer-{size[1] if size else by_size}"))
+
+
+def _metnet(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    return SystemModel(MetNet2())
+
+
+def _zoo_lingvo(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return Lingvo's dense model of a size; of one that is not in the zoo, by its dimensions."""
+    name = f"lingvo-{found[1]}b"
+    if row.layers or name not in models.names():
+        return _of_dimensions(row)
+    keys = {"optimizer": "adam" if "adam" in row.words else "adafactor", "remat": "full"}
+    return SystemModel(models.load(name), 1024, keys=keys)
+
+
+def _meena(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    keys = {"optimizer": "adafactor"}
+    notes = ("128 tokens of context and 128 of response",)
+    return SystemModel(EvolvedTransformer(), 128, keys=keys, notes=notes)
+
+
+def _decoder_of_size(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return a decoder of 32 layers with so many weights: 12 x layers x embed^2."""
+    embed = round((float(found[1]) * 1e9 / (12 * 32)) ** 0.5 / 256) * 256
+    model = Transformer(
+        name=row.id, layers=32, embed=embed, mlp=4 * embed, heads=embed // 128, vocab=50304,
+        gated=False, activation="gelu", rotary=False, attention="dot", tied_embeddings=True,
+    )  # fmt: skip
+    return SystemModel(model, 1024, notes=(f"taken as 32 layers of {embed}",))
+
+
+_SYSTEMS: tuple[tuple[str, Recognise], ...] = (
+    (r"stable diffusion|\bsd[-v ]", _diffusion),
+    (r"mask r-?cnn", _mask_rcnn),
+    (r"\bssd\b|ssd-resnet", _ssd),
+    (r"resnet-?(\d+)?", _resnet),
+    (r"unet3d|3-?d u-?net", _unet3d),
+    (r"gnmt", _gnmt),
+    (r"transformer-big", _transformer_big),
+    (r"\bvit-(ti|s|b|l|h|g|e|22b|so400m)/?(\d+)", _vit),
+    (r"mixer-(s|b|l|h)/(\d+)", _mixer),
+    (r"\b(siglip|siglit|clip|lit)\b", _towers),
+    (r"conformer|bigssl", _conformer),
+    (r"metnet", _metnet),
+    (r"dense ?lm\D*?(?:12kwide)?(\d+)b", _zoo_lingvo),
+    (r"\bmeena\b", _meena),
+    (r"([\d.]+)b decoder", _decoder_of_size),
+)
 """Words of a published system, and its model; the first that is found counts."""

@@ -76,14 +76,15 @@ def _lightest(
 ) -> tuple[PlanResult, tuple[str, ...]]:
     """Return the result of a plan, with the lightest remat that fits where none is given."""
     result = simulate(known.model, plan, pod)
-    tried = () if given or "remat" in known.keys else REMATS
+    chosen = not given and "remat" not in known.keys and known.model.has_layers
+    tried = REMATS if chosen else ()
     for policy in tried:
         if result.fits:
             break
         plan = plan.replace(remat=policy)
         result = simulate(known.model, plan, pod)
     notes = [] if result.fits else ["does not fit in HBM"]
-    if tried and known.model.layer_count:
+    if chosen:
         notes.append(f"remat is not given, and taken as {plan.remat.policy}")
     return result, tuple(notes)
 
@@ -92,7 +93,7 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     """Return the plan and the slice of a row, and notes on what was assumed."""
     pod, slice_notes = slice_of_row(row)
     seq_len = row.sizes.get("seq_len", known.seq_len) if known.model.reads_text else 0
-    batch = row.batch or (row.tokens // max(seq_len, 1)) or known.batch
+    batch = row.batch or row.tokens // max(_tokens(known, seq_len), 1) or known.batch
     notes = [*known.notes, *slice_notes]
     if not batch:
         batch = known.batch or 8 * pod.devices
@@ -104,6 +105,8 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     keys |= _dtypes(row)
     keys["rules"] = {**known.keys.get("rules", {}), **mesh.keys.get("rules", {})}
     keys |= {key: value for key, value in mesh.keys.items() if key != "rules"}
+    if "stage" in mesh.mesh:
+        keys["stage_layers"] = _stage_layers(known.model.layer_count, mesh.mesh["stage"])
     if parts := row.sizes.get("microbatches", _microbatches(row, batch)):
         keys["microbatches"] = parts
     plan = Plan(mesh=mesh.mesh, seq_len=seq_len, global_batch=batch, **keys)
@@ -112,6 +115,24 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
 
 def _is_given(words: str) -> bool:
     return bool(words) and not words.startswith("not stated")
+
+
+def _tokens(known: SystemModel, seq_len: int) -> int:
+    """Return the tokens of an example, over all its sequences; 0 of a model that reads no text."""
+    return known.model.graph(batch=1, seq_len=seq_len).tokens if known.model.reads_text else 0
+
+
+def _stage_layers(layers: int, stages: int) -> list[int]:
+    """Return the layers of each stage; those at the ends have less if that makes the rest equal.
+
+    >>> _stage_layers(62, 4), _stage_layers(10, 4)
+    ([15, 16, 16, 15], [3, 3, 2, 2])
+    """
+    each, left = divmod(layers, stages)
+    if (layers + 2) % stages == 0 and stages > 2:
+        inner = (layers + 2) // stages
+        return [inner - 1, *[inner] * (stages - 2), inner - 1]
+    return [each + (stage < left) for stage in range(stages)]
 
 
 def _remat(row: SystemRow) -> str:
