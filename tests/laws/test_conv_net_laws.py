@@ -15,7 +15,7 @@ from tpusim.hardware import Slice, placements
 from tpusim.lowering.op_work import flops_of, work_of
 from tpusim.partition import CollectiveNode, ComputeNode, Purpose, body_nodes
 from tpusim.plan import Plan
-from tpusim.program import Collective, CollectiveKind, Compute, Program, walk_ops
+from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Program, walk_ops
 
 POD = "v5e:4x4"
 
@@ -87,9 +87,8 @@ def test_flops_of_all_devices_are_those_of_the_net_and_of_padding(seed: int) -> 
         for flops, node in found:
             if flops.total:
                 work = work_of(node, sizes(net, plan), partitioned(net, plan).buffers)
-                each = 2 * prod(
-                    (work.batch, work.positions, work.taps, work.in_channels, work.out_channels)
-                )
+                matmul = isinstance(work, MatmulWork)
+                each = 2 * work.m * work.k * work.n if matmul else work.flops
                 assert each * prod(plan.mesh.values()) == flops.total
 
 
