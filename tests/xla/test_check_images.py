@@ -1,0 +1,54 @@
+"""Nets of images beside what the TPU compiler makes of them."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import tpusim as ts
+from tpusim.models import Architecture
+from tpusim.models.diffusion_unet import DiffusionUNet
+from tpusim.models.resnet import ResNet
+from tpusim.twin.check import check
+
+pytestmark = [
+    pytest.mark.xla,
+    pytest.mark.skipif(
+        find_spec("libtpu") is None or find_spec("optax") is None,
+        reason="needs pip install 'tpusim[xla]'",
+    ),
+]
+
+RESNET = ResNet(name="resnet", blocks=(1, 1, 1, 1))
+DIFFUSION = DiffusionUNet(name="diffusion", channels=(320, 640), blocks=1, attention_levels=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "slice_", "flops", "step"),
+    [
+        (RESNET, 512, "v4:2x2x1", 0.02, 0.1),
+        (RESNET, 512, "v5e:2x2", 0.02, 0.2),
+        (DIFFUSION, 16, "v5p:2x2x1", 0.1, 0.2),
+    ],
+)
+def test_a_plan_does_the_work_of_its_program(
+    model: Architecture,
+    batch: int,
+    slice_: str,
+    flops: float,
+    step: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The compiler leaves out taps on padding, so a plan has a few more FLOPs.
+
+    A small batch is filled up with rows of zeros, which are FLOPs of the program alone.
+    """
+    monkeypatch.setenv("TPUSIM_CACHE", str(tmp_path / "cache"))
+    chip, _, shape = slice_.partition(":")
+    plan = ts.Plan(mesh={"data": 4}, global_batch=batch, optimizer="momentum")
+    found = check(model, plan, ts.Slice(chip, shape))
+    counted = (found.plan.flops.total, found.program.flops.total)
+    assert counted[0] == pytest.approx(counted[1], rel=flops)
+    assert found.plan.step_time_s == pytest.approx(found.program.step_time_s, rel=step)
+    assert found.comparison.same_mode_share > 0.95
