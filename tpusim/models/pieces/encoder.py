@@ -7,6 +7,9 @@ from tpusim.models.pieces.attention import AttentionForm, attention
 from tpusim.models.pieces.mlp import mlp
 from tpusim.models.pieces.norms import layer_norm, norm
 
+BIASED = AttentionForm(bias=True, out_bias=True)
+"""Attention to all positions, with a bias in each projection."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderForm:
@@ -20,7 +23,7 @@ class EncoderForm:
     """
 
     parallel: bool = False
-    attention: AttentionForm = AttentionForm(bias=True, out_bias=True)
+    attention: AttentionForm = BIASED
     rms: bool = False
     scanned: bool = True
 
