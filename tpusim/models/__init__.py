@@ -4,7 +4,7 @@ from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.conformer import Conformer
 from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.encoder_decoder import EncoderDecoder, encoder_decoder
+from tpusim.models.encoder_decoder import EncoderDecoder
 from tpusim.models.evolved_transformer import EvolvedTransformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
 from tpusim.models.metnet2 import MetNet2
@@ -54,7 +54,6 @@ __all__ = [
     "VisionTransformer",
     "architecture_of",
     "dimensions",
-    "encoder_decoder",
     "from_hf",
     "hf_dimensions",
     "hf_notes",

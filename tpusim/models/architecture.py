@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from tpusim.base.errors import PlanError
+from tpusim.base.errors import ModelError, PlanError, nearest
 from tpusim.graph import COMPUTE, Graph, GraphWriter, Scan, Tensor, layer_count, plain_dim
 from tpusim.models.pieces import EVEN, WHOLE_LOSS, ExpertRouting, LossForm
 
@@ -76,6 +76,18 @@ class Architecture(ABC):
                 )
             w.size(seq=seq_len)
         return w.graph(self.forward(w, choices))
+
+    @classmethod
+    def published(cls, name: str, **changes: Any) -> Self:
+        """Return a published model, with some fields changed.
+
+        Raise ModelError with the nearest names if there is none of this name.
+        """
+        if name not in cls.PUBLISHED:
+            raise ModelError(
+                f"no {cls.__name__} {name!r} is known; {nearest(str(name), cls.PUBLISHED)}"
+            )
+        return cls(**{"name": name, **cls.PUBLISHED[name], **changes})
 
     @property
     def parameter_count(self) -> int:

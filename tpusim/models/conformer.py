@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
@@ -47,6 +47,7 @@ class Conformer(Architecture):
     relative: attention has relative positions, with a matmul of their own.
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
     reads_text: ClassVar[bool] = False
     name: str = "conformer"
     layers: int
@@ -59,16 +60,6 @@ class Conformer(Architecture):
     subsample_channels: int = 0
     codes: int = 8192
     relative: bool = False
-
-    @classmethod
-    def from_name(cls, name: str, **keys: Any) -> "Conformer":
-        """Return a published model, `conformer-xl`, with other fields as given.
-
-        Raise ModelError for a name that is not in `PUBLISHED`.
-        """
-        if name not in PUBLISHED:
-            raise ModelError(f"no conformer {name!r}; {nearest(name, PUBLISHED)}")
-        return cls(**{"name": name, **PUBLISHED[name], **keys})
 
     def __post_init__(self) -> None:
         with blame(self.name):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError, nearest
+from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
@@ -45,6 +45,7 @@ class DiffusionUNet(Architecture):
     flash_from: tokens from which on self-attention is one kernel.
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
     reads_text: ClassVar[bool] = False
     name: str = "diffusion-unet"
     latent: int = 64
@@ -75,13 +76,6 @@ class DiffusionUNet(Architecture):
                 f"{len(self.channels) - 1} times; write a multiple of "
                 f"{2 ** (len(self.channels) - 1)}"
             )
-
-    @classmethod
-    def published(cls, name: str, **changes: Any) -> "DiffusionUNet":
-        """Return a published network, with changes. Raise ModelError for an unknown name."""
-        if name not in PUBLISHED:
-            raise ModelError(f"unknown network {name!r}; {nearest(name, PUBLISHED)}")
-        return cls(**{"name": name, **PUBLISHED[name], **changes})
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the mean square error of each example."""

@@ -7,9 +7,9 @@ over them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
@@ -24,6 +24,65 @@ _TARGET = "target"
 """The part whose dimensions the decoder has beside the encoder's: its vocabulary and slots."""
 
 _T5 = SelfAttention(kernel="dot", rotary=False)
+
+
+def _t5(layers: int, embed: int, mlp: int, heads: int, head_dim: int = 64) -> Mapping[str, Any]:
+    sizes = {"layers": layers, "embed": embed, "mlp": mlp, "heads": heads, "head_dim": head_dim}
+    return {**sizes, "vocab": 32128}
+
+
+_V1_1 = {"gated": True, "activation": "gelu", "tied_embeddings": False}
+_MT5 = {**_V1_1, "vocab": 250112}
+_WMT = {"layers": 6, "embed": 1024, "mlp": 4096, "heads": 16}
+_M4 = {
+    "embed": 1024,
+    "mlp": 8192,
+    "heads": 16,
+    "head_dim": 128,
+    "vocab": 64000,
+    "target_vocab": 32000,
+}
+
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "t5-small": _t5(6, 512, 2048, 8),
+    "t5-base": _t5(12, 768, 3072, 12),
+    "t5-large": _t5(24, 1024, 4096, 16),
+    "t5-3b": _t5(24, 1024, 16384, 32, 128),
+    "t5-11b": _t5(24, 1024, 65536, 128, 128),
+    "t5-v1.1-small": {**_t5(8, 512, 1024, 6), **_V1_1},
+    "t5-v1.1-base": {**_t5(12, 768, 2048, 12), **_V1_1},
+    "t5-v1.1-large": {**_t5(24, 1024, 2816, 16), **_V1_1},
+    "t5-v1.1-xl": {**_t5(24, 2048, 5120, 32), **_V1_1},
+    "t5-v1.1-xxl": {**_t5(24, 4096, 10240, 64), **_V1_1},
+    "mt5-small": {**_t5(8, 512, 1024, 6), **_MT5},
+    "mt5-base": {**_t5(12, 768, 2048, 12), **_MT5},
+    "mt5-large": {**_t5(24, 1024, 2816, 16), **_MT5},
+    "mt5-xl": {**_t5(24, 2048, 5120, 32), **_MT5},
+    "mt5-xxl": {**_t5(24, 4096, 10240, 64), **_MT5},
+    "switch-base": {
+        **_t5(12, 768, 3072, 12),
+        "moe": MoE(experts=128, experts_per_token=1, expert_every=2),
+    },
+    "transformer-big": {**_WMT, "vocab": 37000},
+    "transformer-big-mlperf": {**_WMT, "vocab": 33708},
+    **{
+        f"gshard-m4-{layers}l-{experts}e": {
+            **_M4,
+            "layers": layers // 2,
+            "moe": MoE(experts=experts, experts_per_token=2, expert_every=2),
+        }
+        for layers in (12, 36)
+        for experts in (128, 512, 2048)
+    },
+}
+"""Published encoder-decoders, by name.
+
+T5: arXiv:1910.10683, section 3.1.2 and the table of variants; version 1.1 and mT5:
+google-research/text-to-text-transfer-transformer, released_checkpoints.md, and arXiv:2010.11934.
+Switch-base: arXiv:2101.03961, table 1. Transformer-big: arXiv:1706.03762, table 3, and with the
+vocabulary of MLPerf's data, mlcommons/training, translation. GShard's M4: arXiv:2006.16668, table
+1; its layers are those of encoder and decoder together, each with an equal share.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +111,7 @@ class EncoderDecoder(Architecture):
     moe: the experts of the layers, counted in the encoder and in the decoder from their first.
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
     name: str = "encoder-decoder"
     layers: int
     decoder_layers: int = 0
@@ -206,77 +266,3 @@ class _StackPattern:
             return (pieces.mlp(w, x, **kind),)
         shared = (pieces.mlp(w, x, prefix="shared_", **kind),) if moe.shared_mlp else ()
         return (pieces.experts(w, x, self.choices.routing, **kind), *shared)
-
-
-def _t5(layers: int, embed: int, mlp: int, heads: int, head_dim: int = 64) -> Mapping[str, Any]:
-    sizes = {"layers": layers, "embed": embed, "mlp": mlp, "heads": heads, "head_dim": head_dim}
-    return {**sizes, "vocab": 32128}
-
-
-_V1_1 = {"gated": True, "activation": "gelu", "tied_embeddings": False}
-_MT5 = {**_V1_1, "vocab": 250112}
-_WMT = {"layers": 6, "embed": 1024, "mlp": 4096, "heads": 16}
-_M4 = {
-    "embed": 1024,
-    "mlp": 8192,
-    "heads": 16,
-    "head_dim": 128,
-    "vocab": 64000,
-    "target_vocab": 32000,
-}
-
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    "t5-small": _t5(6, 512, 2048, 8),
-    "t5-base": _t5(12, 768, 3072, 12),
-    "t5-large": _t5(24, 1024, 4096, 16),
-    "t5-3b": _t5(24, 1024, 16384, 32, 128),
-    "t5-11b": _t5(24, 1024, 65536, 128, 128),
-    "t5-v1.1-small": {**_t5(8, 512, 1024, 6), **_V1_1},
-    "t5-v1.1-base": {**_t5(12, 768, 2048, 12), **_V1_1},
-    "t5-v1.1-large": {**_t5(24, 1024, 2816, 16), **_V1_1},
-    "t5-v1.1-xl": {**_t5(24, 2048, 5120, 32), **_V1_1},
-    "t5-v1.1-xxl": {**_t5(24, 4096, 10240, 64), **_V1_1},
-    "mt5-small": {**_t5(8, 512, 1024, 6), **_MT5},
-    "mt5-base": {**_t5(12, 768, 2048, 12), **_MT5},
-    "mt5-large": {**_t5(24, 1024, 2816, 16), **_MT5},
-    "mt5-xl": {**_t5(24, 2048, 5120, 32), **_MT5},
-    "mt5-xxl": {**_t5(24, 4096, 10240, 64), **_MT5},
-    "switch-base": {
-        **_t5(12, 768, 3072, 12),
-        "moe": MoE(experts=128, experts_per_token=1, expert_every=2),
-    },
-    "transformer-big": {**_WMT, "vocab": 37000},
-    "transformer-big-mlperf": {**_WMT, "vocab": 33708},
-    **{
-        f"gshard-m4-{layers}l-{experts}e": {
-            **_M4,
-            "layers": layers // 2,
-            "moe": MoE(experts=experts, experts_per_token=2, expert_every=2),
-        }
-        for layers in (12, 36)
-        for experts in (128, 512, 2048)
-    },
-}
-"""Published encoder-decoders, by name.
-
-T5: arXiv:1910.10683, section 3.1.2 and the table of variants; version 1.1 and mT5:
-google-research/text-to-text-transfer-transformer, released_checkpoints.md, and arXiv:2010.11934.
-Switch-base: arXiv:2101.03961, table 1. Transformer-big: arXiv:1706.03762, table 3, and with the
-vocabulary of MLPerf's data, mlcommons/training, translation. GShard's M4: arXiv:2006.16668, table
-1; its layers are those of encoder and decoder together, each with an equal share.
-"""
-
-
-def encoder_decoder(name: str, **changes: Any) -> EncoderDecoder:
-    """Return a published encoder-decoder; raise ModelError with near names if there is none.
-
-    changes: fields of `EncoderDecoder` that differ, such as `target_len`.
-
-    >>> encoder_decoder("t5-base").parameter_count
-    222902784
-    """
-    if name not in PUBLISHED:
-        raise ModelError(
-            f"no encoder-decoder {name!r} is published here; {nearest(name, PUBLISHED)}"
-        )
-    return EncoderDecoder(**{"name": name, **PUBLISHED[name], **changes})

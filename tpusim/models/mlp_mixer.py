@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
-from tpusim.models.vision_transformer import check_patches, embedded_patches
+from tpusim.models.vision_transformer import PATCHES, check_patches, embedded_patches
 
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+_SIZES: Mapping[str, Mapping[str, Any]] = {
     "s": {"layers": 8, "embed": 512, "token_mlp": 256, "mlp": 2048},
     "b": {"layers": 12, "embed": 768, "token_mlp": 384, "mlp": 3072},
     "l": {"layers": 24, "embed": 1024, "token_mlp": 512, "mlp": 4096},
@@ -34,6 +34,11 @@ class MlpMixer(Architecture):
     classes: classes of the classifier.
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        f"mixer-{size}/{patch}": {**dims, "patch": patch}
+        for size, dims in _SIZES.items()
+        for patch in PATCHES
+    }
     reads_text: ClassVar[bool] = False
     name: str = "mlp-mixer"
     layers: int
@@ -43,20 +48,6 @@ class MlpMixer(Architecture):
     patch: int = 16
     image: int = 224
     classes: int = 1000
-
-    @classmethod
-    def from_name(cls, name: str, **keys: Any) -> "MlpMixer":
-        """Return a published model, `b/16`, with other fields as given.
-
-        Raise ModelError for a size that is not in `PUBLISHED`, or a patch that is no number.
-        """
-        size, slash, patch = name.removeprefix("mixer-").partition("/")
-        if size not in PUBLISHED or not (slash and patch.isdecimal()):
-            raise ModelError(
-                f"no mixer {name!r}; {nearest(name, [f'{one}/16' for one in PUBLISHED])}"
-            )
-        own = {"name": f"mixer-{size}/{patch}", "patch": int(patch)}
-        return cls(**{**own, **PUBLISHED[size], **keys})
 
     def __post_init__(self) -> None:
         with blame(self.name):

@@ -54,6 +54,7 @@ class ResNet(Architecture):
     space_to_depth: the host gives the image folded to [side / 2, side / 2, 12].
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
     reads_text: ClassVar[bool] = False
     name: str = "resnet"
     blocks: tuple[int, ...] = (3, 4, 6, 3)
@@ -85,13 +86,6 @@ class ResNet(Architecture):
     def sides(self) -> tuple[int, int]:
         """Height and width of the image."""
         return (self.image, self.image) if isinstance(self.image, int) else self.image
-
-    @classmethod
-    def published(cls, name: str, **changes: Any) -> "ResNet":
-        """Return a published network, with changes. Raise ModelError for an unknown name."""
-        if name not in PUBLISHED:
-            raise ModelError(f"unknown network {name!r}; {nearest(name, PUBLISHED)}")
-        return cls(**{"name": name, **PUBLISHED[name], **changes})
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each example."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
@@ -27,7 +27,7 @@ _CLIP_TEXT = {"layers": 12, "vocab": 49408, "length": 77, "causal": True}
 _BASE_TEXT = {"layers": 12, "embed": 768, "mlp": 3072, "heads": 12, "vocab": 32000}
 _SIGLIP = {"loss": "sigmoid", "image_projection": False}
 
-PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
+_PAIRS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "clip-b/16": (
         "b/16", _CLIP_IMAGE, {**_CLIP_TEXT, "embed": 512, "mlp": 2048, "heads": 8},
         {"shared": 512, "projection_bias": False},
@@ -139,6 +139,14 @@ class TwoTowers(Architecture):
     projection_bias: projections have biases.
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        name: {
+            "image": VisionTransformer.published(f"vit-{image}", **changes),
+            "text": TextTower(**text),
+            **pair,
+        }
+        for name, (image, changes, text, pair) in _PAIRS.items()
+    }
     reads_text: ClassVar[bool] = False
     name: str = "two-towers"
     image: VisionTransformer
@@ -149,21 +157,6 @@ class TwoTowers(Architecture):
     image_projection: bool = True
     text_projection: bool = True
     projection_bias: bool = True
-
-    @classmethod
-    def from_name(cls, name: str, **keys: Any) -> "TwoTowers":
-        """Return a published model, `siglip-b/16`, with other fields as given.
-
-        Raise ModelError for a name that is not in `PUBLISHED`.
-        """
-        if name not in PUBLISHED:
-            raise ModelError(f"no two towers {name!r}; {nearest(name, PUBLISHED)}")
-        image, image_keys, text, pair = PUBLISHED[name]
-        towers = {
-            "image": VisionTransformer.from_name(image, **image_keys),
-            "text": TextTower(**text),
-        }
-        return cls(**{"name": name, **towers, **pair, **keys})
 
     def __post_init__(self) -> None:
         with blame(self.name):

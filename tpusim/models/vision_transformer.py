@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError, blame, nearest
+from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
@@ -16,6 +16,8 @@ from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 COLOURS = 3
+PATCHES = (8, 14, 16, 32)
+"""Sides of a patch that published models have, in pixels."""
 
 _CHOICES = {
     "pool": ("token", "mean", "probe"),
@@ -23,7 +25,7 @@ _CHOICES = {
     "softmax_dtype": (COMPUTE, "f32"),
 }
 
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+_SIZES: Mapping[str, Mapping[str, Any]] = {
     "ti": {"layers": 12, "embed": 192, "mlp": 768, "heads": 3},
     "s": {"layers": 12, "embed": 384, "mlp": 1536, "heads": 6},
     "b": {"layers": 12, "embed": 768, "mlp": 3072, "heads": 12},
@@ -69,6 +71,11 @@ class VisionTransformer(Architecture):
     scanned: layers are iterations of one scan, not written one after another.
     """
 
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        f"vit-{size}/{patch}": {**dims, "patch": patch}
+        for size, dims in _SIZES.items()
+        for patch in PATCHES
+    }
     reads_text: ClassVar[bool] = False
     name: str = "vision-transformer"
     layers: int
@@ -90,19 +97,6 @@ class VisionTransformer(Architecture):
     attention: str = "dot"
     softmax_dtype: str = COMPUTE
     scanned: bool = True
-
-    @classmethod
-    def from_name(cls, name: str, **keys: Any) -> "VisionTransformer":
-        """Return a published model, `b/16`, with other fields as given.
-
-        Raise ModelError for a size that is not in `PUBLISHED`, or a patch that is no number.
-        """
-        size, slash, patch = name.removeprefix("vit-").partition("/")
-        if size not in PUBLISHED or not (slash and patch.isdecimal()):
-            known = [f"{one}/{patch if patch.isdecimal() else 16}" for one in PUBLISHED]
-            raise ModelError(f"no vision transformer {name!r}; {nearest(name, known)}")
-        own = {"name": f"vit-{size}/{patch}", "patch": int(patch)}
-        return cls(**{**own, **PUBLISHED[size], **keys})
 
     def __post_init__(self) -> None:
         with blame(self.name):

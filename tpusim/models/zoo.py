@@ -8,10 +8,35 @@ from typing import Any
 
 from tpusim.base.errors import ModelError, nearest
 from tpusim.models.architecture import Architecture
+from tpusim.models.conformer import Conformer
+from tpusim.models.detectors import SSD, MaskRCNN
+from tpusim.models.diffusion_unet import DiffusionUNet
+from tpusim.models.encoder_decoder import EncoderDecoder
+from tpusim.models.evolved_transformer import EvolvedTransformer
+from tpusim.models.metnet2 import MetNet2
+from tpusim.models.mlp_mixer import MlpMixer
+from tpusim.models.recurrent import Gnmt
+from tpusim.models.resnet import ResNet
 from tpusim.models.transformer import Transformer
+from tpusim.models.two_towers import TwoTowers
+from tpusim.models.unet3d import UNet3d
+from tpusim.models.vision_transformer import VisionTransformer
 
 ARCHITECTURES: Mapping[str, type[Architecture]] = {
     "transformer": Transformer,
+    "encoder-decoder": EncoderDecoder,
+    "evolved-transformer": EvolvedTransformer,
+    "gnmt": Gnmt,
+    "vision-transformer": VisionTransformer,
+    "mlp-mixer": MlpMixer,
+    "two-towers": TwoTowers,
+    "conformer": Conformer,
+    "resnet": ResNet,
+    "ssd": SSD,
+    "mask-rcnn": MaskRCNN,
+    "unet3d": UNet3d,
+    "diffusion-unet": DiffusionUNet,
+    "metnet-2": MetNet2,
 }
 """The architectures of a run file, by the name that it gives them."""
 
@@ -31,7 +56,7 @@ def load(name: str, **changes: Any) -> Any:
     given = {"name": f"{name} with {said}" if said else name, **changes}
     if kind is Transformer:
         return Transformer(**{**dimensions(name), **given})
-    return kind(**{**kind.PUBLISHED[name], **given})
+    return kind.published(name, **given)
 
 
 def unknown(name: object) -> str:

@@ -109,7 +109,12 @@ def dims(model: ts.models.Transformer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [(n, z) for n in models() if (z := OTHERWISE.get(n, n)) in ts.models.names()]
+    ("name", "known"),
+    [
+        (n, z)
+        for n in models()
+        if (z := OTHERWISE.get(n, n)) in ts.models.names(ts.models.Transformer)
+    ],
 )
 def test_a_model_name_is_the_model_of_the_zoo(name: str, known: str) -> None:
     run = ts.from_maxtext("defaults", {"model_name": name}, pod="v5e-16")

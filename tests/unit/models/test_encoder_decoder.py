@@ -7,7 +7,7 @@ import pytest
 import tpusim as ts
 from tpusim.base.errors import ModelError, PlanError
 from tpusim.graph import COMPUTE, Remat, Scan, training_step
-from tpusim.models import EncoderDecoder, MoE, encoder_decoder
+from tpusim.models import EncoderDecoder, MoE
 from tpusim.models.encoder_decoder import PUBLISHED
 
 PARAMETERS = {
@@ -45,14 +45,14 @@ def test_every_published_model_is_counted() -> None:
 
 @pytest.mark.parametrize(("name", "count"), PARAMETERS.items())
 def test_weights_are_those_released_less_the_biases_of_positions(name: str, count: int) -> None:
-    model = encoder_decoder(name)
+    model = EncoderDecoder.published(name)
     assert model.parameter_count == count - 2 * 32 * model.heads
 
 
 @pytest.mark.parametrize(("name", "rounded"), ROUNDED.items())
 def test_weights_are_near_those_of_papers(name: str, rounded: tuple[float, float]) -> None:
     count, tolerance = rounded
-    assert encoder_decoder(name).parameter_count == pytest.approx(count, rel=tolerance)
+    assert EncoderDecoder.published(name).parameter_count == pytest.approx(count, rel=tolerance)
 
 
 @pytest.mark.parametrize("kernel", ["dot", "flash"])
@@ -108,7 +108,7 @@ def test_experts_of_both_sides_are_exchanged() -> None:
 
 def test_bad_models_and_plans_say_what_to_write() -> None:
     with pytest.raises(ModelError, match="did you mean 't5-base'"):
-        encoder_decoder("t5-bas")
+        EncoderDecoder.published("t5-bas")
     with pytest.raises(ModelError, match="embed 64 does not divide into 5 heads; give head_dim"):
         replace(SMALL, heads=5, head_dim=0)
     with pytest.raises(PlanError, match="encoder-decoder cannot be cut into stages"):

@@ -45,7 +45,7 @@ def speech(**changes: object) -> Conformer:
 )
 def test_vision_transformers_have_their_published_parameters(name: str, count: int) -> None:
     """The counts of the checkpoints of 1000 classes (timm's and torchvision's tables)."""
-    assert VisionTransformer.from_name(name).parameter_count == count
+    assert VisionTransformer.published(f"vit-{name}").parameter_count == count
 
 
 @pytest.mark.parametrize(("name", "millions"), [("g/14", 1011), ("G/14", 1843), ("22b/14", 21743)])
@@ -56,7 +56,7 @@ def test_the_largest_have_their_published_parameters_before_the_head(
 
     That of `22b` counts the matrices of the layers alone: embeddings and biases are 0.06 % more.
     """
-    model = VisionTransformer.from_name(name)
+    model = VisionTransformer.published(f"vit-{name}")
     graph = model.graph(batch=1)
     ends = ("map/", "head")
     sizes = graph.sizes
@@ -72,7 +72,7 @@ def test_the_largest_have_their_published_parameters_before_the_head(
 
 @pytest.mark.parametrize(("name", "count"), [("b/16", 59_880_472), ("l/16", 208_196_168)])
 def test_mixers_have_their_published_parameters(name: str, count: int) -> None:
-    assert MlpMixer.from_name(name).parameter_count == count
+    assert MlpMixer.published(f"mixer-{name}").parameter_count == count
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_mixers_have_their_published_parameters(name: str, count: int) -> None:
     ],
 )
 def test_two_towers_have_their_published_parameters(name: str, count: int) -> None:
-    assert TwoTowers.from_name(name).parameter_count == count
+    assert TwoTowers.published(name).parameter_count == count
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_two_towers_have_their_published_parameters(name: str, count: int) -> No
 )
 def test_conformers_have_their_published_parameters(name: str, billions: float) -> None:
     """Rounded in the papers; subsampling and codebook, whose sizes they do not state, are 6 %."""
-    assert Conformer.from_name(name).parameter_count / 1e9 == pytest.approx(billions, rel=0.06)
+    assert Conformer.published(name).parameter_count / 1e9 == pytest.approx(billions, rel=0.06)
 
 
 def test_flops_of_a_vision_transformer() -> None:
     """2 a weight of a matmul and patch, and 4 s s d a layer for the scores; one class token."""
-    model = VisionTransformer.from_name("b/16", pool="mean")
+    model = VisionTransformer.published("vit-b/16", pool="mean")
     layer = 4 * 768**2 + 2 * 768 * 3072
     matmuls = 196 * (12 * layer + 768 * 768) + 768 * 1000
     scores = 12 * 2 * 196 * 196 * 768
@@ -215,8 +215,11 @@ def test_all_embeddings_of_one_tower_are_gathered_and_their_gradients_scattered(
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: VisionTransformer.from_name("x/16"), "no vision transformer 'x/16'"),
-        (lambda: VisionTransformer.from_name("b"), "no vision transformer 'b'; valid are"),
+        (lambda: VisionTransformer.published("vit-x/16"), "no VisionTransformer 'vit-x/16'"),
+        (
+            lambda: VisionTransformer.published("vit-b"),
+            "no VisionTransformer 'vit-b' is known; did",
+        ),
         (
             lambda: tiny(image=30),
             "image is 30 pixels, which patches of 8 do not divide; write imag",
@@ -226,15 +229,18 @@ def test_all_embeddings_of_one_tower_are_gathered_and_their_gradients_scattered(
             "embed 64 does not divide into 5 heads; write heads that divide it",
         ),
         (lambda: tiny(pool="max"), "pool is 'max'; write one of token, mean, probe"),
-        (lambda: MlpMixer.from_name("z/16"), "no mixer 'z/16'"),
-        (lambda: TwoTowers.from_name("clip"), "no two towers 'clip'; did you mean 'clip-"),
+        (lambda: MlpMixer.published("mixer-z/16"), "no MlpMixer 'mixer-z/16'"),
+        (lambda: TwoTowers.published("clip"), "no TwoTowers 'clip' is known; did you mean 'clip-"),
         (lambda: towers(frozen="both"), "frozen is 'both'; write one of"),
         (
             lambda: towers(image_projection=False),
             r"image\.embed is 64 and shared is 32, with no projection between them; write image_pr",
         ),
         (lambda: speech(frames=30), "frames is 30, which the subsampling by 4 does not divide"),
-        (lambda: Conformer.from_name("conformer-x"), "no conformer 'conformer-x'; did you mean"),
+        (
+            lambda: Conformer.published("conformer-x"),
+            "no Conformer 'conformer-x' is known; did you mean",
+        ),
     ],
 )
 def test_faults_are_told(made: object, message: str) -> None:

@@ -70,7 +70,7 @@ Mixtral (mistral.ai, "Mixtral of experts" and "Cheaper, better, faster, stronger
 
 
 def test_every_model_of_the_zoo_is_counted() -> None:
-    assert set(models.names()) == set(BILLIONS)
+    assert set(models.names(models.Transformer)) == set(BILLIONS)
 
 
 @pytest.mark.parametrize(("name", "billions"), BILLIONS.items())
@@ -134,7 +134,7 @@ def test_one_by_hand() -> None:
     assert models.load("llama2-7b").parameter_count == (2 * vocab * embed + layers * layer + embed)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", models.names(models.Transformer))
 def test_every_model_names_its_source(name: str) -> None:
     assert len(models.source(name)) > 20
     assert models.load(name).name == name

@@ -29,7 +29,6 @@ from tpusim.models import (
     TwoTowers,
     UNet3d,
     VisionTransformer,
-    encoder_decoder,
 )
 from tpusim.validation.systems.system_rows import SystemRow, count
 
@@ -215,19 +214,22 @@ def _gnmt(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 def _transformer_big(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     note = f"packed items are taken as {PACKED_TOKENS} tokens"
-    return SystemModel(encoder_decoder("transformer-big-mlperf"), PACKED_TOKENS, notes=(note,))
+    return SystemModel(
+        EncoderDecoder.published("transformer-big-mlperf"), PACKED_TOKENS, notes=(note,)
+    )
 
 
 def _vit(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     size = {"g": "g", "G": "G"}.get(found[1], found[1].lower())
-    image = count(row.input) or 224
-    classes = 21843 if "21k" in row.words else 1000
-    model = VisionTransformer.from_name(f"{size}/{found[2]}", image=image, classes=classes)
-    return SystemModel(model)
+    keys: dict[str, Any] = {"image": count(row.input) or 224}
+    keys["classes"] = 21843 if "21k" in row.words else 1000
+    if re.search(r"big_vision|bigvision", row.cells.get("source", "").lower()):
+        keys |= {"pool": "mean", "positions": False, "representation": True, "scanned": False}
+    return SystemModel(VisionTransformer.published(f"vit-{size}/{found[2]}", **keys))
 
 
 def _mixer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
-    return SystemModel(MlpMixer.from_name(f"{found[1]}/{found[2]}"))
+    return SystemModel(MlpMixer.published(f"mixer-{found[1]}/{found[2]}"))
 
 
 def _towers(row: SystemRow, found: "re.Match[str]") -> SystemModel:
@@ -235,14 +237,14 @@ def _towers(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     size = re.search(r"\b(so400m|b|l)/(\d+)", row.system)
     name = f"{family}-{size[1]}/{size[2]}" if size else f"{family}-b/16"
     notes = () if size else (f"the towers are taken as {name}",)
-    return SystemModel(TwoTowers.from_name(name), notes=notes)
+    return SystemModel(TwoTowers.published(name), notes=notes)
 
 
 def _conformer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     size = re.search(r"\b(xxl|xl|g)\b", row.system)
     billions = re.search(r"([\d.]+) ?b\b", row.system)
     by_size = "g" if billions and float(billions[1]) > 4 else "xl"
-    return SystemModel(Conformer.from_name(f"conformer-{size[1] if size else by_size}"))
+    return SystemModel(Conformer.published(f"conformer-{size[1] if size else by_size}"))
 
 
 def _metnet(row: SystemRow, found: "re.Match[str]") -> SystemModel:
