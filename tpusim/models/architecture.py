@@ -78,7 +78,7 @@ class Architecture(ABC):
         return w.graph(self.forward(w, choices))
 
     @classmethod
-    def published(cls, name: str, **changes: Any) -> Self:
+    def published(cls, name: str, /, **changes: Any) -> Self:
         """Return a published model, with some fields changed.
 
         Raise ModelError with the nearest names if there is none of this name.

@@ -107,6 +107,18 @@ class PlanResult(Result):
         return self.tokens / self.step_time_s
 
     @property
+    def examples_per_s(self) -> float:
+        """Examples (sequences, images) per second, all chips together."""
+        return self.plan.global_batch / self.step_time_s
+
+    @property
+    def _throughput(self) -> str:
+        """Tokens per second of a model that reads text, examples per second of another."""
+        if self.model.reads_text:
+            return f"{self.tokens_per_s:,.0f} tokens/s"
+        return f"{self.examples_per_s:,.0f} examples/s"
+
+    @property
     def tflops_per_device(self) -> float:
         """Model TFLOP/s of one device, as MaxText logs them."""
         return float(self.flops.model) / self.pod.devices / self.step_time_s / 1e12
@@ -132,10 +144,10 @@ class PlanResult(Result):
 
     @property
     def rates(self) -> str:
-        """Utilisation, tokens per second, and FLOP/s of a device, in words."""
+        """Utilisation, throughput, and FLOP/s of a device, in words."""
         return (
-            f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, "
-            f"{self.tokens_per_s:,.0f} tokens/s, {self.tflops_per_device:.1f} TFLOP/s a device"
+            f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, {self._throughput}, "
+            f"{self.tflops_per_device:.1f} TFLOP/s a device"
         )
 
     def called(self, op: Single) -> str:

@@ -10,6 +10,9 @@ from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice, default_shape, format_shape, legal_shapes, parse_shape
 from tpusim.validation.systems.system_rows import SystemRow
 
+BYTES_PER_PARAMETER = 16
+"""Weight, gradient and two moments in f32."""
+
 _TWO_D: Mapping[str, str] = {"act_embed": "tensor"}
 """Rules of GSPMD's finalized 2-D sharding: activations between layers are sharded by embed too."""
 
@@ -30,6 +33,9 @@ class SystemMesh:
 
 def slice_of_row(row: SystemRow) -> tuple[Slice, tuple[str, ...]]:
     """Return the slices of a system; a shape that is not given is the most cubic one."""
+    if not row.chips:
+        text = row.cells.get("num_chips", "")
+        raise PlanError(f"num_chips is {text!r}; write the number of chips of the run")
     pods = 2 if re.search(r"\btwo (?:v\d\w* )?(?:pods|islands)", row.words) else 1
     chips = row.chips // pods
     if row.topology:
@@ -43,17 +49,23 @@ def slice_of_row(row: SystemRow) -> tuple[Slice, tuple[str, ...]]:
     )
 
 
-def mesh_of_row(row: SystemRow, pod: Slice, batch: int, experts: int) -> SystemMesh:
-    """Return the mesh of a system. Raise PlanError for words that no rule reads."""
+def mesh_of_row(
+    row: SystemRow, pod: Slice, batch: int, experts: int, parameters: int
+) -> SystemMesh:
+    """Return the mesh of a system. Raise PlanError for words that no rule reads.
+
+    Where a row says nothing, a model that one device cannot hold is sharded in two dimensions.
+    """
     devices, text = pod.devices, row.sharding
+    if not text or text.startswith("not stated"):
+        whole = parameters * BYTES_PER_PARAMETER > pod.chip.device.hbm_usable_bytes
+        return (_two_d if whole else _data)((), devices, batch, experts)
     for pattern, make in _PATTERNS:
         if found := re.search(pattern, text):
             sizes = tuple(int(one) for one in found.groups())
             made = make(sizes, devices, batch, experts)
             if made is not None:
                 return made
-    if not text:
-        return _data((), devices, batch, experts, ("the sharding is taken as data parallel",))
     raise PlanError(f"mesh_sharding is {text[:80]!r}, which names no mesh that is known here")
 
 
@@ -112,17 +124,11 @@ def _experts(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> 
     return SystemMesh(mesh, {"rules": {"embed": []}})
 
 
-def _data(
-    sizes: tuple[int, ...],
-    devices: int,
-    batch: int,
-    experts: int,
-    notes: tuple[str, ...] = (),
-) -> SystemMesh:
+def _data(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> SystemMesh:
     """Return data parallelism; devices that the batch is too small for divide examples."""
     data = gcd(devices, batch)
     if data == devices:
-        return SystemMesh({"data": devices}, {}, notes)
+        return SystemMesh({"data": devices})
     note = f"{devices // data} devices divide an example by its height, as the batch is {batch}"
     return SystemMesh({"data": data, "spatial": devices // data}, {"rules": _height()}, (note,))
 
@@ -142,6 +148,5 @@ _PATTERNS: tuple[tuple[str, _Make], ...] = (
     (r"2-?d\b|gshard-like", _two_d),
     (r"fsdp|fully sharded", _fsdp),
     (r"data", _data),
-    (r"not stated", _data),
 )
 """Words of a sharding, and the mesh that they mean, tried in this order."""

@@ -27,7 +27,7 @@ class SystemRow:
     """One measured system; text is in lower case, and numbers that are not given are 0.
 
     system: words that name the model: the paper and its table, or the model and its task.
-    chips: chips of all slices.
+    chips: chips of all slices; 0 where the cell is no number.
     topology: of one slice; empty where it is not given.
     sharding: words on how the model is divided.
     layers: of the whole model, or of encoder and decoder.
@@ -72,7 +72,7 @@ def form_of(header: tuple[str, ...]) -> str:
 
 
 def system_row(cells: Mapping[str, str]) -> SystemRow:
-    """Return a row of a table. Raise PlanError for a number of chips that cannot be read."""
+    """Return a row of a table."""
     low = {key: (value or "").strip().lower() for key, value in cells.items()}
     system = " ".join(
         low.get(key, "") for key in ("paper", "table_or_figure", "model", "task")
@@ -105,11 +105,9 @@ def system_row(cells: Mapping[str, str]) -> SystemRow:
 
 
 def chips_of(low: Mapping[str, str]) -> int:
-    """Return the number of chips; slices are written as a product, `2 x 512`."""
+    """Return the number of chips, 0 if it is none; slices are a product, `2 x 512`."""
     text = low.get("num_chips", "")
-    if not re.fullmatch(r"[\d\sx]+", text) or not counts(text):
-        raise PlanError(f"num_chips is {text!r}; write the number of chips of the run")
-    return prod(counts(text))
+    return prod(counts(text)) if re.fullmatch(r"\d[\d\sx]*", text) else 0
 
 
 def _topology(text: str) -> str:

@@ -16,8 +16,9 @@ from tpusim.validation.systems.system_models import SystemModel, model_of_row
 from tpusim.validation.systems.system_rows import SystemRow
 
 NOT_TRAINING = (
-    (r"inference|decode|prefill|serving", "inference, which is not a training step"),
-    (r"allgather|alltoall|collective|all-to-all 16", "a collective, not a training step"),
+    (r"inference|\bdecode\b|prefill|serving", "inference, which is not a training step"),
+    (r"allgather|alltoall|collective", "a collective, not a training step"),
+    (r"\bbf16\[", "a single operation, not a training step"),
 )
 REMATS = ("dots", "minimal", "full")
 """Policies that are tried where a row gives none and nothing fits, lightest first."""
@@ -98,7 +99,8 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     if not batch:
         batch = known.batch or 8 * pod.devices
         notes.append(f"the batch is taken as {batch}, as only a rate is given")
-    mesh = mesh_of_row(row, pod, batch, known.model.expert_count)
+    model = known.model
+    mesh = mesh_of_row(row, pod, batch, model.expert_count, model.parameter_count)
     notes += mesh.notes
     keys: dict[str, Any] = {"remat": _remat(row), "optimizer": _optimizer(row)}
     keys |= dict(known.keys)

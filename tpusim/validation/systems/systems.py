@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpusim.base.errors import FileError, TpusimError, blame
+from tpusim.base.errors import FileError, blame
 from tpusim.base.text_files import blame_writing
 from tpusim.validation.format import percent, signed
 from tpusim.validation.statistics import error_statistics
-from tpusim.validation.systems.system_rows import SystemRow, form_of, system_row
+from tpusim.validation.systems.system_rows import form_of, system_row
 from tpusim.validation.systems.system_run import SystemOutcome, run_system
 
 COLUMNS = ("id", "measured", "predicted", "error", "status", "reason")
@@ -90,19 +90,4 @@ def validate_systems(path: Path | str) -> SystemsReport:
         form_of(header)
         if not rows:
             raise FileError("the table has no rows; write at least one")
-        return SystemsReport(tuple(map(_outcome, rows)))
-
-
-def _outcome(cells: dict[str, str]) -> SystemOutcome:
-    try:
-        row = system_row(cells)
-    except TpusimError as error:
-        return SystemOutcome(_unread(cells), "failed", str(error))
-    return run_system(row)
-
-
-def _unread(cells: dict[str, str]) -> SystemRow:
-    """Return what is left of a row that cannot be read."""
-    return SystemRow(
-        cells.get("id", ""), "", "", 0, "", "", (), {}, "", "", "", "", "", 0, 0, "", cells
-    )
+        return SystemsReport(tuple(run_system(system_row(cells)) for cells in rows))

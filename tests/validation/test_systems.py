@@ -1,0 +1,124 @@
+"""Measured systems of many kinds: each row of both tables runs, and how far off it may be."""
+
+import csv
+import json
+import runpy
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tpusim.base.errors import PlanError
+from tpusim.validation.systems import SystemsReport, validate_systems
+
+FOLDER = Path(__file__).parents[2] / "experiments/systems"
+TABLES = ("published_systems.csv", "vision_runs.csv")
+
+BOUNDS = {
+    ("lingvo", "mlperf11", "palm", "lamda", "pathways-3B", "ptxla", "shmap"): 0.11,
+    ("gnmt",): 0.08,
+    ("-sd-",): 0.15,
+    ("vit",): 0.15,
+    ("ssd", "maskrcnn"): 0.26,
+    ("resnet", "r50"): 0.29,
+    ("transformer", "t5"): 0.27,
+    ("gshard", "switch-switch"): 0.33,
+    ("bert",): 0.45,
+}
+"""For words of the ids of a kind, the largest median of its absolute errors. Only to fall."""
+
+
+@cache
+def report(name: str) -> SystemsReport:
+    return validate_systems(FOLDER / name)
+
+
+def errors() -> dict[str, float]:
+    rows = (one for name in TABLES for one in report(name).outcomes)
+    return {one.row.id: one.error for one in rows if one.error is not None}
+
+
+@pytest.mark.parametrize("words", BOUNDS, ids=lambda words: words[0])
+def test_errors_of_a_kind_are_within_their_bound(words: tuple[str, ...]) -> None:
+    found = [error for name, error in errors().items() if any(word in name for word in words)]
+    assert found
+    assert median(map(abs, found)) <= BOUNDS[words]
+
+
+def test_all_rows_together() -> None:
+    found = [abs(error) for error in errors().values()]
+    assert len(found) == 51
+    assert median(found) <= 0.22
+    assert sum(found) / len(found) <= 0.275
+
+
+def test_every_row_that_gives_a_training_step_runs_but_for_one() -> None:
+    failed = [
+        (one.row.id, one.reason)
+        for name in TABLES
+        for one in report(name).outcomes
+        if one.status == "failed"
+    ]
+    assert [name for name, _ in failed] == ["maxdiffusion-flux-v5p8"]
+    assert "is no system that is known here" in failed[0][1]
+
+
+def test_the_files_have_a_row_for_each_system(tmp_path: Path) -> None:
+    made = report("published_systems.csv")
+    made.write(tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out/systems.csv").open(encoding="utf-8")))
+    assert [row["id"] for row in rows] == [one.row.id for one in made.outcomes]
+    found = json.loads((tmp_path / "out/systems.json").read_text("utf-8"))
+    assert (found["runs"], found["failed"]) == (24, 0)
+    flagship = next(row for row in rows if row["id"] == "mlperf11-480B-v4-2048")
+    ratio = float(flagship["predicted"]) / float(flagship["measured"])
+    assert ratio - 1 == pytest.approx(float(flagship["error"]), abs=1e-5)
+
+
+def test_pages_have_the_tables_of_today() -> None:
+    names = runpy.run_path(str(FOLDER / "table.py"))
+    tables = {"systems": "\n".join(names["lines"]())}
+    tables["statistics"] = "\n".join(names["statistics"]())
+    for page in (FOLDER / "README.md", FOLDER.parents[1] / "README.md"):
+        text = page.read_text("utf-8")
+        assert names["page_with"](text, tables, page) == text
+
+
+def row(**cells: str) -> dict[str, str]:
+    given = {"id": "x", "model": "ResNet-50", "task": "training", "chip": "v4", "num_chips": "8"}
+    return given | {"parallelism": "data parallel", "global_batch": "1024"} | cells
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "AlexNet"}, "'alexnet training' is no system that is known here"),
+        ({"num_chips": "some"}, "num_chips is 'some'; write the number of chips of the run"),
+        ({"num_chips": "7"}, "7 chips"),
+        ({"parallelism": "by magic"}, "names no mesh that is known here"),
+        ({"chip": "v9"}, "v9"),
+    ],
+)
+def test_what_cannot_run_is_a_row_with_its_reason(
+    cells: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, row(measured_step_s="0.1").keys())
+        writer.writeheader()
+        writer.writerow(row(measured_step_s="0.1", **cells))
+        writer.writerow(row(measured_step_s="0.1"))
+    bad, good = validate_systems(path).outcomes
+    assert (bad.status, good.status) == ("failed", "simulated")
+    assert reason in bad.reason
+    assert "\n" not in bad.reason
+
+
+def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(
+        PlanError, match=r"table\.csv: the table has the columns a, b; it needs id,"
+    ):
+        validate_systems(path)
