@@ -31,6 +31,13 @@ MARKER = "ablation"
 CHIPS = ("v4", "v5e", "v5p", "v6e", "7x")
 """Chips with more than one run: the table has the mean error of each."""
 
+NEUTRAL = {
+    OVERLAP: (1.0, "1: array, then memory"),
+    "convolution_read": (1.0, "1"),
+    "convolution_store": (1.0, "1"),
+}
+"""Neutral values of constants of estimates, and what they mean; 0 for those that are not here."""
+
 WHOLE_LOSS = {"vocab_blocks": 1, "loss_labels": "mask", "loss_dtype": ""}
 """The loss of a plan that says nothing of it."""
 
@@ -112,9 +119,9 @@ def _constants() -> Iterator[Switch]:
             name = f"{constant.name}{of}"
             yield Switch("constant", name, f"{constant.neutral:g}", change=change)
     for name, chips in ESTIMATED.items():
-        neutral = {name: 1.0 if name == OVERLAP else 0.0}
-        off = "1: array, then memory" if name == OVERLAP else "0"
-        yield Switch("constant", name, off, change=with_constants(dict.fromkeys(chips, neutral)))
+        value, off = NEUTRAL.get(name, (0.0, "0"))
+        change = with_constants({chip: {name: value} for chip in chips})
+        yield Switch("constant", name, off, change=change)
     yield Switch("constant", "matmul_overlap refitted", "as in the table above", change=_refitted())
 
 

@@ -129,6 +129,8 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "matmul_overlap": ("v4", "v5e", "v5p", "v6e", "7x"),
     "vector_launch": ("v4", "v5e", "v5p", "v6e"),
     "collective_launch": ("7x",),
+    "convolution_read": ("v4", "v5e", "v5p", "v6e", "7x"),
+    "convolution_store": ("v4", "v5e", "v5p", "v6e", "7x"),
 }
 """Fitted to compiler estimates and microbenchmarks, by the chips whose files say so."""
 
