@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 from tpusim.base.errors import ModelError
 
@@ -13,6 +14,12 @@ _FIELD_TYPES: dict[object, tuple[type, str]] = {
     bool: (bool, "True or False"),
 }
 """For each type of a field: the type of its values, and its name in a message."""
+
+_COUNTS = {
+    True: "a list of whole numbers of at least 1, such as [3, 4, 6, 3]",
+    False: "two whole numbers of at least 1, such as [832, 1344]",
+}
+"""What a field of counts must be, by whether it has any number of them."""
 
 _DERIVED = ("kv_heads", "head_dim")
 """Fields whose default, 0, is replaced by a number of at least 1."""
@@ -25,16 +32,43 @@ def check_types(owner: Any, prefix: str = "") -> None:
     """
     for field in fields(owner):
         value = getattr(owner, field.name)
-        if field.type in _FIELD_TYPES:
-            kind, said = _FIELD_TYPES[field.type]
-            if not isinstance(value, kind) or isinstance(value, bool) != (field.type is bool):
-                raise ModelError(f"{prefix}{field.name} is {value!r}; it must be {said}")
+        said = _wanted(value, field.type)
+        if said:
+            raise ModelError(f"{prefix}{field.name} is {value!r}; it must be {said}")
+
+
+def _wanted(value: Any, kind: Any) -> str:
+    """Return what a value of a field's type would be, in words; empty if it is one."""
+    if kind in _FIELD_TYPES:
+        own, said = _FIELD_TYPES[kind]
+        fits = isinstance(value, own) and isinstance(value, bool) == (kind is bool)
+        return "" if fits else said
+    if get_origin(kind) is tuple:
+        return "" if _is_counts(value, kind) else _COUNTS[get_args(kind)[-1] is Ellipsis]
+    if get_origin(kind) is UnionType:
+        words = [_wanted(value, one) for one in get_args(kind)]
+        return " or ".join(words) if all(words) else ""
+    if isinstance(kind, type) and not isinstance(value, kind):
+        return f"of the class {kind.__name__}"
+    return ""
+
+
+def _is_counts(value: Any, kind: Any) -> bool:
+    """Return True if a value is a tuple of whole numbers of at least 1, as many as its type has."""
+    several = get_args(kind)[-1] is Ellipsis
+    if (
+        not isinstance(value, tuple)
+        or len(value) < 1
+        or not (several or len(value) == len(get_args(kind)))
+    ):
+        return False
+    return all(not _wanted(one, int) and one >= 1 for one in value)
 
 
 def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str = "") -> None:
     """Raise ModelError for a number that is too small, and for a word that is not a choice.
 
-    choices: the words that a field may be.
+    choices: the words that a field may be; empty for none of them.
     """
     for field in fields(owner):
         key, value = field.name, getattr(owner, field.name)
@@ -42,4 +76,5 @@ def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str
         if field.type is int and value < least:
             raise ModelError(f"{prefix}{key} is {value}; it must be at least {least}")
         if key in choices and value not in choices[key]:
-            raise ModelError(f"{prefix}{key} is {value!r}; write one of {', '.join(choices[key])}")
+            words = ", ".join(filter(None, choices[key]))
+            raise ModelError(f"{prefix}{key} is {value!r}; write one of {words}")

@@ -12,7 +12,7 @@ from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, TensorRole, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types
+from tpusim.models.checks import check_types, check_values
 from tpusim.models.resnet import ResNet
 
 SSD_STEPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))
@@ -50,6 +50,7 @@ class SSD(Architecture):
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_values(self, {})
         if self.image < 264:
             raise ModelError(
                 f"{self.name}: image is {self.image} pixels wide, of which too few are left for "
@@ -129,6 +130,7 @@ class MaskRCNN(Architecture):
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_values(self, {})
         if any(side % 64 for side in self.image):
             raise ModelError(
                 f"{self.name}: image is {self.image}, of which six levels leave no whole numbers; "

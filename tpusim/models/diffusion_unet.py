@@ -62,6 +62,9 @@ class DiffusionUNet(Architecture):
 
     def __post_init__(self) -> None:
         check_types(self)
+        for key in ("latent", "latent_channels", "blocks", "text", "text_embed"):
+            if getattr(self, key) < 1:
+                raise ModelError(f"{self.name}: {key} is {getattr(self, key)}; write 1 or more")
         if bool(self.heads) == bool(self.head_dim):
             raise ModelError(f"{self.name}: give either heads or head_dim")
         for count in self.channels:

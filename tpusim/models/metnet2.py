@@ -14,7 +14,7 @@ from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types
+from tpusim.models.checks import check_types, check_values
 
 GATE_FLOPS = 40.0
 """Vector operations per element of a gate of an LSTM; transcendental functions at eight each."""
@@ -50,6 +50,7 @@ class MetNet2(Architecture):
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_values(self, {})
         if self.context % 16 or self.target % self.context:
             raise ModelError(
                 f"{self.name}: context is {self.context} and target {self.target}; write a "

@@ -13,7 +13,7 @@ from tpusim.base.errors import ModelError, nearest
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types
+from tpusim.models.checks import check_types, check_values
 
 NORMS: Mapping[str, Callable[[GraphWriter, str, Tensor], Tensor]] = {
     "batch": pieces.batch_norm,
@@ -69,6 +69,7 @@ class ResNet(Architecture):
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_values(self, {})
         if self.norm not in NORMS:
             raise ModelError(f"{self.name}: norm is {self.norm!r}; {nearest(self.norm, NORMS)}")
         if len(self.blocks) != len(self.strides):

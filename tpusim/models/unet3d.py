@@ -7,7 +7,7 @@ from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types
+from tpusim.models.checks import check_types, check_values
 
 LOSS_FLOPS = 20.0
 """Vector operations per logit: a softmax, and the sums of cross entropy and of the Dice
@@ -35,6 +35,7 @@ class UNet3d(Architecture):
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_values(self, {})
         halves = 2 ** (len(self.filters) - 1)
         if self.patch % halves or self.patch < halves:
             raise ModelError(

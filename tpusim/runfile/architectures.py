@@ -1,8 +1,8 @@
 """Models of a run file that are no transformers: `architecture = "resnet"`, or a published name."""
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
 
 from tpusim import models
 from tpusim.base.errors import ModelError, nearest
@@ -51,7 +51,7 @@ def _built(given: Mapping[str, Any]) -> Architecture:
                 f"{nearest(key, known)}"
             )
     if models.architecture_of(name) is kind:
-        changes = {key: _frozen(value) for key, value in keys.items() if key != "name"}
+        changes = {key: _read(kind, key, value) for key, value in keys.items() if key != "name"}
         published: Architecture = models.load(name, **changes)
         return published
     missing = [key for key in required(kind) if key not in keys]
@@ -60,11 +60,28 @@ def _built(given: Mapping[str, Any]) -> Architecture:
             f"model.{missing[0]} is missing; write it, or the name of a published model "
             f"({', '.join(models.names(kind))})"
         )
-    return kind(**{key: _frozen(value) for key, value in keys.items()})
+    return kind(**{key: _read(kind, key, value) for key, value in keys.items()})
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _read(kind: type[Architecture], key: str, value: Any) -> Any:
+    """Return a value of a field as its class takes it: lists as tuples, tables as their groups.
+
+    Raise ModelError for a key of a table that its group does not have.
+    """
+    if isinstance(value, list):
+        return tuple(value)
+    group: Any = get_type_hints(kind).get(key)
+    is_group: bool = is_dataclass(group)
+    if not (isinstance(value, dict) and is_group):
+        return value
+    known = [field.name for field in fields(group)]
+    for name in value:
+        if name not in known:
+            raise ModelError(f"model.{key} has an unknown key {name!r}; {nearest(name, known)}")
+    missing = [name for name in required(group) if name not in value]
+    if missing:
+        raise ModelError(f"model.{key}.{missing[0]} is missing; write it")
+    return group(**value)
 
 
 def _name_of(kind: type[Architecture]) -> str:
