@@ -11,6 +11,8 @@ import pytest
 
 from tpusim.base.errors import PlanError
 from tpusim.validation.systems import SystemsReport, validate_systems
+from tpusim.validation.systems.system_models import model_of_row
+from tpusim.validation.systems.system_rows import system_row
 
 FOLDER = Path(__file__).parents[2] / "experiments/systems"
 TABLES = ("published_systems.csv", "vision_runs.csv")
@@ -113,6 +115,35 @@ def test_what_cannot_run_is_a_row_with_its_reason(
     assert (bad.status, good.status) == ("failed", "simulated")
     assert reason in bad.reason
     assert "\n" not in bad.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "name"),
+    [
+        ("ViT-L/16", "VisionTransformer", "vit-l/16"),
+        ("MLP-Mixer-B/16", "MlpMixer", "mixer-b/16"),
+        ("SigLIP B/16", "TwoTowers", "siglip-b/16"),
+        ("BigSSL 8B", "Conformer", "conformer-g"),
+        ("MetNet-2", "MetNet2", "metnet-2"),
+        ("T5-11B", "EncoderDecoder", "t5-11b"),
+        ("GShard 600B", "EncoderDecoder", "gshard-m4-36l-2048e"),
+        ("BERT-base", "Transformer", "x"),
+        ("Llama3-8B", "Transformer", "llama3-8b"),
+        ("ResNet-101", "ResNet", "resnet-101"),
+        ("3-D U-Net", "UNet3d", "unet3d"),
+    ],
+)
+def test_a_model_is_known_by_its_words(words: str, kind: str, name: str) -> None:
+    model = model_of_row(system_row(row(model=words))).model
+    assert (type(model).__name__, model.name) == (kind, name)
+
+
+def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:
+    cells = row(measured_step_s="0.1")
+    text = f"{','.join(cells)}\n{','.join(cells.values())},spare,cells\n"
+    (tmp_path / "table.csv").write_text(text, encoding="utf-8-sig")
+    (outcome,) = validate_systems(tmp_path / "table.csv").outcomes
+    assert outcome.status == "simulated"
 
 
 def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:

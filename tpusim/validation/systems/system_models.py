@@ -97,8 +97,18 @@ def _in_zoo(row: SystemRow) -> SystemModel | None:
     names = sorted(models.names(), key=len, reverse=True)
     for name in names:
         if plain.startswith(re.sub(r"[^a-z0-9.]", "", name)):
-            return SystemModel(models.load(name), seq_len=2048)
+            model = models.load(name)
+            pretrains = isinstance(model, EncoderDecoder) and "transformer" not in name
+            return _span_corruption(model) if pretrains else SystemModel(model, seq_len=2048)
     return None
+
+
+def _span_corruption(model: EncoderDecoder) -> SystemModel:
+    """Return a published encoder-decoder as T5 is trained: 512 tokens and a short target."""
+    own = replace(model, target_len=T5_TARGET)
+    keys: dict[str, Any] = {"optimizer": "adafactor"}
+    keys |= {"capacity_factor": 1.25} if model.moe.experts else {}
+    return SystemModel(own, 512, keys=keys, notes=(f"targets are taken as {T5_TARGET} tokens",))
 
 
 def _of_dimensions(row: SystemRow) -> SystemModel:
@@ -170,6 +180,36 @@ def _encoder_decoder(row: SystemRow) -> SystemModel:
         written = re.search(r"capacity factor (\d[\d.]*)", row.notes)
         keys["capacity_factor"] = float(written[1]) if written else 1.0
     return SystemModel(model, 1024 if translates else 512, keys=keys, notes=tuple(notes))
+
+
+def _bert(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return BERT (arXiv:1810.04805, section 3), with the dimensions of the row if it has some."""
+    if row.layers:
+        return _of_dimensions(row)
+    layers, embed = (12, 768) if found[1] == "base" else (24, 1024)
+    model = Transformer(
+        name=row.id, kind="encoder", layers=layers, embed=embed, mlp=4 * embed, heads=embed // 64,
+        vocab=30522, gated=False, activation="gelu", rotary=False, attention="dot",
+        tied_embeddings=True,
+    )  # fmt: skip
+    return SystemModel(model, 512, notes=("sequences are taken as 512 tokens",))
+
+
+def _gshard(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return GShard's M4, by the dimensions of the row or by its billions of weights."""
+    if row.layers:
+        return _encoder_decoder(row)
+    known = {"600": "36l-2048e", "200": "12l-2048e", "150": "36l-512e", "50": "12l-512e",
+             "37": "36l-128e"}  # fmt: skip
+    if found[1] not in known:
+        raise ModelError(f"GShard has no model of {found[1]}B weights; known are {list(known)}")
+    model = EncoderDecoder.published(f"gshard-m4-{known[found[1]]}")
+    keys = {"optimizer": "adafactor", "capacity_factor": 1.0}
+    return SystemModel(model, 1024, keys=keys)
+
+
+def _recommendation(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    raise ModelError(f"{found[0]} is a recommendation model, which is out of scope (limits.md)")
 
 
 def _resnet(row: SystemRow, found: "re.Match[str]") -> SystemModel:
@@ -277,6 +317,9 @@ def _decoder_of_size(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 
 _SYSTEMS: tuple[tuple[str, Recognise], ...] = (
+    (r"dlrm|recommend\w*", _recommendation),
+    (r"\bbert(?:-(base|large))?\b", _bert),
+    (r"gshard\D*(\d+)b\b", _gshard),
     (r"stable diffusion|\bsd[-v ]", _diffusion),
     (r"mask r-?cnn", _mask_rcnn),
     (r"\bssd\b|ssd-resnet", _ssd),

@@ -81,9 +81,9 @@ def validate_systems(path: Path | str) -> SystemsReport:
     """Simulate each row of a CSV file of either form. Raise a TpusimError for a wrong table."""
     with blame(str(path)):
         try:
-            with Path(path).open(newline="", encoding="utf-8") as file:
+            with Path(path).open(newline="", encoding="utf-8-sig") as file:
                 reader = csv.DictReader(file)
-                rows = list(reader)
+                rows = [{key: row[key] for key in row if key} for row in reader]
                 header = tuple(reader.fieldnames or ())
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise FileError(f"cannot be read: {error}") from error
