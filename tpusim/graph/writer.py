@@ -1,6 +1,6 @@
 """A writer of forward graphs: models say what they compute, and the writer keeps the operations.
 
-    w = GraphWriter("mine", batch=8, seq=1024, embed=512, mlp=2048)
+    w = GraphWriter("mine", {"batch": 8, "seq": 1024, "embed": 512, "mlp": 2048})
     x = w.input("x", ("batch", "seq", "embed"), dtype="compute")
     h = w.dense("wi", x, "mlp")
     y = w.dense("wo", w.pointwise("relu", (h,), ("batch", "seq", "mlp"), flops=1.0), "embed")
@@ -10,7 +10,8 @@ A dimension is a name with a size. Sub-models with sizes of their own are parts:
 shard by a rule of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
@@ -45,6 +46,11 @@ class GraphWriter:
     def size(self, **sizes: int) -> None:
         """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
         for short, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ModelError(
+                    f"{self.name} has the dimension {short} with size {size!r}; write a whole "
+                    "number of at least 1"
+                )
             dim = f"{self.within}{PART_DOT}{short}" if self.within else short
             if self.sizes.setdefault(dim, size) != size:
                 raise ModelError(
@@ -195,22 +201,30 @@ class GraphWriter:
         trips: int,
         x: Tensor,
         layer: "Callable[[GraphWriter, Tensor], Tensor]",
-        *,
-        shared: Sequence[Tensor] = (),
     ) -> Tensor:
         """Write a scan over `trips` equal layers, each with weights of its own.
 
         name: of one layer; the scan is called `{name}s`.
-        layer: writes a layer, given a writer and its input, and returns its result.
-        shared: tensors that all layers read (an encoder's result, in a decoder).
+        layer: writes a layer, given a writer and its input, and returns its result. Tensors of
+            outside that it reads (an encoder's result, in a decoder) are shared by all layers.
+
+        Raise ModelError for no layers, and for a result of other dimensions than the input.
         """
+        if trips < 1:
+            raise ModelError(f"{self.name} has {trips} layers called {name}; write 1 or more")
         inner = replace(self.scope(name), ops=[])
         entered = inner.tensor(LAYER_IN, x.dims)
         left = layer(inner, entered)
+        if left.dims != x.dims:
+            raise ModelError(
+                f"{self.name}: a layer called {name} takes {', '.join(x.dims)} and returns "
+                f"{', '.join(left.dims)}; return the dimensions of its input"
+            )
         made = self.tensor(f"{name}s_out", x.dims)
         carry = (x, entered, left, made)
         scan = f"{self.prefix}{name}s"
-        self.write(Scan(scan, trips, tuple(inner.ops), (carry,), shared=tuple(shared)))
+        shared = _read_of_outside(inner.ops, (entered,))
+        self.write(Scan(scan, trips, tuple(inner.ops), (carry,), shared=shared))
         return made
 
     def recurrence(
@@ -222,7 +236,6 @@ class GraphWriter:
         step: "Callable[[GraphWriter, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]",
         *,
         emitted: Sequence[str],
-        shared: Sequence[Tensor] = (),
         weights_after: bool = False,
     ) -> tuple[Tensor, ...]:
         """Write a scan over the steps of `x`; return the emitted states of all steps.
@@ -230,9 +243,8 @@ class GraphWriter:
         x: [batch, steps, ...]; a step has [batch, ...] of it.
         states: names of the states that a step gets and leaves, [batch, *dims], zeros at first.
         step: writes a step, given a writer, its part of `x` and the states, and returns the new
-            states. Its weights are shared by all steps.
+            states. Its weights, and tensors of outside that it reads, are shared by all steps.
         emitted: the states of which all steps are kept, [batch, steps, *dims].
-        shared: other tensors that all steps read.
         weights_after: see `Scan`.
         """
         batch, along, *rest = x.dims
@@ -260,7 +272,7 @@ class GraphWriter:
                 tuple(zip(before, entered, left, after, strict=True)),
                 slices=((x, part),),
                 stacks=tuple(wholes.values()),
-                shared=(*weights, *shared),
+                shared=(*weights, *_read_of_outside(inner.ops, (part, *entered))),
                 steps=along,
                 weights_after=weights_after,
             )
@@ -268,5 +280,24 @@ class GraphWriter:
         return tuple(wholes[state][1] for state in emitted)
 
     def graph(self, loss: Tensor) -> Graph:
-        """Return the graph, whose backward pass starts from `loss`."""
+        """Return the graph, whose backward pass starts from `loss`.
+
+        Raise ModelError for a loss that is no tensor, and for two operations of one name.
+        """
+        if not isinstance(loss, Tensor):
+            raise ModelError(f"{self.name}: forward returns {loss!r}; return the loss, a tensor")
+        names = [op.name for op in self.ops]
+        for name, times in Counter(names).items():
+            if times > 1:
+                raise ModelError(
+                    f"{self.name} writes {name} {times} times; write each in a scope of its own, "
+                    "w.scope(...)"
+                )
         return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), loss)
+
+
+def _read_of_outside(ops: Sequence[Op], given: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return the tensors that a body reads but neither makes nor is given, without weights."""
+    own = {tensor.name for op in ops for tensor in op.outputs} | {tensor.name for tensor in given}
+    read = (tensor for op in ops for tensor in op.inputs if tensor.role is not TensorRole.PARAM)
+    return tuple({tensor.name: tensor for tensor in read if tensor.name not in own}.values())

@@ -1,4 +1,4 @@
-"""Architectures: what a simulation asks of a model, and the base that gives most of it.
+"""Architectures: the interface that a model must provide, and its base class.
 
 A model of one's own is a frozen dataclass with a `forward` that writes its operations:
 
@@ -13,7 +13,7 @@ A model of one's own is a frozen dataclass with a `forward` that writes its oper
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Self
@@ -87,6 +87,10 @@ class Architecture(ABC):
             raise ModelError(
                 f"no {cls.__name__} {name!r} is known; {nearest(str(name), cls.PUBLISHED)}"
             )
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for key in changes:
+            if key not in known:
+                raise ModelError(f"{cls.__name__} has no field {key!r}; {nearest(key, known)}")
         return cls(**{"name": name, **cls.PUBLISHED[name], **changes})
 
     @property
@@ -96,7 +100,7 @@ class Architecture(ABC):
 
     @property
     def active_parameter_count(self) -> int:
-        """The number of weights that a token passes: of the experts, those of its choices."""
+        """The number of weights active per token: all dense ones, and those of its experts."""
         graph = _smallest(self)
         sizes = graph.sizes
         own = (p for p in graph.parameters if p.tensor.dims[0] == "expert")
@@ -126,7 +130,8 @@ class Architecture(ABC):
 
     def flat(self) -> dict[str, Any]:
         """Return its fields, as result files show them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        document: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return document
 
 
 @lru_cache(maxsize=64)

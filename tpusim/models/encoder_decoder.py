@@ -219,7 +219,6 @@ class EncoderDecoder(Architecture):
                     trips,
                     x,
                     _StackPattern(self, numbers, choices, memory).write,
-                    shared=() if memory is None else (memory,),
                 )
         return pieces.norm(w, f"{name}_norm", x)
 

@@ -67,7 +67,7 @@ class EvolvedTransformer(Architecture):
         def block(w: GraphWriter, y: Tensor) -> Tensor:
             return _decoder_block(w, y, memory)
 
-        y = w.layers("decoder", self.decoder_blocks, y, block, shared=(memory,))
+        y = w.layers("decoder", self.decoder_blocks, y, block)
         y = pieces.norm(w, "decoder_norm", y)
         dtype = choices.logits_dtype
         return pieces.language_model_loss(w, y, target, table=table, form=choices.loss, dtype=dtype)

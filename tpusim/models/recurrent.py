@@ -143,7 +143,6 @@ class Gnmt(Architecture):
             ("embed",),
             step,
             emitted=("h", "context"),
-            shared=(keys, memory),
             weights_after=self.weights_after,
         )
         return states, contexts

@@ -7,6 +7,7 @@ stays: `height`; at half of its size it is `height/2`. Channels are dimensions b
 
 from collections.abc import Sequence
 
+from tpusim.base.errors import ModelError
 from tpusim.graph import (
     INPUT,
     Convolution,
@@ -55,6 +56,12 @@ def convolution(
     groups: of channels; as many as there are channels for a depthwise one.
     kernel: whole name of its weight, where several convolutions share it; its own otherwise.
     """
+    positions = x.dims[1:-1]
+    if len(taps) != len(positions):
+        raise ModelError(
+            f"{w.name}: {name} has {len(taps)} sizes of taps, but {x.name} has {len(positions)} "
+            "dimensions of positions; give one size for each"
+        )
     made = channels(w, out_channels)
     depthwise = groups == w.sizes[x.dims[-1]] == out_channels and groups > 1
     given = x.dims[-1] if depthwise else w.twin(INPUT, x.dims[-1])
@@ -228,7 +235,7 @@ def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
 
 def silu(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write x times its sigmoid."""
-    return activate(w, "silu", (x,), name)
+    return activate(w, "silu", (x,), name, f"{name}_")
 
 
 def normed(w: GraphWriter, name: str, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tpusim.base.errors import ModelError, nearest
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models.pieces.bias import biased
 
@@ -76,7 +77,14 @@ def mlp(
 def activate(
     w: GraphWriter, activation: str, ins: tuple[Tensor, ...], out: str, prefix: str = ""
 ) -> Tensor:
-    """Write an activation function, multiplied by a gate where there is a second operand."""
+    """Write an activation function, multiplied by a gate where there is a second operand.
+
+    Raise ModelError for a function that is not in `ACTIVATION_FLOPS`.
+    """
+    if activation not in ACTIVATION_FLOPS:
+        raise ModelError(
+            f"{w.name}: no activation {activation!r}; {nearest(activation, ACTIVATION_FLOPS)}"
+        )
     return w.pointwise(
         f"{prefix}{activation}",
         ins,
