@@ -18,7 +18,7 @@ from tpusim.models.pieces import AttentionForm
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "stable-diffusion-v2-base": {},
-    "stable-diffusion-v1": {"heads": 8, "head_dim": 0, "text_embed": 768, "linear": False},
+    "stable-diffusion-v1": {"heads": 8, "head_dim": 0, "text_embed": 768},
 }
 """Dimensions of `unet/config.json` of stabilityai/stable-diffusion-2-base, and of v1-5."""
 
@@ -40,8 +40,6 @@ class DiffusionUNet(Architecture):
     head_dim: width of a head; 0 for channels / heads.
     text: tokens of a text.
     text_embed: width of the encoder's result.
-    linear: attention is between linear projections, of which a bias each counts as in 1 x 1
-        convolutions: their sizes are equal.
     flash_from: tokens from which on self-attention is one kernel.
     """
 
@@ -57,7 +55,6 @@ class DiffusionUNet(Architecture):
     head_dim: int = 64
     text: int = 77
     text_embed: int = 1024
-    linear: bool = True
     flash_from: int = 4096
 
     def __post_init__(self) -> None:

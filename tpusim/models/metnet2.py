@@ -51,10 +51,11 @@ class MetNet2(Architecture):
     def __post_init__(self) -> None:
         check_types(self)
         check_values(self, {})
-        if self.context % 16 or self.target % self.context:
+        known = tuple(self.context * times for times in (1, 2, 4))
+        if self.context % 16 or self.target not in known:
             raise ModelError(
                 f"{self.name}: context is {self.context} and target {self.target}; write a "
-                "multiple of 16 for the context, and a multiple of it for the target"
+                f"multiple of 16 for the context, and one, two or four times it for the target"
             )
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:

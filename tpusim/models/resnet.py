@@ -77,6 +77,8 @@ class ResNet(Architecture):
                 f"{self.name}: {len(self.blocks)} stages have {len(self.strides)} strides; "
                 "write one stride for each stage"
             )
+        if min(self.sides) < 1:
+            raise ModelError(f"{self.name}: image is {self.image}; write pixels, at least 1")
         if self.space_to_depth and any(side % 2 for side in self.sides):
             raise ModelError(
                 f"{self.name}: image is {self.image}, which space_to_depth cannot fold; write even "

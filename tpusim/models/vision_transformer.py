@@ -162,7 +162,7 @@ class VisionTransformer(Architecture):
 def check_patches(image: int, patch: int) -> None:
     """Raise ModelError for an image that is not cut evenly into patches."""
     if image % patch:
-        near = round(image / patch) * patch
+        near = max(round(image / patch), 1) * patch
         raise ModelError(
             f"image is {image} pixels, which patches of {patch} do not divide; write image = {near}"
         )

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -52,7 +53,7 @@ def load(name: str, **changes: Any) -> Any:
     kind = architecture_of(name)
     if kind is None:
         raise ModelError(unknown(name))
-    said = ", ".join(f"{key}={value}" for key, value in changes.items())
+    said = ", ".join(key if is_dataclass(v) else f"{key}={v}" for key, v in changes.items())
     given = {"name": f"{name} with {said}" if said else name, **changes}
     if kind is Transformer:
         return Transformer(**{**dimensions(name), **given})

@@ -1,7 +1,7 @@
-"""Models of a run file that are no transformers: `architecture = "resnet"`, or a published name."""
+"""Run-file models other than `Transformer`: `architecture = "resnet"`, or a published name."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from tpusim import models
@@ -10,19 +10,25 @@ from tpusim.models import ARCHITECTURES, Architecture, Transformer
 from tpusim.runfile.schema import required
 
 PLACEHOLDER = "model"
-"""The name that stands in the tables of a file for a model that is built apart."""
+"""The name in the tables of a file whose model is built here."""
 
 
-def taken_apart(data: Mapping[str, Any]) -> tuple[dict[str, Any], Architecture | None]:
+def split_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], Architecture | None]:
     """Return the tables of a file, and its model if that is no transformer.
 
-    The model is then built here, and its section in the tables is a placeholder, as its keys are
-    the fields of its class. Raise ModelError for an unknown architecture, a key that is none of its
-    fields, and what the class refuses.
+    The keys of such a model are the fields of its class, so it is built here, and its section in
+    the tables becomes a placeholder. Raise ModelError for an unknown architecture, a key that is
+    none of its fields, and what the class refuses.
     """
     given = data.get("model")
-    if not isinstance(given, dict) or not _is_other(given):
+    if not isinstance(given, dict):
         return dict(data), None
+    for key in ("architecture", "name"):
+        if not isinstance(given.get(key, ""), str) and "architecture" in given:
+            raise ModelError(f"model.{key} is {given[key]!r}; write text in quotes")
+    if not _is_other(given):
+        kept = {key: value for key, value in given.items() if key != "architecture"}
+        return {**data, "model": kept}, None
     return {**data, "model": {"name": PLACEHOLDER}}, _built(given)
 
 
@@ -38,10 +44,16 @@ def _is_other(given: Mapping[str, Any]) -> bool:
 def _built(given: Mapping[str, Any]) -> Architecture:
     keys = {key: value for key, value in given.items() if key != "architecture"}
     name, written = keys.get("name", ""), given.get("architecture")
-    kind = models.architecture_of(name) if written is None else ARCHITECTURES.get(written)
+    own = models.architecture_of(name)
+    kind = own if written is None else ARCHITECTURES.get(written)
     if kind is None:
         raise ModelError(
             f"model.architecture is {written!r}; {nearest(str(written), ARCHITECTURES)}"
+        )
+    if own not in (None, kind):
+        raise ModelError(
+            f"model.name is {name!r}, which is a {_name_of(own)}, but model.architecture is "
+            f"{written!r}; leave architecture out, or write another name"
         )
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for key in keys:
@@ -50,9 +62,10 @@ def _built(given: Mapping[str, Any]) -> Architecture:
                 f"[model] has an unknown key {key!r}, as its architecture is {_name_of(kind)}; "
                 f"{nearest(key, known)}"
             )
-    if models.architecture_of(name) is kind:
-        changes = {key: _read(kind, key, value) for key, value in keys.items() if key != "name"}
-        published: Architecture = models.load(name, **changes)
+    start = kind.PUBLISHED[name] if own is kind else {}
+    read = {key: _read(kind, key, value, start) for key, value in keys.items() if key != "name"}
+    if own is kind:
+        published: Architecture = models.load(name, **read)
         return published
     missing = [key for key in required(kind) if key not in keys]
     if missing:
@@ -60,13 +73,16 @@ def _built(given: Mapping[str, Any]) -> Architecture:
             f"model.{missing[0]} is missing; write it, or the name of a published model "
             f"({', '.join(models.names(kind))})"
         )
-    return kind(**{key: _read(kind, key, value) for key, value in keys.items()})
+    return kind(**({"name": name} if name else {}), **read)
 
 
-def _read(kind: type[Architecture], key: str, value: Any) -> Any:
-    """Return a value of a field as its class takes it: lists as tuples, tables as their groups.
+def _read(kind: type[Architecture], key: str, value: Any, start: Mapping[str, Any]) -> Any:
+    """Return a value of a field as its class takes it: lists as tuples, tables as groups.
 
-    Raise ModelError for a key of a table that its group does not have.
+    start: the fields of the published model that is changed; a table changes its group, or the
+        default one.
+
+    Raise ModelError for a key of a table that its group does not have, and for a missing one.
     """
     if isinstance(value, list):
         return tuple(value)
@@ -78,11 +94,22 @@ def _read(kind: type[Architecture], key: str, value: Any) -> Any:
     for name in value:
         if name not in known:
             raise ModelError(f"model.{key} has an unknown key {name!r}; {nearest(name, known)}")
+    own: Any = start.get(key, _default(kind, key))
+    if own is not None:
+        return replace(own, **value)
     missing = [name for name in required(group) if name not in value]
     if missing:
         raise ModelError(f"model.{key}.{missing[0]} is missing; write it")
     return group(**value)
 
 
-def _name_of(kind: type[Architecture]) -> str:
+def _default(kind: type[Architecture], key: str) -> Any:
+    """Return the default of a field; None if it has none."""
+    field = next(field for field in fields(kind) if field.name == key)  # type: ignore[arg-type]
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
+
+
+def _name_of(kind: type[Architecture] | None) -> str:
     return next(name for name, one in ARCHITECTURES.items() if one is kind)

@@ -13,7 +13,7 @@ from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Plan
-from tpusim.runfile.architectures import taken_apart
+from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
 from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
 from tpusim.runfile.toml_tables import override, read_toml
@@ -55,7 +55,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        data, other = taken_apart(override(written, overrides))
+        data, other = split_model(override(written, overrides))
         return _run(where, _valid(RunFile, data), Path(path).parent, other)
 
 
@@ -81,7 +81,7 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        given, other = taken_apart(override(written, overrides))
+        given, other = split_model(override(written, overrides))
         data = _valid(SweepFile, given)
         tries = data["sweep"]
         if "vary" in tries:

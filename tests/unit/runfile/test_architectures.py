@@ -1,5 +1,6 @@
 """Run files whose model is no transformer: by architecture, or by a published name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,41 @@ def test_a_length_that_nothing_reads_is_noted(tmp_path: Path) -> None:
     result = ts.simulate(run.model, run.plan, run.pod)
     assert "plan.seq_len is not used, as resnet-50 reads no text" in str(result).replace("\n", " ")
     assert "examples/s" in str(result)
+
+
+@pytest.mark.parametrize("name", ["t5-small", "siglip-b/16", "conformer-xl", "resnet-50"])
+def test_models_of_all_kinds_are_documents(name: str) -> None:
+    """Groups and towers are tables of `result.json`."""
+    model = ts.models.load(name)
+    seq_len = 64 if model.reads_text else 0
+    plan = ts.Plan(mesh={"data": 8}, global_batch=8, seq_len=seq_len)
+    facts = ts.simulate(model, plan, ts.Slice("v4", "2x2x2")).facts()
+    assert json.loads(json.dumps(facts["model"]))["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ('architecture = "resnet"\nname = "vit-b/16"', "'vit-b/16', which is a vision-transformer"),
+        ('architecture = ["resnet"]', "model.architecture is .'resnet'.; write text in quotes"),
+        ('architecture = "resnet"\nimage = 0', "image is 0; write pixels, at least 1"),
+        ('architecture = "metnet-2"\ntarget = 1536', "one, two or four times it for the target"),
+    ],
+)
+def test_contradictions_of_a_model(model: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        read_run(written(tmp_path, model))
+
+
+def test_a_table_changes_its_group(tmp_path: Path) -> None:
+    path = written(tmp_path, 'name = "switch-base"\nmoe = { expert_every = 1 }')
+    model = read_run(path).model
+    assert isinstance(model, EncoderDecoder)
+    assert (model.moe.experts, model.moe.expert_every) == (128, 1)
+    path = written(tmp_path, 'name = "siglip-b/16"\nimage = { image = 256 }')
+    assert read_run(path).model.flat()["image"]["image"] == 256
+
+
+def test_a_transformer_may_be_called_so(tmp_path: Path) -> None:
+    path = written(tmp_path, 'architecture = "transformer"\nname = "llama3-8b"')
+    assert read_run(path).model == ts.models.load("llama3-8b")

@@ -23,6 +23,8 @@ RATE_UNITS: Mapping[str, str] = {
 
 _NUMBER = r"(~?\d[\d,]*(?:\.\d+)?)\s*(k|m)?"
 _RATE = re.compile(rf"{_NUMBER}\s*({'|'.join(RATE_UNITS)})s?\s*(?:/|per )\s*s\b")
+_ONE = r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?:(k|m)(?![a-z]))?"
+_CELL = re.compile(rf"~?{_ONE}(?:\s*[-\u2013]\s*{_ONE})?")
 _EPOCH = re.compile(rf"{_NUMBER}\s*s/epoch")
 _ITEMS = re.compile(rf"{_NUMBER}\s*(?:items|images)\s*(?:an|per|/)\s*epoch")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6}
@@ -65,9 +67,11 @@ def measured_of(row: SystemRow) -> MeasuredRate | None:
 
 def _measured(row: SystemRow) -> Iterator[MeasuredRate]:
     cells = {key: (value or "").lower() for key, value in row.cells.items()}
-    if step := middle(cells.get("measured_step_s", "")):
-        yield MeasuredRate("step_s", step)
+    written = cells.get("measured_step_s", "")
+    if step := middle(written):
+        yield MeasuredRate("step_s", step / 1e3 if re.search(r"\d\s*ms\b", written) else step)
     throughput, unit = middle(cells.get("throughput", "")), cells.get("throughput_unit", "")
+    throughput *= row.chips if re.search(r"(/|per )\s*chip", unit) else 1
     for word, kind in RATE_UNITS.items():
         if throughput and unit.startswith(word):
             yield MeasuredRate(kind, throughput)
@@ -80,6 +84,7 @@ def _measured(row: SystemRow) -> Iterator[MeasuredRate]:
     if epoch and items and row.batch:
         yield MeasuredRate("step_s", _value(*epoch.groups()) * row.batch / _value(*items.groups()))
     percent = middle(cells.get("measured_util_pct", "") or cells.get("util_pct", ""))
+    percent *= 100 if 0 < percent < 1 else 1
     kind = cells.get("util_kind", "")
     if percent and "inference" not in kind:
         yield MeasuredRate("hfu" if "hfu" in kind.partition(";")[0] else "mfu", percent / 100)
@@ -88,13 +93,14 @@ def _measured(row: SystemRow) -> Iterator[MeasuredRate]:
 def middle(text: str) -> float:
     """Return the number that a cell begins with, the middle of a range; 0 if there is none.
 
-    >>> middle("0.19-0.23 (derived)"), middle("30.1 (derived)"), middle("not stated")
-    (0.21, 30.1, 0.0)
+    >>> middle("0.19-0.23 (derived)"), middle("1,000-1,200"), middle("1.5k"), middle("not stated")
+    (0.21, 1100.0, 1500.0, 0.0)
     """
-    found = re.match(r"~?(\d[\d,.]*(?:e-?\d+)?)(?:\s*-\s*(\d[\d.]*))?", text.strip())
+    found = _CELL.match(text.strip().lower())
     if found is None:
         return 0.0
-    ends = [float(one.replace(",", "")) for one in found.groups() if one]
+    low, factor, high, last = found.groups()
+    ends = [_value(low, factor or last)] + ([_value(high, last)] if high else [])
     return sum(ends) / len(ends)
 
 

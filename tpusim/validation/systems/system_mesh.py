@@ -58,12 +58,12 @@ def mesh_of_row(
     """
     devices, text = pod.devices, row.sharding
     if not text or text.startswith("not stated"):
-        whole = parameters * BYTES_PER_PARAMETER > pod.chip.device.hbm_usable_bytes
-        return (_two_d if whole else _data)((), devices, batch, experts)
+        too_large = parameters * BYTES_PER_PARAMETER > pod.chip.device.hbm_usable_bytes
+        return (_two_d if too_large else _data)((), devices, batch, experts)
     for pattern, make in _PATTERNS:
         if found := re.search(pattern, text):
             sizes = tuple(int(one) for one in found.groups())
-            made = make(sizes, devices, batch, experts)
+            made = make(sizes, devices, batch, experts) if all(sizes) else None
             if made is not None:
                 return made
     raise PlanError(f"mesh_sharding is {text[:80]!r}, which names no mesh that is known here")
@@ -109,9 +109,10 @@ def _height() -> dict[str, str]:
     return {"act_height": "spatial"}
 
 
-def _stages(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> SystemMesh:
+def _stages(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> SystemMesh | None:
     stages, each = sizes
-    each = devices // stages
+    if stages * each != devices:
+        return None
     return SystemMesh({"stage": stages, "fsdp": each}, {"schedule": "gpipe"})
 
 

@@ -81,10 +81,9 @@ def _recognised(row: SystemRow) -> SystemModel:
             return make(row, found)
     if known := _in_zoo(row):
         return known
-    if len(row.layers) == 2 or "enc+dec" in row.cells.get("n_layers", ""):
-        return _encoder_decoder(row)
     if row.layers and {"d_model", "d_ff"} <= row.sizes.keys():
-        return _of_dimensions(row)
+        two = len(row.layers) == 2 or "enc+dec" in row.cells.get("n_layers", "")
+        return (_encoder_decoder if two else _of_dimensions)(row)
     raise ModelError(
         f"{row.system[:80]!r} is no system that is known here, and the row does not give its "
         "dimensions (n_layers, d_model, d_ff, n_heads, vocab)"
@@ -177,7 +176,7 @@ def _encoder_decoder(row: SystemRow) -> SystemModel:
     )
     keys: dict[str, Any] = {"optimizer": "adafactor"}
     if experts:
-        written = re.search(r"capacity factor (\d[\d.]*)", row.notes)
+        written = re.search(r"capacity factor (\d+(?:\.\d+)?)", row.notes)
         keys["capacity_factor"] = float(written[1]) if written else 1.0
     return SystemModel(model, 1024 if translates else 512, keys=keys, notes=tuple(notes))
 
@@ -260,12 +259,13 @@ def _transformer_big(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 
 def _vit(row: SystemRow, found: "re.Match[str]") -> SystemModel:
-    size = {"g": "g", "G": "G"}.get(found[1], found[1].lower())
+    giant = re.search(r"ViT-?G\b", row.cells.get("model", ""))
+    size, patch = "G" if giant else found[1], found[2] or ("14" if found[1] == "22b" else "16")
     keys: dict[str, Any] = {"image": count(row.input) or 224}
     keys["classes"] = 21843 if "21k" in row.words else 1000
     if re.search(r"big_vision|bigvision", row.cells.get("source", "").lower()):
         keys |= {"pool": "mean", "positions": False, "representation": True, "scanned": False}
-    return SystemModel(VisionTransformer.published(f"vit-{size}/{found[2]}", **keys))
+    return SystemModel(VisionTransformer.published(f"vit-{size}/{patch}", **keys))
 
 
 def _mixer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
@@ -274,7 +274,7 @@ def _mixer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 def _towers(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     family = {"siglit": "lit"}.get(found[1], found[1])
-    size = re.search(r"\b(so400m|b|l)/(\d+)", row.system)
+    size = re.search(r"(?:\b|-)(so400m|b|l)/(\d+)", row.system)
     name = f"{family}-{size[1]}/{size[2]}" if size else f"{family}-b/16"
     notes = () if size else (f"the towers are taken as {name}",)
     return SystemModel(TwoTowers.published(name), notes=notes)
@@ -282,7 +282,7 @@ def _towers(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 def _conformer(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     size = re.search(r"\b(xxl|xl|g)\b", row.system)
-    billions = re.search(r"([\d.]+) ?b\b", row.system)
+    billions = re.search(r"(\d+(?:\.\d+)?) ?b\b", row.system)
     by_size = "g" if billions and float(billions[1]) > 4 else "xl"
     return SystemModel(Conformer.published(f"conformer-{size[1] if size else by_size}"))
 
@@ -323,17 +323,17 @@ _SYSTEMS: tuple[tuple[str, Recognise], ...] = (
     (r"stable diffusion|\bsd[-v ]", _diffusion),
     (r"mask r-?cnn", _mask_rcnn),
     (r"\bssd\b|ssd-resnet", _ssd),
-    (r"resnet-?(\d+)?", _resnet),
+    (r"(?<!wide )resnet-?(\d+)?", _resnet),
     (r"unet3d|3-?d u-?net", _unet3d),
     (r"gnmt", _gnmt),
     (r"transformer-big", _transformer_big),
-    (r"\bvit-(ti|s|b|l|h|g|e|22b|so400m)/?(\d+)", _vit),
     (r"mixer-(s|b|l|h)/(\d+)", _mixer),
     (r"\b(siglip|siglit|clip|lit)\b", _towers),
+    (r"\bvit-?(ti|s|b|l|h|g|e|22b|so400m)\b/?(\d+)?", _vit),
     (r"conformer|bigssl", _conformer),
     (r"metnet", _metnet),
     (r"dense ?lm\D*?(?:12kwide)?(\d+)b", _zoo_lingvo),
     (r"\bmeena\b", _meena),
-    (r"([\d.]+)b decoder", _decoder_of_size),
+    (r"(\d+(?:\.\d+)?)b decoder", _decoder_of_size),
 )
 """Words of a published system, and its model; the first that is found counts."""

@@ -1,8 +1,8 @@
 """Rows of tables of measured systems, of either form, as one kind of data.
 
 One form has the dimensions of a language model in columns (`paper`, `n_layers`, `mesh_sharding`,
-...), the other the name of a published model (`model`, `input`, `parallelism`, ...). Cells are
-written for people: `12+12`, `256K tokens`, `8x8 chips x 2 cores`, `0.19-0.23 (derived)`.
+...), the other the name of a published model (`model`, `input`, `parallelism`, ...). Cells are free
+text: `12+12`, `256K tokens`, `8x8 chips x 2 cores`, `0.19-0.23 (derived)`.
 """
 
 import re
@@ -107,7 +107,7 @@ def system_row(cells: Mapping[str, str]) -> SystemRow:
 def chips_of(low: Mapping[str, str]) -> int:
     """Return the number of chips, 0 if it is none; slices are a product, `2 x 512`."""
     text = low.get("num_chips", "")
-    return prod(counts(text)) if re.fullmatch(r"\d[\d\sx]*", text) else 0
+    return prod(counts(text)) if re.fullmatch(r"\d[\d,\sx]*", text) else 0
 
 
 def _topology(text: str) -> str:

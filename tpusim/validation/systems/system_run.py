@@ -155,7 +155,7 @@ def _dtypes(row: SystemRow) -> dict[str, str]:
 
 
 def _microbatches(row: SystemRow, batch: int) -> int:
-    found = re.search(r"(\d+) micro-?batches", row.words)
+    found = re.search(r"([1-9]\d*) micro-?batches", row.words)
     if found and batch % int(found[1]):
         raise PlanError(f"{found[0]} do not divide a batch of {batch}")
     return int(found[1]) if found else 0

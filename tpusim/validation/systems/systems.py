@@ -82,7 +82,7 @@ def validate_systems(path: Path | str) -> SystemsReport:
     with blame(str(path)):
         try:
             with Path(path).open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
+                reader = csv.DictReader(file, skipinitialspace=True)
                 rows = [{key: row[key] for key in row if key} for row in reader]
                 header = tuple(reader.fieldnames or ())
         except (OSError, UnicodeDecodeError, csv.Error) as error:
