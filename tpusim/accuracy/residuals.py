@@ -25,7 +25,9 @@ DIGITS = 6
 FEWEST_FAMILIES = 4
 """The least n for which 80 % of n + 1 families are no more than n."""
 
-FEATURES = {field.name: field.type for field in fields(RunFeatures)}
+FEATURES = {f.name: f.type for f in fields(RunFeatures) if f.name != "transformer"}
+"""The columns of features; all measured runs are transformers."""
+
 COLUMNS = ("id", "family", *FEATURES, "residual")
 
 

@@ -19,6 +19,7 @@ class RunFeatures:
     mfu: predicted; with `params` and `step_s` it stands for the tokens of a device.
     exposed, vector, attention: fractions of the predicted step: communication and waits that no
         compute hides, vector work, attention.
+    transformer: True for a decoder or an encoder, as all of the measured runs are.
 
     Raise PlanError for numbers that are not positive (the fractions: negative), or not finite.
     """
@@ -34,6 +35,7 @@ class RunFeatures:
     exposed: float
     vector: float
     attention: float
+    transformer: bool = True
 
     def __post_init__(self) -> None:
         for name in ("params", "step_s", "mfu"):

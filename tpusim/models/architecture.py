@@ -47,6 +47,9 @@ class Architecture(ABC):
     reads_text: ClassVar[bool] = True
     """True for models whose examples are sequences of tokens, of a length that the plan gives."""
 
+    measured: ClassVar[bool] = False
+    """True for the kind of models whose measured runs make the ranges: decoders and encoders."""
+
     PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """The fields of published models, by name."""
 

@@ -92,6 +92,7 @@ class Transformer(GroupedFields, Architecture):
     """
 
     KEYS: ClassVar[GroupedKeys] = MODEL_KEYS
+    measured: ClassVar[bool] = True
     name: str = "transformer"
     kind: str = "decoder"
     layers: int

@@ -84,6 +84,7 @@ class PlanResult(Result):
             exposed=self.exposed_s / self.step_time_s,
             vector=self.breakdown_s.get("vector", 0.0) / self.step_time_s,
             attention=self.breakdown_s.get("attention", 0.0) / self.step_time_s,
+            transformer=self.model.measured,
         )
 
     @property

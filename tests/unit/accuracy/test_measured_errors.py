@@ -19,7 +19,7 @@ from tpusim.accuracy import (
     measured_errors,
     residuals,
 )
-from tpusim.accuracy.measured_errors import BANDWIDTH_CHOICES
+from tpusim.accuracy.measured_errors import BANDWIDTH_CHOICES, OTHER_ARCHITECTURES
 
 RUN = RunFeatures(
     chip="v5p", style="maxtext", experts=False, quantised=False, pipelined=False, params=3e10,
@@ -214,3 +214,12 @@ def test_a_group_is_left_out_as_a_whole() -> None:
     assert by_framework == found
     assert here[0].within(exp(0.09), 2)
     assert not here[0].within(exp(0.11), 2)
+
+
+def test_another_architecture_is_like_nothing_measured() -> None:
+    """Its range is that of measured systems of other architectures, or wider."""
+    errors = MeasuredErrors(table(normal(40, 0.0, 0.05)))
+    alike, other = errors.range(RUN), errors.range(replace(RUN, transformer=False))
+    assert (alike.measured, other.measured) == (True, False)
+    assert log(other.high / other.low) == pytest.approx(2 * OTHER_ARCHITECTURES)
+    assert other.support == alike.support
