@@ -26,6 +26,12 @@ def _pass_table(result: Any) -> object:
     return explain_passes(result)
 
 
+def _convolution_table(result: Any) -> object:
+    from tpusim.simulation.explain_convolutions import explain_convolutions_of
+
+    return explain_convolutions_of(result)
+
+
 EXPLANATIONS: Mapping[str, Explanation] = {
     "placement": Explanation(
         lambda result: ts.explain_placement(result.model, result.plan, result.pod), of_replays=False
@@ -34,6 +40,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "pipeline": Explanation(lambda result: ts.explain_pipeline(result), of_replays=False),
     "lines": Explanation(lambda result: ts.explain_lines(result)),
     "passes": Explanation(_pass_table, of_replays=False),
+    "convolutions": Explanation(_convolution_table),
 }
 """The choices of `simulate` and `replay`. A new one is one entry. Its function imports what it
 needs when it is called, as the public names of `tpusim` do, so that `--help` stays fast."""

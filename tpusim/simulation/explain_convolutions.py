@@ -1,13 +1,14 @@
 """What convolutions cost on a device, and what other shapes of them would."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tpusim.base.errors import PlanError
 from tpusim.base.units import format_seconds
 from tpusim.costs import convolution_seconds, fastest_way, is_depthwise, useful_share
 from tpusim.hardware import Device
-from tpusim.program import ConvolutionWork, MatmulWork, rearrangements
-from tpusim.results import aligned
+from tpusim.program import Compute, ConvolutionWork, MatmulWork, rearrangements, walk_ops
+from tpusim.results import Result, aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,24 @@ def explain_convolutions(
     Raise PlanError if the device has no matrix rate for a dtype.
     """
     return ConvolutionTable(device.name, tuple(_row(name, work, device) for name, work in works))
+
+
+def explain_convolutions_of(result: Result) -> ConvolutionTable:
+    """Return the same of each convolution of a step, forward and both gradients, slowest first.
+
+    Convolutions with a single tap are matmuls in a program and are not listed. Raise PlanError if
+    the step has none.
+    """
+    works = {
+        op.name: op.work
+        for program in result.programs
+        for op, _ in walk_ops(program.body, program.segments)
+        if isinstance(op, Compute) and isinstance(op.work, ConvolutionWork)
+    }
+    if not works:
+        raise PlanError(f"{result.name} has no convolutions to explain; leave --explain out")
+    table = explain_convolutions(works.items(), result.pod.chip.device)
+    return replace(table, rows=tuple(sorted(table.rows, key=lambda row: -row.seconds)))
 
 
 def _row(name: str, work: ConvolutionWork, device: Device) -> ConvolutionRow:

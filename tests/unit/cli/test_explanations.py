@@ -9,8 +9,10 @@ RUN = "experiments/bert_480b/run.toml"
 
 
 def test_each_command_has_the_choices_for_its_results() -> None:
-    assert list(explanations()) == ["placement", "collectives", "pipeline", "lines", "passes"]
-    assert list(explanations(replayed=True)) == ["collectives", "lines"]
+    assert list(explanations()) == [
+        "placement", "collectives", "pipeline", "lines", "passes", "convolutions",
+    ]  # fmt: skip
+    assert list(explanations(replayed=True)) == ["collectives", "lines", "convolutions"]
     assert find_explanation(None) is None
 
 
@@ -21,3 +23,18 @@ def test_an_entry_is_a_choice(
     monkeypatch.setitem(EXPLANATIONS, "devices", one)
     assert said(["simulate", RUN, "--explain", "devices"], capsys)[1].endswith("devices     2048\n")
     assert "devices" not in explanations(replayed=True)
+
+
+def test_convolutions_of_a_step_are_listed_slowest_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """ResNet-50's stem, on 64-channel lanes, wastes most of the array and gains by folding."""
+    run = ["simulate", "experiments/systems/resnet50.toml", "--explain", "convolutions"]
+    text = said(run, capsys)[1]
+    head, *rows = text[text.index("convolutions ") :].split("\n")
+    assert head.startswith("convolutions 59 on v4, ")
+    assert any(row.startswith("stem  ") for row in rows)
+    assert "padding wastes 81% of the array" in text
+    assert said(["simulate", RUN, "--explain", "convolutions"], capsys)[2].endswith(
+        "bert-480b has no convolutions to explain; leave --explain out\n"
+    )
