@@ -184,6 +184,16 @@ def useful_share(work: ConvolutionWork, device: Device) -> Number:
     return work.flops / (channel_seconds(work, device) * rate)
 
 
+def is_empty(work: ConvolutionWork) -> bool:
+    """Return True if a tensor of the convolution has no elements, as a program may say.
+
+    >>> is_empty(ConvolutionWork(8, 16, 9, 0, 64, "bf16", 0, 0))
+    True
+    """
+    sizes = (work.batch, work.positions, work.taps, work.in_channels, work.out_channels)
+    return not all(np.all(size) for size in sizes)
+
+
 def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
     """Return the seconds of a convolution: `(max(core, epilogue)^p + memory^p)^(1/p) + 2 launches`.
 
@@ -196,9 +206,11 @@ def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
     p: `OVERLAP`; 1 for the gradient of the input of a convolution with a stride, whose results are
         spread over windows that the next ones complete.
 
-    Raise PlanError if the chip has no matrix rate for the dtype.
+    An empty one takes its launches. Raise PlanError if the chip has no matrix rate for the dtype.
     """
     costs = device.costs
+    if is_empty(work):
+        return LAUNCHES * costs.op_launch
     core = (depthwise_seconds if is_depthwise(work) else channel_seconds)(work, device)
     read, store = tile_stretch(work)
     memory = (
