@@ -58,6 +58,12 @@ class Graph:
         return sum(p.copies * prod(sizes[d] for d in p.tensor.dims) for p in self.parameters)
 
     @property
+    def given(self) -> tuple[Tensor, ...]:
+        """What the host gives the step, in order of first use; not the parts that a scan cuts."""
+        read = (tensor for tensor in _read_whole(self.ops) if not tensor.primal)
+        return tuple(dict.fromkeys(t for t in read if t.role is TensorRole.INPUT))
+
+    @property
     def tokens(self) -> int:
         """Tokens of a step: examples x the lengths of their sequences; 0 where there are none."""
         lengths = (
@@ -99,6 +105,15 @@ def walk(ops: tuple[Op, ...], trips: int = 1) -> Iterator[tuple[Op, int]]:
             yield from walk(op.body, trips * op.trips)
         else:
             yield op, trips
+
+
+def _read_whole(ops: tuple[Op, ...]) -> Iterator[Tensor]:
+    """Yield the tensors that operations read, those that scans slice in place of their slices."""
+    for op in ops:
+        yield from op.inputs
+        if isinstance(op, Scan):
+            slices = {inside.name for _, inside in op.slices}
+            yield from (tensor for tensor in _read_whole(op.body) if tensor.name not in slices)
 
 
 def _parameters(ops: tuple[Op, ...]) -> Iterator[Parameter]:

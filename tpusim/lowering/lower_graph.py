@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Graph, TensorRole, walk
+from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import optimizer
 from tpusim.lowering.accumulate import GradientDeps, accumulate_microbatches
@@ -124,11 +124,9 @@ def batch_copy(graph: Graph, partitioned: PartitionedGraph, plan: Plan, sizes: S
     Devices that share a part are each sent it, as each has its own copy. (The gradient of the loss
     is an input of the backward pass, but a constant.)
     """
-    read = dict.fromkeys(tensor for op, _ in walk(graph.ops) for tensor in op.inputs)
     part = sum(
         sizes.nbytes(LocalShape(tensor.dims, partitioned.layouts[tensor.name]), tensor.dtype)
-        for tensor in read
-        if tensor.role is TensorRole.INPUT and not tensor.primal
+        for tensor in graph.given
     )
     return Transfer(
         name="input",

@@ -86,8 +86,7 @@ class StepContext:
     @property
     def _given(self) -> dict[str, Tensor]:
         """What the host gives each step, by name."""
-        read = (t for op, _ in walk(self.graph.ops) for t in op.inputs)
-        return {t.name: t for t in read if t.role is TensorRole.INPUT and not t.primal}
+        return {tensor.name: tensor for tensor in self.graph.given}
 
     @property
     def casts_weights(self) -> bool:

@@ -238,6 +238,12 @@ def test_a_recurrence_trains_and_its_gradients_are_those_of_one_device(tmp_path:
     assert found["losses"] == sorted(found["losses"], reverse=True)
 
 
+def test_tiles_of_the_loss_are_no_inputs_of_the_step() -> None:
+    source = str(export_step(*CASES["loss in tiles"], POD))
+    assert "def loss(w, ids, targets):" in source
+    assert "batch[" not in source
+
+
 def test_a_recurrence_is_a_scan_over_steps_that_saves_sums() -> None:
     source = ts.export_jax(Gnmt(units=64, vocab=512), plan(FSDP_TENSOR, 16), POD)
     assert 'save_only_these_names("decoder_1_gates")' in source
