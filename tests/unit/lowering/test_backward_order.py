@@ -87,3 +87,20 @@ def test_the_head_waits_where_its_gradient_is_reduced_in_a_ring_or_beside_the_co
 
 def test_a_sharded_head_that_is_all_reduced_waits() -> None:
     assert head_waits(plan_of({"data": 4, "tensor": 4}, global_batch=256))
+
+
+@pytest.mark.parametrize(
+    ("offload", "style", "waits"),
+    [
+        (["layer_in"], "plain", False),
+        (["layer_in", "q"], "plain", True),
+        (["layer_in", "q"], "maxtext", False),
+        ([], "maxtext", False),
+    ],
+)
+def test_the_head_waits_while_more_than_the_inputs_of_layers_is_fetched(
+    offload: list[str], style: str, waits: bool
+) -> None:
+    """As the compiler has Llama 3.1 8B on v6e 2x4, with and without MaxText's flags."""
+    plan = plan_of({"data": 16}, global_batch=128, remat="full", offload=offload, style=style)
+    assert head_waits(plan) is waits

@@ -102,6 +102,42 @@ def test_an_all_reduce_of_one_tensor_runs_in_place() -> None:
     assert not taken(summed)
 
 
+HEAD = 2 * 64 * 512
+"""Bytes of the head and of its whole gradient, in bf16."""
+
+
+def with_head_reduced_early(mesh: dict[str, int]) -> tuple[Op, ...]:
+    """A step whose head's gradient is reduced before the layers' backward pass."""
+    plan = plan_of(
+        mesh, global_batch=64, seq_len=64, style="maxtext", without_passes=["merge-gradients"]
+    )
+    body = any_program_of(small(vocab=512), plan, Slice("v5e", "8x8")).body
+    order = [op.name for op in body]
+    assert order.index("reduce-scatter/d(head)@fsdp") < order.index("layers/d")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("mesh", "freed"),
+    [
+        ({"fsdp": 64}, "embed/dw"),
+        ({"data": 4, "fsdp": 16}, "reduce-scatter/d(head)@fsdp"),
+    ],
+)
+def test_an_all_reduced_gradient_is_held_whole_through_the_layers(
+    mesh: dict[str, int], freed: str
+) -> None:
+    """Over the whole slice it is all-reduced and then sliced; over a part of it, scattered.
+
+    Its shard is there from the reduction on in either case.
+    """
+    body = with_head_reduced_early(mesh)
+    assert taken(named(body, "logits/dw")) == {"d(head)": HEAD}
+    shard = taken(named(body, "reduce-scatter/d(head)@fsdp"))
+    assert shard == {"d(head)@fsdp": HEAD / mesh["fsdp"]}
+    assert freed_by(body, "d(head)") == [freed]
+
+
 def test_a_gathered_weight_is_given_back_by_its_last_matmul() -> None:
     """No attention kernel that follows later holds it."""
     backward = loop(step(small()), "layers/d").body

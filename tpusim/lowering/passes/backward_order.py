@@ -12,7 +12,7 @@ from itertools import groupby
 from re import search
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Attention, Convolution, Einsum
+from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.lowering_pass import Step
@@ -68,14 +68,16 @@ def _waits(entry: Entry, body: Body) -> bool:
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
     gathered over a dimension of the result (6 of 9). Rings wait: 38 of 104 did, and no rule of
     sizes tells which; so does a sharded result that is all-reduced, of which the only program seen
-    waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). With MaxText's flags
-    0.5 GiB of the head's, equal in size, is held through the loop (32B on v5e 16x16).
+    waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). Where more is offloaded
+    than the inputs of the layers it waits (6 of 6: Llama 3.1 8B and 70B on v6e 2x4, 4x8 and 16x16),
+    but not with MaxText's flags (4 of the same; 10 of 13 other heads are where this says with
+    them, and those of 4 published configurations).
     """
     if not isinstance(entry, ComputeNode):
         return isinstance(entry, CollectiveMatmul)
     return (
-        body.plan.compiler.style == "maxtext"
-        or _reduces_beside_core(body)
+        _reduces_beside_core(body)
+        or _fetches_beside_core(body)
         or _is_gathered_along_result(entry, body)
         or _all_reduces_shard(entry, body)
         or body.buffer_bytes(entry.reads[0]) < body.buffer_bytes(entry.writes[0])
@@ -85,6 +87,11 @@ def _waits(entry: Entry, body: Body) -> bool:
 def _reduces_beside_core(body: Body) -> bool:
     gradients = (c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT)
     return any(is_across(axes) or body.decisions.over(axes)[1].offloaded for axes in gradients)
+
+
+def _fetches_beside_core(body: Body) -> bool:
+    more = set(body.plan.remat.offload) - {LAYER_IN}
+    return body.plan.compiler.style != "maxtext" and bool(more)
 
 
 def _all_reduces_shard(compute: ComputeNode, body: Body) -> bool:
