@@ -1,4 +1,4 @@
-"""Writes `bounds.csv` and `memory_excess.csv`: how wrong sets of runs and their memory may be.
+"""Writes `bounds.csv`: how wrong sets of runs may be.
 
 A bound is today's statistic and one point, and bounds only fall. A set of runs that became worse
 is named on the command line, with the reason in the changelog:
@@ -12,13 +12,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from tpusim.accuracy import COVERAGE
-from tpusim.hardware import load_chip
 from tpusim.validation import Validation, validate_file
 
 HERE = Path(__file__).parent
-RUNS, BOUNDS, EXCESS = (
-    HERE / name for name in ("training_runs.csv", "bounds.csv", "memory_excess.csv")
-)
+RUNS, BOUNDS = HERE / "training_runs.csv", HERE / "bounds.csv"
 STATISTICS = (
     *("median_abs_error", "mean_abs_error", "p90_abs_error", "mean_error"),
     *("median_half_width", "miscoverage"),
@@ -68,16 +65,6 @@ def _size(statistic: str, group: Mapping[str, float]) -> float:
     return max(abs(value), SMALLEST_BIAS) if statistic == "mean_error" else value
 
 
-def todays_excess(validation: Validation) -> Bounds:
-    """Return by how much of the usable HBM each run that ran is said to need more than there is."""
-    found = {}
-    for one in validation.outcomes:
-        usable = load_chip(one.run.chip).device.hbm_usable_bytes
-        if one.hbm_peak_bytes and not one.fits:
-            found[one.run.id, "hbm"] = one.hbm_peak_bytes / usable - 1
-    return found
-
-
 def new_bounds(old: Bounds, sizes: Bounds, loosen: Collection[str] = ()) -> Bounds:
     """Return today's bounds, but none laxer than the old ones except in the sets in `loosen`."""
     return {
@@ -94,28 +81,25 @@ def read(path: Path) -> Bounds:
         return {(name, statistic): float(bound) for name, statistic, bound in rows}
 
 
-def write(path: Path, header: tuple[str, str, str], bounds: Bounds) -> None:
+def write(path: Path, bounds: Bounds) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
+        writer.writerow(("set", "statistic", "bound"))
         writer.writerows((*key, bound) for key, bound in bounds.items())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write bounds.csv and memory_excess.csv.")
-    parser.add_argument("--loosen", nargs="*", default=(), metavar="SET_OR_RUN")
+    parser = argparse.ArgumentParser(description="Write bounds.csv.")
+    parser.add_argument("--loosen", nargs="*", default=(), metavar="SET")
     loosen = parser.parse_args().loosen
-    validation = validate_file(RUNS)
-    today = {BOUNDS: todays_sizes(validation), EXCESS: todays_excess(validation)}
-    known = {name for sizes in today.values() for name, _ in sizes}
-    if unknown := sorted(set(loosen) - known):
-        parser.error(f"no set and no run is called {', '.join(unknown)}")
-    for path, header in ((BOUNDS, "set"), (EXCESS, "id")):
-        bounds = new_bounds(read(path), today[path], loosen)
-        write(path, (header, "statistic", "bound"), bounds)
-        for (name, statistic), bound in bounds.items():
-            if today[path][name, statistic] > bound:
-                print(f"{statistic} of {name} is worse; --loosen '{name}' accepts it")
+    today = todays_sizes(validate_file(RUNS))
+    if unknown := sorted(set(loosen) - {name for name, _ in today}):
+        parser.error(f"no set is called {', '.join(unknown)}")
+    bounds = new_bounds(read(BOUNDS), today, loosen)
+    write(BOUNDS, bounds)
+    for (name, statistic), bound in bounds.items():
+        if today[name, statistic] > bound:
+            print(f"{statistic} of {name} is worse; --loosen '{name}' accepts it")
 
 
 if __name__ == "__main__":

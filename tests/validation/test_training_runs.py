@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from bounds import (
     BOUNDS,
-    EXCESS,
     HEADROOM,
     LARGEST_ERROR,
     RUNS,
     SLACK,
     new_bounds,
     read,
-    todays_excess,
     todays_sizes,
 )
 from moved import moved_table
@@ -25,6 +23,7 @@ from moved import moved_table
 from tpusim.accuracy import residuals
 from tpusim.hardware import load_chip
 from tpusim.report.figures.predicted_measured import predicted_measured_title
+from tpusim.results import Fit
 from tpusim.validation import RunOutcome, Validation, validate_file
 from tpusim.validation.error_table import points, renewed
 from tpusim.validation.referred_notes import with_referred_notes
@@ -105,13 +104,9 @@ def test_there_are_bounds_for_each_set_and_no_other() -> None:
     assert todays_sizes(validated()).keys() == read(BOUNDS).keys()
 
 
-def test_what_ran_is_said_to_fit_but_for_those_listed() -> None:
+def test_what_ran_is_said_to_fit_or_to_be_borderline() -> None:
     """All of these runs were measured, so each had room."""
-    found, bounds = todays_excess(validated()), read(EXCESS)
-    assert found.keys() == bounds.keys(), "run bounds.py"
-    for key, excess in found.items():
-        assert excess <= bounds[key], key
-        assert bounds[key] <= excess + HEADROOM + SLACK, "a smaller excess: run bounds.py"
+    assert {name: one.reason for name, one in outcomes().items() if one.fit is Fit.TOO_LARGE} == {}
 
 
 def test_runs_on_several_slices_slow_down_as_measured() -> None:
@@ -119,8 +114,11 @@ def test_runs_on_several_slices_slow_down_as_measured() -> None:
     pairs = [pair for pair in validated().pairs if pair.thing == "num_slices" and not pair.also]
     first = [pair for pair in pairs if pair.change.startswith("1 ")]
     found = {p.second: p.error for p in first if (p.first, p.second) != OTHER_SOFTWARE}
-    assert len(found) == 13
-    further = {"MT-v5p-1024B-2x2048": 0.05}
+    assert len(found) == 14
+    further = {
+        "MT-v5p-1024B-2x2048": 0.05,
+        "TR-v6e-Gemma3-12B-2x": 0.04,  # shards the other dimension of its weights (its mesh)
+    }
     for name, error in found.items():
         assert error is not None
         assert abs(error) <= further.get(name, 0.03), name

@@ -5,7 +5,7 @@ from typing import Any
 
 from tpusim import __version__
 from tpusim.program import PassKind
-from tpusim.results import PICO, PlanResult, Result, StageUse, infeasible_reason, pipelined
+from tpusim.results import PICO, PlanResult, Result, StageUse, pipelined, verdict_reason
 from tpusim.results.stage_uses import stage_uses
 
 
@@ -13,9 +13,10 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
     """Return the content of `result.json`; the keys of the first block are stable.
 
     Seconds, bytes of one device, tokens per second of all chips, FLOPs of all devices, fractions.
-    `reason` is null unless the plan is infeasible. `ideal_step_time_s` is the step time under the
-    lowering `ideal` (null if it was not simulated). The ranges are two numbers, the smaller first,
-    or null; `like_measured` is false where nothing like the run was measured.
+    `fit` is `fits`, `borderline` or `does not fit`; `reason` is null unless `fits` is false.
+    `ideal_step_time_s` is the step time under the lowering `ideal` (null if it was not simulated).
+    The ranges are two numbers, the smaller first, or null; `like_measured` is false where nothing
+    like the run was measured.
     """
     common: dict[str, Any] = {
         "step_time_s": result.step_time_s,
@@ -26,7 +27,8 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "fits": result.fits,
         "breakdown_s": result.breakdown_s,
         "tokens_per_s": None,
-        "reason": None if result.fits else infeasible_reason(result),
+        "reason": None if result.fits else verdict_reason(result),
+        "fit": str(result.fit),
         "exposed_s": result.exposed_s,
         "step_time_range_s": _pair(result.step_time_range_s),
         "mfu_range": _pair(result.mfu_range),

@@ -1,15 +1,17 @@
 """Results of simulations, and their printed form."""
 
 from tpusim.results.circular_iterations import LOOP_NAMES
+from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.lines import core_records, explain_lines, operation_of, operations_by_name
 from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
 from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
-from tpusim.results.summary import LEAST_SHOWN, aligned, entry, infeasible_reason
+from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
 from tpusim.results.totals import collective_axes
 
 __all__ = [
+    "BORDERLINE",
     "BUBBLE_LABEL",
     "COMPUTE_LABELS",
     "COSTS",
@@ -18,6 +20,7 @@ __all__ = [
     "LOOP_NAMES",
     "PAUSES",
     "PICO",
+    "Fit",
     "PlanResult",
     "ProgramOrigin",
     "ReplayResult",
@@ -32,9 +35,11 @@ __all__ = [
     "core_records",
     "entry",
     "explain_lines",
-    "infeasible_reason",
+    "fit_of",
     "make_result",
     "operation_of",
     "operations_by_name",
     "pipelined",
+    "verdict_need",
+    "verdict_reason",
 ]

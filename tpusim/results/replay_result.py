@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.units import format_seconds
 from tpusim.program import Single
+from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.lines import SourceLine, explain_lines
 from tpusim.results.result import PICO, Result
 from tpusim.results.summary import summary
@@ -35,6 +36,9 @@ UNCOUNTED_NOTE = "HFU does not count the matrix FLOPs of what is not understood"
 UNMENTIONED_SHARE = 0.005
 """The fraction of the model's FLOPs that may be missing without a note: padded edges."""
 
+FROM_SCHEDULE = "the schedule"
+"""The source of the HBM need of a program whose memory the compiler does not report."""
+
 UNKNOWN_SHOWN = 3
 """Operations that a summary names of those not understood: the ones that take longest."""
 
@@ -54,7 +58,7 @@ class ProgramOrigin:
     versions: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
     seconds: float | None = None
-    memory: str = "the schedule"
+    memory: str = FROM_SCHEDULE
 
     def __str__(self) -> str:
         made = ", ".join(f"{name} {version}" for name, version in self.versions)
@@ -128,6 +132,12 @@ class ReplayResult(Result):
             if self.mfu is None
             else f"{REPLAY_CONVENTION}; MFU: the model's alone"
         )
+
+    @property
+    def fit(self) -> Fit:
+        """The verdict on the peak, never borderline where the compiler reports it."""
+        tolerance = BORDERLINE if self.origin.memory == FROM_SCHEDULE else 0
+        return fit_of(self.hbm_peak_bytes, self.hbm_bytes, tolerance)
 
     def idle_bytes(self, lane: int) -> int:
         """Return the bytes by which the need exceeds the peak of the schedule."""

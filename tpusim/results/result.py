@@ -16,6 +16,7 @@ from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import Timeline
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Flops, Program, Single
+from tpusim.results.fit import Fit, fit_of
 from tpusim.results.totals import step_flops, to_host_bytes
 
 PICO = 1e-12
@@ -206,8 +207,13 @@ class Result(ABC):
 
     @property
     def fits(self) -> bool:
-        """True if the peak is within what the compiler can use."""
+        """True if the peak is within what the compiler can use; `fit` says how sure that is."""
         return self.hbm_peak_bytes <= self.hbm_bytes
+
+    @property
+    def fit(self) -> Fit:
+        """The verdict on the peak: borderline where it is too near to what can be used."""
+        return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
 
     @property
     def host_need_bytes(self) -> float:

@@ -6,6 +6,7 @@ from textwrap import TextWrapper
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.results.fit import BORDERLINE, Fit
 from tpusim.results.result import PICO, Result, core_ps
 
 SUMMARY_WIDTH = 100
@@ -26,8 +27,8 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 
 
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
-    if not r.fits:
-        yield from entry("DOES NOT FIT", infeasible_reason(r))
+    if r.fit is not Fit.FITS:
+        yield from entry(r.fit.upper(), verdict_reason(r))
     yield f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
     for what, text in r.about():
         yield from entry(what, text)
@@ -43,7 +44,7 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     yield ""
     if r.pipeline:
         yield from entry("pipeline", r.pipeline)
-    if r.fits:
+    if r.fit is Fit.FITS:
         yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
     yield from entry("links", _links(r))
     yield from _notes(r)
@@ -118,9 +119,15 @@ def _row(head: str, cells: Iterable[str], width: int) -> str:
     return f"{head:<{width}}" + "".join(f"{cell:>11}" for cell in cells)
 
 
-def infeasible_reason(r: Result) -> str:
-    """Return the reason that a plan does not fit: its need, the capacity, and the categories."""
-    return f"needs {_need(r)}: {_memory(r)}"
+def verdict_reason(r: Result) -> str:
+    """Return the reason of a verdict: the need of HBM, the capacity, and the categories."""
+    return f"{verdict_need(r)}: {_memory(r)}"
+
+
+def verdict_need(r: Result) -> str:
+    """Return the need of HBM beside the capacity, and whether that decides anything."""
+    doubt = f", within {BORDERLINE:.0%}, so that only the compiler can tell"
+    return f"needs {_need(r)}{doubt if r.fit is Fit.BORDERLINE else ''}"
 
 
 def _need(r: Result) -> str:

@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.results import BUBBLE_LABEL
+from tpusim.results import BORDERLINE, BUBBLE_LABEL, Fit
 from tpusim.search.rows import PLAN_FITS, PLAN_REFUSED, PLAN_STATUSES, PLAN_TOO_LARGE
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ SHOWN_REASONS = 3
 REPORT_WIDTH = 100
 WIDEST_CELL = 24
 TEXT_INDENT = " " * 12
+MARK = "*"
+"""Stands behind the HBM of borderline plans."""
 STEP_SHARES = {"exposed": "exposed_s", "bubble": BUBBLE_LABEL}
 """Columns of the printed table that are fractions of the step."""
 
@@ -41,6 +43,8 @@ def _lines(table: "DataFrame", head: str) -> Iterator[str]:
     fits, too_large, refused = (int((table["status"] == each).sum()) for each in PLAN_STATUSES)
     yield f"sweep       {head}"
     yield f"{TEXT_INDENT}{fits:,} fit, {too_large:,} do not fit, {refused:,} refused"
+    if count := int((table["fit"] == Fit.BORDERLINE).sum()):
+        yield f"{TEXT_INDENT}{count:,} borderline ({MARK}), within {BORDERLINE:.0%} of the limit"
     if fits or too_large:
         yield ""
         yield "the fastest that fit" if fits else "none fits; those that need the least memory"
@@ -102,7 +106,7 @@ def _cells(
             f"{step / fastest - 1:.1%}" if step > fastest else "-",
             f"{row['mfu']:.1%}",
             *(f"{row[key] / step:.1%}" for key in shares),
-            format_bytes(row["hbm_peak_bytes"]),
+            format_bytes(row["hbm_peak_bytes"]) + MARK * (row["fit"] == Fit.BORDERLINE),
         )
 
 

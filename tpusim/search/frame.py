@@ -30,7 +30,7 @@ class SweepColumns:
     def names(self) -> tuple[str, ...]:
         """All columns, in order."""
         inputs = (*self.axes, *self.varied)
-        numbers = (*RESULT_NUMBERS, *RANGE_COLUMNS)
+        numbers = (*RESULT_NUMBERS, "fit", *RANGE_COLUMNS)
         return (*inputs, "placement", *numbers, *self.breakdown, "status", "reason")
 
 

@@ -15,7 +15,7 @@ from tpusim.results import (
     EXPOSED,
     PlanResult,
     Result,
-    infeasible_reason,
+    verdict_reason,
 )
 from tpusim.search.search_axes import SweepCandidate
 from tpusim.simulation import simulate
@@ -51,10 +51,11 @@ def _simulate_candidate(model: Architecture, candidate: SweepCandidate) -> Sweep
     return {
         "placement": str(result.placement),
         **{name: getattr(result, name) for name in RESULT_NUMBERS},
+        "fit": str(result.fit),
         **_ranges(result),
         **_breakdown(result),
         "status": PLAN_FITS if result.fits else PLAN_TOO_LARGE,
-        "reason": "" if result.fits else infeasible_reason(result),
+        "reason": "" if result.fits else verdict_reason(result),
     }
 
 
@@ -70,6 +71,7 @@ def _refused(candidate: SweepCandidate, reason: str) -> SweepRow:
         "placement": str(candidate.placement or ""),
         "hbm_bytes": candidate.pod.chip.device.hbm_usable_bytes,
         "fits": False,
+        "fit": "",
         "status": PLAN_REFUSED,
         "reason": reason,
     }

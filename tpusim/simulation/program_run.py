@@ -16,6 +16,7 @@ from tpusim.results import (
     core_records,
     operation_of,
 )
+from tpusim.results.replay_result import FROM_SCHEDULE
 
 if TYPE_CHECKING:
     from tpusim.compiler import Compiled, Costs, MemoryReport
@@ -166,9 +167,8 @@ def _unknown(timeline: Timeline, why: Mapping[str, str]) -> tuple[UnknownOperati
 def _origin(compiled: "Compiled") -> ProgramOrigin:
     """Return the origin of a program."""
     report = compiled.memory
-    if report is None:
-        memory = "the schedule"
-    else:
+    memory = FROM_SCHEDULE
+    if report is not None:
         memory = "the compiler's report" if report.exact else "the compiler's summary"
     return ProgramOrigin(
         name=compiled.name,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+from tpusim.base.units import format_bytes
 from tpusim.results import COMPUTE_LABELS, EXPOSED
 from tpusim.validation.outcome import RunOutcome
 from tpusim.validation.pairs import RunPair
@@ -46,6 +47,7 @@ def validation_text(
         _runs(outcomes),
         wrap(RUNS_LEGEND, TEXT_WIDTH),
         _statistics(statistics),
+        _memory(outcomes),
         _pairs(pairs, statistics["pairs"]),
         _notes(outcomes, unread),
     )
@@ -143,6 +145,19 @@ def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[st
         yield from _wrapped(f"notes that nothing reads: {'; '.join(listed)}")
     if unread:
         yield f"note: nothing reads the columns {', '.join(unread)}"
+
+
+def _memory(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
+    """Yield the HBM that sources print beside the predicted need, of one device."""
+    rows = {one.run.id: one for one in outcomes if one.hbm_error is not None}
+    if not rows:
+        return
+    width = max(map(len, rows))
+    yield f"{'HBM of a device':<{width}}{'printed':>12}{'predicted':>12}   error"
+    for name, one in rows.items():
+        need = (one.printed_hbm_bytes or 0, one.hbm_peak_bytes or 0)
+        cells = "".join(f"{format_bytes(each):>12}" for each in need)
+        yield f"{name:<{width}}{cells}{signed(one.hbm_error):>8}"
 
 
 def _runs_by_note(noted: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:

@@ -9,9 +9,10 @@ from tpusim.accuracy import ErrorRange, RunFeatures, measured_errors
 from tpusim.base.errors import TpusimError
 from tpusim.hardware import placements
 from tpusim.models import Transformer
-from tpusim.results import PlanResult, infeasible_reason
+from tpusim.results import Fit, PlanResult, verdict_need
 from tpusim.simulation import simulate
 from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.printed_memory import printed_hbm_bytes
 from tpusim.validation.remarks import remarks_of
 from tpusim.validation.run_dtypes import QUANTISED_DTYPES
 from tpusim.validation.run_setup import SetupChange, set_up, unsupported_features
@@ -21,7 +22,16 @@ SMALL_MODEL_B = 1.0
 OUTCOME_COLUMNS = (
     *("predicted_s", "error", "status", "reason", "mfu", "measured_mfu", "hfu"),
     *("tflops_per_device", "measured_tflops_per_device", "guess_s", "guess_error"),
-    *("fits", "hbm_peak_bytes", "low_s", "high_s", "in_range", "like_measured"),
+    *(
+        "fits",
+        "fit",
+        "hbm_peak_bytes",
+        "printed_hbm_bytes",
+        "low_s",
+        "high_s",
+        "in_range",
+        "like_measured",
+    ),
 )
 RUN_FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice", "below 1B")
 
@@ -31,7 +41,8 @@ class RunOutcome:
     """A measured run and its simulation. Seconds per step and fractions; None where unknown.
 
     status: `ok`, `error` (cannot be simulated) or `defect` (a fault of ours).
-    reason: why the status is not `ok`, or what a plan needs that does not fit in HBM.
+    reason: why the status is not `ok`, or what a plan needs that does not fit in HBM, or hardly.
+    fit: the verdict on HBM.
     mfu, measured_mfu: see docs/nomenclature.md; the measured one is the model's FLOPs over the
         measured time, or the table's own if there is no simulation.
     family: of the run (`family_of`).
@@ -52,6 +63,7 @@ class RunOutcome:
     tflops_per_device: float | None = None
     measured_tflops_per_device: float | None = None
     fits: bool | None = None
+    fit: Fit | None = None
     hbm_peak_bytes: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
     family: str = ""
@@ -105,6 +117,18 @@ class RunOutcome:
         return None if self.error_range is None else self.error_range.measured
 
     @property
+    def printed_hbm_bytes(self) -> float | None:
+        """HBM of a device as the run's source prints it; None where it does not."""
+        return printed_hbm_bytes(self.run)
+
+    @property
+    def hbm_error(self) -> float | None:
+        """Signed relative error of the predicted HBM peak; None where none is printed."""
+        if self.hbm_peak_bytes is None or self.printed_hbm_bytes is None:
+            return None
+        return self.hbm_peak_bytes / self.printed_hbm_bytes - 1
+
+    @property
     def guess_error(self) -> float | None:
         """Signed relative error of the guessed time."""
         return None if self.guess_s is None else self.guess_s / self.run.step_s - 1
@@ -144,7 +168,6 @@ def _simulated(
     run: MeasuredRun, result: PlanResult, family: str, notes: tuple[str, ...]
 ) -> RunOutcome:
     speed = result.step_time_s / run.step_s
-    need = infeasible_reason(result).partition(":")[0]
     return RunOutcome(
         run=run,
         status="ok",
@@ -155,10 +178,11 @@ def _simulated(
         tflops_per_device=result.tflops_per_device,
         measured_tflops_per_device=result.tflops_per_device * speed,
         fits=result.fits,
+        fit=result.fit,
         hbm_peak_bytes=result.hbm_peak_bytes,
         notes=notes,
         unread_notes=remarks_of(run).unread,
-        reason="" if result.fits else f"does not fit: {need}",
+        reason="" if result.fit is Fit.FITS else f"{result.fit}: {verdict_need(result)}",
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
         family=family,
         features=result.features,

@@ -326,8 +326,37 @@ def test_the_loss_is_computed_in_as_many_tiles() -> None:
 
 def test_a_plan_that_does_not_fit_is_simulated() -> None:
     one = simulate_run(run(global_batch=3_200_000))
-    assert (one.status, one.fits) == ("ok", False)
+    assert (one.status, one.fits, one.fit) == ("ok", False, "does not fit")
     assert one.reason.startswith("does not fit: needs ")
+
+
+@pytest.mark.parametrize(
+    ("notes", "gib"),
+    [
+        ("synthetic data; HBM printed: arguments 44.5 GB, temp 55.9 GB, total 100.4 GB.", 93.505),
+        ("tile 512; peak HBM 92.68-92.73 G", 92.68),
+        ("peak HBM 92.68 G; as another but batch 9; peak HBM 93.17 G; batch 10 needs 102 G", 93.17),
+        ("HBM 14 GB/chip; MFU not stated", 13.039),
+        ("HBM usage 11 GB a chip", None),
+        ("HBM near the 95.74 G limit", None),
+        ("", None),
+    ],
+)
+def test_the_hbm_that_a_source_prints_stands_beside_the_prediction(
+    notes: str, gib: float | None
+) -> None:
+    one = simulate_run(run(notes=notes))
+    assert one.hbm_peak_bytes
+    if gib is None:
+        assert (one.printed_hbm_bytes, one.hbm_error) == (None, None)
+    else:
+        assert one.printed_hbm_bytes == pytest.approx(gib * 2**30, rel=1e-4)
+        assert one.hbm_error == pytest.approx(one.hbm_peak_bytes / gib / 2**30 - 1, rel=1e-4)
+
+
+def test_hbm_of_a_chip_is_shared_by_its_devices() -> None:
+    two = simulate_run(run(chip="7x", topology="2x2x1", num_chips=4, notes="HBM 14 GB/chip"))
+    assert two.printed_hbm_bytes == 7e9
 
 
 def test_a_defect_of_ours_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import ALARM, INK, SMALL, FillStyle, Style
 from tpusim.report.figures.registry import register_figure
 from tpusim.report.track_slices import memory_levels
-from tpusim.results import PICO, Result, pipelined
+from tpusim.results import PICO, Fit, Result, pipelined
 from tpusim.results.stage_uses import stage_uses
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlabel(f"time in the step [{unit}]{_in_flight_text(use, result)}", color=INK)
     ax.set_ylabel(f"HBM of one device [{of}]", color=INK)
     canvas.simplify_axes(ax, grid="y")
-    fits = "" if result.fits else ", does not fit"
+    fit = "" if result.fit is Fit.FITS else f", {result.fit}"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
-    canvas.draw_title(ax, f"{canvas.device_title(result)}: {peak} of {limit} HBM at the peak{fits}")
+    canvas.draw_title(ax, f"{canvas.device_title(result)}: {peak} of {limit} HBM at the peak{fit}")
     canvas.draw_legend(ax, LEVEL_STYLES)
     return ax
 
