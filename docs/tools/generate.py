@@ -60,8 +60,15 @@ MEANINGS = {
     "twisted": "the torus is twisted",
     "dcn_oversubscription": "how many times over the network cards of a slice's hosts could fill "
     "its uplink; at least 1",
+    "clock": 'clock of the cores, such as `"1.9 GHz"`, where power holds them below the chip\'s '
+    "own: matrix and vector units slow down with it, HBM and links do not",
 }  # fmt: skip
-SLICE_DEFAULTS = {"num_slices": "1", "twisted": "false", "dcn_oversubscription": "1.0"}
+SLICE_DEFAULTS = {
+    "num_slices": "1",
+    "twisted": "false",
+    "dcn_oversubscription": "1.0",
+    "clock": "the chip's",
+}
 MODEL_MEANINGS = {
     "name": "a model of the zoo, or a name of your own",
     "kind": "`decoder` or `encoder`",

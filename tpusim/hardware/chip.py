@@ -163,6 +163,7 @@ class Chip:
     host_chips, host_bytes: chips that share a host, and the host's memory.
     power: mean watts in use; None if not published.
     price: USD an hour on demand; None if not published.
+    clock_share: the clock over the chip's own (`at_clock`), by which peaks are lowered too.
     costs: constants of the cost model.
     """
 
@@ -194,6 +195,7 @@ class Chip:
     mxu_side_fp8: int | None = field(default=None, metadata=COUNTED)
     power: float | None = field(default=None, metadata={"unit": "W"})
     price: float | None = field(default=None, metadata={"unit": "USD/h"})
+    clock_share: float = 1.0
     costs: CostConstants
 
     def __post_init__(self) -> None:
@@ -235,6 +237,43 @@ class Chip:
             costs = values.get("costs", self.costs)
             values["costs"] = dataclasses.replace(costs, **inner)
         return dataclasses.replace(self, **values)
+
+    def at_clock(self, clock: str | float) -> "Chip":
+        """Return the chip with its cores at another clock, as in a lower power state.
+
+        Matrix and vector units slow down with it; HBM, links, hosts and launches do not, which have
+        clocks of their own.
+
+        clock: Hz, or text such as `1.9 GHz`; at most the chip's own.
+
+        Raise HardwareError for a clock out of range, and UnitError for one that cannot be read.
+
+        >>> from tpusim.hardware import load_chip
+        >>> load_chip("7x").at_clock("1.1 GHz").flops["bf16"] / 1e12
+        1153.5
+        """
+        hertz = read_value(clock, CHIP_UNITS["clock"], "clock") if isinstance(clock, str) else clock
+        number = isinstance(hertz, int | float) and not isinstance(hertz, bool)
+        if not (number and 0 < hertz <= self.clock):
+            raise HardwareError(
+                f"clock is {clock!r}, and the cores of {self.name} run at up to "
+                f"{self.clock / 1e9:g} GHz; write a clock from above 0 up to that, such as "
+                f"'{0.9 * self.clock / 1e9:.3g} GHz'"
+            )
+        share = hertz / self.clock
+        peaks = {dtype: rate * share for dtype, rate in self.flops.items()}
+        return dataclasses.replace(
+            self,
+            clock=hertz,
+            flops=PeakRates.of(peaks),
+            vpu_flops=self.vpu_flops * share,
+            clock_share=self.clock_share * share,
+        )
+
+    @property
+    def full_peak(self) -> float:
+        """bf16 FLOP/s at the chip's own clock, against which utilisation counts."""
+        return self.flops["bf16"] / self.clock_share
 
     @property
     def device(self) -> Device:

@@ -23,6 +23,7 @@ class Slice:
     twisted: the torus is twisted, as `4x4x8_twisted` is.
     dcn_oversubscription: bandwidth of the NICs of a slice's hosts over that of its uplink to the
         data centre network; at least 1.
+    clock: Hz of the chips' cores, where it is not the chip's own (`Chip.at_clock`); else None.
 
     Raise HardwareError for an unknown chip, an illegal shape, and a number out of range.
 
@@ -35,6 +36,7 @@ class Slice:
     topology: Topology
     num_slices: int
     dcn_oversubscription: float
+    clock: float | None
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class Slice:
         num_slices: int = 1,
         twisted: bool = False,
         dcn_oversubscription: float = 1.0,
+        clock: str | float | None = None,
     ) -> None:
         chip = load_chip(chip) if isinstance(chip, str) else chip
+        chip = chip if clock is None else chip.at_clock(clock)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
         _check_ratio(dcn_oversubscription)
@@ -52,6 +56,7 @@ class Slice:
         object.__setattr__(self, "topology", Topology.of(_rules(chip), shape, twisted))
         object.__setattr__(self, "num_slices", num_slices)
         object.__setattr__(self, "dcn_oversubscription", float(dcn_oversubscription))
+        object.__setattr__(self, "clock", None if clock is None else chip.clock)
 
     @classmethod
     def from_name(
@@ -60,6 +65,7 @@ class Slice:
         num_slices: int = 1,
         twisted: bool = False,
         dcn_oversubscription: float = 1.0,
+        clock: str | float | None = None,
     ) -> "Slice":
         """Return the slice of a name, in its default, most cube-like shape.
 
@@ -76,7 +82,7 @@ class Slice:
             )
         rules = _rules_of_prefix(found[1], name)
         shape: str | Dims = found[3] or default_shape(rules, _chips(rules, int(found[2]), name))
-        return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription)
+        return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription, clock)
 
     @property
     def slice_rules(self) -> SliceRules:
@@ -102,7 +108,8 @@ class Slice:
         many = f" x {self.num_slices} slices" if self.num_slices > 1 else ""
         ratio = self.dcn_oversubscription
         dcn = f", DCN oversubscribed {ratio:g}:1" if ratio > 1 else ""
-        return f"{self.chip.name}:{self.topology}{many}{dcn}"
+        clock = "" if self.clock is None else f", cores at {self.clock / 1e9:g} GHz"
+        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}"
 
 
 def _rules(chip: Chip) -> SliceRules:

@@ -94,6 +94,7 @@ def _slice(result: Result) -> dict[str, Any]:
         "twisted": pod.topology.twisted,
         "num_slices": pod.num_slices,
         "dcn_oversubscription": pod.dcn_oversubscription,
+        "clock_hz": pod.chip.clock,
         "chips": pod.chips,
         "devices": pod.devices,
     }

@@ -188,8 +188,8 @@ class Result(ABC):
 
     @property
     def peak_flops(self) -> float:
-        """bf16 FLOP/s of all chips."""
-        return self.pod.chips * self.pod.chip.flops["bf16"]
+        """bf16 FLOP/s of all chips, at their own clock."""
+        return self.pod.chips * self.pod.chip.full_peak
 
     @property
     def hfu(self) -> float:

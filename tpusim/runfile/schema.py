@@ -90,6 +90,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "num_slices": int,
     "twisted": bool,
     "dcn_oversubscription": float,
+    "clock": str,
 }
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
 """The sections whose keys have two spellings."""

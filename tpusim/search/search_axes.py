@@ -129,7 +129,8 @@ def _same_size(pod: Slice, shape: str, where: str) -> str:
 
 
 def _reshaped(pod: Slice, shape: str) -> Slice:
-    return Slice(pod.chip, shape, pod.num_slices, dcn_oversubscription=pod.dcn_oversubscription)
+    ratio = pod.dcn_oversubscription
+    return Slice(pod.chip, shape, pod.num_slices, dcn_oversubscription=ratio, clock=pod.clock)
 
 
 @lru_cache(maxsize=1024)

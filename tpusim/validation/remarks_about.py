@@ -87,6 +87,9 @@ _PROVENANCE = (
     r"which matmuls are quantised is not stated",
     r"dropless or dropped not stated .*",
 )
+_CLOCK = (r"dvfs_p_state=7",)
+"""The highest of a chip's power states, at which the clock of the catalogue is the one that runs.
+No source gives the clocks of the others."""
 _MEMORY = (
     r"(?:peak )?HBM .*",
     r"(?:temp|total) [\d.]+ GB",
@@ -126,6 +129,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "what other runs did": _OTHER_RUNS,
     "where the row comes from, and what its source leaves open": _PROVENANCE,
     "what memory and parameters a source printed": _MEMORY,
+    "that cores ran at the chip's own clock": _CLOCK,
     "what columns, or the framework's defaults, say as well": _COLUMNS,
     "what is assumed of every run: experts are chosen evenly": _ASSUMED,
 }

@@ -1,5 +1,6 @@
 """Slices: what they count, their names, and the names that are none."""
 
+import dataclasses
 import pickle
 
 import pytest
@@ -117,3 +118,26 @@ def test_an_oversubscribed_uplink_is_printed() -> None:
 def test_an_uplink_takes_at_most_what_the_hosts_send(ratio: object) -> None:
     with pytest.raises(HardwareError, match=r"dcn_oversubscription is .*; write a finite number"):
         Slice("v4", "4x4x4", 2, dcn_oversubscription=ratio)  # type: ignore[arg-type]
+
+
+def test_cores_at_a_lower_clock() -> None:
+    """What runs at the clock of the cores is slower, nothing else, and once however often."""
+    own, slow = Slice("7x", "4x4x4"), Slice("7x", "4x4x4", clock="1.1 GHz")
+    assert (own.clock, slow.clock) == (None, 1.1e9)
+    assert str(slow) == "7x:4x4x4, cores at 1.1 GHz"
+    assert Slice(slow.chip, "4x4x4", clock=slow.clock) == slow
+    changed = {"clock", "flops", "vpu_flops", "clock_share"}
+    for field in dataclasses.fields(own.chip):
+        same = getattr(own.chip, field.name) == getattr(slow.chip, field.name)
+        assert same is (field.name not in changed), field.name
+    assert dict(slow.chip.flops) == {dtype: rate / 2 for dtype, rate in own.chip.flops.items()}
+    assert slow.chip.vpu_flops == own.chip.vpu_flops / 2
+    assert slow.chip.full_peak == own.chip.full_peak == own.chip.flops["bf16"]
+    assert Slice.from_name("tpu7x-128", clock=1.1e9) == slow
+    assert Slice("7x", "4x4x4", clock="2.2 GHz").chip == own.chip
+
+
+@pytest.mark.parametrize("clock", [0, -1.0, True, float("nan"), float("inf"), 2.3e9, "2.3 GHz"])
+def test_a_clock_that_the_cores_do_not_have(clock: object) -> None:
+    with pytest.raises(HardwareError, match=r"up to 2.2 GHz; write a clock from above 0 up to"):
+        Slice("7x", "4x4x4", clock=clock)  # type: ignore[arg-type]

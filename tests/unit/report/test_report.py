@@ -190,7 +190,7 @@ def test_json_begins_with_the_stable_keys() -> None:
     assert data["plan"]["mesh"] == MESH
     assert data["slice"] == {
         "chip": "v5e", "topology": "4x8", "twisted": False, "num_slices": 1,
-        "dcn_oversubscription": 1.0, "chips": 32, "devices": 32,
+        "dcn_oversubscription": 1.0, "clock_hz": 1.5e9, "chips": 32, "devices": 32,
     }  # fmt: skip
     assert data["model"]["parameters"] == MODEL.parameter_count
     assert data["placement"] == {

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, TpusimError
+from tpusim.base.errors import (
+    FileError,
+    HardwareError,
+    ModelError,
+    PlanError,
+    TpusimError,
+    UnitError,
+)
 from tpusim.hardware import placement_from
 from tpusim.runfile import read_run, read_sweep
 from tpusim.runfile.schema import FIELDS, wanted
@@ -212,6 +219,11 @@ BAD_CONTENT = [
     ({"slice": 'chip = "v44"\ntopology = "4x4x4"'}, HardwareError, r"did you mean 'v4'\?"),
     ({"slice": 'name = "v4-7"'}, HardwareError, "the number counts TensorCores"),
     ({"slice": 'name = "v4-128"\nchip = "v4"'}, HardwareError, "write the name alone, or chip and"),
+    ({"slice": f"{PARTS['slice']}\nclock = 0.9"}, HardwareError,
+     "slice.clock is 0.9; write text in quotes"),
+    ({"slice": f"{PARTS['slice']}\nclock = '9'"}, UnitError, "clock: '9' has no unit; write for example '1.05 GHz'"),
+    ({"slice": f"{PARTS['slice']}\nclock = '3 GHz'"}, HardwareError,
+     "clock is '3 GHz', and the cores of v4 run at up to 1.05 GHz; write a clock from above 0 up"),
     ({"slice": f"{PARTS['slice']}\ntwisted = 1"}, HardwareError, "twisted is 1; write true or"),
     ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = '2'"}, HardwareError,
      "dcn_oversubscription is the text '2'; write a number, without quotes"),

@@ -94,7 +94,8 @@ def test_only_a_fixed_calibration_lets_weights_travel_quantised() -> None:
 @pytest.mark.parametrize(
     ("notes", "unread"),
     [
-        ("dvfs_p_state=7, tile (512,2048), dropless", ("dvfs_p_state=7", "tile (512,2048)")),
+        ("dvfs_p_state=3, tile (512,2048), dropless", ("dvfs_p_state=3", "tile (512,2048)")),
+        ("dvfs_p_state=7, dropless", ()),
         ("synthetic data; per-step log line. step 14; printed 412.319 TFLOP/s/device", ()),
         ('"MFU 65.4 %, sinks and caps" says the page; caps', ('"MFU 65.4 %, sinks and caps" says '
                                                              "the page", "caps")),
