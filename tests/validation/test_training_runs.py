@@ -6,6 +6,7 @@ README.md beside this file says what the runs are, and how the bounds are writte
 import re
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 from bounds import (
@@ -107,6 +108,24 @@ def test_there_are_bounds_for_each_set_and_no_other() -> None:
 def test_what_ran_is_said_to_fit_or_to_be_borderline() -> None:
     """All of these runs were measured, so each had room."""
     assert {name: one.reason for name, one in outcomes().items() if one.fit is Fit.TOO_LARGE} == {}
+
+
+COMPILED_GIB = {
+    "TR-v6e-Llama3.1-8B-8": 21.1, "TR-v6e-Llama3.1-8B-256": 10.9, "TR-v6e-Llama3.1-70B-32": 26.1,
+    "TR-v6e-Llama3.1-70B-256": 23.7, "MT-v5p-Llama2-70B-512chips": 74.9,
+    "TR-v6e-Mixtral-8x7B-pdb8": 27.2, "MT-v5p-Mixtral-8x7B-v5p256": 85.1,
+    "TR-v5p-Llama3.1-405B": 91.5, "MT-v4-22B-202308-1x": 20.3, "MT-v5p-DeepSeek2-16B-8": 75.1,
+    "TP-v6e-L3-8B-GBS512": 9.39, "HY3-v5p-256-tuned": 58.0, "TR-v6e-Gemma3-12B-2x": 29.3,
+}  # fmt: skip
+"""HBM of a device that the TPU compiler reports of the steps that `tpusim check` exports of these
+runs' plans (libtpu 0.0.42.1): the first six with MaxText's flags (experiments/plan_vs_compiler),
+the others with none."""
+
+
+def test_the_plans_of_runs_need_the_hbm_that_their_programs_do() -> None:
+    errors = [(outcomes()[n].hbm_peak_bytes or 0) / 2**30 / c - 1 for n, c in COMPILED_GIB.items()]
+    assert max(map(abs, errors)) < 0.15
+    assert median(map(abs, errors)) < 0.04
 
 
 def test_runs_on_several_slices_slow_down_as_measured() -> None:
