@@ -58,17 +58,22 @@ class _GradientSweep:
         self.contributions.setdefault(of.name, []).append(made)
         return made
 
-    def total(self, tensor: Tensor) -> Tensor | None:
-        """Return the gradient of `tensor`, the sum of its contributions; None if it has none."""
+    def total(self, tensor: Tensor, within: str = "") -> Tensor | None:
+        """Return the gradient of `tensor`, the sum of its contributions; None if it has none.
+
+        within: the scan that adds contributions of its own up, for a tensor from outside of it.
+        """
         parts = [part.view(tensor.dims) for part in self.contributions.get(tensor.name, ())]
         if len(parts) < 2:
             return parts[0] if parts else None
         made = _cotangent(tensor)
+        if within:
+            made = replace(made, name=f"{made.name}~{within}")
         if any(part.dtype == STORED for part in parts):
             made = replace(made, dtype=STORED)
         self.ops.append(
             Pointwise(
-                f"{tensor.name}/dsum",
+                f"{within}/{tensor.name}/dsum" if within else f"{tensor.name}/dsum",
                 tuple(parts),
                 (made,),
                 len(parts) - 1,
@@ -267,7 +272,8 @@ def _gradients(
     """Return, for each (inside, outside), the gradient of an iteration and that of the scan."""
     pairs = []
     for inside, outside in tensors:
-        total = inner.total(inside) if outside.role is not TensorRole.INPUT else None
+        shared = op.name if inside.name == outside.name else ""
+        total = inner.total(inside, shared) if outside.role is not TensorRole.INPUT else None
         if total is not None:
             pairs.append((total, sweep.contribution(outside, op.name)))
     return tuple(pairs)
