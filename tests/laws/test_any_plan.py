@@ -171,7 +171,7 @@ def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
     model = model.replace(
         experts=experts, experts_per_token=rng.randint(1, experts), layers=4,
         expert_mlp=rng.choice([0, 512]), shared_mlp=rng.choice([0, 256]),
-        dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]),
+        dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]), wide_layers=0, wide_mlp=0,
     )  # fmt: skip
     own = {axis: size for axis, size in plan.mesh.items() if not axis.startswith("dcn")}
     axis = rng.choice(sorted(own))

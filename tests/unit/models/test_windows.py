@@ -227,3 +227,13 @@ def test_a_cap_of_logits_costs_vector_work_alone() -> None:
     ]
     assert backward == [2 * flops[1] + 13.0, 2 * flops[1]]
     assert [op.name for op in capped.ops] == [op.name for op in plain.ops]
+
+
+def test_keys_that_are_the_values_have_the_gradients_of_both() -> None:
+    """The kernel's copy reads one tensor twice, where queries and keys are not rotated."""
+    model = small(
+        layers=2, rotary=False, window=WINDOW, global_every=2, global_keys_as_values=True,
+    )  # fmt: skip
+    step = training_step(model.graph(batch=2, seq_len=SEQ), Remat("full"))
+    ops = [op for op, _ in walk(step.ops) if op.name.endswith("layer/1/k/dsum")]
+    assert [len({tensor.name for tensor in op.inputs}) for op in ops] == [2]
