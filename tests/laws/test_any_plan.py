@@ -30,6 +30,14 @@ SEVERAL = (
 )  # fmt: skip
 
 
+SHAPES = {
+    "window": 100, "global_every": 2, "global_head_dim": 64, "global_kv_heads": 1,
+    "global_keys_as_values": True, "wide_layers": 1, "wide_mlp": 96, "layer_embed": 24,
+    "logit_cap": 30.0,
+}  # fmt: skip
+"""Keys of a model whose layers are not alike."""
+
+
 def random_mesh(rng: random.Random, devices: int, axes: Sequence[str]) -> dict[str, int]:
     sizes = []
     for _ in axes[1:]:
@@ -58,6 +66,7 @@ def random_model(rng: random.Random) -> Transformer:
         gated=rng.random() < 0.5, parallel=rng.random() < 0.3, rotary=rng.random() < 0.5,
         tied_embeddings=rng.random() < 0.5, attention=rng.choice(["dot", "flash"]),
         kind=rng.choice(["decoder", "encoder"]),
+        **rng.choice([{}, {}, {}, SHAPES]),
     )  # fmt: skip
 
 
@@ -162,7 +171,7 @@ def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
     model = model.replace(
         experts=experts, experts_per_token=rng.randint(1, experts), layers=4,
         expert_mlp=rng.choice([0, 512]), shared_mlp=rng.choice([0, 256]),
-        dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]),
+        dense_layers=rng.choice([0, 1]), expert_every=rng.choice([1, 2]), wide_layers=0, wide_mlp=0,
     )  # fmt: skip
     own = {axis: size for axis, size in plan.mesh.items() if not axis.startswith("dcn")}
     axis = rng.choice(sorted(own))

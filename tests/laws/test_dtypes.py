@@ -222,7 +222,9 @@ def test_int8_gathers_are_half_of_bf16_ones(seed: int) -> None:
     weights = {weight.name for weight in partitioned_of(model, plan).weights}
     narrow, wide = (any_program_of(model, plan.replace(gather_dtype=dtype), pod)
                     for dtype in ("int8", "bf16"))  # fmt: skip
-    quantised = {name for name in weights if name.startswith("layer/w")}
+    quantised = {
+        name for name in weights if re.search(r"layer/(\d/)?(layer_embed_)?(w|gate)", name)
+    }
     more, fewer = moved(wide, weights), moved(narrow, weights)
     assert fewer.pop("other", 0) <= more.pop("other", 0)
     same_but(more, fewer, *quantised)

@@ -33,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "tied": {"tied_embeddings": True, "kv_heads": 1},
     "pattern": {"window": 8, "global_every": 2},
     "cut pattern": {"window": 8, "global_every": 3},
+    "shapes": {"window": 8, "global_every": 2, "global_head_dim": 64, "global_kv_heads": 2},
     "experts": {"experts": 4, "experts_per_token": 2, "dense_layers": 3},
     "latent": {"kv_rank": 16, "rope_dim": 8, "v_head_dim": 16},
     "parallel": {"parallel": True, "gated": False, "activation": "gelu", "attention": "dot"},

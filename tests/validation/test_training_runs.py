@@ -35,10 +35,9 @@ ROOT = Path(__file__).parents[2]
 
 COUNTED_OTHERWISE = {
     "TR-v6e-Gemma3-12B-2x": "MaxText counts the keys of each window",
-    "TR-v7x-gemma4-e2b-64": "MaxText's own; parts of the model are not simulated",
-    "TR-v7x-gemma4-e4b-64": "MaxText's own; parts of the model are not simulated",
-    "TR-v7x-gemma4-26b-64": "MaxText's own; parts of the model are not simulated",
-    "TR-v7x-gemma4-26b-256": "MaxText's own; parts of the model are not simulated",
+    "TR-v7x-gemma4-e4b-64": "18 layers have no keys and values of their own",
+    "TR-v7x-gemma4-26b-64": "MaxText's own",
+    "TR-v7x-gemma4-26b-256": "MaxText's own",
     "HY3-v5p-256": "its own; with a layer of multi-token prediction",
     "HY3-v5p-256-tuned": "its own; with a layer of multi-token prediction",
     "HY3-v5p-256-tuned-pdb9": "its own; with a layer of multi-token prediction",

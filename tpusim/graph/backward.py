@@ -40,7 +40,7 @@ def training_step(graph: Graph, remat: Remat) -> Graph:
 class _GradientSweep:
     """The backward operations and gradients made so far.
 
-    uses: reads of each tensor, by name.
+    uses: reads of each tensor, by name; two of an operation that reads it twice.
     contributions: contributions to the gradient of each tensor, by the tensor's name.
     """
 
@@ -50,25 +50,35 @@ class _GradientSweep:
     parameter_gradients: dict[str, Tensor] = field(default_factory=dict)
 
     def contribution(self, of: Tensor, by: str) -> Tensor:
-        """Return a new tensor for the contribution of operation `by` to the gradient of `of`."""
-        name = (
-            f"d({of.name})" if self.uses[of.name] == 1 else f"d({of.name})~{by.rpartition('/')[2]}"
-        )
-        made = of.gradient(name)
-        self.contributions.setdefault(of.name, []).append(made)
-        return made
+        """Return a new tensor for the contribution of operation `by` to the gradient of `of`.
 
-    def total(self, tensor: Tensor) -> Tensor | None:
-        """Return the gradient of `tensor`, the sum of its contributions; None if it has none."""
+        An operation that reads a tensor twice (keys that are the values too) makes two.
+        """
+        others = self.contributions.setdefault(of.name, [])
+        name = f"d({of.name})"
+        if self.uses[of.name] > 1:
+            name += f"~{by.rpartition('/')[2]}"
+        if name in {other.name for other in others}:
+            name += f"~{len(others)}"
+        others.append(of.gradient(name))
+        return others[-1]
+
+    def total(self, tensor: Tensor, within: str = "") -> Tensor | None:
+        """Return the gradient of `tensor`, the sum of its contributions; None if it has none.
+
+        within: the scan that adds contributions of its own up, for a tensor from outside of it.
+        """
         parts = [part.view(tensor.dims) for part in self.contributions.get(tensor.name, ())]
         if len(parts) < 2:
             return parts[0] if parts else None
         made = _cotangent(tensor)
+        if within:
+            made = replace(made, name=f"{made.name}~{within}")
         if any(part.dtype == STORED for part in parts):
             made = replace(made, dtype=STORED)
         self.ops.append(
             Pointwise(
-                f"{tensor.name}/dsum",
+                f"{within}/{tensor.name}/dsum" if within else f"{tensor.name}/dsum",
                 tuple(parts),
                 (made,),
                 len(parts) - 1,
@@ -88,7 +98,7 @@ def _differentiate(
 
     seed: gradients that are given, by the name of their tensor.
     """
-    reads = (t.name for op in ops for t in {t.name: t for t in op.inputs}.values())
+    reads = (tensor.name for op in ops for tensor in op.inputs)
     sweep = _GradientSweep(Counter(reads), contributions=seed)
     forward = list(ops)
     for place, op in reversed(list(enumerate(ops))):
@@ -267,7 +277,8 @@ def _gradients(
     """Return, for each (inside, outside), the gradient of an iteration and that of the scan."""
     pairs = []
     for inside, outside in tensors:
-        total = inner.total(inside) if outside.role is not TensorRole.INPUT else None
+        shared = op.name if inside.name == outside.name else ""
+        total = inner.total(inside, shared) if outside.role is not TensorRole.INPUT else None
         if total is not None:
             pairs.append((total, sweep.contribution(outside, op.name)))
     return tuple(pairs)

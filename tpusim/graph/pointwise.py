@@ -12,6 +12,7 @@ class Pointwise:
     """A fused element-wise, normalisation, softmax or reduction group.
 
     flops: vector operations for each element of its largest tensor.
+    gradient_flops: those of its transpose; twice `flops` where it is not given.
     over: dimensions that its statistics run over (a norm's `embed`, a softmax's keys).
     statistics: sums over `over`, of each element of the other dimensions; 2 for a batch norm, whose
         mean and variance are summed at once.
@@ -48,6 +49,7 @@ class Pointwise:
     generated: bool = False
     picks: str = ""
     function: Function | None = None
+    gradient_flops: float | None = None
     phase: Phase = Phase.FORWARD
 
     @property
@@ -137,7 +139,8 @@ class Pointwise:
         return replace(self, outputs=(*self.outputs, *made), keeps="residuals")
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Pointwise, ...]":
-        """Return one group that reads the gradients and the kept tensors, with twice the FLOPs."""
+        """Return one group that reads the gradients and the kept tensors."""
+        flops = 2 * self.flops if self.gradient_flops is None else self.gradient_flops
         given = tuple(
             gradient_of(tensor, cotangents) for tensor in self.outputs if tensor.name in cotangents
         )
@@ -151,7 +154,7 @@ class Pointwise:
                 f"{self.name}/d",
                 given + kept,
                 wanted,
-                2 * self.flops,
+                flops,
                 self.over,
                 self.statistics,
                 repeats=self.repeats,

@@ -93,9 +93,13 @@ class GraphWriter:
 
     def part(self, name: str, **sizes: int) -> "GraphWriter":
         """Return a writer into the same graph for a sub-model with dimensions of its own."""
-        inner = replace(self, prefix=f"{self.prefix}{name}/", within=name)
+        inner = self.scope(name).sized(name)
         inner.size(**sizes)
         return inner
+
+    def sized(self, name: str) -> "GraphWriter":
+        """Return a writer into the same graph with the dimensions of a part, but no prefix."""
+        return replace(self, within=name)
 
     def tensor(self, short: str, dims: Sequence[str], dtype: str = COMPUTE, **more: Any) -> Tensor:
         """Return a new activation, which the caller writes."""

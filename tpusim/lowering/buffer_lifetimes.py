@@ -246,7 +246,7 @@ class _BodyLifetimes:
         """
         dying = [
             key
-            for key in _element_by_element(entry)
+            for key in dict.fromkeys(_element_by_element(entry))
             if self.last.get(key) == place and key in self.names and key not in self.added
         ]
         pairs = {}

@@ -25,7 +25,7 @@ LEFT_OUT: Mapping[str, str] = {
     "mlp_bias": "the biases of the MLP's projections",
     "trainable_position_size": "the table of learnt positions",
     "attn_logits_soft_cap": "the soft cap of the attention scores",
-    "final_logits_soft_cap": "the soft cap of the logits",
+    "num_kv_shared_layers": "that the last layers take the keys and values of others",
     "attention_sink": "the attention sinks",
     "fused_qkv": "Q, K and V in one matmul",
     "fused_mlp": "the MLP's input matrices in one matmul",
@@ -79,19 +79,14 @@ REFUSED: Mapping[str, str] = {
     "custom_mesh_and_rule": "a mesh and rules by name",
     "subslice_shape": "a part of a slice",
     "use_2d_fsdp_sharding": "experts sharded over fsdp and fsdp_transpose",
-    "share_kv_projections": "keys and values of one projection",
-    "num_kv_shared_layers": "layers that share keys and values",
-    "hidden_size_per_layer_input": "embeddings for each layer",
     "use_dpo": "preference optimisation, which runs two models",
     "enable_diloco": "slices that train apart",
     "training_objective": "another objective than the next token",
     "enable_mhc_lite": "hyper-connections",
     "engram_layers": "lookups of n-grams",
-    "use_double_wide_mlp": "MLPs of several widths",
     "weight_sparsity_n": "sparse weights",
     "trainable_parameters_mask": "weights that are not trained",
     "o_lora_rank": "compressed attention",
-    "global_head_dim": "another head_dim in layers that see all keys",
 }
 """Keys of features that change a step too much to leave out; each is an error."""
 

@@ -1,7 +1,7 @@
 """The model of a config: its dimensions and its decoder block."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpusim.base.shown_value import shown
@@ -27,7 +27,7 @@ class DecoderBlock:
     global_every: each so many-th layer sees all keys, where there is a window; -1 where the block
         has no window.
     moe: the block has experts, if there is more than one.
-    shared: it also has shared experts.
+    shared: the key of the width of its shared experts, where it has some.
     qk_norm: `use_qk_norm` holds for it.
     """
 
@@ -35,7 +35,7 @@ class DecoderBlock:
     layers: int = 1
     global_every: int = -1
     moe: bool = False
-    shared: bool = False
+    shared: str = ""
     qk_norm: bool = False
 
 
@@ -51,18 +51,23 @@ BLOCKS: Mapping[str, DecoderBlock] = {
     "qwen3": DecoderBlock(qk_norm=True),
     "qwen3_moe": DecoderBlock(qk_norm=True, moe=True),
     "gpt3": DecoderBlock(layer={"rotary": False}),
-    "deepseek": DecoderBlock(moe=True, shared=True),
+    "gemma4": DecoderBlock(
+        layer={"qk_norm": True}, global_every=6, moe=True, shared="base_mlp_dim"
+    ),
+    "gemma4_small": DecoderBlock(layer={"qk_norm": True}, global_every=6),
+    "deepseek": DecoderBlock(moe=True, shared="base_moe_mlp_dim"),
     "gpt_oss": DecoderBlock(moe=True, global_every=2),
 }
 """MaxText's decoder blocks that can be simulated (layers/decoders.py and a file each). gemma2's
 holds a local and a global layer, so its config counts half of them."""
 
+_BLOCKS_OF_MODELS: Mapping[str, Mapping[str, Any]] = {"gemma4-e2b": {"global_every": 5}}
+"""What MaxText takes from the name of a model (models/gemma4_small.py, get_attention_pattern)."""
+
 _UNSUPPORTED_BLOCKS = {
     "llama4": "attention in chunks",
     "qwen3_next": "linear attention",
     "olmo3": "norms after its projections only",
-    "gemma4": "layers of several shapes",
-    "gemma4_small": "layers of several shapes",
     "simple": "no transformer's layers",
     "simple_mlp": "no attention",
 }
@@ -82,7 +87,10 @@ def model_of(config: MaxTextConfig) -> Transformer:
         **_attention(config),
         **_latent(config),
         **_experts(config, block),
+        **_wide_layers(config),
+        "layer_embed": config.size("hidden_size_per_layer_input", least=0),
         "tied_embeddings": config.flag("logits_via_embedding"),
+        "logit_cap": float(config.table["final_logits_soft_cap"] or 0),
         "post_norms": _post_norms(config),
     }
     if block.qk_norm:
@@ -100,7 +108,7 @@ def _block(config: MaxTextConfig) -> DecoderBlock:
     if found := _UNSUPPORTED_BLOCKS.get(name):
         raise config.fault(f"decoder_block {name} cannot be simulated: it has {found}")
     block: DecoderBlock = config.choice("decoder_block", BLOCKS)
-    return block
+    return replace(block, **_BLOCKS_OF_MODELS.get(config.text("model_name"), {}))
 
 
 def scales(config: MaxTextConfig) -> tuple[int, int, int]:
@@ -159,7 +167,26 @@ def _windows(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
             "sliding_window_size is 0, but its decoder_block or attention_type has local layers; "
             "write the keys that they see, such as 4096"
         )
-    return {"window": window, "global_every": max(block.global_every, 0)}
+    return {"window": window, "global_every": max(block.global_every, 0), **_global(config, block)}
+
+
+def _global(config: MaxTextConfig, block: DecoderBlock) -> dict[str, Any]:
+    """Return what differs in layers that see all keys."""
+    if block.global_every < 1:
+        return {}
+    return {
+        "global_head_dim": config.size("global_head_dim", least=0),
+        "global_kv_heads": config.size("global_num_kv_heads", least=0),
+        "global_keys_as_values": config.flag("share_kv_projections"),
+    }
+
+
+def _wide_layers(config: MaxTextConfig) -> dict[str, int]:
+    """Return the layers whose MLP is twice as wide: those that take the K/V of others."""
+    sharing = config.size("num_kv_shared_layers", least=0)
+    if not config.flag("use_double_wide_mlp") or not sharing:
+        return {}
+    return {"wide_layers": sharing, "wide_mlp": 2 * config.size("base_mlp_dim") * scales(config)[1]}
 
 
 def _attention(config: MaxTextConfig) -> dict[str, str]:
@@ -197,6 +224,7 @@ def _experts(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
     if width != -1 and config.size("base_moe_mlp_dim") != config.size("base_mlp_dim"):
         given["expert_mlp"] = width * scale
     if block.shared:
+        width = config.table[block.shared]
         width = config.size("base_mlp_dim") if width == -1 else width
         given["shared_mlp"] = width * scale * config.size("shared_experts", least=0)
         given["dense_layers"] = config.size("first_num_dense_layers", least=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Integral
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -10,6 +10,7 @@ from tpusim.base.errors import ModelError
 
 _FIELD_TYPES: dict[object, tuple[type, str]] = {
     int: (Integral, "a whole number"),
+    float: (Real, "a number"),
     str: (str, "text"),
     bool: (bool, "True or False"),
 }
@@ -73,7 +74,7 @@ def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str
     for field in fields(owner):
         key, value = field.name, getattr(owner, field.name)
         least = 0 if field.default == 0 and key not in _DERIVED else 1
-        if field.type is int and value < least:
+        if field.type in (int, float) and value < least:
             raise ModelError(f"{prefix}{key} is {value}; it must be at least {least}")
         if key in choices and value not in choices[key]:
             words = ", ".join(filter(None, choices[key]))

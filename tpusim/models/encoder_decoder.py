@@ -187,7 +187,7 @@ class EncoderDecoder(Architecture):
             )
         if self.moe.shared_mlp:
             w.size(shared_mlp=self.moe.shared_mlp)
-        target = replace(w, within=_TARGET)
+        target = w.sized(_TARGET)
         if self.target_vocab:
             target.size(vocab=self.target_vocab)
         return target

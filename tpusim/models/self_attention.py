@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
+from tpusim.base.errors import ModelError
 from tpusim.graph import COMPUTE
 from tpusim.models.checks import check_types, check_values
 
 _ATTENTION_CHOICES = {"kernel": ("flash", "dot"), "softmax_dtype": (COMPUTE, "f32")}
+
+_GLOBAL_KEYS = ("global_head_dim", "global_kv_heads", "global_keys_as_values")
+"""Fields of the layers that see all keys, among layers that see a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +22,10 @@ class SelfAttention:
     window: keys that a query sees, 0 for all of them.
     global_every: where there is a window, each so many-th layer sees all keys (Gemma 3: 6), 0 for
         none (Mistral). Layers that do not fill the last pattern see the window.
+    global_head_dim: width of a head in the layers that see all keys, where it is another one
+        (Gemma 4: 512); 0 for that of the others.
+    global_kv_heads: K/V heads of those layers, where they have another number; 0 as before.
+    global_keys_as_values: in those layers one projection makes keys and values.
     rotary: queries and keys are rotated by their position.
     qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
     """
@@ -26,19 +34,32 @@ class SelfAttention:
     softmax_dtype: str = COMPUTE
     window: int = 0
     global_every: int = 0
+    global_head_dim: int = 0
+    global_kv_heads: int = 0
+    global_keys_as_values: bool = False
     rotary: bool = True
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
         check_types(self, "attention.")
         check_values(self, _ATTENTION_CHOICES, "attention.")
+        for key in _GLOBAL_KEYS:
+            value = getattr(self, key)
+            if value and not (self.window and self.global_every):
+                raise ModelError(
+                    f"attention.{key} is {value}, but no layer differs from the others; write a "
+                    "window and global_every too"
+                )
 
     @property
     def period(self) -> int:
         """Layers after which the pattern of windows repeats."""
         return max(self.global_every, 1) if self.window else 1
 
+    def is_global(self, layer: int) -> bool:
+        """Return True for the last layer of each pattern of windows, counted from 0."""
+        return bool(self.window and self.global_every) and (layer + 1) % self.global_every == 0
+
     def window_of(self, layer: int) -> int:
-        """Return the window of a layer, counted from 0; the last of each pattern sees all keys."""
-        whole = self.global_every and (layer + 1) % self.global_every == 0
-        return 0 if whole else self.window
+        """Return the window of a layer, counted from 0; 0 if it sees all keys."""
+        return 0 if self.is_global(layer) else self.window

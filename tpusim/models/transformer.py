@@ -40,12 +40,19 @@ MODEL_KEYS = GroupedKeys(
         "parallel": ("", "parallel"),
         "post_norms": ("", "post_norms"),
         "qk_norm": ("attention", "qk_norm"),
+        "wide_layers": ("", "wide_layers"),
+        "wide_mlp": ("", "wide_mlp"),
+        "layer_embed": ("", "layer_embed"),
         "tied_embeddings": ("", "tied_embeddings"),
+        "logit_cap": ("", "logit_cap"),
         "rotary": ("attention", "rotary"),
         "attention": ("attention", "kernel"),
         "softmax_dtype": ("attention", "softmax_dtype"),
         "window": ("attention", "window"),
         "global_every": ("attention", "global_every"),
+        "global_head_dim": ("attention", "global_head_dim"),
+        "global_kv_heads": ("attention", "global_kv_heads"),
+        "global_keys_as_values": ("attention", "global_keys_as_values"),
         "q_rank": ("latent", "q_rank"),
         "kv_rank": ("latent", "kv_rank"),
         "rope_dim": ("latent", "rope_dim"),
@@ -59,6 +66,9 @@ MODEL_KEYS = GroupedKeys(
     },
 )
 """Every flat key of a model, in the order in which files list them."""
+
+_GLOBAL, _WIDE = "global", "wide"
+"""Parts whose dimensions have other sizes: layers that see all keys, and those of a wide MLP."""
 
 _MODEL_CHOICES = {"kind": ("decoder", "encoder"), "activation": tuple(ACTIVATION_FLOPS)}
 
@@ -85,7 +95,12 @@ class Transformer(GroupedFields, Architecture):
     activation: `relu`, `gelu` or `silu`.
     parallel: attention and MLP read the same norm and are added together (PaLM, GPT-J).
     post_norms: the results of attention and MLP are normed before they are added (Gemma 2, 3).
+    wide_layers: layers at the end whose MLP is `wide_mlp` wide (Gemma 4 E2B: 20); 0 for none.
+    wide_mlp: width of their MLP.
+    layer_embed: width of the embedding that each layer has of its own (Gemma 4 E2B: 256), 0 for
+        none; see `pieces.layer_embedding`.
     tied_embeddings: the head is the table of embeddings.
+    logit_cap: bound of the logits, to which a hyperbolic tangent bends them; 0 for none.
     attention: the attention of the layers.
     latent: the latents of queries, keys and values (DeepSeek); none unless given.
     moe: the experts; none unless given.
@@ -106,7 +121,11 @@ class Transformer(GroupedFields, Architecture):
     activation: str = "silu"
     parallel: bool = False
     post_norms: bool = False
+    wide_layers: int = 0
+    wide_mlp: int = 0
+    layer_embed: int = 0
     tied_embeddings: bool = False
+    logit_cap: float = 0.0
     attention: SelfAttention = field(default_factory=SelfAttention)
     latent: Latent = field(default_factory=Latent)
     moe: MoE = field(default_factory=MoE)
@@ -147,6 +166,21 @@ class Transformer(GroupedFields, Architecture):
         except ModelError as error:
             raise ModelError(MODEL_KEYS.with_flat_keys(str(error))) from error
         self.moe.check_layers(self.layers)
+        self._check_wide()
+
+    def _check_wide(self) -> None:
+        """Raise ModelError for wide layers without a width, and for more than there are."""
+        if bool(self.wide_layers) != bool(self.wide_mlp):
+            raise ModelError(
+                f"wide_layers is {self.wide_layers} and wide_mlp {self.wide_mlp}; write both, or "
+                "neither"
+            )
+        others = self.layers - self.moe.dense_layers
+        if self.wide_layers > others or (self.wide_layers and self.moe.experts):
+            raise ModelError(
+                f"wide_layers is {self.wide_layers}, but the model has "
+                f"{0 if self.moe.experts else others} layers whose MLP it could be; write no more"
+            )
 
     @property
     def causal(self) -> bool:
@@ -163,15 +197,17 @@ class Transformer(GroupedFields, Architecture):
         self._declare(w)
         ids = w.input("ids", ("batch", "seq"))
         x, table = pieces.embedding(w, ids)
+        tokens = (ids, x) if self.layer_embed else None
         for name, trips, layers in self._runs():
-            pattern = _Pattern(self, layers, choices)
+            pattern = _Pattern(self, layers, choices, tokens)
             x = w.layers(name, trips, x, pattern.write)
+        capped = replace(choices.loss, cap=float(self.logit_cap))
         return pieces.language_model_loss(
             w,
             pieces.norm(w, "final_norm", x),
             ids,
             table=table if self.tied_embeddings else None,
-            form=choices.loss,
+            form=capped,
             dtype=choices.logits_dtype,
         )
 
@@ -195,17 +231,25 @@ class Transformer(GroupedFields, Architecture):
             )
         if moe.shared_mlp:
             w.size(shared_mlp=moe.shared_mlp)
+        if self.layer_embed:
+            w.size(layer_embed=self.layer_embed)
+        if self.wide_mlp:
+            w.sized(_WIDE).size(mlp=self.wide_mlp)
+        own = self.attention
+        given = {"head_dim": own.global_head_dim, "kv_heads": own.global_kv_heads}
+        w.sized(_GLOBAL).size(**{key: size for key, size in given.items() if size})
 
     def _runs(self) -> Iterator[tuple[str, int, range]]:
         """Yield the name, iterations and first iteration's layers of each scan over layers.
 
-        Scans are over whole patterns of layers, first the dense ones and then the others. Layers
+        Scans are over whole patterns of layers: dense ones, the others, and wide ones. Layers
         that do not fill a pattern follow, in a scan (Gemma 3 27B: 2 of 62) if they are alike.
         """
-        dense = self.moe.dense_layers
+        dense, wide = self.moe.dense_layers, self.layers - self.wide_layers
         parts = (
             ("dense_", 0, dense, self.attention.period),
-            ("", dense, self.layers, self.period),
+            ("", dense, wide, self.period),
+            ("wide_", wide, self.layers, self.period),
         )
         for prefix, start, end, period in parts:
             patterns, left = divmod(end - start, period)
@@ -223,11 +267,13 @@ class _Pattern:
     """The layers of one iteration of a scan, one after the other.
 
     layers: their numbers, counted from 0.
+    tokens: the tokens and their embeddings, where layers have embeddings of their own.
     """
 
     model: Transformer
     layers: Sequence[int]
     choices: GraphChoices
+    tokens: tuple[Tensor, Tensor] | None
 
     def write(self, w: GraphWriter, x: Tensor) -> Tensor:
         """Write the layers, and return the result of the last one."""
@@ -238,11 +284,18 @@ class _Pattern:
         attn_in = pieces.norm(w, "attn_norm", x)
         attended = self._post_norm(w, "attn", self._attention(w, attn_in, layer))
         if self.model.parallel:
-            w.add("layer_out", x, attended, *self._terms(w, attn_in, layer), out=out)
+            self._sum(w, (x, attended, *self._terms(w, attn_in, layer)), out)
             return
         mid = w.add("mid", x, attended)
         terms = self._terms(w, pieces.norm(w, "mlp_norm", mid), layer)
-        w.add("layer_out", mid, *terms, out=out)
+        self._sum(w, (mid, *terms), out)
+
+    def _sum(self, w: GraphWriter, terms: tuple[Tensor, ...], out: Tensor) -> None:
+        """Write the result of a layer, the sum of terms and of what its own embedding adds."""
+        if self.tokens:
+            whole = w.add("layer_sum", *terms)
+            terms = whole, pieces.layer_embedding(w, whole, *self.tokens)
+        w.add("layer_out", *terms, out=out)
 
     def _post_norm(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
         """Return the result of attention or MLP, normed if the model does so."""
@@ -258,9 +311,10 @@ class _Pattern:
             rotary=own.rotary,
             qk_norm=own.qk_norm,
             softmax_dtype=own.softmax_dtype,
+            keys_as_values=own.is_global(layer) and own.global_keys_as_values,
         )
         if not latent.kv_rank:
-            return pieces.attention(w, x, form)
+            return pieces.attention(w.sized(_GLOBAL) if own.is_global(layer) else w, x, form)
         q, k, v = pieces.latent_projections(w, x, low_rank_queries=latent.q_rank > 0)
         return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
 
@@ -269,7 +323,9 @@ class _Pattern:
         model = self.model
         kind: dict[str, Any] = {"activation": model.activation, "gated": model.gated}
         if not model.moe.has_experts(layer):
-            return (self._post_norm(w, "mlp", pieces.mlp(w, x, **kind)),)
+            wide = layer >= model.layers - model.wide_layers
+            made = pieces.mlp(w.sized(_WIDE) if wide else w, x, **kind)
+            return (self._post_norm(w, "mlp", made),)
         made = pieces.experts(w, x, self.choices.routing, **kind)
         if not model.moe.shared_mlp:
             return (self._post_norm(w, "mlp", made),)

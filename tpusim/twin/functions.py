@@ -103,16 +103,22 @@ def softmax(
     return jax.nn.softmax(jnp.where(seen, scores, -1e30)).astype(dtype)
 
 
-def cross_entropy(logits: Array, targets: Array) -> Array:
-    """Return the loss of each token."""
+def _soft_cap(logits: Array, cap: float) -> Array:
+    """Return logits in f32, bent to less than `cap` where it is not 0."""
     wide = logits.astype(jnp.float32)
+    return cap * jnp.tanh(wide / cap) if cap else wide
+
+
+def cross_entropy(logits: Array, targets: Array, cap: float = 0.0) -> Array:
+    """Return the loss of each token; `cap` bounds the logits."""
+    wide = _soft_cap(logits, cap)
     hit = jax.nn.one_hot(targets, wide.shape[-1], dtype=jnp.float32)
     return jax.nn.logsumexp(wide, axis=-1) - jnp.sum(wide * hit, axis=-1)
 
 
-def cross_entropy_by_index(logits: Array, targets: Array) -> Array:
-    """Return the loss of each token, whose logit is read by its index."""
-    wide = logits.astype(jnp.float32)
+def cross_entropy_by_index(logits: Array, targets: Array, cap: float = 0.0) -> Array:
+    """Return the loss of each token, whose logit is read by its index; `cap` bounds the logits."""
+    wide = _soft_cap(logits, cap)
     sequence, position = jnp.indices(targets.shape, sparse=True)
     return jax.nn.logsumexp(wide, axis=-1) - wide[sequence, position, targets]
 

@@ -244,8 +244,10 @@ def _positioned(op: Pointwise, context: StepContext, given: list[str]) -> str:
 
 
 def _cross_entropy(op: Pointwise, context: StepContext, given: list[str]) -> str:
+    assert op.function is not None
     name = "cross_entropy_by_index" if op.picks else "cross_entropy"
-    return f"{name}({given[0]}, {target_name(op.inputs[1])})"
+    caps = [f"{key}={value}" for key, value in op.function.constants]
+    return f"{name}({', '.join([given[0], target_name(op.inputs[1]), *caps])})"
 
 
 def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpusim.models import Transformer
 from tpusim.validation.measured_runs import MeasuredRun
 
 
@@ -74,6 +75,22 @@ RECOGNISED_OPTIMIZERS = ("muon", "adafactor", "adam", "sgd")
 Adam and Muon that keep the norm of each matrix. The norms are a pass more over the weights and two
 all-reduces of some numbers per step: 0.4 ms for 1.1B parameters, compiled for v5p 2x2x4 with and
 without them (libtpu 0.0.42.1). Cautious Adam has a mask, in the same pass."""
+
+
+UNCHECKED_UNTIL = "2026-08"
+"""Year and month until which MaxText checkpoints no layers that have embeddings of their own.
+
+They are not scanned (`scan_layers` must be false), and that path had no `jax.checkpoint` until its
+pull request 4847. Without a scan the compiler, not JAX, chooses what is kept: of two blocks of such
+layers, compiled for 7x 2x2x1, 3.0 GiB of the 9.8 that JAX's residuals are, about the results of
+matmuls (libtpu 0.0.42.1). So `dots` stands for it.
+"""
+
+
+def ignores_remat(run: MeasuredRun, model: Transformer) -> bool:
+    """Return True if the run's framework applies no remat policy to the layers of this model."""
+    ours = run.framework == "maxtext" and model.layer_embed > 0
+    return ours and run.date[: len(UNCHECKED_UNTIL)] <= UNCHECKED_UNTIL
 
 
 def framework_of(run: MeasuredRun) -> Framework:

@@ -63,6 +63,20 @@ def _local_layers(found: re.Match[str], run: MeasuredRun) -> Fields:
     return {"window": int(found["window"]), "global_every": round(run.n_layers / max(whole, 1))}
 
 
+def _global_heads(found: re.Match[str], _run: MeasuredRun) -> Fields:
+    given = {"global_head_dim": found["width"], "global_kv_heads": found["heads"]}
+    return {key: int(value) for key, value in given.items() if value}
+
+
+def _wide_layers(_found: re.Match[str], run: MeasuredRun) -> Fields:
+    """Return the layers that share K/V, which the notes count, and twice the width of the others.
+
+    Where the notes count none, all layers are as wide.
+    """
+    sharing = re.search(r"(\d+) layers share K/V", run.notes)
+    return {"wide_layers": int(sharing[1]), "wide_mlp": 2 * run.d_ff} if sharing else {}
+
+
 def _latent(found: re.Match[str], _run: MeasuredRun) -> Fields:
     return {
         "kv_rank": int(found["kv"]),
@@ -121,6 +135,16 @@ _LAYERS = (
     RemarkRule(r"(\d+) local : 1 global(?: layers)?(?: \(.*\))?",
                lambda found, _: {"global_every": int(found[1]) + 1},
                "the last of each so many layers sees all keys"),
+    RemarkRule(r"global head_dim (?P<width>\d+)(?: with (?P<heads>\d+) K/V heads)?",
+               _global_heads, "layers that see all keys have other heads"),
+    RemarkRule(r"K and V projections shared", _fixed(global_keys_as_values=True),
+               "one projection makes keys and values, in layers that see all keys"),
+    RemarkRule(r"(?:MatFormer-style )?per-layer embeddings \((\d+) x \d+\)",
+               _number("layer_embed"), "each layer looks the tokens up in a table of its own"),
+    RemarkRule(r"double-wide MLP", _wide_layers,
+               "the MLP of the layers that share K/V is twice as wide (Gemma 4 E2B)"),
+    RemarkRule(r"final logit cap (\d+)", _number("logit_cap", float),
+               "a hyperbolic tangent bounds the logits"),
     RemarkRule(r"sliding window (?P<window>\d+) on (?P<layers>\d+) layers, (?P<whole>\d+) on \d+",
                _local_layers, "the others see all keys; taken as the nearest regular pattern"),
     RemarkRule(r"MLA \(qk \d+\+(?P<rope>\d+), v \d+, kv_lora (?P<kv>\d+), "

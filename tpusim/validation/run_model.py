@@ -17,9 +17,11 @@ PARAMS_TOLERANCE = 0.01
 
 _GEMMA: Mapping[str, Any] = {"activation": "gelu", "post_norms": True}
 NAMED_FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "Gemma 2": (r"gemma[\W_]*2(?!\d|b)", {**_GEMMA, "window": 4096, "global_every": 2}),
+    "Gemma 2": (r"gemma[\W_]*2(?!\d|b)", {**_GEMMA, "window": 4096, "global_every": 2,
+                                       "logit_cap": 30.0}),
     "Gemma 3": (r"gemma[\W_]*3(?!\d|n)", {**_GEMMA, "window": 1024, "global_every": 6,
                                        "qk_norm": True}),
+    "Gemma 4": (r"gemma[\W_]*4(?!\d|b)", {**_GEMMA, "qk_norm": True}),
     "DeepSeek-V3": (r"deepseek[\W_]*v?[\W_]*3", {"dense_layers": 3, "mlp": 18432,
                                                 "shared_mlp": 2048, "q_rank": 1536,
                                                 "kv_rank": 512, "rope_dim": 64}),
@@ -27,9 +29,11 @@ NAMED_FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 """Family -> a pattern for the start of a model's name, and the structure of its layers.
 
-Gemma 2 (arXiv:2408.00118, section 2; without its soft caps), Gemma 3 (arXiv:2503.19786, section 2),
-DeepSeek-V3 (arXiv:2412.19437, section 4.2) and Qwen3 (arXiv:2505.09388, section 2). The table gives
-the model's name only. Gemma 2B and Qwen 32B belong to other families."""
+Gemma 2 (arXiv:2408.00118, section 2; without the soft cap of its scores), Gemma 3
+(arXiv:2503.19786, section 2), Gemma 4 (huggingface/transformers, models/gemma4; remarks say in what
+else its sizes differ), DeepSeek-V3 (arXiv:2412.19437, section 4.2) and Qwen3 (arXiv:2505.09388,
+section 2). The table gives the model's name only. Gemma 2B and Qwen 32B belong to other
+families."""
 
 DimensionKey = tuple[object, ...]
 

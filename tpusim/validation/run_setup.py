@@ -16,7 +16,12 @@ from tpusim.maxtext.logical_axes import sharding_rules
 from tpusim.maxtext.tensor_names import TENSORS, layer_ops, our_names
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.validation.frameworks import FRAMEWORKS, framework_of, optimizer_of
+from tpusim.validation.frameworks import (
+    FRAMEWORKS,
+    framework_of,
+    ignores_remat,
+    optimizer_of,
+)
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.remark_rules import DTYPE_SPELLINGS
 from tpusim.validation.remarks import remarks_of
@@ -54,7 +59,7 @@ def set_up(run: MeasuredRun) -> RunSetup:
     pod, slice_notes = slice_of(run)
     model, model_notes = model_of(run)
     plan, mesh_notes = plan_of(run, model, pod)
-    own_notes = (*_plan_notes(run), *model_notes, *loss_notes(run, model))
+    own_notes = (*_plan_notes(run, model), *model_notes, *loss_notes(run, model))
     notes = (*slice_notes, *mesh_notes, *own_notes, *remarks_of(run).notes)
     return RunSetup(model, plan, pod, notes)
 
@@ -119,6 +124,8 @@ def _remat_fields(
     A policy in the column `save` replaces that of `remat`; in the column `offload` it stands for
     the tensors that it saves.
     """
+    if ignores_remat(run, model):
+        return "dots", (), ()
     policy, _, excluded = run.remat.partition(":")
     listed = _split_names(run.save)
     for name in listed:
@@ -176,7 +183,7 @@ def _tensors_saved_by(policy: str, model: Transformer) -> Iterator[str]:
         yield from (tensor.short for tensor in op.outputs if remat.keeps(op, tensor))
 
 
-def _plan_notes(run: MeasuredRun) -> Iterator[str]:
+def _plan_notes(run: MeasuredRun, model: Transformer) -> Iterator[str]:
     """Yield what the plan assumes or changes."""
     yield from dtype_notes(run)
     if note := optimizer_of(run)[1]:
@@ -187,5 +194,10 @@ def _plan_notes(run: MeasuredRun) -> Iterator[str]:
         yield "no framework is given: lowered as plain JAX"
     elif run.framework not in FRAMEWORKS:
         yield f"the framework ({run.framework}) is lowered as plain JAX"
+    if ignores_remat(run, model):
+        yield (
+            f"remat is taken as dots: {run.framework} did not apply its policy to layers with "
+            "embeddings of their own"
+        )
     if not run.attention:
         yield "no attention is given: taken as a fused kernel"

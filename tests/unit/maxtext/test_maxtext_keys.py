@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import tpusim as ts
+from tpusim import models
 from tpusim.maxtext import from_maxtext
 from tpusim.models import Transformer
 from tpusim.runfile import SimulationRun
@@ -145,6 +146,15 @@ def test_dtypes_and_optimizer() -> None:
          {"layers": 4, "window": 64, "global_every": 2, "post_norms": True}),
         ({"decoder_block": "gemma3", "sliding_window_size": 64},
          {"qk_norm": True, "window": 64, "global_every": 6}),
+        ({"decoder_block": "gemma4", "sliding_window_size": 64, "global_head_dim": 512,
+          "global_num_kv_heads": 1, "share_kv_projections": True, "final_logits_soft_cap": 30.0},
+         {"qk_norm": True, "window": 64, "global_every": 6, "global_head_dim": 512,
+          "global_kv_heads": 1, "global_keys_as_values": True, "logit_cap": 30.0}),
+        ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "num_kv_shared_layers": 1,
+          "hidden_size_per_layer_input": 16},
+         {"global_every": 6, "layer_embed": 16, "wide_layers": 0, "wide_mlp": 0}),
+        ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "num_kv_shared_layers": 1,
+          "use_double_wide_mlp": True, "base_mlp_dim": 96}, {"wide_layers": 1, "wide_mlp": 192}),
         ({"decoder_block": "qwen3", "use_qk_norm": True}, {"qk_norm": True}),
         ({"use_qk_norm": True}, {"qk_norm": False}),
         ({"attention_type": "local_sliding", "sliding_window_size": 64},
@@ -160,6 +170,13 @@ def test_the_block_and_its_keys_are_the_layers(
 ) -> None:
     model = run(**keys).model
     assert {name: model.flat()[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("name", ["gemma4-e2b", "gemma4-e4b", "gemma4-26b", "gemma4-31b"])
+def test_gemma_4_is_the_zoos(name: str) -> None:
+    """MaxText's kernel is the zoo's; E2B repeats five layers, by its name."""
+    given = from_maxtext(None, {"model_name": name, "per_device_batch_size": 1}, pod="v5e-256")
+    assert given.model == models.load(name)
 
 
 def test_rules_that_are_maxtexts_own_change_nothing() -> None:

@@ -283,6 +283,52 @@ def test_windows_of_qwen() -> None:
         windows(**qwen | {"max_window_layers": 28})
 
 
+GEMMA4 = {
+    "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+    "vision_config": {"hidden_size": 1152},
+    "text_config": {
+        "model_type": "gemma4_text", "hidden_size": 5376, "intermediate_size": 21504,
+        "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+        "num_global_key_value_heads": 4, "attention_k_eq_v": True, "vocab_size": 262144,
+        "sliding_window": 1024, "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0,
+        "use_bidirectional_attention": "vision",
+    },
+}  # fmt: skip
+
+
+def gemma4(**changes: Any) -> dict[str, Any]:
+    return GEMMA4 | {"text_config": GEMMA4["text_config"] | changes}  # type: ignore[operator]
+
+
+def test_gemma_4_has_layers_of_two_shapes() -> None:
+    """31B, published as 30.7 billion parameters; its experts, 25.2 billion."""
+    assert replace(from_hf(GEMMA4), name="gemma4-31b") == models.load("gemma4-31b")
+    assert from_hf(GEMMA4).parameter_count == 30_697_345_280
+    moe = gemma4(hidden_size=2816, num_hidden_layers=30, num_attention_heads=16,
+                 num_key_value_heads=8, num_global_key_value_heads=2, intermediate_size=2112,
+                 num_experts=128, top_k_experts=8, moe_intermediate_size=704)  # fmt: skip
+    assert replace(from_hf(moe), name="gemma4-26b") == models.load("gemma4-26b")
+
+
+def test_small_gemma_4_has_wide_layers_and_embeddings_in_each() -> None:
+    small = gemma4(hidden_size=1536, num_hidden_layers=35, num_attention_heads=8,
+                   num_key_value_heads=1, num_global_key_value_heads=None, intermediate_size=6144,
+                   attention_k_eq_v=False, num_kv_shared_layers=20, use_double_wide_mlp=True,
+                   hidden_size_per_layer_input=256, sliding_window=512,
+                   layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7)  # fmt: skip
+    assert replace(from_hf(small), name="gemma4-e2b") == models.load("gemma4-e2b")
+    assert (
+        "not modelled: that the last layers take the keys and values of others "
+        "(num_kv_shared_layers = 20)"
+    ) in hf_notes(small)
+
+
+@pytest.mark.parametrize("cap", [0, -30.0, True, "30"])
+def test_a_cap_is_a_positive_number(cap: object) -> None:
+    with pytest.raises(ModelError, match=r"final_logit_softcapping is .*; write a positive number"):
+        from_hf(gemma4(final_logit_softcapping=cap))
+
+
 def test_what_costs_nothing_is_not_noted() -> None:
     """Scaled rotary positions, dtypes and quantisation are no dimensions either."""
     plain = from_hf(LLAMA)
@@ -300,7 +346,7 @@ def test_what_costs_nothing_is_not_noted() -> None:
             "the biases of the MLP's projections (mlp_bias = true)",
         ]),
         ("mistral-7b-v0.1", {"attention_dropout": 0.1}, ["dropout (attention_dropout = 0.1)"]),
-        ("gemma-2-9b", {"final_logit_softcapping": None}, [
+        ("gemma-2-9b", {}, [
             "the soft cap of the attention scores (attn_logit_softcapping = 50.0)",
         ]),
         ("gemma-3-12b", {}, ["the vision encoder (vision_config)"]),

@@ -11,6 +11,7 @@ from tpusim.models import MODEL_KEYS, Latent, MoE, SelfAttention, Transformer, l
 
 OTHER: dict[str, dict[str, Any]] = {
     "attention": {"attention": "dot", "softmax_dtype": "f32", "window": 8, "global_every": 2,
+                  "global_head_dim": 64, "global_kv_heads": 2, "global_keys_as_values": True,
                   "rotary": False, "qk_norm": True},
     "latent": {"q_rank": 16, "kv_rank": 8, "rope_dim": 4, "v_head_dim": 16},
     "moe": {"experts": 8, "experts_per_token": 2, "expert_mlp": 64, "shared_mlp": 32,

@@ -1,10 +1,12 @@
 """Layers that see a window of the keys, in turn with layers that see all of them."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from plans import flat, plan_of, small
 
+from tpusim.base.errors import ModelError
 from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Remat, Scan, model_flops, training_step, walk
 from tpusim.hardware import Slice
@@ -129,3 +131,109 @@ def test_a_pattern_holds_the_activations_of_one_layer() -> None:
     )
     assert many["activations"] <= 1.25 * one["activations"]
     assert many["saved activations"] == one["saved activations"]
+
+
+def test_layers_that_see_all_keys_have_heads_of_their_own() -> None:
+    """Two projections of 4 heads of 64 in place of four of 8 x 32: K makes the values too."""
+    model = small(
+        layers=6, window=WINDOW, global_every=3, global_head_dim=64, global_kv_heads=4,
+        global_keys_as_values=True,
+    )  # fmt: skip
+    plain = small(layers=6, window=WINDOW, global_every=3)
+    embed, heads = plain.embed, plain.heads
+    queries, keys = heads * 32, plain.kv_heads * 32
+    each = embed * (2 * heads * 64 + 4 * 64) - embed * (2 * queries + 2 * keys)
+    assert model.parameter_count - plain.parameter_count == 2 * each
+    graph = model.graph(batch=1, seq_len=SEQ)
+    kernels = [op for op, _ in walk(graph.ops) if isinstance(op, Attention)]
+    assert [graph.sizes[op.inputs[0].dims[-1]] for op in kernels] == [32, 32, 64]
+    assert model_flops(kernels[2], graph.sizes) == 4 * SEQ * SEQ * heads * 64 // 2
+
+
+@pytest.mark.parametrize(
+    "key", [{"global_head_dim": 64}, {"global_kv_heads": 2}, {"global_keys_as_values": True}]
+)
+@pytest.mark.parametrize("own", [{}, {"window": 8}])
+def test_heads_of_global_layers_need_some(key: dict[str, int], own: dict[str, int]) -> None:
+    (name,) = key
+    with pytest.raises(
+        ModelError, match=f"{name} is .*no layer differs.*write a window and global_every"
+    ):
+        small(layers=6, **own, **key)
+
+
+def test_wide_layers_follow_the_others() -> None:
+    """Three of five, with one matmul more in width each; and the rest as it was."""
+    model = small(layers=5, wide_layers=3, wide_mlp=512)
+    plain = small(layers=5)
+    matrices = 3 if plain.gated else 2
+    assert model.parameter_count - plain.parameter_count == 3 * matrices * plain.embed * (
+        512 - plain.mlp
+    )
+    scans = [op for op in model.graph(batch=1, seq_len=SEQ).ops if isinstance(op, Scan)]
+    assert [(op.name, op.trips) for op in scans] == [("layers", 2), ("wide_layers", 3)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"wide_layers": 2}, "wide_layers is 2 and wide_mlp 0; write both"),
+        ({"wide_mlp": 64}, "wide_layers is 0 and wide_mlp 64; write both"),
+        ({"wide_layers": 7, "wide_mlp": 64}, "wide_layers is 7, but the model has 6 layers"),
+        ({"wide_layers": 2, "wide_mlp": 64, "experts": 4, "experts_per_token": 2},
+         "wide_layers is 2, but the model has 0 layers"),
+        ({"logit_cap": -1.0}, "logit_cap is -1.0; it must be at least 0"),
+        ({"logit_cap": "30"}, "logit_cap is '30'; it must be a number"),
+    ],
+)  # fmt: skip
+def test_what_no_model_has_is_one_sentence(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        small(layers=6, **keys)
+
+
+def test_a_layer_looks_tokens_up_in_a_table_of_its_own() -> None:
+    """A table, three matrices of embed x 16 and norms of 16 and embed, in each of six layers."""
+    model, plain = small(layers=6, layer_embed=16), small(layers=6)
+    own = plain.vocab * 16 + 3 * plain.embed * 16 + 16 + plain.embed
+    assert model.parameter_count - plain.parameter_count == 6 * own
+    flops = sum(
+        model_flops(op, graph.sizes) * trips
+        for graph in [model.graph(batch=2, seq_len=SEQ)]
+        for op, trips in walk(graph.ops)
+        if "layer_embed" in op.name
+    )
+    assert flops == 6 * 3 * 2 * (2 * SEQ) * plain.embed * 16
+
+
+def test_two_scans_may_add_up_gradients_of_one_tensor() -> None:
+    """Layers and wide layers both read the embeddings of the tokens, twice in a pattern each."""
+    model = small(
+        layers=8, layer_embed=16, window=WINDOW, global_every=2, wide_layers=4, wide_mlp=64
+    )
+    step = training_step(model.graph(batch=2, seq_len=SEQ), Remat("full"))
+    names = [op.name for op, _ in walk(step.ops)]
+    assert [name for name in names if name.endswith("embedded/dsum")] == [
+        "wide_layers/embedded/dsum", "layers/embedded/dsum", "embedded/dsum",
+    ]  # fmt: skip
+
+
+def test_a_cap_of_logits_costs_vector_work_alone() -> None:
+    capped, plain = (small(logit_cap=cap).graph(batch=2, seq_len=SEQ) for cap in (30.0, 0.0))
+    flops = [next(op.flops for op, _ in walk(g.ops) if op.name == "loss") for g in (capped, plain)]
+    assert flops[0] - flops[1] == 10.0
+    backward = [
+        next(o.flops for o, _ in walk(training_step(g, Remat("full")).ops) if o.name == "loss/d")
+        for g in (capped, plain)
+    ]
+    assert backward == [2 * flops[1] + 13.0, 2 * flops[1]]
+    assert [op.name for op in capped.ops] == [op.name for op in plain.ops]
+
+
+def test_keys_that_are_the_values_have_the_gradients_of_both() -> None:
+    """The kernel's copy reads one tensor twice, where queries and keys are not rotated."""
+    model = small(
+        layers=2, rotary=False, window=WINDOW, global_every=2, global_keys_as_values=True,
+    )  # fmt: skip
+    step = training_step(model.graph(batch=2, seq_len=SEQ), Remat("full"))
+    ops = [op for op, _ in walk(step.ops) if op.name.endswith("layer/1/k/dsum")]
+    assert [len({tensor.name for tensor in op.inputs}) for op in ops] == [2]

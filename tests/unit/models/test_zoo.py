@@ -45,6 +45,10 @@ BILLIONS = {
     "gemma3-12b": 11.766,
     "gemma3-4b": 3.880,
     "gemma3-27b": 27.009,
+    "gemma4-e2b": 4.647,  # with 2.349 of the layers' own embeddings
+    "gemma4-e4b": 7.518,
+    "gemma4-26b": 25.233,
+    "gemma4-31b": 30.697,
     "qwen3-8b": 8.191,
     "qwen3-14b": 14.768,
     "qwen3-32b": 32.762,

@@ -125,6 +125,13 @@ CASES = {
               qk_norm=True, tied_embeddings=True),
         plan(FSDP_TENSOR, 128),
     ),
+    "layers of several shapes": (
+        model(WIDE | {"layers": 7}, attention="flash", window=64, global_every=2, post_norms=True,
+              qk_norm=True, tied_embeddings=True, global_head_dim=256, global_kv_heads=2,
+              global_keys_as_values=True, wide_layers=2, wide_mlp=512, layer_embed=32,
+              logit_cap=30.0),
+        plan(FSDP_TENSOR, 128),
+    ),
     "windows in context": (
         model(WIDE, attention="flash", window=96), plan({"fsdp": 2, "context": 4}, 512, 2),
     ),

@@ -39,7 +39,10 @@ def hf_dimensions(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         **(latent(read, sizes["heads"]) if read.family.latent else heads(read, sizes)),
         **experts(read, sizes["layers"]),
         "activation": _activation(read),
+        **_wide_layers(read, sizes["mlp"]),
+        "layer_embed": read.count("hidden_size_per_layer_input", least=0) or 0,
         "tied_embeddings": _tied(read),
+        "logit_cap": _logit_cap(read),
         **windows(read, sizes["layers"]),
     }
 
@@ -68,6 +71,25 @@ def _activation(config: HfConfig) -> str:
             f"write one of {', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[value]
+
+
+def _wide_layers(config: HfConfig, mlp: int) -> dict[str, int]:
+    """Return the layers whose MLP is twice as wide: those that take the K/V of others."""
+    sharing = config.count("num_kv_shared_layers", least=0)
+    if not sharing or not config.flag("use_double_wide_mlp"):
+        return {}
+    return {"wide_layers": sharing, "wide_mlp": 2 * mlp}
+
+
+def _logit_cap(config: HfConfig) -> float:
+    value = config.value("final_logit_softcapping")
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise config.fault(
+            f"final_logit_softcapping is {shown(value)}; write a positive number, or null"
+        )
+    return float(value)
 
 
 def _tied(config: HfConfig) -> bool:

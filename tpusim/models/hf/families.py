@@ -43,10 +43,7 @@ BIASES = {
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Keys of the number of experts; transformers reads some of them for one another."""
 
-SOFT_CAPS = {
-    "attn_logit_softcapping": "the soft cap of the attention scores",
-    "final_logit_softcapping": "the soft cap of the logits",
-}
+SOFT_CAPS = {"attn_logit_softcapping": "the soft cap of the attention scores"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +145,22 @@ FAMILIES: tuple[HfFamily, ...] = (
         activation="hidden_activation",
         windows="pattern",
         left_out=_GEMMA_LEFT_OUT,
+    ),
+    HfFamily(
+        architectures=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        types=("gemma4_text", "gemma4"),
+        layer={"post_norms": True, "qk_norm": True},
+        defaults=_GEMMA_DEFAULTS | {"sliding_window_pattern": 6, "sliding_window": 512,
+                                    "global_head_dim": 512, "attention_k_eq_v": False,
+                                    "num_kv_shared_layers": 0, "use_double_wide_mlp": False,
+                                    "hidden_size_per_layer_input": 256},
+        activation="hidden_activation",
+        windows="pattern",
+        experts={"experts": "num_experts", "experts_per_token": "top_k_experts",
+                 "expert_mlp": "moe_intermediate_size", "shared_mlp": "intermediate_size"},
+        left_out=_GEMMA_LEFT_OUT | {
+            "num_kv_shared_layers": "that the last layers take the keys and values of others"},
+        always=("the norms of values",),
     ),
     HfFamily(
         architectures=("Qwen2ForCausalLM",),
@@ -265,8 +278,9 @@ UNSUPPORTED = {
 OPTIONAL_FEATURES = {"experts": EXPERT_KEYS, "latent attention": ("kv_lora_rank",)}
 """Features that some families have, and the keys that ask for them."""
 
-INACTIVE = (None, False, 0, 1, "absolute")
-"""Values with which these keys have no effect; one expert is an MLP."""
+INACTIVE = (None, False, 0, 1, "absolute", "vision")
+"""Values with which these keys have no effect: one expert is an MLP, and tokens of images alone may
+attend in both directions."""
 
 UNSUPPORTED_TYPES = {
     "llama4": "attention in chunks",

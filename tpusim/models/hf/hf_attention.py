@@ -51,7 +51,10 @@ def latent(config: HfConfig, heads: int) -> dict[str, int]:
 
 
 def windows(config: HfConfig, layers: int) -> dict[str, int]:
-    """Return `window` and `global_every`; neither where all layers see all keys."""
+    """Return `window`, `global_every` and what differs in layers that see all keys.
+
+    Nothing where all layers see all keys.
+    """
     if config.family.windows == "none":
         return {}
     if "use_sliding_window" in config.family.defaults and not config.flag("use_sliding_window"):
@@ -60,7 +63,20 @@ def windows(config: HfConfig, layers: int) -> dict[str, int]:
     if window is None:
         return {}
     every = _global_period(config, _types(config, layers))
-    return {} if every == 1 else {"window": window, "global_every": every}
+    if every == 1:
+        return {}
+    return {"window": window, "global_every": every, **(_global(config) if every else {})}
+
+
+def _global(config: HfConfig) -> dict[str, int]:
+    """Return the heads of layers that see all keys, where the family gives them their own."""
+    if "global_head_dim" not in config.family.defaults:
+        return {}
+    return {
+        "global_head_dim": config.count("global_head_dim", least=0) or 0,
+        "global_kv_heads": config.count("num_global_key_value_heads") or 0,
+        "global_keys_as_values": config.flag("attention_k_eq_v"),
+    }
 
 
 def _types(config: HfConfig, layers: int) -> Sequence[Any]:

@@ -36,6 +36,7 @@ from tpusim.models.pieces.embedding import embedding
 from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
+from tpusim.models.pieces.layer_embedding import layer_embedding
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import layer_norm, norm
@@ -70,6 +71,7 @@ __all__ = [
     "instance_norm",
     "language_model_loss",
     "latent_projections",
+    "layer_embedding",
     "layer_norm",
     "learnt_positions",
     "linear",

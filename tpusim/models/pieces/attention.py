@@ -33,6 +33,7 @@ class AttentionForm:
     softmax_dtype: of the scores, where attention is not a kernel.
     bias: projections of queries, keys and values have one.
     out_bias: so has the projection of the result.
+    keys_as_values: one projection makes keys and values.
     """
 
     causal: bool = False
@@ -43,6 +44,7 @@ class AttentionForm:
     softmax_dtype: str = COMPUTE
     bias: bool = False
     out_bias: bool = False
+    keys_as_values: bool = False
 
 
 def attention(
@@ -90,7 +92,8 @@ def projections(
         made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
         return biased(w, f"w{name}", made, *made.dims[-2:]) if form.bias else made
 
-    q, k, v = projected("q", x, "heads"), *(projected(t, memory, kv_heads) for t in "kv")
+    q, k = projected("q", x, "heads"), projected("k", memory, kv_heads)
+    v = k if form.keys_as_values else projected("v", memory, kv_heads)
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v
 
 

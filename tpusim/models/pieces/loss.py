@@ -7,6 +7,11 @@ from tpusim.base.errors import PlanError
 from tpusim.graph import COMPUTE, GraphWriter, Scan, Tensor, function, part_of
 from tpusim.models.pieces.attention import SOFTMAX_FLOPS
 
+CAP_FLOPS, CAP_GRADIENT_FLOPS = 10.0, 13.0
+"""Vector operations per logit of its soft cap, a hyperbolic tangent and two multiplications, and of
+its gradient, which computes the tangent t again and multiplies by 1 - t^2; see
+`mlp.ACTIVATION_FLOPS`."""
+
 VOCAB_BLOCKS = "vocab_blocks"
 """The name of the scan over blocks of the vocabulary."""
 
@@ -18,10 +23,12 @@ class LossForm:
     blocks: blocks of the vocabulary, which divide it. Logits of one block at a time are in memory,
         with a running sum of exponentials; the backward pass computes them again.
     indexed: the logits of the labels are read by index, not with a mask.
+    cap: the logits are `cap tanh(logits / cap)`; 0 for none.
     """
 
     blocks: int = 1
     indexed: bool = False
+    cap: float = 0.0
 
 
 WHOLE_LOSS = LossForm()
@@ -83,10 +90,11 @@ def _cross_entropy(
         "loss",
         (logits, ids),
         w.tensor(out, x.dims[:-1], "f32"),
-        SOFTMAX_FLOPS,
+        SOFTMAX_FLOPS + (CAP_FLOPS if form.cap else 0.0),
+        gradient_flops=2 * SOFTMAX_FLOPS + (CAP_GRADIENT_FLOPS if form.cap else 0.0),
         over=(vocab,),
         picks=w.dim(vocab) if form.indexed else "",
-        function=function("cross_entropy"),
+        function=function("cross_entropy", **({"cap": form.cap} if form.cap else {})),
     )
 
 

@@ -1,0 +1,31 @@
+"""Embeddings that each layer has of its own."""
+
+from tpusim.graph import GraphWriter, Tensor
+from tpusim.models.pieces.embedding import embedding
+from tpusim.models.pieces.mlp import activate
+from tpusim.models.pieces.norms import norm
+
+
+def layer_embedding(w: GraphWriter, x: Tensor, ids: Tensor, embedded: Tensor) -> Tensor:
+    """Write what the tokens themselves add to the result of a layer, and return it.
+
+    Each layer looks the tokens up in a table of its own, [vocab, layer_embed], and adds a
+    projection of their common embeddings; a gate computed from the layer's result selects from it,
+    and a second matrix widens it to `embed`.
+
+    Source: Gemma 3n and 4 (huggingface/transformers, models/gemma3n/modeling_gemma3n.py, per-layer
+    inputs). There one table holds those of all layers and one lookup precedes them: as many bytes.
+
+    x: [batch, sequence, embed], the layer's result so far.
+    ids: [batch, sequence], the tokens.
+    embedded: [batch, sequence, embed], their embeddings.
+    """
+    own = w.marked("layer_embed_")
+    table = own.weight("table", "vocab", "layer_embed")
+    looked_up, _ = embedding(own, ids, table, out="rows")
+    projected = norm(own, "norm", own.dense("wi", embedded, "layer_embed"), "layer_embed")
+    given = own.add("sum", projected, looked_up)
+    gated = activate(
+        own, "gelu", (own.dense("gate", x, "layer_embed"), given), "hidden", own.prefix
+    )
+    return norm(own, "post_norm", own.dense("wo", gated, "embed", out="out"))
