@@ -38,10 +38,12 @@ class Overlap:
 
 EVERYTHING = frozenset(Carrier)
 
-LAYER_AT_ONCE = Overlap(prefetch_depth=64, carried_by=EVERYTHING, needs_carrier=False)
+LAYER_AT_ONCE = Overlap(
+    prefetch_depth=64, carried_by=EVERYTHING, needs_carrier=False, outside_layers=True
+)
 """All gathers of a layer start at its beginning, as on the SparseCore: 7 of the 9 compiled
 plans that were read, on 7x 2x2x2 to 4x4x4; with a `tensor` axis, those after an all-reduce follow
-it."""
+it. The head's is asynchronous too, in 40 of 40."""
 
 OBSERVED = "observed"
 """The name that switches off all passes and table lines that serve no published run."""
@@ -67,7 +69,8 @@ class Lowering:
     only_mlp: only gathers of MLP weights are asynchronous.
     keys_algorithm: of the sums of gradients of keys that were gathered for an attention kernel.
     offloaded: True if the SparseCore reduces and gathers: a gradient over all its axes at once (see
-        `reduce_at_once`), and an activation once, however far apart its uses are.
+        `reduce_at_once`), an activation once, however far apart its uses are, and both beside the
+        core.
     activations: the activation collectives that become collective matmuls: where it pays (`rule`,
         see `fuse_collectives.fusion_pays`), or wherever one can be (`always`).
     fuses_epilogue: True if a collective matmul takes an epilogue. Compiled ones do not (plain
