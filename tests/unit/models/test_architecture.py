@@ -91,6 +91,34 @@ def test_parts_have_dimensions_and_rules_of_their_own() -> None:
         resolve_rules(plan(rules={"image.mpl": "tensor"}), graph)
 
 
+@pytest.mark.parametrize(
+    ("model", "part", "shape"),
+    [
+        ({"heads": 8, "kv_heads": 2}, {"heads": 4}, ("image.heads", 4)),
+        ({"heads": 8}, {"heads": 4, "kv_heads": 1}, ("image.kv_heads", 1)),
+        ({"heads": 8, "kv_heads": 2}, {"heads": 4, "kv_heads": 1}, ("image.kv_heads", 1)),
+        ({"heads": 8, "kv_heads": 2}, {"heads": 4, "kv_heads": 4}, ("image.heads", 4)),
+        ({"heads": 8, "kv_heads": 2}, {"mlp": 64}, ("kv_heads", 2)),
+        ({"heads": 8, "kv_heads": 2}, {"kv_heads": 8}, ("heads", 8)),
+        ({"heads": 8}, {"mlp": 64}, ("heads", 8)),
+    ],
+)
+def test_heads_of_keys_are_those_of_the_part_whose_queries_they_meet(
+    model: dict[str, int], part: dict[str, int], shape: tuple[str, int]
+) -> None:
+    w = GraphWriter("captions", {"batch": 2, "seq": 16})
+    w.size(embed=64, head_dim=8, **model)
+    image = w.part("image", embed=32, patches=9, **part)
+    for one, sequence in ((w, "seq"), (image, "patches")):
+        x = one.input("x", ("batch", sequence, "embed"), "compute")
+        made = pieces.attention(one, x, AttentionForm(fused=False))
+    weights = {p.tensor.name: p.tensor.dims for p in w.graph(made).parameters}
+    dim, count = shape
+    assert weights["image/wk"][1:] == weights["image/wv"][1:] == (dim, "head_dim")
+    assert w.sizes[dim] == count
+    assert weights["wk"][1] == ("kv_heads" if "kv_heads" in model else "heads")
+
+
 def test_sequences_of_any_name_take_the_rule_of_seq() -> None:
     w = GraphWriter("net", {"batch": 16, "target_seq": 64, "image.patches": 64, "height": 64})
     tensors = [w.tensor(dim, ("batch", dim)) for dim in w.sizes if dim != "batch"]
