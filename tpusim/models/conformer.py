@@ -121,11 +121,9 @@ class Conformer(Architecture):
     def _convolution(self, w: GraphWriter, x: Tensor) -> Tensor:
         """Write the convolution module, and return its result."""
         channels = pieces.channels(w, self.embed)
-        halves = tuple(
-            pieces.biased(w, name, w.dense(name, x, channels)) for name in ("glu_0", "glu_1")
-        )
+        halves = tuple(pieces.linear(w, name, x, channels) for name in ("glu_0", "glu_1"))
         x = w.pointwise("glu", halves, halves[0].dims, GLU_FLOPS, function=function("glu"))
         x = pieces.convolution(w, "depthwise", x, self.embed, (self.kernel,), groups=self.embed)
         x = pieces.batch_norm(w, "batch_norm", pieces.biased(w, "depthwise", x))
         x = pieces.activate(w, "silu", (x,), "conv_silu", "conv_")
-        return pieces.biased(w, "conv_out", w.dense("conv_out", x, "embed"))
+        return pieces.linear(w, "conv_out", x, "embed")

@@ -129,6 +129,11 @@ class MetNet2(Architecture):
             x = pieces.relu(w, f"{name}_relu", pieces.biased(w, name, x))
         x = pieces.biased(w, "head", pieces.convolution(w, "head", x, self.categories, (1, 1)))
         labels = w.input("rain", x.dims[:-1])
-        loss = w.tensor("loss", ("batch",), "f32")
-        of = function("cross_entropy")
-        return w.pointwise("loss", (x, labels), loss, 10.0, over=x.dims[1:], function=of)
+        return w.pointwise(
+            "loss",
+            (x, labels),
+            w.tensor("loss", ("batch",), "f32"),
+            pieces.SOFTMAX_FLOPS,
+            over=x.dims[1:],
+            function=function("cross_entropy"),
+        )

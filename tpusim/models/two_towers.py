@@ -16,7 +16,7 @@ from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 from tpusim.models.vision_transformer import VisionTransformer
 
-SOFTMAX_FLOPS, SIGMOID_FLOPS, NORMALISE_FLOPS = 10.0, 20.0, 4.0
+SIGMOID_FLOPS, NORMALISE_FLOPS = 20.0, 4.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
 
 _TEXT_CHOICES = {"pool": ("last", "first", "mean", "probe"), "softmax_dtype": (COMPUTE, "f32")}
@@ -215,7 +215,7 @@ def _softmax_loss(w: GraphWriter, logits: Tensor) -> Tensor:
             name,
             (scaled,),
             w.tensor(name, (logits.dims[1 - axis],), "f32"),
-            SOFTMAX_FLOPS,
+            pieces.SOFTMAX_FLOPS,
             over=(logits.dims[axis],),
             function=function("own_cross_entropy", axis=axis),
         )

@@ -16,6 +16,9 @@ from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 COLOURS = 3
+TANH_FLOPS = 10.0
+"""Vector operations per element, taken as those of `silu`; see `mlp.ACTIVATION_FLOPS`."""
+
 PATCHES = (8, 14, 16, 32)
 """Sides of a patch that published models have, in pixels."""
 
@@ -130,9 +133,10 @@ class VisionTransformer(Architecture):
             x = pieces.layer_norm(w, "pre_norm", x)
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
-            x = pieces.biased(w, "pre_logits", w.dense("pre_logits", x, "embed"))
+            x = pieces.linear(w, "pre_logits", x, "embed")
+            of = function("tanh")
             x = w.pointwise(
-                "representation", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh")
+                "representation", (x,), x.dims, TANH_FLOPS, keeps="outputs", function=of
             )
         return x
 
