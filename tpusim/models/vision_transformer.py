@@ -47,6 +47,17 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
 (google-research/big_vision @5f95305); of `22b`, arXiv:2302.05442, table 1 and section 2."""
 
 
+def sizes_by_patch(
+    kind: str, sizes: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the fields of published models: each size with each patch, such as `vit-b/16`."""
+    return {
+        f"{kind}-{size}/{patch}": {**dims, "patch": patch}
+        for size, dims in sizes.items()
+        for patch in PATCHES
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class VisionTransformer(Architecture):
     """A vision transformer that classifies images (Dosovitskiy et al., arXiv:2010.11929).
@@ -74,11 +85,7 @@ class VisionTransformer(Architecture):
     scanned: layers are iterations of one scan, not written one after another.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        f"vit-{size}/{patch}": {**dims, "patch": patch}
-        for size, dims in _SIZES.items()
-        for patch in PATCHES
-    }
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = sizes_by_patch("vit", _SIZES)
     reads_text: ClassVar[bool] = False
     name: str = "vision-transformer"
     layers: int
