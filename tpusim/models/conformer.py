@@ -8,7 +8,7 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm
 
 SUBSAMPLINGS = 2
@@ -71,11 +71,7 @@ class Conformer(Architecture):
                         f"{key} is {getattr(self, key)}, which the subsampling by "
                         f"{2**SUBSAMPLINGS} does not divide; write a multiple"
                     )
-            if self.embed % self.heads:
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads; write heads that "
-                    "divide it"
-                )
+            check_heads(self.embed, self.heads)
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each frame."""

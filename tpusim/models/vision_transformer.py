@@ -12,7 +12,7 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 COLOURS = 3
@@ -113,11 +113,7 @@ class VisionTransformer(Architecture):
             check_types(self)
             check_values(self, _CHOICES)
             check_patches(self.image, self.patch)
-            if self.embed % self.heads:
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads; write heads that "
-                    "divide it"
-                )
+            check_heads(self.embed, self.heads)
 
     @property
     def patches(self) -> int:
