@@ -296,7 +296,7 @@ def _zoo_lingvo(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     name = f"lingvo-{found[1]}b"
     if row.layers or name not in models.names():
         return _of_dimensions(row)
-    keys = {"optimizer": "adam" if "adam" in row.words else "adafactor", "remat": "full"}
+    keys = {"optimizer": "adafactor", "remat": "full"}
     return SystemModel(models.load(name), 1024, keys=keys)
 
 
