@@ -164,6 +164,14 @@ def test_a_row_names_its_optimizer_or_has_that_of_its_recipe(
     assert plan_of_row(given, model_of_row(given))[0].optimizer.name == optimizer
 
 
+def test_a_capacity_that_no_row_gives_is_named_as_assumed() -> None:
+    said = "the capacity factor is not given, and taken as 1"
+    assert said in model_of_row(system_row(row(model="GShard 600B"))).notes
+    noted = {one.row.id: said in one.reason for one in report("published_systems.csv").outcomes}
+    assert noted["gshard-moe-128E-36L"]
+    assert not noted["switch-switch-base-cf1.25"]
+
+
 def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:
     cells = row(measured_step_s="0.1")
     text = f"{','.join(cells)}\n{','.join(cells.values())},spare,cells\n"

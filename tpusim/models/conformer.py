@@ -22,8 +22,9 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "conformer-xxl": {"layers": 42, "embed": 1024, "heads": 8, "kernel": 5},
     "conformer-g": {"layers": 36, "embed": 3072, "heads": 16, "kernel": 5},
 }
-"""BigSSL, arXiv:2109.13226, table 1; XL and XXL also arXiv:2010.10504, table 1, whose authors leave
-relative positions out."""
+"""BigSSL's encoders (arXiv:2109.13226), of which XL and XXL are those of arXiv:2010.10504, whose
+authors leave relative positions out. The dimensions are as recalled, and were not checked against
+the papers; they give 0.6, 1.0 and 8.0 billion weights, the published numbers, within 6 %."""
 
 
 @dataclass(frozen=True, kw_only=True)

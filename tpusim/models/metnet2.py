@@ -1,10 +1,11 @@
 """MetNet-2, a forecast of precipitation (arXiv:2111.07470).
 
-From the paper: the context of 2048 km on 512 x 512 positions, a convolutional LSTM over slices of
-time, residual blocks with dilations from 1 to 128 on 384 channels that are conditioned on the lead
-time, the target of 512 km at 1 km, and 512 categories of rain. Assumed: the channels of an input,
-the positions after the encoder (a quarter in each direction), one residual block for each dilation
-in each of three stacks, and doublings by transposed convolutions of 512 channels.
+As recalled, and not checked against the paper: the context of 2048 km on 512 x 512 positions, a
+convolutional LSTM over slices of time, residual blocks with dilations from 1 to 128 on 384 channels
+that are conditioned on the lead time, the target of 512 km at 1 km, and 512 categories of rain.
+Assumed: the channels of an input, the positions after the encoder (a quarter in each direction),
+one residual block for each dilation in each of three stacks, and doublings by transposed
+convolutions of 512 channels.
 """
 
 from dataclasses import dataclass
