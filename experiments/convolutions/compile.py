@@ -1,7 +1,7 @@
 """Compile the convolutions of `shapes.py` for one device of each chip, without a TPU.
 
-python compile.py FOLDER --chips v4,v5e     compiled programs, one a file; those there are kept
-python compile.py FOLDER --table            cycles of those in the folder, as a table
+python compile.py FOLDER --chips v4,v5e     compile each into a file; those there are kept
+python compile.py FOLDER --table            print the cycles of those in the folder as a table
 """
 
 import argparse
@@ -10,7 +10,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from shapes import INPUT_GRADIENT, Shape, shapes
+from shapes import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Shape, shapes
 
 from tpusim.compiler.hlo.attributes import called_computations, estimated_cycles
 from tpusim.compiler.hlo.module import HloModule, Instruction
@@ -22,6 +22,8 @@ SLICES = {
     "v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "7x:2x2x1"
 }  # fmt: skip
 LIBTPU = "0.0.42.1"
+"""The compiler that made the programs."""
+
 FROM_HBM = {"xla_msa_enable": "false"}
 """Operands are read by the convolution itself, not by a copy to VMEM before it, which has no cycles
 of its own."""
@@ -63,19 +65,23 @@ def compiled(shape: Shape, kind: str, chip: str) -> str:
             dimension_numbers=names, feature_group_count=shape.groups,
         )  # fmt: skip
 
+    def image_gradient(g, w):
+        return jax.linear_transpose(lambda x: forward(x, w), image)(g)[0]
+
+    def kernel_gradient(g, x):
+        return jax.linear_transpose(lambda w: forward(x, w), kernel)(g)[0]
+
     def array(*sizes):
         return jax.ShapeDtypeStruct(sizes, jnp.bfloat16)
 
-    x = array(shape.batch, *shape.size, shape.in_channels)
-    w = array(*shape.window, shape.in_channels // shape.groups, shape.out_channels)
-    y = jax.eval_shape(forward, x, w)
-    step, given = forward, (x, w)
-    if kind == INPUT_GRADIENT:
-        step = lambda g, w: jax.linear_transpose(lambda x: forward(x, w), x)(g)[0]  # noqa: E731
-        given = (y, w)
-    elif kind != "forward":
-        step = lambda g, x: jax.linear_transpose(lambda w: forward(x, w), w)(g)[0]  # noqa: E731
-        given = (y, x)
+    image = array(shape.batch, *shape.size, shape.in_channels)
+    kernel = array(*shape.window, shape.in_channels // shape.groups, shape.out_channels)
+    result = jax.eval_shape(forward, image, kernel)
+    step, given = {
+        FORWARD: (forward, (image, kernel)),
+        INPUT_GRADIENT: (image_gradient, (result, kernel)),
+        WEIGHT_GRADIENT: (kernel_gradient, (result, image)),
+    }[kind]
     free = Format(Layout.AUTO, SingleDeviceSharding(devices_of(as_slice(SLICES[chip]))[0]))
     jitted = jax.jit(step, in_shardings=(free, free), out_shardings=free)
     return jitted.lower(*given).compile(compiler_options=FROM_HBM).as_text()
