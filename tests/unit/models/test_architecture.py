@@ -56,6 +56,29 @@ def test_pieces_make_the_transformer_that_the_dimensions_make() -> None:
     )
 
 
+@pytest.mark.parametrize("exchange", ["gather", "ring", "all-to-all"])
+def test_heads_alone_exchange_keys_as_equal_heads_of_keys(exchange: str) -> None:
+    shared = plan(mesh={"fsdp": 4, "context": 4}, context_exchange=exchange)
+    own, same = (ts.simulate(model, shared, POD) for model in (Mine(), SAME))
+    assert own.step_time_s == same.step_time_s
+
+
+def test_operations_and_results_have_names_of_their_own() -> None:
+    w = GraphWriter("mine", {"batch": 2, "embed": 8})
+    x = w.input("x", ("batch", "embed"), "compute")
+
+    def layer(w: GraphWriter, x: Tensor) -> Tensor:
+        return w.add("y", w.dense("wi", x, "embed"), w.dense("wi", x, "embed"))
+
+    with pytest.raises(ModelError, match=r"mine writes layer/wi 2 times; write each in a scope"):
+        w.graph(w.layers("layer", 2, x, layer))
+    w = GraphWriter("mine", {"batch": 2, "embed": 8})
+    made = w.add("made", w.dense("wi", x, "embed", out="made"), x)
+    said = "mine: wi and made both make the tensor made; give the result of one of them another"
+    with pytest.raises(ModelError, match=said):
+        w.graph(made)
+
+
 def test_text_needs_a_length() -> None:
     with pytest.raises(PlanError, match=r"seq_len is missing, and mine reads text; write the tok"):
         ts.simulate(Mine(), plan(seq_len=0), POD)
