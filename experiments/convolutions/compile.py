@@ -1,24 +1,29 @@
 """Compile the convolutions of `shapes.py` for one device of each chip, without a TPU.
 
-python compile.py FOLDER --chips v4,v5e     compiled programs, one a file; those there are kept
-python compile.py FOLDER --table            cycles of those in the folder, as a table
+python compile.py FOLDER --chips v4,v5e     compile each into a file; those there are kept
+python compile.py FOLDER --table            print the cycles of those in the folder as a table
 """
 
 import argparse
 import csv
 import hashlib
-import json
-import re
 import sys
 from pathlib import Path
 
-from shapes import INPUT_GRADIENT, Shape, shapes
+from shapes import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Shape, shapes
+
+from tpusim.compiler.hlo.attributes import called_computations, estimated_cycles
+from tpusim.compiler.hlo.module import HloModule, Instruction
+from tpusim.compiler.hlo.parser_process import HloParser
+from tpusim.compiler.hlo.read import read_module
+from tpusim.hardware import load_chip
 
 SLICES = {
     "v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "7x:2x2x1"
 }  # fmt: skip
-CLOCKS = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9, "7x": 2.2e9}
 LIBTPU = "0.0.42.1"
+"""The compiler that made the programs."""
+
 FROM_HBM = {"xla_msa_enable": "false"}
 """Operands are read by the convolution itself, not by a copy to VMEM before it, which has no cycles
 of its own."""
@@ -36,9 +41,6 @@ HEADER = (
     "held_out: half of the shapes, by a hash; the cost model is fitted to the others. What the "
     "compiler believes, not measurements. Made by experiments/convolutions/compile.py.",
 )
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_CALLS = re.compile(r"calls=%([\w.\-]+)")
-_NAMED = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 
 
 def compiled(shape: Shape, kind: str, chip: str) -> str:
@@ -63,60 +65,57 @@ def compiled(shape: Shape, kind: str, chip: str) -> str:
             dimension_numbers=names, feature_group_count=shape.groups,
         )  # fmt: skip
 
+    def image_gradient(g, w):
+        return jax.linear_transpose(lambda x: forward(x, w), image)(g)[0]
+
+    def kernel_gradient(g, x):
+        return jax.linear_transpose(lambda w: forward(x, w), kernel)(g)[0]
+
     def array(*sizes):
         return jax.ShapeDtypeStruct(sizes, jnp.bfloat16)
 
-    x = array(shape.batch, *shape.size, shape.in_channels)
-    w = array(*shape.window, shape.in_channels // shape.groups, shape.out_channels)
-    y = jax.eval_shape(forward, x, w)
-    step, given = forward, (x, w)
-    if kind == INPUT_GRADIENT:
-        step = lambda g, w: jax.linear_transpose(lambda x: forward(x, w), x)(g)[0]  # noqa: E731
-        given = (y, w)
-    elif kind != "forward":
-        step = lambda g, x: jax.linear_transpose(lambda w: forward(x, w), w)(g)[0]  # noqa: E731
-        given = (y, x)
+    image = array(shape.batch, *shape.size, shape.in_channels)
+    kernel = array(*shape.window, shape.in_channels // shape.groups, shape.out_channels)
+    result = jax.eval_shape(forward, image, kernel)
+    step, given = {
+        FORWARD: (forward, (image, kernel)),
+        INPUT_GRADIENT: (image_gradient, (result, kernel)),
+        WEIGHT_GRADIENT: (kernel_gradient, (result, image)),
+    }[kind]
     free = Format(Layout.AUTO, SingleDeviceSharding(devices_of(as_slice(SLICES[chip]))[0]))
     jitted = jax.jit(step, in_shardings=(free, free), out_shardings=free)
     return jitted.lower(*given).compile(compiler_options=FROM_HBM).as_text()
 
 
-def cycles_of(hlo: str) -> tuple[int, int]:
+def cycles_of(module: HloModule) -> tuple[int, int]:
     """Return the cycles of the fusions with a convolution, and of all others."""
-    bodies, name = {}, ""
-    for line in hlo.splitlines():
-        if found := _NAMED.match(line):
-            name = "ENTRY" if found[1] else found[2]
-            bodies[name] = []
-        elif name:
-            bodies[name].append(line)
-
-    def convolves(line):
-        if " convolution(" in line:
-            return True
-        called = _CALLS.search(line)
-        return called is not None and any(map(convolves, bodies.get(called[1], ())))
-
     with_it = other = 0
-    for line in bodies["ENTRY"]:
-        found = _CYCLES.search(line)
-        cycles = int(found[1]) if found else 0
-        if convolves(line):
+    for instruction in module.main.instructions:
+        cycles = estimated_cycles(instruction) or 0
+        if convolves(module, instruction):
             with_it += cycles
         else:
             other += cycles
     return with_it, other
 
 
+def convolves(module: HloModule, instruction: Instruction) -> bool:
+    """Return True for a convolution, and for what calls a computation that has one."""
+    bodies = called_computations(module, instruction)
+    return instruction.opcode == "convolution" or any(
+        convolves(module, inner) for body in bodies for inner in body.instructions
+    )
+
+
 def file_of(folder: Path, shape: Shape, kind: str, chip: str) -> Path:
     """Return the file of a compiled program."""
     key = hashlib.sha1(f"{shape} {kind} {chip}".encode()).hexdigest()[:16]
-    return folder / f"{key}.json"
+    return folder / f"{key}.hlo"
 
 
-def row(family: str, shape: Shape, kind: str, chip: str, hlo: str) -> dict[str, object]:
+def row(family: str, shape: Shape, kind: str, chip: str, module: HloModule) -> dict[str, object]:
     """Return a line of the table."""
-    cycles, other = cycles_of(hlo)
+    cycles, other = cycles_of(module)
     sizes = {"input": shape.size, "output": shape.outputs, "window": shape.window}
     named = {key: "x".join(map(str, value)) for key, value in sizes.items()}
     same = ("batch", "stride", "dilation", "groups", "in_channels", "out_channels", "padding")
@@ -124,7 +123,7 @@ def row(family: str, shape: Shape, kind: str, chip: str, hlo: str) -> dict[str, 
         **named, **{key: getattr(shape, key) for key in same},
         "chip": chip, "kind": kind, "family": family, "transposed": int(shape.transposed),
         "held_out": int(shape.held_out), "dtype": "bf16", "cycles": cycles,
-        "other_cycles": other, "clock_hz": int(CLOCKS[chip]), "libtpu": LIBTPU,
+        "other_cycles": other, "clock_hz": int(load_chip(chip).clock), "libtpu": LIBTPU,
     }  # fmt: skip
 
 
@@ -133,13 +132,14 @@ def write_table(folder: Path) -> None:
     print("".join(f"# {line}\n" for line in HEADER), end="")
     table = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     table.writeheader()
-    for family, shape in shapes():
-        for kind in shape.kinds:
-            for chip in SLICES:
-                file = file_of(folder, shape, kind, chip)
-                if file.exists():
-                    hlo = json.loads(file.read_text("utf-8"))["text"]
-                    table.writerow(row(family, shape, kind, chip, hlo))
+    with HloParser() as parser:
+        for family, shape in shapes():
+            for kind in shape.kinds:
+                for chip in SLICES:
+                    file = file_of(folder, shape, kind, chip)
+                    if file.exists():
+                        module = read_module(file.read_bytes(), str(file), parser)
+                        table.writerow(row(family, shape, kind, chip, module))
 
 
 def main() -> None:
@@ -158,7 +158,7 @@ def main() -> None:
             for chip in given.chips.split(","):
                 file = file_of(given.folder, shape, kind, chip)
                 if not file.exists():
-                    file.write_text(json.dumps({"text": compiled(shape, kind, chip)}), "utf-8")
+                    file.write_text(compiled(shape, kind, chip), "utf-8")
 
 
 if __name__ == "__main__":

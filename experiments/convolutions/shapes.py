@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
-INPUT_GRADIENT = "input gradient"
-KINDS = ("forward", INPUT_GRADIENT, "weight gradient")
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = KINDS = ("forward", "input gradient", "weight gradient")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +58,27 @@ class Shape:
         )
 
 
-def _square(
-    batch: int, side: int, window: int, in_channels: int, out_channels: int, **more: object
+def _equal_sides(
+    dims: int,
+    batch: int,
+    side: int,
+    window: int,
+    in_channels: int,
+    out_channels: int,
+    **more: object,
 ) -> Shape:
+    """Return a shape whose positions and taps are as many in each of `dims` dimensions."""
     return Shape(
-        batch=batch, size=(side, side), window=(window, window),
-        in_channels=in_channels, out_channels=out_channels, **more,
-    )  # fmt: skip
+        batch=batch,
+        size=(side,) * dims,
+        window=(window,) * dims,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        **more,
+    )
 
 
-def _cube(
-    batch: int, side: int, window: int, in_channels: int, out_channels: int, **more: object
-) -> Shape:
-    return Shape(
-        batch=batch, size=(side,) * 3, window=(window,) * 3,
-        in_channels=in_channels, out_channels=out_channels, **more,
-    )  # fmt: skip
+_square, _cube = partial(_equal_sides, 2), partial(_equal_sides, 3)
 
 
 def _residual_networks() -> Iterator[Shape]:

@@ -13,6 +13,7 @@ from tpusim.base.errors import PlanError
 from tpusim.validation.systems import SystemsReport, validate_systems
 from tpusim.validation.systems.system_models import model_of_row
 from tpusim.validation.systems.system_rows import system_row
+from tpusim.validation.systems.system_run import plan_of_row
 
 FOLDER = Path(__file__).parents[2] / "experiments/systems"
 TABLES = ("published_systems.csv", "vision_runs.csv")
@@ -139,6 +140,36 @@ def test_what_cannot_run_is_a_row_with_its_reason(
 def test_a_model_is_known_by_its_words(words: str, kind: str, name: str) -> None:
     model = model_of_row(system_row(row(model=words))).model
     assert (type(model).__name__, model.name) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("cells", "optimizer"),
+    [
+        ({}, "momentum"),
+        ({"optimizer": "LARS"}, "lars"),
+        ({"parallelism": "data parallel, LARS, distributed batch norm"}, "lars"),
+        ({"optimizer": "SGD with momentum"}, "momentum"),
+        ({"optimizer": "SGD"}, "sgd"),
+        ({"optimizer": "AdamW"}, "adam"),
+        ({"model": "Llama3-8B", "optimizer": "LAMB"}, "adam"),
+        ({"model": "Llama3-8B", "input": "512 tokens"}, "adam"),
+        ({"model": "T5-11B"}, "adafactor"),
+        ({"model": "T5-11B", "optimizer": "Adam"}, "adam"),
+    ],
+)
+def test_a_row_names_its_optimizer_or_has_that_of_its_recipe(
+    cells: dict[str, str], optimizer: str
+) -> None:
+    given = system_row(row(**cells))
+    assert plan_of_row(given, model_of_row(given))[0].optimizer.name == optimizer
+
+
+def test_a_capacity_that_no_row_gives_is_named_as_assumed() -> None:
+    said = "the capacity factor is not given, and taken as 1"
+    assert said in model_of_row(system_row(row(model="GShard 600B"))).notes
+    noted = {one.row.id: said in one.reason for one in report("published_systems.csv").outcomes}
+    assert noted["gshard-moe-128E-36L"]
+    assert not noted["switch-switch-base-cf1.25"]
 
 
 def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 
 from tpusim.base.errors import PlanError
 from tpusim.hardware import load_chip
+from tpusim.partition import DTYPE_BYTES
 from tpusim.program import convolution_work
 from tpusim.simulation.explain_convolutions import explain_convolutions
 
@@ -37,12 +38,9 @@ def explain_convolution(
     work = convolution_work(
         batch, size, window, in_channels, out_channels, stride=stride, dilation=dilation,
         groups=groups, padding=padding.upper(), gradient=gradient or "", dtype=dtype,
-        item=_ITEM_BYTES.get(dtype, 2),
+        item=DTYPE_BYTES.get(dtype, 0.0),  # an unknown one has no matrix rate, which costing says
     )  # fmt: skip
     return str(explain_convolutions([(f"{image} by {kernel}", work)], device))
-
-
-_ITEM_BYTES = {"f32": 4, "int8": 1, "fp8": 1}
 
 
 def _sizes(option: str, text: str, example: str) -> list[int]:

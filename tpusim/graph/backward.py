@@ -151,17 +151,13 @@ def _transpose_scan(
     op = replace(op, body=tuple(remat.with_residuals(one) for one in op.body))
     stacked = {inside.name for inside, outside in op.stacks if outside.name in given}
     carried = {
-        inside.name: replace(cotangent, name=f"{cotangent.name}~carried")
-        if inside.name in stacked
-        else cotangent
+        inside.name: _cotangent(inside, "~carried" if inside.name in stacked else "")
         for _, _, inside, _ in op.carries
-        for cotangent in [_cotangent(inside)]
     }
     added = {inside.name: given[outside.name] for inside, outside in op.sums}
     written = {
         inside.name: replace(
-            _cotangent(inside),
-            name=f"d({inside.name}){'~stacked' * (inside.name in carried)}",
+            _cotangent(inside, "~stacked" if inside.name in carried else ""),
             role=given[outside.name].role,
         )
         for inside, outside in op.stacks
@@ -300,8 +296,9 @@ def _summed(tensor: Tensor) -> Tensor:
     return replace(tensor, dtype=STORED) if tensor.role is TensorRole.PARAM else tensor
 
 
-def _cotangent(tensor: Tensor) -> Tensor:
-    return tensor.gradient(f"d({tensor.name})")
+def _cotangent(tensor: Tensor, mark: str = "") -> Tensor:
+    """Return the gradient of a tensor; the mark tells two of one tensor apart."""
+    return tensor.gradient(f"d({tensor.name}){mark}")
 
 
 def _block_by_block(again: Sequence[Op], backward: Sequence[Op]) -> tuple[Op, ...]:

@@ -11,7 +11,7 @@ shard by a rule of its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
@@ -286,18 +286,36 @@ class GraphWriter:
     def graph(self, loss: Tensor) -> Graph:
         """Return the graph, whose backward pass starts from `loss`.
 
-        Raise ModelError for a loss that is no tensor, and for two operations of one name.
+        Raise ModelError for a loss that is no tensor, and for two operations or results of one
+        name.
         """
         if not isinstance(loss, Tensor):
             raise ModelError(f"{self.name}: forward returns {loss!r}; return the loss, a tensor")
-        names = [op.name for op in self.ops]
-        for name, times in Counter(names).items():
+        ops = tuple(_with_bodies(self.ops))
+        for name, times in Counter(op.name for op in ops).items():
             if times > 1:
                 raise ModelError(
                     f"{self.name} writes {name} {times} times; write each in a scope of its own, "
                     "w.scope(...)"
                 )
+        makers: dict[str, str] = {}
+        for op in ops:
+            for tensor in op.outputs:
+                other = makers.setdefault(tensor.name, op.name)
+                if other != op.name:
+                    raise ModelError(
+                        f"{self.name}: {other} and {op.name} both make the tensor {tensor.name}; "
+                        "give the result of one of them another name"
+                    )
         return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), loss)
+
+
+def _with_bodies(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yield operations, and those in the bodies of scans."""
+    for op in ops:
+        yield op
+        if isinstance(op, Scan):
+            yield from _with_bodies(op.body)
 
 
 def _read_of_outside(ops: Sequence[Op], given: Iterable[Tensor]) -> tuple[Tensor, ...]:

@@ -129,8 +129,7 @@ def _convolution(
     )
     groups = out_channels if op.depthwise else op.groups
     channels = groups * one_group, out_channels
-    transposed = any(window.transposed for window in op.windows)
-    in_channels, out_channels = reversed(channels) if transposed else channels
+    in_channels, out_channels = reversed(channels) if op.transposed else channels
     if op.is_matmul(sizes.dims):
         m, k, n = batch * positions, in_channels, out_channels
         if op.given:
@@ -146,7 +145,7 @@ def _convolution(
         read,
         written,
         epilogue,
-        gradient=_gradient(op, transposed),
+        gradient=_gradient(op),
         window=tuple(int(sizes.extent(dim, ())) for dim in op.taps),
         strides=tuple(max(window.stride, window.input_dilation) for window in op.windows),
         tiled=True,
@@ -155,11 +154,11 @@ def _convolution(
     )
 
 
-def _gradient(op: graph.Convolution, transposed: bool) -> str:
+def _gradient(op: graph.Convolution) -> str:
     """Return the gradient that a convolution computes of one that is not transposed."""
     if op.given and op.makes_kernel:
         return "weight"
-    return "input" if bool(op.given) is not transposed else ""
+    return "input" if bool(op.given) is not op.transposed else ""
 
 
 def _pool(

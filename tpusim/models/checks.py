@@ -1,4 +1,4 @@
-"""Checks of the fields of a model and of its groups: types, minima and words."""
+"""Checks of the fields of a model and of its groups: types, minima, words and divisors."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -79,3 +79,30 @@ def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str
         if key in choices and value not in choices[key]:
             words = ", ".join(filter(None, choices[key]))
             raise ModelError(f"{prefix}{key} is {value!r}; write one of {words}")
+
+
+def check_heads(
+    embed: int,
+    heads: int,
+    prefix: str = "",
+    *,
+    halves: bool = False,
+    instead: str = "write heads that divide it",
+) -> None:
+    """Raise ModelError for heads that do not share the embedding evenly.
+
+    prefix: text before the field's name in the message, such as `text.`.
+    halves: each head is cut in two.
+    instead: what to write.
+    """
+    if heads < 1 or embed % (2 * heads if halves else heads):
+        parts = f"{heads} heads{' and in halves' if halves else ''}"
+        raise ModelError(f"{prefix}embed {embed} does not divide into {parts}; {instead}")
+
+
+def check_halvings(key: str, size: int, times: int) -> None:
+    """Raise ModelError for a size that cannot be halved so many times."""
+    if size % 2**times:
+        raise ModelError(
+            f"{key} is {size}, which cannot be halved {times} times; write a multiple of {2**times}"
+        )

@@ -8,7 +8,7 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm
 
 SUBSAMPLINGS = 2
@@ -22,8 +22,9 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "conformer-xxl": {"layers": 42, "embed": 1024, "heads": 8, "kernel": 5},
     "conformer-g": {"layers": 36, "embed": 3072, "heads": 16, "kernel": 5},
 }
-"""BigSSL, arXiv:2109.13226, table 1; XL and XXL also arXiv:2010.10504, table 1, whose authors leave
-relative positions out."""
+"""BigSSL's encoders (arXiv:2109.13226), of which XL and XXL are those of arXiv:2010.10504, whose
+authors leave relative positions out. The dimensions are as recalled, and were not checked against
+the papers; they give 0.6, 1.0 and 8.0 billion weights, the published numbers, within 6 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +72,7 @@ class Conformer(Architecture):
                         f"{key} is {getattr(self, key)}, which the subsampling by "
                         f"{2**SUBSAMPLINGS} does not divide; write a multiple"
                     )
-            if self.embed % self.heads:
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads; write heads that "
-                    "divide it"
-                )
+            check_heads(self.embed, self.heads)
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each frame."""
@@ -121,11 +118,9 @@ class Conformer(Architecture):
     def _convolution(self, w: GraphWriter, x: Tensor) -> Tensor:
         """Write the convolution module, and return its result."""
         channels = pieces.channels(w, self.embed)
-        halves = tuple(
-            pieces.biased(w, name, w.dense(name, x, channels)) for name in ("glu_0", "glu_1")
-        )
+        halves = tuple(pieces.linear(w, name, x, channels) for name in ("glu_0", "glu_1"))
         x = w.pointwise("glu", halves, halves[0].dims, GLU_FLOPS, function=function("glu"))
         x = pieces.convolution(w, "depthwise", x, self.embed, (self.kernel,), groups=self.embed)
         x = pieces.batch_norm(w, "batch_norm", pieces.biased(w, "depthwise", x))
         x = pieces.activate(w, "silu", (x,), "conv_silu", "conv_")
-        return pieces.biased(w, "conv_out", w.dense("conv_out", x, "embed"))
+        return pieces.linear(w, "conv_out", x, "embed")

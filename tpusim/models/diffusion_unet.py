@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError
+from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types
+from tpusim.models.checks import check_halvings, check_types
 from tpusim.models.pieces import AttentionForm
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
@@ -21,6 +21,12 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "stable-diffusion-v1": {"heads": 8, "head_dim": 0, "text_embed": 768},
 }
 """Dimensions of `unet/config.json` of stabilityai/stable-diffusion-2-base, and of v1-5."""
+
+_LEAST = {
+    **dict.fromkeys(("latent", "latent_channels", "blocks", "text", "text_embed"), 1),
+    **dict.fromkeys(("attention_levels", "heads", "head_dim", "flash_from"), 0),
+}
+"""The smallest value of each field."""
 
 TIME_WIDTH = 4
 """Width of the embedded time, over the channels of the first level (diffusers' UNet2DCondition)."""
@@ -58,24 +64,20 @@ class DiffusionUNet(Architecture):
     flash_from: int = 4096
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for key in ("latent", "latent_channels", "blocks", "text", "text_embed"):
-            if getattr(self, key) < 1:
-                raise ModelError(f"{self.name}: {key} is {getattr(self, key)}; write 1 or more")
-        if bool(self.heads) == bool(self.head_dim):
-            raise ModelError(f"{self.name}: give either heads or head_dim")
-        for count in self.channels:
-            if count % (self.heads or self.head_dim):
-                raise ModelError(
-                    f"{self.name}: {count} channels do not divide into heads; write channels that "
-                    f"{self.heads or self.head_dim} divides"
-                )
-        if self.latent % 2 ** (len(self.channels) - 1):
-            raise ModelError(
-                f"{self.name}: latent is {self.latent}, which cannot be halved "
-                f"{len(self.channels) - 1} times; write a multiple of "
-                f"{2 ** (len(self.channels) - 1)}"
-            )
+        with blame(self.name):
+            check_types(self)
+            for key, least in _LEAST.items():
+                if getattr(self, key) < least:
+                    raise ModelError(f"{key} is {getattr(self, key)}; write {least} or more")
+            if bool(self.heads) == bool(self.head_dim):
+                raise ModelError("give either heads or head_dim")
+            for count in self.channels:
+                if count % (self.heads or self.head_dim):
+                    raise ModelError(
+                        f"{count} channels do not divide into heads; write channels that "
+                        f"{self.heads or self.head_dim} divides"
+                    )
+            check_halvings("latent", self.latent, len(self.channels) - 1)
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the mean square error of each example."""

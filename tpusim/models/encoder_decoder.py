@@ -13,7 +13,7 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.layer_patterns import Layer, in_turn
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, MoE
 from tpusim.models.self_attention import SelfAttention
@@ -132,10 +132,7 @@ class EncoderDecoder(Architecture):
         with blame(self.name):
             check_types(self)
             if not self.head_dim:
-                if self.heads < 1 or self.embed % self.heads:
-                    raise ModelError(
-                        f"embed {self.embed} does not divide into {self.heads} heads; give head_dim"
-                    )
+                check_heads(self.embed, self.heads, instead="give head_dim")
                 object.__setattr__(self, "head_dim", self.embed // self.heads)
             check_values(self, _CHOICES)
             if self.attention.global_every or self.attention.window:

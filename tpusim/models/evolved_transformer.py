@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tpusim.base.errors import ModelError, blame
+from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm
 
 GLU_FLOPS = 9.0
@@ -40,10 +40,8 @@ class EvolvedTransformer(Architecture):
         with blame(self.name):
             check_types(self)
             check_values(self, {})
-            if self.embed % (2 * self.heads):
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads and in halves"
-                )
+            instead = f"write a multiple of {2 * self.heads}"
+            check_heads(self.embed, self.heads, halves=True, instead=instead)
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each token of the target."""

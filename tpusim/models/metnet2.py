@@ -1,10 +1,11 @@
 """MetNet-2, a forecast of precipitation (arXiv:2111.07470).
 
-From the paper: the context of 2048 km on 512 x 512 positions, a convolutional LSTM over slices of
-time, residual blocks with dilations from 1 to 128 on 384 channels that are conditioned on the lead
-time, the target of 512 km at 1 km, and 512 categories of rain. Assumed: the channels of an input,
-the positions after the encoder (a quarter in each direction), one residual block for each dilation
-in each of three stacks, and doublings by transposed convolutions of 512 channels.
+As recalled, and not checked against the paper: the context of 2048 km on 512 x 512 positions, a
+convolutional LSTM over slices of time, residual blocks with dilations from 1 to 128 on 384 channels
+that are conditioned on the lead time, the target of 512 km at 1 km, and 512 categories of rain.
+Assumed: the channels of an input, the positions after the encoder (a quarter in each direction),
+one residual block for each dilation in each of three stacks, and doublings by transposed
+convolutions of 512 channels.
 """
 
 from dataclasses import dataclass
@@ -129,6 +130,11 @@ class MetNet2(Architecture):
             x = pieces.relu(w, f"{name}_relu", pieces.biased(w, name, x))
         x = pieces.biased(w, "head", pieces.convolution(w, "head", x, self.categories, (1, 1)))
         labels = w.input("rain", x.dims[:-1])
-        loss = w.tensor("loss", ("batch",), "f32")
-        of = function("cross_entropy")
-        return w.pointwise("loss", (x, labels), loss, 10.0, over=x.dims[1:], function=of)
+        return w.pointwise(
+            "loss",
+            (x, labels),
+            w.tensor("loss", ("batch",), "f32"),
+            pieces.SOFTMAX_FLOPS,
+            over=x.dims[1:],
+            function=function("cross_entropy"),
+        )

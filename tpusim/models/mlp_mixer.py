@@ -9,7 +9,7 @@ from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
-from tpusim.models.vision_transformer import PATCHES, check_patches, embedded_patches
+from tpusim.models.vision_transformer import check_patches, embedded_patches, sizes_by_patch
 
 _SIZES: Mapping[str, Mapping[str, Any]] = {
     "s": {"layers": 8, "embed": 512, "token_mlp": 256, "mlp": 2048},
@@ -34,11 +34,7 @@ class MlpMixer(Architecture):
     classes: classes of the classifier.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        f"mixer-{size}/{patch}": {**dims, "patch": patch}
-        for size, dims in _SIZES.items()
-        for patch in PATCHES
-    }
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = sizes_by_patch("mixer", _SIZES)
     reads_text: ClassVar[bool] = False
     name: str = "mlp-mixer"
     layers: int

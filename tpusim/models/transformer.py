@@ -15,7 +15,7 @@ from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.layer_patterns import in_turn
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
@@ -146,10 +146,7 @@ class Transformer(GroupedFields, Architecture):
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if not self.head_dim:
-            if self.heads < 1 or self.embed % self.heads:
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads; give head_dim"
-                )
+            check_heads(self.embed, self.heads, instead="give head_dim")
             object.__setattr__(self, "head_dim", self.embed // self.heads)
         if self.latent.kv_rank and not self.latent.v_head_dim:
             latent = replace(self.latent, v_head_dim=self.head_dim)

@@ -12,11 +12,11 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 from tpusim.models.vision_transformer import VisionTransformer
 
-SOFTMAX_FLOPS, SIGMOID_FLOPS, NORMALISE_FLOPS = 10.0, 20.0, 4.0
+SIGMOID_FLOPS, NORMALISE_FLOPS = 20.0, 4.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
 
 _TEXT_CHOICES = {"pool": ("last", "first", "mean", "probe"), "softmax_dtype": (COMPUTE, "f32")}
@@ -85,11 +85,7 @@ class TextTower:
     def __post_init__(self) -> None:
         check_types(self, "text.")
         check_values(self, _TEXT_CHOICES, "text.")
-        if self.embed % self.heads:
-            raise ModelError(
-                f"text.embed {self.embed} does not divide into {self.heads} heads; write heads "
-                "that divide it"
-            )
+        check_heads(self.embed, self.heads, "text.")
 
     def features(self, w: GraphWriter) -> Tensor:
         """Write the tower, and return the features of each text, [batch, embed]."""
@@ -215,7 +211,7 @@ def _softmax_loss(w: GraphWriter, logits: Tensor) -> Tensor:
             name,
             (scaled,),
             w.tensor(name, (logits.dims[1 - axis],), "f32"),
-            SOFTMAX_FLOPS,
+            pieces.SOFTMAX_FLOPS,
             over=(logits.dims[axis],),
             function=function("own_cross_entropy", axis=axis),
         )

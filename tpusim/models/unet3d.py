@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.errors import ModelError
+from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_halvings, check_types, check_values
 
 LOSS_FLOPS = 20.0
 """Vector operations per logit: a softmax, and the sums of cross entropy and of the Dice
@@ -34,14 +34,10 @@ class UNet3d(Architecture):
     classes: int = 3
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_values(self, {})
-        halves = 2 ** (len(self.filters) - 1)
-        if self.patch % halves or self.patch < halves:
-            raise ModelError(
-                f"{self.name}: patch is {self.patch}, which cannot be halved "
-                f"{len(self.filters) - 1} times; write a multiple of {halves}"
-            )
+        with blame(self.name):
+            check_types(self)
+            check_values(self, {})
+            check_halvings("patch", self.patch, len(self.filters) - 1)
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each example."""

@@ -12,10 +12,13 @@ from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 COLOURS = 3
+TANH_FLOPS = 10.0
+"""Vector operations per element, taken as those of `silu`; see `mlp.ACTIVATION_FLOPS`."""
+
 PATCHES = (8, 14, 16, 32)
 """Sides of a patch that published models have, in pixels."""
 
@@ -42,6 +45,17 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Dimensions by the name of the size: arXiv:2106.04560, table 2, and big_vision's `vit.py`
 (google-research/big_vision @5f95305); of `22b`, arXiv:2302.05442, table 1 and section 2."""
+
+
+def sizes_by_patch(
+    kind: str, sizes: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the fields of published models: each size with each patch, such as `vit-b/16`."""
+    return {
+        f"{kind}-{size}/{patch}": {**dims, "patch": patch}
+        for size, dims in sizes.items()
+        for patch in PATCHES
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +85,7 @@ class VisionTransformer(Architecture):
     scanned: layers are iterations of one scan, not written one after another.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        f"vit-{size}/{patch}": {**dims, "patch": patch}
-        for size, dims in _SIZES.items()
-        for patch in PATCHES
-    }
+    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = sizes_by_patch("vit", _SIZES)
     reads_text: ClassVar[bool] = False
     name: str = "vision-transformer"
     layers: int
@@ -103,11 +113,7 @@ class VisionTransformer(Architecture):
             check_types(self)
             check_values(self, _CHOICES)
             check_patches(self.image, self.patch)
-            if self.embed % self.heads:
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads; write heads that "
-                    "divide it"
-                )
+            check_heads(self.embed, self.heads)
 
     @property
     def patches(self) -> int:
@@ -130,9 +136,10 @@ class VisionTransformer(Architecture):
             x = pieces.layer_norm(w, "pre_norm", x)
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
-            x = pieces.biased(w, "pre_logits", w.dense("pre_logits", x, "embed"))
+            x = pieces.linear(w, "pre_logits", x, "embed")
+            of = function("tanh")
             x = w.pointwise(
-                "representation", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh")
+                "representation", (x,), x.dims, TANH_FLOPS, keeps="outputs", function=of
             )
         return x
 

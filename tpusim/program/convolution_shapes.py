@@ -28,7 +28,7 @@ def convolution_work(
     padding: str = "SAME",
     gradient: str = "",
     dtype: str = "bf16",
-    item: int = 2,
+    item: float = 2.0,
 ) -> ConvolutionWork:
     """Return the work of [batch, *size, in_channels] by [*window, in_channels / groups, out].
 

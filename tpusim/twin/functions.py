@@ -52,14 +52,6 @@ def rms_norm(x: Array, scale: Array) -> Array:
     return (wide * lax.rsqrt(variance + 1e-6)).astype(x.dtype) * scale.astype(x.dtype)
 
 
-def batch_norm(x: Array, scale: Array, bias: Array) -> Array:
-    """Norm each channel of x, its last dimension, over all other dimensions; scale and shift it."""
-    wide, others = x.astype(jnp.float32), tuple(range(x.ndim - 1))
-    mean = jnp.mean(wide, others)
-    variance = jnp.mean(wide * wide, others) - mean * mean
-    return ((wide - mean) * lax.rsqrt(variance + 1e-5) * scale + bias).astype(x.dtype)
-
-
 def rotary(x: Array, width: int, order: np.ndarray | None = None) -> Array:
     """Rotate the last `width` elements of x, [batch, seq, ..., dim], by their position.
 

@@ -18,15 +18,6 @@ def standardise(x: Array, scale: Array, shift: Array, over: int) -> Array:
     return ((wide - mean) * (lax.rsqrt(variance + 1e-5) * scale) + shift).astype(x.dtype)
 
 
-def layer_norm(x: Array, scale: Array, shift: Array) -> Array:
-    """Norm the last dimension of x by its mean and variance; scale and shift it."""
-    wide = x.astype(jnp.float32)
-    mean = jnp.mean(wide, axis=-1, keepdims=True)
-    variance = jnp.mean(wide * wide, axis=-1, keepdims=True) - mean * mean
-    made = ((wide - mean) * lax.rsqrt(variance + 1e-6)).astype(x.dtype)
-    return made * scale.astype(x.dtype) + shift.astype(x.dtype)
-
-
 def mean_of_positions(x: Array) -> Array:
     """Return the mean over all dimensions between the first and the last."""
     return jnp.mean(x.astype(jnp.float32), tuple(range(1, x.ndim - 1))).astype(x.dtype)

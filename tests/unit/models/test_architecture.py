@@ -56,6 +56,29 @@ def test_pieces_make_the_transformer_that_the_dimensions_make() -> None:
     )
 
 
+@pytest.mark.parametrize("exchange", ["gather", "ring", "all-to-all"])
+def test_heads_alone_exchange_keys_as_equal_heads_of_keys(exchange: str) -> None:
+    shared = plan(mesh={"fsdp": 4, "context": 4}, context_exchange=exchange)
+    own, same = (ts.simulate(model, shared, POD) for model in (Mine(), SAME))
+    assert own.step_time_s == same.step_time_s
+
+
+def test_operations_and_results_have_names_of_their_own() -> None:
+    w = GraphWriter("mine", {"batch": 2, "embed": 8})
+    x = w.input("x", ("batch", "embed"), "compute")
+
+    def layer(w: GraphWriter, x: Tensor) -> Tensor:
+        return w.add("y", w.dense("wi", x, "embed"), w.dense("wi", x, "embed"))
+
+    with pytest.raises(ModelError, match=r"mine writes layer/wi 2 times; write each in a scope"):
+        w.graph(w.layers("layer", 2, x, layer))
+    w = GraphWriter("mine", {"batch": 2, "embed": 8})
+    made = w.add("made", w.dense("wi", x, "embed", out="made"), x)
+    said = "mine: wi and made both make the tensor made; give the result of one of them another"
+    with pytest.raises(ModelError, match=said):
+        w.graph(made)
+
+
 def test_text_needs_a_length() -> None:
     with pytest.raises(PlanError, match=r"seq_len is missing, and mine reads text; write the tok"):
         ts.simulate(Mine(), plan(seq_len=0), POD)
@@ -89,6 +112,34 @@ def test_parts_have_dimensions_and_rules_of_their_own() -> None:
     assert same.layout(graph.parameters[2].tensor) == (("fsdp",), ("tensor",))
     with pytest.raises(PlanError, match=r"plan\.rules\.image\.mpl names no dimension.*image\.mlp"):
         resolve_rules(plan(rules={"image.mpl": "tensor"}), graph)
+
+
+@pytest.mark.parametrize(
+    ("model", "part", "shape"),
+    [
+        ({"heads": 8, "kv_heads": 2}, {"heads": 4}, ("image.heads", 4)),
+        ({"heads": 8}, {"heads": 4, "kv_heads": 1}, ("image.kv_heads", 1)),
+        ({"heads": 8, "kv_heads": 2}, {"heads": 4, "kv_heads": 1}, ("image.kv_heads", 1)),
+        ({"heads": 8, "kv_heads": 2}, {"heads": 4, "kv_heads": 4}, ("image.heads", 4)),
+        ({"heads": 8, "kv_heads": 2}, {"mlp": 64}, ("kv_heads", 2)),
+        ({"heads": 8, "kv_heads": 2}, {"kv_heads": 8}, ("heads", 8)),
+        ({"heads": 8}, {"mlp": 64}, ("heads", 8)),
+    ],
+)
+def test_heads_of_keys_are_those_of_the_part_whose_queries_they_meet(
+    model: dict[str, int], part: dict[str, int], shape: tuple[str, int]
+) -> None:
+    w = GraphWriter("captions", {"batch": 2, "seq": 16})
+    w.size(embed=64, head_dim=8, **model)
+    image = w.part("image", embed=32, patches=9, **part)
+    for one, sequence in ((w, "seq"), (image, "patches")):
+        x = one.input("x", ("batch", sequence, "embed"), "compute")
+        made = pieces.attention(one, x, AttentionForm(fused=False))
+    weights = {p.tensor.name: p.tensor.dims for p in w.graph(made).parameters}
+    dim, count = shape
+    assert weights["image/wk"][1:] == weights["image/wv"][1:] == (dim, "head_dim")
+    assert w.sizes[dim] == count
+    assert weights["wk"][1] == ("kv_heads" if "kv_heads" in model else "heads")
 
 
 def test_sequences_of_any_name_take_the_rule_of_seq() -> None:

@@ -119,6 +119,8 @@ def test_published_changes_and_unknown_names() -> None:
         (lambda: ResNet(image=225, space_to_depth=True), "cannot fold; write even numbers"),
         (lambda: UNet3d(patch=100), "cannot be halved 5 times; write a multiple of 32"),
         (lambda: DiffusionUNet(heads=8), "give either heads or head_dim"),
+        (lambda: UNet3d(patch=16), "unet3d: patch is 16, which cannot be halved 5 times"),
+        (lambda: DiffusionUNet(heads=-1, head_dim=0), "heads is -1; write 0 or more"),
         (lambda: DiffusionUNet(latent=60), "cannot be halved 3 times; write a multiple of 8"),
         (lambda: SSD(image=200), "write at least 264"),
         (lambda: MaskRCNN(image=(800, 1333)), r"write multiples of 64, such as \(832, 1344\)"),

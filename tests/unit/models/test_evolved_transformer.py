@@ -45,5 +45,6 @@ def test_it_runs_on_any_mesh(mesh: dict[str, int]) -> None:
 
 
 def test_a_width_divides_into_heads_and_halves() -> None:
-    with pytest.raises(ModelError, match="embed 100 does not divide into 8 heads and in halves"):
+    said = "embed 100 does not divide into 8 heads and in halves; write a multiple of 16"
+    with pytest.raises(ModelError, match=said):
         EvolvedTransformer(embed=100, heads=8)

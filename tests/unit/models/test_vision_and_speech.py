@@ -44,7 +44,10 @@ def speech(**changes: object) -> Conformer:
     ],
 )
 def test_vision_transformers_have_their_published_parameters(name: str, count: int) -> None:
-    """The counts of the checkpoints of 1000 classes (timm's and torchvision's tables)."""
+    """With 1000 classes: `num_params` of torchvision's vit_b_16, vit_b_32, vit_l_16 and vit_h_14.
+
+    S/16 has the dimensions of DeiT-S, whose count it is.
+    """
     assert VisionTransformer.published(f"vit-{name}").parameter_count == count
 
 

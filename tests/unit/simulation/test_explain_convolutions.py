@@ -76,6 +76,7 @@ def test_depthwise_is_on_the_vector_unit(capsys: pytest.CaptureFixture[str]) -> 
         (["--padding", "full"], "padding is 'FULL'; valid are SAME, VALID"),
         (["--gradient", "output"], "gradient is 'output'; valid are input and weight"),
         (["--dtype", "fp8"], "v4 has no matrix rate for it"),
+        (["--dtype", "f4"], "dtype 'f4': v4 has no matrix rate for it"),
         (["--input", "1x5x5x3", "--padding", "VALID"], "spans 7x7 has no place on 5x5"),
         (["--kernel", ""], "--kernel is ''; write sizes such as 7x7x64"),
     ],

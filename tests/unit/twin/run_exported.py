@@ -1,8 +1,9 @@
 """Run exported steps on eight CPU devices: python run_exported.py SHARDED.py WHOLE.py
 
 The first file is of a plan on eight devices, the second of the same model on one. Prints, as JSON:
-the losses of training the first, its number of weights, and the largest difference of a gradient of
-the two, relative to the largest gradient of its weight: of all weights, and of each.
+the losses of training the first, its number of weights, the largest difference of a gradient of
+the two, relative to the largest gradient of its weight: of all weights, and of each; and the
+largest gradient of each weight in either, relative to the largest of all.
 """
 
 import json
@@ -79,6 +80,15 @@ def differences(one, other):
     return found
 
 
+def sizes(*grads):
+    found = {}
+    for one in grads:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(one):
+            name = jax.tree_util.keystr(path)
+            found[name] = max(found.get(name, 0.0), float(np.abs(leaf).max()))
+    return {name: size / max(found.values()) for name, size in found.items()}
+
+
 sharded, whole = map(load, sys.argv[1:])
 (loss, ours), (loss_of_one, theirs) = gradients(sharded), gradients(whole)
 apart = differences(ours, theirs)
@@ -91,6 +101,7 @@ print(
             "loss_difference": abs(float(loss) / float(loss_of_one) - 1),
             "gradient_difference": max(apart.values()),
             "gradient_differences": apart,
+            "gradient_sizes": sizes(ours, theirs),
         }
     )
 )

@@ -12,18 +12,16 @@ from tpusim.models.pieces.attention import (
     projections,
     rotary,
 )
-from tpusim.models.pieces.bias import biased, learnt_positions
+from tpusim.models.pieces.bias import biased, learnt_positions, linear
 from tpusim.models.pieces.convolution import (
     batch_norm,
     channels,
-    classification_loss,
     concatenated,
     convolution,
     device_norm,
     frozen_norm,
     images,
     instance_norm,
-    linear,
     mean_of_positions,
     normed,
     pool,
@@ -37,7 +35,7 @@ from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_p
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.layer_embedding import layer_embedding
-from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
+from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, classification_loss, language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import layer_norm, norm
 from tpusim.models.pieces.relative import relative_attention

@@ -6,12 +6,14 @@ from tpusim.graph import (
     COMPUTE,
     COPY,
     KEYS,
+    PART_DOT,
     REPEAT,
     Attention,
     GraphWriter,
     Pointwise,
     Tensor,
     function,
+    renamed,
 )
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.norms import norm
@@ -73,10 +75,8 @@ def attend(
     w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm, embed: str, out: str
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
-    context = w.tensor("context", (*q.dims[:-1], v.dims[-1]))
-    keys = w.twin(KEYS, k.dims[1])
-    attended = (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
-    weight = w.weight("wo", *context.dims[2:], embed)
+    attended = (_flash if form.fused else _dot)(w, q, k, v, form)
+    weight = w.weight("wo", *attended.dims[2:], embed)
     made = w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
     return biased(w, "wo", made) if form.out_bias else made
 
@@ -85,8 +85,7 @@ def projections(
     w: GraphWriter, x: Tensor, memory: Tensor, form: AttentionForm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write what makes queries, keys and values for the kernel, and return those three."""
-    shared = "kv_heads" in w.sizes and w.extent("kv_heads") != w.extent("heads")
-    kv_heads = "kv_heads" if shared else "heads"
+    kv_heads = _kv_heads(w)
 
     def projected(name: str, given: Tensor, heads: str) -> Tensor:
         made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
@@ -95,6 +94,17 @@ def projections(
     q, k = projected("q", x, "heads"), projected("k", memory, kv_heads)
     v = k if form.keys_as_values else projected("v", memory, kv_heads)
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v
+
+
+def _kv_heads(w: GraphWriter) -> str:
+    """Return the dimension of the heads of keys and values: `heads` where there are as many.
+
+    A part with `heads` of its own has its own `kv_heads` too, or none: not the model's.
+    """
+    heads = w.dim("heads")
+    named = (f"{w.within}{PART_DOT}kv_heads", renamed(KEYS, heads))
+    found = next((dim for dim in named if dim in w.sizes), heads)
+    return heads if w.sizes[found] == w.sizes[heads] else found
 
 
 def _prepared(w: GraphWriter, name: str, t: Tensor, form: AttentionForm) -> Tensor:
@@ -110,15 +120,7 @@ def rotary(w: GraphWriter, name: str, t: Tensor, width: str) -> Tensor:
     return w.pointwise(name, (t,), t.dims, ROTARY_FLOPS, keeps="", alone=True, function=turn)
 
 
-def _flash(
-    w: GraphWriter,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    context: Tensor,
-    keys: str,
-    form: AttentionForm,
-) -> Tensor:
+def _flash(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -> Tensor:
     """Write a fused kernel, which takes heads before tokens: operands and result are copied.
 
     Compiled programs spend 0.9 to 3.5 % of their cycles on these copies (MaxText on v5e, v5p and
@@ -127,13 +129,20 @@ def _flash(
     given = tuple(
         w.tensor(f"{name}_kernel", t.dims) for name, t in zip("qkv", (q, k, v), strict=True)
     )
+    queries, keys, values = given
+    context = _context(w, q, v)
     attended = w.tensor("attended", context.dims)
-    q_in, k_in, v_in = given
-    name = f"{w.prefix}attention"
-    seen = (_over(k_in, keys), _over(v_in, keys))
     w.write(
         _copy(f"{w.prefix}kernel_in", (q, k, v), given),
-        Attention(name, q_in, *seen, context, form.causal, form.window),
+        Attention(
+            f"{w.prefix}attention",
+            queries,
+            over_keys(w, keys),
+            over_keys(w, values),
+            context,
+            form.causal,
+            form.window,
+        ),
         _copy(f"{w.prefix}kernel_out", (context,), (attended,)),
     )
     return attended
@@ -143,20 +152,17 @@ def _copy(name: str, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> Poi
     return Pointwise(name, given, made, 0.0, keeps="", alone=True, function=COPY)
 
 
-def _over(t: Tensor, keys: str) -> Tensor:
-    """Return keys or values with their sequence named `keys`."""
-    return t.view((t.dims[0], keys, *t.dims[2:]))
+def _context(w: GraphWriter, q: Tensor, v: Tensor) -> Tensor:
+    """Return the result of attention: values of each head, for each query."""
+    return w.tensor("context", (*q.dims[:-1], v.dims[-1]))
 
 
-def _dot(
-    w: GraphWriter,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    context: Tensor,
-    keys: str,
-    form: AttentionForm,
-) -> Tensor:
+def over_keys(w: GraphWriter, t: Tensor) -> Tensor:
+    """Return keys or values with a name of its own for their sequence: `kv_seq`."""
+    return t.view((t.dims[0], w.twin(KEYS, t.dims[1]), *t.dims[2:]))
+
+
+def _dot(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -> Tensor:
     """Write attention as XLA runs it: all scores, softmax and weighted sum through HBM.
 
     Causal scores are computed whole.
@@ -164,14 +170,15 @@ def _dot(
     Where the softmax is in f32, so are the scores in HBM, but not their gradient; the backward pass
     recomputes the softmax from the scores (plain models on v4 and v5e, libtpu 0.0.42.1).
     """
-    k, v = _repeated(w, q, k), _repeated(w, q, v)
+    k, v = (over_keys(w, _repeated(w, q, t)) for t in (k, v))
     batch, seq, heads, width = q.dims
+    keys = k.dims[1]
     dims = (batch, heads, seq, keys)
     in_f32 = form.softmax_dtype != COMPUTE
     share = form.window / w.sizes[keys] if form.window else 0.5 if form.causal else 1.0
     scores = w.tensor("scores", dims, form.softmax_dtype, narrow=COMPUTE)
     exponentials = w.tensor("exponentials", dims, form.softmax_dtype)
-    w.einsum("scores", q, _over(k, keys), scores, share=share)
+    w.einsum("scores", q, k, scores, share=share)
     probs = w.pointwise(
         "softmax",
         (scores,),
@@ -182,7 +189,7 @@ def _dot(
         residuals=(exponentials,),
         function=function("softmax", causal=form.causal, window=form.window, width=width),
     )
-    return w.einsum("context", probs, _over(v, keys), context, share=share)
+    return w.einsum("context", probs, v, _context(w, q, v), share=share)
 
 
 def _repeated(w: GraphWriter, q: Tensor, t: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ stays: `height`; at half of its size it is `height/2`. Channels are dimensions b
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tpusim.base.errors import ModelError
 from tpusim.graph import (
@@ -22,7 +23,6 @@ from tpusim.graph import (
     renamed,
     whole_dim,
 )
-from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
@@ -67,7 +67,7 @@ def convolution(
     given = x.dims[-1] if depthwise else w.twin(INPUT, x.dims[-1])
     windows = tuple(
         _window(w, dim, count, stride, dilation, up, padding)
-        for dim, count in zip(x.dims[1:-1], taps, strict=True)
+        for dim, count in zip(positions, taps, strict=True)
     )
     kernel_in = () if depthwise else (_one_group(w, given, groups),)
     dims = w.dims((*(window.tap_dim for window in windows), *kernel_in, made))
@@ -102,9 +102,7 @@ def _window(
         w.twin(INPUT, dim), renamed("made_", dim), taps, stride, dilation, up, padding
     )
     size = window.output_size(w.sizes[dim], count)
-    return ConvolutionWindow(
-        window.in_dim, resized(w, dim, size), taps, stride, dilation, up, padding
-    )
+    return replace(window, out_dim=resized(w, dim, size))
 
 
 def resized(w: GraphWriter, dim: str, size: int) -> str:
@@ -119,11 +117,6 @@ def resized(w: GraphWriter, dim: str, size: int) -> str:
     made = part_of(whole, full // size) if full % size == 0 else f"{whole}/{size}of{full}"
     w.sizes[made] = size
     return made
-
-
-def linear(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
-    """Write the product of `x` with a weight that replaces its last dimension, and a bias."""
-    return biased(w, name, w.dense(name, x, dim))
 
 
 def concatenated(w: GraphWriter, name: str, *parts: Tensor) -> Tensor:
@@ -201,7 +194,7 @@ def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
 
 
 def _normalised(
-    w: GraphWriter, name: str, x: Tensor, over: Sequence[str], *, on_device: bool = False
+    w: GraphWriter, name: str, x: Tensor, over: tuple[str, ...], *, on_device: bool = False
 ) -> Tensor:
     scale, shift = (w.weight(f"{name}_{one}", x.dims[-1]) for one in ("scale", "shift"))
     unscaled = w.tensor(f"{name}_unscaled", x.dims)
@@ -210,11 +203,11 @@ def _normalised(
         (x, scale, shift),
         x.dims,
         NORM_FLOPS,
-        over=tuple(over),
+        over=over,
         statistics=2,
         on_device=on_device,
         residuals=(unscaled, scale),
-        function=function("standardise", over=len(tuple(over))),
+        function=function("standardise", over=len(over)),
     )
 
 
@@ -248,21 +241,3 @@ def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
     w.size(**positions)
     dims = ("batch", *map(w.dim, positions), channels(w, count))
     return Tensor(f"{w.prefix}{name}", dims, TensorRole.INPUT)
-
-
-def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
-    """Write a classifier, with a bias, and its cross entropy; return the loss of each example.
-
-    x: [batch, channels].
-    """
-    w.size(classes=classes)
-    labels = w.input("labels", x.dims[:1])
-    logits = biased(w, "head", w.dense("head", x, "classes", out="logits"))
-    return w.pointwise(
-        "loss",
-        (logits, labels),
-        w.tensor("loss", x.dims[:1], "f32"),
-        10.0,
-        over=("classes",),
-        function=function("cross_entropy"),
-    )

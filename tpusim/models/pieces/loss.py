@@ -1,4 +1,4 @@
-"""The loss of a language model: the logits, and the cross entropy with the labels."""
+"""Losses: the logits of a language model or a classifier, and their cross entropy with labels."""
 
 from dataclasses import dataclass, replace
 
@@ -6,6 +6,7 @@ from tpusim.base.divisors import divisor_from
 from tpusim.base.errors import PlanError
 from tpusim.graph import COMPUTE, GraphWriter, Scan, Tensor, function, part_of
 from tpusim.models.pieces.attention import SOFTMAX_FLOPS
+from tpusim.models.pieces.bias import biased
 
 CAP_FLOPS, CAP_GRADIENT_FLOPS = 10.0, 13.0
 """Vector operations per logit of its soft cap, a hyperbolic tangent and two multiplications, and of
@@ -71,6 +72,24 @@ def language_model_loss(
         )
     )
     return loss
+
+
+def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
+    """Write a classifier, with a bias, and its cross entropy; return the loss of each example.
+
+    x: [batch, channels].
+    """
+    w.size(classes=classes)
+    labels = w.input("labels", x.dims[:1])
+    logits = biased(w, "head", w.dense("head", x, "classes", out="logits"))
+    return w.pointwise(
+        "loss",
+        (logits, labels),
+        w.tensor("loss", x.dims[:1], "f32"),
+        SOFTMAX_FLOPS,
+        over=("classes",),
+        function=function("cross_entropy"),
+    )
 
 
 def _cross_entropy(

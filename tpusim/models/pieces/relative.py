@@ -1,7 +1,7 @@
 """Attention with relative positions, of Transformer-XL and the Conformer."""
 
-from tpusim.graph import KEYS, GraphWriter, Tensor, function
-from tpusim.models.pieces.attention import SOFTMAX_FLOPS, AttentionForm, projections
+from tpusim.graph import GraphWriter, Tensor, function
+from tpusim.models.pieces.attention import SOFTMAX_FLOPS, AttentionForm, over_keys, projections
 from tpusim.models.pieces.bias import biased
 
 SINUSOID_FLOPS = 8.0
@@ -20,8 +20,8 @@ def relative_attention(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor
     batch, seq, embed = x.dims
     q, k, v = projections(w, x, x, form)
     contents, distances = (biased(w, name, q, *q.dims[2:]) for name in ("content", "distance"))
-    keys = w.twin(KEYS, seq)
-    k, v = (t.view((batch, keys, *t.dims[2:])) for t in (k, v))
+    k, v = (over_keys(w, t) for t in (k, v))
+    keys = k.dims[1]
     dims = (batch, q.dims[2], seq, keys)
     scores = w.einsum("scores", contents, k, dims)
     apart = w.einsum("far_scores", distances, _distances(w, seq, embed), (*dims[:3], "distance"))

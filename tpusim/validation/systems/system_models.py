@@ -35,6 +35,8 @@ from tpusim.validation.systems.system_rows import SystemRow, count
 T5_TARGET = 114
 """Tokens of a target of span corruption for a source of 512 (T5, arXiv:1910.10683, 3.1.4)."""
 
+UNIT_CAPACITY = "the capacity factor is not given, and taken as 1"
+
 PACKED_TOKENS = 256
 """Tokens of an item of MLPerf's translation data: its 4.5 million pairs are 566,340 items, so
 eight pairs of some thirty tokens are one."""
@@ -178,6 +180,7 @@ def _encoder_decoder(row: SystemRow) -> SystemModel:
     if experts:
         written = re.search(r"capacity factor (\d+(?:\.\d+)?)", row.notes)
         keys["capacity_factor"] = float(written[1]) if written else 1.0
+        notes += [] if written else [UNIT_CAPACITY]
     return SystemModel(model, 1024 if translates else 512, keys=keys, notes=tuple(notes))
 
 
@@ -204,7 +207,7 @@ def _gshard(row: SystemRow, found: "re.Match[str]") -> SystemModel:
         raise ModelError(f"GShard has no model of {found[1]}B weights; known are {list(known)}")
     model = EncoderDecoder.published(f"gshard-m4-{known[found[1]]}")
     keys = {"optimizer": "adafactor", "capacity_factor": 1.0}
-    return SystemModel(model, 1024, keys=keys)
+    return SystemModel(model, 1024, keys=keys, notes=(UNIT_CAPACITY,))
 
 
 def _recommendation(row: SystemRow, found: "re.Match[str]") -> SystemModel:
@@ -296,7 +299,7 @@ def _zoo_lingvo(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     name = f"lingvo-{found[1]}b"
     if row.layers or name not in models.names():
         return _of_dimensions(row)
-    keys = {"optimizer": "adam" if "adam" in row.words else "adafactor", "remat": "full"}
+    keys = {"optimizer": "adafactor", "remat": "full"}
     return SystemModel(models.load(name), 1024, keys=keys)
 
 

@@ -23,7 +23,13 @@ NOT_TRAINING = (
 REMATS = ("dots", "minimal", "full")
 """Policies that are tried where a row gives none and nothing fits, lightest first."""
 
-OPTIMIZERS = ("adafactor", "muon", "adam", "sgd", "momentum", "lars", "lamb")
+OPTIMIZERS = {
+    **{name: name for name in ("adafactor", "muon", "adam")},
+    "lamb": "adam",
+    **{name: name for name in ("lars", "momentum", "sgd")},
+}
+"""The optimizer of a plan for each word of a row, by which the first one that it has decides: "SGD
+with momentum" keeps a momentum. LAMB has the moments of Adam; a plan has no norms beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,9 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     model = known.model
     mesh = mesh_of_row(row, pod, batch, model.expert_count, model.parameter_count)
     notes += mesh.notes
-    keys: dict[str, Any] = {"remat": _remat(row), "optimizer": _optimizer(row)}
+    keys: dict[str, Any] = {"remat": _remat(row), "optimizer": "adam"}
     keys |= dict(known.keys)
+    keys |= _optimizer(row)
     keys |= _dtypes(row)
     keys["rules"] = {**known.keys.get("rules", {}), **mesh.keys.get("rules", {})}
     keys |= {key: value for key, value in mesh.keys.items() if key != "rules"}
@@ -142,10 +149,11 @@ def _remat(row: SystemRow) -> str:
     return "full" if re.search(r"full|recompute|compiler-chosen|one sharded", row.remat) else "none"
 
 
-def _optimizer(row: SystemRow) -> str:
+def _optimizer(row: SystemRow) -> dict[str, str]:
+    """Return the optimizer, where the row names one; the recipe of its model has one otherwise."""
     words = f"{row.optimizer} {row.words}"
-    name = next((name for name in OPTIMIZERS if re.search(rf"\b{name}", words)), "adam")
-    return {"momentum": "sgd", "lars": "sgd", "lamb": "adam"}.get(name, name)
+    found = [name for word, name in OPTIMIZERS.items() if re.search(rf"\b{word}", words)]
+    return {"optimizer": found[0]} if found else {}
 
 
 def _dtypes(row: SystemRow) -> dict[str, str]:
