@@ -49,6 +49,7 @@ SYSTEMS = (
     System("T5 11B", "data, tensor", "t5_11b", "pathways-t5-11b"),
     System("Transformer-big", "data", "transformer_big", "transformer-v0.7-v4-16"),
     System("GNMT (LSTM)", "data", "gnmt", "gnmt-v0.7-v4-16"),
+    System("Parti 20B (text to image)", "data, two circular pipelines", "parti_20b"),
     System("BigSSL Conformer 8B", "2-D", "bigssl_8b"),
     System("ViT-S/16", "data", "vit_s16", "bigvision-vit-s16-v3-8"),
     System("ViT-22B", "FSDP, tensor", "vit_22b"),

@@ -129,6 +129,8 @@ def test_what_cannot_run_is_a_row_with_its_reason(
         ("BigSSL 8B", "Conformer", "conformer-g"),
         ("MetNet-2", "MetNet2", "metnet-2"),
         ("T5-11B", "EncoderDecoder", "t5-11b"),
+        ("Parti 20B", "EncoderDecoder", "parti-20b"),
+        ("Parti-3B", "EncoderDecoder", "parti-3b"),
         ("GShard 600B", "EncoderDecoder", "gshard-m4-36l-2048e"),
         ("BERT-base", "Transformer", "x"),
         ("Llama3-8B", "Transformer", "llama3-8b"),
@@ -139,6 +141,19 @@ def test_what_cannot_run_is_a_row_with_its_reason(
 def test_a_model_is_known_by_its_words(words: str, kind: str, name: str) -> None:
     model = model_of_row(system_row(row(model=words))).model
     assert (type(model).__name__, model.name) == (kind, name)
+
+
+def test_parti_runs_as_two_circular_pipelines(tmp_path: Path) -> None:
+    cells = row(model="Parti 20B", num_chips="1024", global_batch="8192", measured_step_s="8",
+                parallelism="16-stage pipelining, 64-way data parallelism")  # fmt: skip
+    (tmp_path / "table.csv").write_text(
+        "\n".join([",".join(cells), ",".join(f'"{cell}"' for cell in cells.values())])
+    )
+    (outcome,) = validate_systems(tmp_path / "table.csv").outcomes
+    assert outcome.result is not None
+    told = outcome.result.pipeline
+    assert told.startswith("circular, 16 stages x 5 parts, 16 microbatches: 30 of 110 trips")
+    assert "as many microbatches as stages" in outcome.reason
 
 
 def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:

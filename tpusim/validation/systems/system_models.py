@@ -50,6 +50,7 @@ class SystemModel:
     seq_len: tokens of an example, where the row gives none; 0 for models that read no text.
     batch: examples per step, where the row gives none.
     keys: keys of the plan beside the mesh, such as the optimizer of the recipe.
+    staged: keys of its pipeline, where the mesh has stages.
     notes: what was assumed.
     """
 
@@ -57,6 +58,7 @@ class SystemModel:
     seq_len: int = 0
     batch: int = 0
     keys: Mapping[str, Any] = field(default_factory=dict)
+    staged: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -258,6 +260,19 @@ def _transformer_big(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     )
 
 
+def _parti(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return Parti, pipelined as its paper says (arXiv:2206.10789, section 3).
+
+    Of 16 stages each has a layer of the encoder and four of the decoder, in rounds.
+    """
+    keys = {"optimizer": "adafactor", "remat": "full"}
+    staged = {"schedule": "circular", "virtual_stages": 5}
+    notes = () if row.sizes.get("microbatches") else ("as many microbatches as stages",)
+    return SystemModel(
+        EncoderDecoder.published(f"parti-{found[1]}"), 128, 8192, keys, staged, notes
+    )
+
+
 def _vit(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     giant = re.search(r"ViT-?G\b", row.cells.get("model", ""))
     size, patch = "G" if giant else found[1], found[2] or ("14" if found[1] == "22b" else "16")
@@ -327,6 +342,7 @@ _SYSTEMS: tuple[tuple[str, Recognise], ...] = (
     (r"unet3d|3-?d u-?net", _unet3d),
     (r"gnmt", _gnmt),
     (r"transformer-big", _transformer_big),
+    (r"\bparti\b\W*(350m|750m|3b|20b)", _parti),
     (r"mixer-(s|b|l|h)/(\d+)", _mixer),
     (r"\b(siglip|siglit|clip|lit)\b", _towers),
     (r"\bvit-?(ti|s|b|l|h|g|e|22b|so400m)\b/?(\d+)?", _vit),
