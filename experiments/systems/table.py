@@ -59,6 +59,7 @@ SYSTEMS = (
     System("Mask R-CNN", "data", "mask_rcnn", "maskrcnn-v0.7-v4-512"),
     System("3-D U-Net", "data, height in 2", "unet3d", "mlperf10-unet3d-v4-64"),
     System("Stable Diffusion v2", "data", "stable_diffusion", "mlperf-v5.0-sd-v6e-256"),
+    System("Flux-dev 12B", "FSDP", "flux_dev", "maxdiffusion-flux-v5p8"),
     System("MetNet-2", "data, height and width in 4", "metnet2"),
 )  # fmt: skip
 

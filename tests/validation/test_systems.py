@@ -50,20 +50,14 @@ def test_errors_of_a_kind_are_within_their_bound(words: tuple[str, ...]) -> None
 
 def test_all_rows_together() -> None:
     found = [abs(error) for error in errors().values()]
-    assert len(found) == 51
+    assert len(found) == 52
     assert median(found) <= 0.22
     assert sum(found) / len(found) <= 0.275
 
 
-def test_every_row_that_gives_a_training_step_runs_but_for_one() -> None:
-    failed = [
-        (one.row.id, one.reason)
-        for name in TABLES
-        for one in report(name).outcomes
-        if one.status == "failed"
-    ]
-    assert [name for name, _ in failed] == ["maxdiffusion-flux-v5p8"]
-    assert "is no system that is known here" in failed[0][1]
+def test_every_row_that_gives_a_training_step_runs() -> None:
+    outcomes = [one for name in TABLES for one in report(name).outcomes]
+    assert [(one.row.id, one.reason) for one in outcomes if one.status == "failed"] == []
 
 
 def test_the_files_have_a_row_for_each_system(tmp_path: Path) -> None:
@@ -129,6 +123,9 @@ def test_what_cannot_run_is_a_row_with_its_reason(
         ("BigSSL 8B", "Conformer", "conformer-g"),
         ("MetNet-2", "MetNet2", "metnet-2"),
         ("T5-11B", "EncoderDecoder", "t5-11b"),
+        ("Flux-dev 12B", "JointTransformer", "flux-dev"),
+        ("Stable Diffusion 3", "JointTransformer", "stable-diffusion-3-medium"),
+        ("Stable Diffusion v2-base", "DiffusionUNet", "stable-diffusion-v2-base"),
         ("Parti 20B", "EncoderDecoder", "parti-20b"),
         ("Parti-3B", "EncoderDecoder", "parti-3b"),
         ("GShard 600B", "EncoderDecoder", "gshard-m4-36l-2048e"),

@@ -72,7 +72,7 @@ def part_of_model(
     later: the backward pass is split: matmuls for weight gradients come after the rest.
     """
     row = layer_row(graph)
-    taken = _Layers(row, first, last)
+    taken = _PartLayers(row, first, last)
     begun = row.begins_at(first)
     ahead = row.joints[begun] if begun is not None else ()
     behind = row.joints[-1] if last == row.layers else ()
@@ -81,7 +81,7 @@ def part_of_model(
     layers = taken.ops(renamed=(bool(first) and not ahead, not behind))
     start = ("joint" if first else "embedding") if ahead else ""
     label = _label(start, first, last, "head" * bool(behind))
-    builder = _Builder(row, remat, tiled, later)
+    builder = _PartBuilder(row, remat, tiled, later)
     return builder.part((*ahead, *layers), behind, given, made, taken.origin, label)
 
 
@@ -101,12 +101,12 @@ def chunk_of_model(
     read, unchanged. The arguments are those of `part_of_model`.
     """
     row = layer_row(graph)
-    taken = _Layers(row, first, last)
+    taken = _PartLayers(row, first, last)
     ops = taken.ops(renamed=(True, True))
     entered, left = (row.scans[row.scan_of(layer)].carries[0] for layer in (first, last - 1))
     before, after = replace(entered[0], name=STAGE_IN), replace(left[3], name=STAGE_OUT)
     others = tuple(t for t in read_of_outside(ops) if t.name != STAGE_IN)
-    builder = _Builder(row, remat, tiled)
+    builder = _PartBuilder(row, remat, tiled)
     label = _label("", first, last, "")
     return builder.part(ops, (), (before, *others), (after, *others), taken.origin, label)
 
@@ -124,7 +124,9 @@ def joint_of_model(graph: Graph, number: int, remat: Remat, *, tiled: Tiling) ->
     made = tuple(t for op in ops for t in op.outputs if t.name in read)
     label = "head" if number == len(row.scans) else "embedding" if not number else f"joint {number}"
     ahead, behind = ((), ops) if number == len(row.scans) else (ops, ())
-    return _Builder(row, remat, tiled).part(ahead, behind, read_of_outside(ops), made, {}, label)
+    return _PartBuilder(row, remat, tiled).part(
+        ahead, behind, read_of_outside(ops), made, {}, label
+    )
 
 
 def _named(passed: tuple[Tensor, tuple[Tensor, ...]], name: str) -> tuple[Tensor, ...]:
@@ -139,7 +141,7 @@ def _label(ahead: str, first: int, last: int, behind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder:
+class _PartBuilder:
     """Builder of the training steps of parts of one model."""
 
     row: LayerRow
@@ -200,7 +202,7 @@ def _arriving(tensor: Tensor, read: Collection[str]) -> Tensor:
 
 
 @dataclass(slots=True)
-class _Layers:
+class _PartLayers:
     """Layers `first` up to, but without, `last` of a row.
 
     origin: see `ModelPart`.

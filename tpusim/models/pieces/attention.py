@@ -71,11 +71,20 @@ def attend(
     w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm, embed: str, out: str
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
+    return projected(w, seen(w, q, k, v, form), embed, form, out)
+
+
+def seen(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -> Tensor:
+    """Write what each head of the queries sees of the values, [batch, sequence, heads, width]."""
     context = w.tensor("context", (*q.dims[:-1], v.dims[-1]))
     keys = w.twin(KEYS, k.dims[1])
-    attended = (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
-    weight = w.weight("wo", *context.dims[2:], embed)
-    made = w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
+    return (_flash if form.fused else _dot)(w, q, k, v, context, keys, form)
+
+
+def projected(w: GraphWriter, x: Tensor, embed: str, form: AttentionForm, out: str) -> Tensor:
+    """Write the output projection of all heads to `embed`."""
+    weight = w.weight("wo", *x.dims[2:], embed)
+    made = w.einsum("wo", x, weight, w.tensor(out, (*x.dims[:2], embed)))
     return biased(w, "wo", made) if form.out_bias else made
 
 

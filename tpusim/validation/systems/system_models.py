@@ -19,6 +19,7 @@ from tpusim.models import (
     EncoderDecoder,
     EvolvedTransformer,
     Gnmt,
+    JointTransformer,
     MaskRCNN,
     MetNet2,
     MlpMixer,
@@ -248,6 +249,24 @@ def _diffusion(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     return SystemModel(DiffusionUNet.published(name))
 
 
+def _flux(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return Flux as MaxDiffusion trains it: all of the transformer, in bf16, and nothing else.
+
+    `base_flux_dev.yml` has weights in bf16, and optax makes moments of their dtype;
+    `trainers/flux_trainer.py` encodes texts and images before the first step.
+    """
+    size = count(row.input) or 1024
+    latent = size // 8
+    model = JointTransformer.published(f"flux-{found[1] or 'dev'}", latent=latent)
+    keys = {"param_dtype": "bf16", "grad_dtype": "bf16", "moment_dtype": "bf16"}
+    return SystemModel(model, keys=keys, notes=("texts and images are encoded before",))
+
+
+def _stable_diffusion_3(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    name = "stable-diffusion-3.5-large" if found[1] else "stable-diffusion-3-medium"
+    return SystemModel(JointTransformer.published(name))
+
+
 def _gnmt(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     note = f"sentences are taken as {GNMT_TOKENS} tokens"
     return SystemModel(Gnmt(), GNMT_TOKENS, notes=(note,))
@@ -335,7 +354,9 @@ _SYSTEMS: tuple[tuple[str, Recognise], ...] = (
     (r"dlrm|recommend\w*", _recommendation),
     (r"\bbert(?:-(base|large))?\b", _bert),
     (r"gshard\D*(\d+)b\b", _gshard),
+    (r"(?:stable diffusion|\bsd)[-v ]*3(\.5)?\b", _stable_diffusion_3),
     (r"stable diffusion|\bsd[-v ]", _diffusion),
+    (r"\bflux\b(?:[-. ]*1?[-. ]*(dev|schnell))?", _flux),
     (r"mask r-?cnn", _mask_rcnn),
     (r"\bssd\b|ssd-resnet", _ssd),
     (r"(?<!wide )resnet-?(\d+)?", _resnet),
