@@ -10,13 +10,16 @@ import pytest
 from extent import sample
 from plans import flat, small
 
+from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Architecture, EncoderDecoder, MoE, TwoTowers, VisionTransformer
 from tpusim.models.two_towers import TextTower
 from tpusim.plan import Plan
 from tpusim.program import Call, Collective, Compute, Loop, Program
 from tpusim.results import PlanResult
+from tpusim.results.stage_uses import stage_uses
 from tpusim.simulation import simulate
+from tpusim.twin.export import export_jax
 
 POD, STAGE = Slice("v5e", "4x4"), Slice("v5e", "2x2")
 STAGES, MICROBATCHES, BATCH = 4, 8, 64
@@ -217,3 +220,21 @@ def test_what_passes_a_loop_by_waits_beside_it() -> None:
     image_result = 64 // 16 * 16 * 2
     state = 64 // 4 // 8 * 2 * model.text.length * 48 * 2
     assert held["inputs and results (loop 2)"] == state + image_result
+
+
+def test_a_table_of_stages_says_where_the_loops_are_joined() -> None:
+    """The encoder's last layer is on the second stage, before the decoder's first two."""
+    besides = [use.besides for use in stage_uses(run("1f1b"))]
+    assert besides == ["embedding", "joint", "", "final norm, head, loss"]
+    kinds = Counter(
+        (each.slot.kind, each.slot.chunk)
+        for use in stage_uses(run("circular")) for each in use.slots
+    )  # fmt: skip
+    assert kinds == {(kind, c): STAGES * MICROBATCHES for kind in "FB" for c in range(3)}
+
+
+def test_an_exported_step_has_one_kind_of_layers() -> None:
+    keys = {"mesh": {"stage": 4, "fsdp": 4}, "schedule": "circular", "virtual_stages": 3}
+    plan = Plan(seq_len=SOURCE, global_batch=BATCH, microbatches=MICROBATCHES, **keys)
+    with pytest.raises(PlanError, match="encoders is one of several kinds of layers in a pipeline"):
+        export_jax(BOTH, plan, POD)

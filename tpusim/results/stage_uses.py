@@ -74,6 +74,14 @@ def _layers(result: PlanResult, stage: int) -> tuple[int, ...]:
     return tuple(sizes[stage :: result.plan.stages])
 
 
+def _joined_stages(result: PlanResult) -> Iterator[int]:
+    """Yield the stages with operations between layers, such as an encoder's norm."""
+    bounds = part_bounds(result.plan, result.model.layer_count, result.model.name)
+    for layer in result.model.joints:
+        part = max(number for number, first in enumerate(bounds) if first <= layer)
+        yield part % result.plan.stages
+
+
 def _length(spans: Iterable[TimeSpan]) -> int:
     return sum(end - start for start, end in spans)
 
@@ -87,7 +95,8 @@ def _called_stages(result: PlanResult) -> Iterator[StageUse]:
         pauses = [wait for wait in waits[stage] if wait.label in PAUSES]
         runs = _runs(each for each in (*tasks[stage], *waits[stage]) if each.label not in PAUSES)
         slots, others = timed_slots(program, schedule.slots[stage], runs)
-        ends = ((0, "embedding"), (last, "final norm, head, loss"))
+        joints = ((stage, "joint") for stage in _joined_stages(result))
+        ends = ((0, "embedding"), *joints, (last, "final norm, head, loss"))
         yield StageUse(
             stage=stage,
             layers=_layers(result, stage),

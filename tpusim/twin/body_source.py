@@ -227,7 +227,9 @@ class StepBodies:
         plan, graph = self.context.plan, self.context.graph
         parts = plan.stages * plan.pipeline.virtual_stages
         kinds = [one for one in graph.ops if isinstance(one, Scan) and one.carries]
-        if len(kinds) > 1 or op.trips % parts:
+        if len(kinds) > 1:
+            raise unsaid(op.name, "one of several kinds of layers in a pipeline")
+        if op.trips % parts:
             raise unsaid(op.name, f"a scan over layers that {parts} equal stages cannot share")
 
     def _has_rounds(self) -> bool:
