@@ -49,6 +49,7 @@ SYSTEMS = (
     System("T5 11B", "data, tensor", "t5_11b", "pathways-t5-11b"),
     System("Transformer-big", "data", "transformer_big", "transformer-v0.7-v4-16"),
     System("GNMT (LSTM)", "data", "gnmt", "gnmt-v0.7-v4-16"),
+    System("Parti 20B (text to image)", "data, two circular pipelines", "parti_20b"),
     System("BigSSL Conformer 8B", "2-D", "bigssl_8b"),
     System("ViT-S/16", "data", "vit_s16", "bigvision-vit-s16-v3-8"),
     System("ViT-22B", "FSDP, tensor", "vit_22b"),
@@ -58,6 +59,7 @@ SYSTEMS = (
     System("Mask R-CNN", "data", "mask_rcnn", "maskrcnn-v0.7-v4-512"),
     System("3-D U-Net", "data, height in 2", "unet3d", "mlperf10-unet3d-v4-64"),
     System("Stable Diffusion v2", "data", "stable_diffusion", "mlperf-v5.0-sd-v6e-256"),
+    System("Flux-dev 12B", "FSDP", "flux_dev", "maxdiffusion-flux-v5p8"),
     System("MetNet-2", "data, height and width in 4", "metnet2"),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from plans import any_program_of, calcs, flat, graph_of, partitioned_of, plan_of
 from tpusim.graph import POLICIES, Remat, training_step
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import work_of
-from tpusim.models import Architecture, EncoderDecoder, Gnmt, Transformer
+from tpusim.models import Architecture, EncoderDecoder, Gnmt, JointTransformer, Transformer
 from tpusim.plan import Plan
 from tpusim.program import AttentionWork, Compute, Flops, MatmulWork, Program, Work
 from tpusim.results.totals import total_flops
@@ -110,6 +110,10 @@ TEXTS = (
     EncoderDecoder(
         layers=2, embed=64, mlp=256, heads=8, vocab=512, target_vocab=256, target_len=32
     ),
+    JointTransformer(
+        double_layers=2, single_layers=3, heads=4, head_dim=16, latent=16, text=32, attention="dot"
+    ),
+    JointTransformer(double_layers=2, heads=5, head_dim=16, latent=14, text=15, text_ends=True),
     Gnmt(units=64, vocab=512),
     Gnmt(units=64, vocab=509, target_len=16, weights_after=False),
 )

@@ -51,20 +51,14 @@ def test_errors_of_a_kind_are_within_their_bound(words: tuple[str, ...]) -> None
 
 def test_all_rows_together() -> None:
     found = [abs(error) for error in errors().values()]
-    assert len(found) == 51
+    assert len(found) == 52
     assert median(found) <= 0.22
     assert sum(found) / len(found) <= 0.275
 
 
-def test_every_row_that_gives_a_training_step_runs_but_for_one() -> None:
-    failed = [
-        (one.row.id, one.reason)
-        for name in TABLES
-        for one in report(name).outcomes
-        if one.status == "failed"
-    ]
-    assert [name for name, _ in failed] == ["maxdiffusion-flux-v5p8"]
-    assert "is no system that is known here" in failed[0][1]
+def test_every_row_that_gives_a_training_step_runs() -> None:
+    outcomes = [one for name in TABLES for one in report(name).outcomes]
+    assert [(one.row.id, one.reason) for one in outcomes if one.status == "failed"] == []
 
 
 def test_the_files_have_a_row_for_each_system(tmp_path: Path) -> None:
@@ -130,6 +124,11 @@ def test_what_cannot_run_is_a_row_with_its_reason(
         ("BigSSL 8B", "Conformer", "conformer-g"),
         ("MetNet-2", "MetNet2", "metnet-2"),
         ("T5-11B", "EncoderDecoder", "t5-11b"),
+        ("Flux-dev 12B", "JointTransformer", "flux-dev"),
+        ("Stable Diffusion 3", "JointTransformer", "stable-diffusion-3-medium"),
+        ("Stable Diffusion v2-base", "DiffusionUNet", "stable-diffusion-v2-base"),
+        ("Parti 20B", "EncoderDecoder", "parti-20b"),
+        ("Parti-3B", "EncoderDecoder", "parti-3b"),
         ("GShard 600B", "EncoderDecoder", "gshard-m4-36l-2048e"),
         ("BERT-base", "Transformer", "x"),
         ("Llama3-8B", "Transformer", "llama3-8b"),
@@ -170,6 +169,19 @@ def test_a_capacity_that_no_row_gives_is_named_as_assumed() -> None:
     noted = {one.row.id: said in one.reason for one in report("published_systems.csv").outcomes}
     assert noted["gshard-moe-128E-36L"]
     assert not noted["switch-switch-base-cf1.25"]
+
+
+def test_parti_runs_as_two_circular_pipelines(tmp_path: Path) -> None:
+    cells = row(model="Parti 20B", num_chips="1024", global_batch="8192", measured_step_s="8",
+                parallelism="16-stage pipelining, 64-way data parallelism")  # fmt: skip
+    (tmp_path / "table.csv").write_text(
+        "\n".join([",".join(cells), ",".join(f'"{cell}"' for cell in cells.values())])
+    )
+    (outcome,) = validate_systems(tmp_path / "table.csv").outcomes
+    assert outcome.result is not None
+    told = outcome.result.pipeline
+    assert told.startswith("circular, 16 stages x 5 parts, 16 microbatches: 30 of 110 trips")
+    assert "as many microbatches as stages" in outcome.reason
 
 
 def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:

@@ -7,8 +7,16 @@ from tpusim.graph.convolution import Convolution, Pool, WindowsRead
 from tpusim.graph.function import ADD, COPY, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
+from tpusim.graph.layer_row import LayerRow, layer_count, layer_row
 from tpusim.graph.matrices import Matrix, layer_matrices
-from tpusim.graph.model_parts import ModelPart, layer_count, part_of_model
+from tpusim.graph.model_parts import (
+    ModelPart,
+    Tiling,
+    chunk_of_model,
+    joint_of_model,
+    part_of_model,
+    split_part_of_model,
+)
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
@@ -59,6 +67,7 @@ __all__ = [
     "Gather",
     "Graph",
     "GraphWriter",
+    "LayerRow",
     "Matrix",
     "ModelPart",
     "Op",
@@ -72,18 +81,23 @@ __all__ = [
     "Scatter",
     "Tensor",
     "TensorRole",
+    "Tiling",
     "TokenRouting",
     "WindowsRead",
+    "chunk_of_model",
     "executed_flops",
     "function",
     "is_sequence",
+    "joint_of_model",
     "layer_count",
     "layer_matrices",
+    "layer_row",
     "model_flops",
     "part_of",
     "part_of_model",
     "plain_dim",
     "renamed",
+    "split_part_of_model",
     "training_step",
     "union_dims",
     "walk",

@@ -19,8 +19,16 @@ from tpusim.graph.remat import Remat, check_saved_names, recompute
 from tpusim.graph.tensor import STORED, Tensor, TensorRole
 
 
-def training_step(graph: Graph, remat: Remat) -> Graph:
+def training_step(
+    graph: Graph,
+    remat: Remat,
+    starts: Sequence[Tensor] | None = None,
+    wanted: Iterable[Tensor] = (),
+) -> Graph:
     """Return the forward and backward pass of `graph`, with the gradient of every parameter.
+
+    starts: gradients that are given, each of its `primal`; that of the loss where it is not given.
+    wanted: tensors of outside whose gradients are made as well, `d(tensor)`.
 
     Raise PlanError if `remat` saves a tensor that no layer makes.
     """
@@ -29,8 +37,12 @@ def training_step(graph: Graph, remat: Remat) -> Graph:
         remat, (t for body in bodies for op in body for t in (*op.inputs, *op.outputs))
     )
     loss = graph.loss
-    start = replace(loss, name=f"d({loss.name})", role=TensorRole.INPUT, primal=loss.name)
-    forward, sweep = _differentiate(graph.ops, {loss.name: [start]}, remat)
+    if starts is None:
+        starts = (replace(loss, name=f"d({loss.name})", role=TensorRole.INPUT, primal=loss.name),)
+    seed = {start.primal: [start] for start in starts}
+    forward, sweep = _differentiate(graph.ops, seed, remat, tuple(seed))
+    for tensor in wanted:
+        sweep.total(tensor)
     return replace(
         graph, ops=forward + tuple(sweep.ops), gradients=tuple(sweep.parameter_gradients.items())
     )
@@ -92,14 +104,18 @@ class _GradientSweep:
 
 
 def _differentiate(
-    ops: tuple[Op, ...], seed: dict[str, list[Tensor]], remat: Remat
+    ops: tuple[Op, ...],
+    seed: dict[str, list[Tensor]],
+    remat: Remat,
+    left: Sequence[str] = (),
 ) -> tuple[tuple[Op, ...], _GradientSweep]:
     """Return the forward operations, with what scans save, and the sweep of the backward pass.
 
     seed: gradients that are given, by the name of their tensor.
+    left: tensors that others read too.
     """
-    reads = (tensor.name for op in ops for tensor in op.inputs)
-    sweep = _GradientSweep(Counter(reads), contributions=seed)
+    reads = [tensor.name for op in ops for tensor in op.inputs]
+    sweep = _GradientSweep(Counter([*reads, *left]), contributions=seed)
     forward = list(ops)
     for place, op in reversed(list(enumerate(ops))):
         given = {

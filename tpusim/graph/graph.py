@@ -9,7 +9,15 @@ from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution
 from tpusim.graph.ops import Op, Scan
-from tpusim.graph.tensor import DimSizes, Tensor, TensorRole, is_sequence, whole_dim
+from tpusim.graph.tensor import (
+    JOINT,
+    DimSizes,
+    Tensor,
+    TensorRole,
+    is_sequence,
+    plain_dim,
+    whole_dim,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,9 @@ class Graph:
         lengths = (
             size
             for dim, size in self.dims
-            if is_sequence(dim, keys=False) and whole_dim(dim) == dim
+            if is_sequence(dim, keys=False)
+            and whole_dim(dim) == dim
+            and not plain_dim(dim).startswith(JOINT)
         )
         return self.sizes["batch"] * sum(lengths)
 

@@ -43,7 +43,7 @@ def _is_for_weights(op: Op, weights: Collection[str]) -> bool:
 def _halves(scan: Scan, weights: Collection[str]) -> tuple[Scan, ...]:
     """Return a backward scan without its weight-gradient matmuls, and the scan of those."""
     late = tuple(op for op in scan.body if _is_for_weights(op, weights))
-    if not late or scan.sums:
+    if not late or any(inside.primal in weights for inside, _ in scan.sums):
         return (scan,)
     rest = tuple(op for op in scan.body if op not in late)
     made = {tensor.name: tensor for op in rest for tensor in op.outputs}

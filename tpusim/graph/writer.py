@@ -214,21 +214,41 @@ class GraphWriter:
 
         Raise ModelError for no layers, and for a result of other dimensions than the input.
         """
+        (made,) = self.streams(name, trips, (x,), lambda w, given: (layer(w, given),))
+        return made
+
+    def streams(
+        self,
+        name: str,
+        trips: int,
+        xs: Sequence[Tensor],
+        layer: "Callable[..., Sequence[Tensor]]",
+    ) -> tuple[Tensor, ...]:
+        """Write `layers` that each take several tensors and return as many, of the same dimensions.
+
+        layer: writes a layer, given a writer and its inputs.
+        """
         if trips < 1:
             raise ModelError(f"{self.name} has {trips} layers called {name}; write 1 or more")
         inner = replace(self.scope(name), ops=[])
-        entered = inner.tensor(LAYER_IN, x.dims)
-        left = layer(inner, entered)
-        if left.dims != x.dims:
-            raise ModelError(
-                f"{self.name}: a layer called {name} takes {', '.join(x.dims)} and returns "
-                f"{', '.join(left.dims)}; return the dimensions of its input"
-            )
-        made = self.tensor(f"{name}s_out", x.dims)
-        carry = (x, entered, left, made)
+        marks = ["", *(f"_{number}" for number in range(1, len(xs)))]
+        entered = tuple(
+            inner.tensor(f"{LAYER_IN}{mark}", x.dims) for mark, x in zip(marks, xs, strict=True)
+        )
+        left = layer(inner, *entered)
+        for x, y in zip(xs, left, strict=True):
+            if y.dims != x.dims:
+                raise ModelError(
+                    f"{self.name}: a layer called {name} takes {', '.join(x.dims)} and returns "
+                    f"{', '.join(y.dims)}; return the dimensions of its input"
+                )
+        made = tuple(
+            self.tensor(f"{name}s_out{mark}", x.dims) for mark, x in zip(marks, xs, strict=True)
+        )
+        carries = tuple(zip(xs, entered, left, made, strict=True))
         scan = f"{self.prefix}{name}s"
-        shared = _read_of_outside(inner.ops, (entered,))
-        self.write(Scan(scan, trips, tuple(inner.ops), (carry,), shared=shared))
+        shared = _read_of_outside(inner.ops, entered)
+        self.write(Scan(scan, trips, tuple(inner.ops), carries, shared=shared))
         return made
 
     def recurrence(

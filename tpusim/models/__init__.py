@@ -7,6 +7,7 @@ from tpusim.models.diffusion_unet import DiffusionUNet
 from tpusim.models.encoder_decoder import EncoderDecoder
 from tpusim.models.evolved_transformer import EvolvedTransformer
 from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
+from tpusim.models.joint_transformer import JointTransformer
 from tpusim.models.metnet2 import MetNet2
 from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
@@ -39,6 +40,7 @@ __all__ = [
     "ExpertRouting",
     "Gnmt",
     "GraphChoices",
+    "JointTransformer",
     "Latent",
     "LossForm",
     "MaskRCNN",

@@ -19,7 +19,16 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 from tpusim.base.errors import ModelError, PlanError, nearest
-from tpusim.graph import COMPUTE, Graph, GraphWriter, Scan, Tensor, layer_count, plain_dim
+from tpusim.graph import (
+    COMPUTE,
+    Graph,
+    GraphWriter,
+    Scan,
+    Tensor,
+    layer_count,
+    layer_row,
+    plain_dim,
+)
 from tpusim.models.pieces import EVEN, WHOLE_LOSS, ExpertRouting, LossForm
 
 
@@ -119,6 +128,13 @@ class Architecture(ABC):
     def layer_count(self) -> int:
         """The number of layers, between which a pipeline can cut it."""
         return layer_count(_smallest(self))
+
+    @property
+    def joints(self) -> tuple[int, ...]:
+        """The layers before which other operations stand, but for the first: a decoder's first."""
+        row = layer_row(_smallest(self))
+        between = zip(row.bounds[1:-1], row.joints[1:-1], strict=True)
+        return tuple(layer for layer, ops in between if ops)
 
     @property
     def expert_count(self) -> int:

@@ -43,6 +43,14 @@ _M4 = {
     "target_vocab": 32000,
 }
 
+
+def _parti(layers: int, decoder_layers: int, embed: int, heads: int) -> Mapping[str, Any]:
+    """Return Parti's sizes: text of 16000 words, images of 32 x 32 codes out of 8192."""
+    sizes = {"layers": layers, "decoder_layers": decoder_layers, "embed": embed, "heads": heads}
+    codes = {"vocab": 16000, "target_vocab": 8192, "target_len": 1024}
+    return {**sizes, **codes, "mlp": 4 * embed, "tied_embeddings": False}
+
+
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "t5-small": _t5(6, 512, 2048, 8),
     "t5-base": _t5(12, 768, 3072, 12),
@@ -74,6 +82,10 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
         for layers in (12, 36)
         for experts in (128, 512, 2048)
     },
+    "parti-350m": _parti(12, 12, 1024, 16),
+    "parti-750m": _parti(12, 36, 1024, 16),
+    "parti-3b": _parti(12, 36, 2048, 32),
+    "parti-20b": _parti(16, 64, 4096, 64),
 }
 """Published encoder-decoders, by name.
 
@@ -82,6 +94,11 @@ google-research/text-to-text-transfer-transformer, released_checkpoints.md, and 
 Switch-base: arXiv:2101.03961, table 1. Transformer-big: arXiv:1706.03762, table 3, and with the
 vocabulary of MLPerf's data, mlcommons/training, translation. GShard's M4: arXiv:2006.16668, table
 1; its layers are those of encoder and decoder together, each with an equal share.
+
+Parti: arXiv:2206.10789, section 2.2 and table 1: text of up to 128 tokens (the plan's `seq_len`), a
+head and an embedding of image codes. The paper does not say whether the head is that embedding, nor
+which activation is used; they are taken as two weights and as ReLU, and its convolution-shaped
+sparse attention as causal attention to all codes.
 """
 
 

@@ -14,6 +14,7 @@ from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
 from tpusim.models.encoder_decoder import EncoderDecoder
 from tpusim.models.evolved_transformer import EvolvedTransformer
+from tpusim.models.joint_transformer import JointTransformer
 from tpusim.models.metnet2 import MetNet2
 from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.recurrent import Gnmt
@@ -37,6 +38,7 @@ ARCHITECTURES: Mapping[str, type[Architecture]] = {
     "mask-rcnn": MaskRCNN,
     "unet3d": UNet3d,
     "diffusion-unet": DiffusionUNet,
+    "joint-transformer": JointTransformer,
     "metnet-2": MetNet2,
 }
 """The architectures of a run file, by the name that it gives them."""

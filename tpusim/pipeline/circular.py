@@ -1,20 +1,24 @@
 """Circular pipelines: one program, which all stages run at the same time.
 
 A loop holds one microbatch per stage. Each iteration runs a chunk of layers on it, and hands it on
-to the next stage by a collective permute; a stage has `virtual_stages` chunks, and a microbatch
-comes round as often (GSPMD, arXiv:2105.04663, section 3.3; MaxText, pipeline.py). While the
-pipeline fills and drains, stages compute results that are never read: with p stages, m microbatches
-and R chunks, p-1 of m R + p - 1 iterations are not needed. The embedding and the loss are outside
-of the loops, where the stages share the batch. Transfers between stages are in
-`circular_iteration.py`.
+to the next stage by a collective permute; a stage has as many chunks as a microbatch comes round
+(GSPMD, arXiv:2105.04663, section 3.3; MaxText, pipeline.py). While the pipeline fills and drains,
+stages compute results that are never read: with p stages, m microbatches and R rounds, p-1 of
+m R + p - 1 iterations are not needed.
+
+Rounds whose chunks are alike are one loop. A model with layers of two kinds has two, one after the
+other over the same stages, such as an encoder's and a decoder's (Parti, arXiv:2206.10789, section
+3); what a decoder's layers read of the encoder goes round with their own tensor, as part of the
+microbatch. The embedding, the loss, and what joins two loops are outside of them, where the stages
+share the batch. Transfers between stages are in `circular_iteration.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
-from tpusim.graph import ModelPart
+from tpusim.graph import ModelPart, Tensor
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import (
     Bodies,
@@ -24,24 +28,26 @@ from tpusim.lowering import (
     batch_copy,
     cast_before,
     check_dtypes,
-    names,
     optimizer,
     reduce_once,
     with_optimizer,
     zeros,
 )
-from tpusim.partition import DTYPE_BYTES, PartitionedGraph, StoredWeight
+from tpusim.partition import DTYPE_BYTES, LocalShape, PartitionedGraph, StoredWeight
 from tpusim.pipeline.circular_iteration import IterationBuilder, Ops, loop_state
-from tpusim.pipeline.segments import LoweredPart, lower_part, taken_by
+from tpusim.pipeline.own_names import OwnNames, map_ops
+from tpusim.pipeline.segments import LoweredPart, lower_part
 from tpusim.plan import Plan, edge_plan, stage_plan
 from tpusim.program import (
     Alloc,
     Compute,
     Flops,
     Loop,
+    Number,
     Op,
     PassKind,
     Program,
+    Transfer,
     VectorWork,
 )
 
@@ -49,22 +55,49 @@ PIPELINE, BUBBLE_SUFFIX = "pipeline", " (bubble)"
 """Name of the loops, and suffix of iterations whose results are never read."""
 
 
-@dataclass(frozen=True, slots=True)
-class CircularParts:
-    """The parts of a model that the program is made of, with their partitioned graphs.
+def loop_name(number: int, phase: Phase) -> str:
+    """Return the name of a loop, counted from 0.
 
-    chunk: the layers of one iteration.
-    embedding, head: the parts before and after the loops.
+    >>> loop_name(0, Phase.FORWARD), loop_name(1, Phase.BACKWARD)
+    ('pipeline/forward', 'pipeline 2/backward')
+    """
+    return f"{PIPELINE}{f' {number + 1}' if number else ''}/{phase}"
+
+
+PartitionedPart = tuple[ModelPart, PartitionedGraph]
+
+
+@dataclass(frozen=True, slots=True)
+class CircularLoop:
+    """A loop: its chunk of layers, with its partitioned graph.
+
+    rounds: how often a microbatch comes round, each time through other layers.
+    beside: tensors that are made before the loop and read behind it, but not by its layers.
     """
 
-    chunk: tuple[ModelPart, PartitionedGraph]
-    embedding: tuple[ModelPart, PartitionedGraph]
-    head: tuple[ModelPart, PartitionedGraph]
+    chunk: PartitionedPart
+    rounds: int
+    beside: tuple[Tensor, ...] = ()
 
 
-def check_circular(plan: Plan) -> None:
-    """Raise PlanError where a microbatch would come round before its stage has run the others."""
-    if plan.pipeline.virtual_stages > 1 and plan.microbatches < plan.stages:
+@dataclass(frozen=True, slots=True)
+class CircularParts:
+    """The parts of a model that the program is made of.
+
+    joints: what stands before each loop and after the last one; None for two loops that follow at
+        once.
+    """
+
+    loops: tuple[CircularLoop, ...]
+    joints: tuple[PartitionedPart | None, ...]
+
+
+def check_circular(plan: Plan, rounds: int) -> None:
+    """Raise PlanError where a microbatch would come round before its stage has run the others.
+
+    rounds: the most that one loop has.
+    """
+    if rounds > 1 and plan.microbatches < plan.stages:
         raise PlanError(
             f"plan.microbatches is {plan.microbatches}, too few for a circular pipeline of "
             f"{plan.stages} stages x {plan.pipeline.virtual_stages} virtual stages; write at least "
@@ -78,109 +111,161 @@ def circular_program(
     """Return the program of one device; all stages run it."""
     check_dtypes(plan.dtypes, pod.chip)
     inner, edges, known = stage_plan(plan), edge_plan(plan), Bodies()
-    chunk = lower_part(*pieces.chunk, inner, pod, placement, known, summed=True, circular=True)
-    embedding, head = (
-        lower_part(*piece, edges, pod, placement, known, summed=False)
-        for piece in (pieces.embedding, pieces.head)
+    names = OwnNames()
+    chunks = tuple(
+        lower_part(*loop.chunk, inner, pod, placement, known, summed=True, circular=True)
+        for loop in pieces.loops
     )
-    head = _with_own_names(head, embedding)
-    weights, sums = _weights(plan, chunk, embedding, head)
-    loops = _PassLoops(plan, chunk)
+    joints = tuple(
+        names.of_part(lower_part(*piece, edges, pod, placement, known, summed=False))
+        for piece in pieces.joints
+        if piece
+    )
+    loops = tuple(
+        _PassLoops(plan, chunk, loop, number, _bytes(loop.beside, joints[0]))
+        for number, (chunk, loop) in enumerate(zip(chunks, pieces.loops, strict=True))
+    )
+    weights, sums = _weights(plan, chunks, pieces.loops, joints)
+    sizes = joints[0].sizes
     terms = GradientDeps({weight: alloc.tensor for weight, alloc in sums.items()}, {})
-    reduced = reduce_once(weights, terms, inner, chunk.sizes, pod, placement)
-    gradients = _gradients(embedding, head, reduced.gradients)
-    sizes = embedding.sizes
+    reduced = reduce_once(weights, terms, inner, chunks[0].sizes, pod, placement)
+    gradients = _gradients((*(joint.gradients for joint in joints), reduced.gradients))
+    between = iter(joints)
+    placed = tuple(next(between) if piece else None for piece in pieces.joints)
     body = (
-        *_passes(plan, loops, embedding, head, zeros(tuple(sums.values()))),
-        *_sum_of_both_uses(embedding, head, plan),
+        *_passes(loops, placed, zeros(tuple(sums.values())), names),
+        *_sums_of_uses(joints, plan),
         *reduced.ops,
         *barrier(inner, reduced.crossing),
     )
-    shards = {
-        each for part in (embedding, head) for each in cast_before(part.partitioned, edges.dtypes)
-    }
+    cast = [cast_before(joint.partitioned, edges.dtypes) for joint in joints]
+    cast += [cast_before(chunk.partitioned, inner.dtypes) for chunk in chunks]
+    axes = loops[0].iterations.axes
     return Program(
         name=name,
         axes=tuple(plan.mesh.items()),
         body=(
-            batch_copy(embedding.part.graph, embedding.partitioned, edges, sizes),
+            _input(joints, edges),
             *with_optimizer(
                 body,
                 weights,
-                shards | cast_before(chunk.partitioned, inner.dtypes),
+                frozenset().union(*cast),
                 plan,
                 sizes,
                 gradients,
                 (),
-                optimizer.clip(weights, plan, sizes, gradients, loops.iterations.axes),
+                optimizer.clip(weights, plan, sizes, gradients, axes),
             ),
         ),
         resident=optimizer.resident(weights, plan, sizes),
     )
 
 
+def _input(joints: Sequence[LoweredPart], edges: Plan) -> Transfer:
+    """Return the infeed of what the parts before the loss read; labels are among it."""
+    first, *others = joints[:-1]
+    ops = tuple(op for joint in (first, *others) for op in joint.part.graph.ops)
+    graph = replace(first.part.graph, ops=ops)
+    return batch_copy(graph, first.partitioned, edges, first.sizes)
+
+
+def _bytes(tensors: Sequence[Tensor], joint: LoweredPart) -> Number:
+    """Return one device's shard of tensors outside of the loops."""
+    layouts, sizes = joint.partitioned.layouts, joint.sizes
+    return sum(sizes.nbytes(LocalShape(t.dims, layouts[t.name]), t.dtype) for t in tensors)
+
+
 def _weights(
-    plan: Plan, chunk: LoweredPart, embedding: LoweredPart, head: LoweredPart
+    plan: Plan,
+    chunks: Sequence[LoweredPart],
+    loops: Sequence[CircularLoop],
+    joints: Sequence[LoweredPart],
 ) -> tuple[tuple[StoredWeight, ...], dict[str, Alloc]]:
     """Return the weights of one device, of all its chunks, and the accumulators of the layers."""
-    layers = tuple(
-        replace(w, copies=w.copies * plan.pipeline.virtual_stages)
-        for w in chunk.partitioned.weights
-    )
-    outer = {w.name: w for part in (embedding, head) for w in part.partitioned.weights}
-    trained = [w for w in layers if w.name in chunk.gradients.held]
-    return (*outer.values(), *layers), {
-        w.name: accumulator(w, plan.dtypes, chunk.sizes) for w in trained
+    layers: dict[str, StoredWeight] = {}
+    for chunk, loop in zip(chunks, loops, strict=True):
+        for w in chunk.partitioned.weights:
+            copies = layers[w.name].copies if w.name in layers else 0
+            layers[w.name] = replace(w, copies=copies + w.copies * loop.rounds)
+    outer = {w.name: w for part in joints for w in part.partitioned.weights}
+    held = {name for chunk in chunks for name in chunk.gradients.held}
+    return (*outer.values(), *layers.values()), {
+        w.name: accumulator(w, plan.dtypes, chunks[0].sizes)
+        for w in layers.values()
+        if w.name in held
     }
 
 
-def _gradients(embedding: LoweredPart, head: LoweredPart, layers: GradientDeps) -> GradientDeps:
+def _gradients(each: Sequence[GradientDeps]) -> GradientDeps:
     """Return the gradients of all weights after the loops."""
-    each = (embedding.gradients, head.gradients, layers)
     held = {weight: tensor for found in each for weight, tensor in found.held.items()}
     return GradientDeps(held, {weight: op for found in each for weight, op in found.after.items()})
 
 
 def _passes(
-    plan: Plan, loops: "_PassLoops", embedding: LoweredPart, head: LoweredPart, cleared: Compute
+    loops: Sequence["_PassLoops"],
+    joints: Sequence[LoweredPart | None],
+    cleared: Compute,
+    names: OwnNames,
 ) -> Ops:
-    """Return both passes, with the waiting microbatches held around each loop."""
-    held = loop_state(plan, loops.chunk)
-    loss = (*head.ops(PassKind.BACKWARD), cleared)
-    ahead = _around(embedding.ops(PassKind.FORWARD), loops.forward(), loss, held)
-    place = len(ahead) - len(loss)
-    after = embedding.ops(PassKind.BACKWARD)
-    return (*ahead[:place], *_around(ahead[place:], loops.backward(), after, held))
+    """Return both passes: what stands before, between and after the loops, and the loops.
+
+    The loss makes its gradients at once, so its part is where the passes meet.
+    """
+    forward, backward = (
+        [joint.ops(kind) if joint else () for joint in joints]
+        for kind in (PassKind.FORWARD, PassKind.BACKWARD)
+    )
+    turn = (*forward[-1], *backward[-1], cleared)
+    around = [*forward[:-1], turn, *reversed(backward[:-1])]
+    passes = [loop.passes(names) for loop in loops]
+    inside = [*(ahead for ahead, _ in passes), *(back for _, back in reversed(passes))]
+    held = [loop.held for loop in (*loops, *reversed(loops))]
+    phases = [Phase.FORWARD if at < len(loops) else Phase.BACKWARD for at in range(len(around))]
+    edges = [_with_anchor(ops, at, phases[at]) for at, ops in enumerate(around)]
+    for place, (ops, state) in enumerate(zip(inside, held, strict=True)):
+        if ops:
+            edges[place], edges[place + 1] = _around(edges[place], edges[place + 1], state)
+    rest = zip(inside, edges[1:], strict=True)
+    return (*edges[0], *(op for ops, edge in rest for op in (*ops, *edge)))
 
 
 class _PassLoops:
-    """The loops of the forward and of the backward pass."""
+    """One loop in both passes.
 
-    def __init__(self, plan: Plan, chunk: LoweredPart) -> None:
+    held: its inputs, over which its results are written, and what waits beside it.
+    """
+
+    def __init__(
+        self, plan: Plan, chunk: LoweredPart, loop: CircularLoop, number: int, beside: Number
+    ) -> None:
         self.plan = plan
-        self.chunk = chunk
-        self.iterations = IterationBuilder(plan, chunk)
+        self.number = number
+        self.rounds = loop.rounds
+        self.iterations = IterationBuilder(plan, chunk, loop.rounds)
+        state = loop_state(plan, chunk, loop.rounds)
+        self.held = replace(state, bytes=state.bytes + beside)
 
-    def forward(self) -> Ops:
-        """Return all iterations of the forward pass."""
-        made, phase = self.iterations, Phase.FORWARD
-        return (*made.cleared(phase), *self._loops(made.forward(), phase))
-
-    def backward(self) -> Ops:
-        """Return all iterations of the backward pass."""
-        made, phase = self.iterations, Phase.BACKWARD
-        return (*made.cleared(phase), *self._loops(made.backward(), phase))
+    def passes(self, names: OwnNames) -> tuple[Ops, Ops]:
+        """Return all iterations of the forward and of the backward pass, if it has one."""
+        made = self.iterations
+        forward = (*made.cleared(Phase.FORWARD), *self._loops(made.forward(), Phase.FORWARD))
+        back = made.backward() if made.chunk.ops(PassKind.BACKWARD) else ()
+        backward = (*made.cleared(Phase.BACKWARD), *self._loops(back, Phase.BACKWARD))
+        own = names.of_ops((*forward, *(backward if back else ())), (self.held,), self.number)
+        self.held = own.allocs[0]
+        return own.ops[: len(forward)], own.ops[len(forward) :]
 
     def _loops(self, body: Ops, phase: Phase) -> Ops:
         """Return the iterations with results, and those that fill and drain the stages."""
-        plan, name = self.plan, f"{PIPELINE}/{phase}"
+        plan, name = self.plan, loop_name(self.number, phase)
         needed = Loop(
             name=name,
-            trips=plan.microbatches * plan.pipeline.virtual_stages,
-            body=_map_ops(body, self._on_all_stages),
+            trips=plan.microbatches * self.rounds,
+            body=map_ops(body, self._on_all_stages),
         )
         idle = Loop(
-            name=name + BUBBLE_SUFFIX, trips=plan.stages - 1, body=_map_ops(body, self._unneeded)
+            name=name + BUBBLE_SUFFIX, trips=plan.stages - 1, body=map_ops(body, self._unneeded)
         )
         return (needed, idle)
 
@@ -205,78 +290,49 @@ class _PassLoops:
         return replace(op, name=name, deps=deps, flops=flops)
 
 
-def _around(
-    before: Sequence[Op], inside: Sequence[Op], after: Sequence[Op], loop_state: Alloc
-) -> Ops:
-    """Return the operations, with `loop_state` held from `before` to the start of `after`."""
+def _with_anchor(ops: Ops, number: int, phase: Phase) -> Ops:
+    """Return the operations around loops; one that does nothing where no other can hold state."""
+    if any(isinstance(op, Compute) for op in ops):
+        return ops
+    name = f"{PIPELINE} joint {number}"
+    return (*ops, Compute(name=name, phase=phase, scope=name, work=VectorWork(0, 0, 0)))
+
+
+def _around(before: Ops, after: Ops, state: Alloc) -> tuple[Ops, Ops]:
+    """Return what stands around a loop, with `state` held from `before` to the start of `after`."""
     last = max(place for place, op in enumerate(before) if isinstance(op, Compute))
     first = next(place for place, op in enumerate(after) if isinstance(op, Compute))
-    ops = [*before, *inside, *after]
-    taker, giver = ops[last], ops[len(before) + len(inside) + first]
+    taker, giver = before[last], after[first]
     assert isinstance(taker, Compute)
     assert isinstance(giver, Compute)
-    ops[last] = replace(taker, allocs=(*taker.allocs, loop_state))
-    ops[len(before) + len(inside) + first] = replace(giver, frees=(*giver.frees, loop_state.tensor))
-    return tuple(ops)
-
-
-def _sum_of_both_uses(embedding: LoweredPart, head: LoweredPart, plan: Plan) -> Ops:
-    """Return the sum of the gradients of a weight that is read before the loops and after them."""
-    sums = []
-    for name, weight in ((w.name, w) for w in head.partitioned.weights):
-        if name in embedding.gradients.held and name in head.gradients.held:
-            elements = head.sizes.elements(weight.local)
-            nbytes = elements * DTYPE_BYTES[plan.dtypes.grad]
-            deps = (*embedding.gradients.deps(name), *head.gradients.deps(name))
-            sums.append(
-                Compute(
-                    name=f"add/{name}",
-                    phase=Phase.BACKWARD,
-                    scope=name,
-                    deps=deps,
-                    work=VectorWork(2 * nbytes, nbytes, elements),
-                    frees=(embedding.gradients.held[name],),
-                )
-            )
-    return tuple(sums)
-
-
-def _with_own_names(head: LoweredPart, other: LoweredPart) -> LoweredPart:
-    """Return the head with other names for the tensors that it shares with a tied embedding."""
-    bodies = [segment.body for segment in other.segments.values()]
-    taken = {name for body in bodies for name in (*names(body), *taken_by(body))}
-
-    def named(name: str) -> str:
-        return f"{name} (head)" if name in taken else name
-
-    def changed(op: Op) -> Op:
-        if isinstance(op, Loop):
-            return replace(op, name=named(op.name))
-        deps = tuple(replace(dep, op=named(dep.op)) for dep in op.deps)
-        return replace(
-            op,
-            name=named(op.name),
-            deps=deps,
-            frees=tuple(map(named, op.frees)),
-            allocs=tuple(replace(alloc, tensor=named(alloc.tensor)) for alloc in op.allocs),
-        )
-
-    segments = {
-        kind: replace(segment, body=_map_ops(segment.body, changed))
-        for kind, segment in head.segments.items()
-    }
-    held, after = (
-        {weight: named(name) for weight, name in found.items()}
-        for found in (head.gradients.held, head.gradients.after)
+    taker = replace(taker, allocs=(*taker.allocs, state))
+    giver = replace(giver, frees=(*giver.frees, state.tensor))
+    return (
+        (*before[:last], taker, *before[last + 1 :]),
+        (*after[:first], giver, *after[first + 1 :]),
     )
-    return replace(head, segments=segments, gradients=GradientDeps(held, after))
 
 
-def _map_ops(body: Sequence[Op], changed: Callable[[Op], Op]) -> tuple[Op, ...]:
-    """Change all operations of a body, also within its loops."""
-    return tuple(
-        replace(loop, body=_map_ops(loop.body, changed))
-        if isinstance(loop := changed(op), Loop)
-        else loop
-        for op in body
+def _sums_of_uses(joints: Sequence[LoweredPart], plan: Plan) -> Ops:
+    """Return the sums of the gradients of weights that are read in several places."""
+    uses: dict[str, list[LoweredPart]] = {}
+    for joint in joints:
+        for weight in joint.partitioned.weights:
+            if weight.name in joint.gradients.held:
+                uses.setdefault(weight.name, []).append(joint)
+    return tuple(_sum_of_uses(name, parts, plan) for name, parts in uses.items() if len(parts) > 1)
+
+
+def _sum_of_uses(name: str, parts: Sequence[LoweredPart], plan: Plan) -> Compute:
+    """Return the sum of a weight's gradients, which is written over that of its last use."""
+    local = next(w.local for w in parts[-1].partitioned.weights if w.name == name)
+    elements = parts[-1].sizes.elements(local)
+    nbytes = elements * DTYPE_BYTES[plan.dtypes.grad]
+    return Compute(
+        name=f"add/{name}",
+        phase=Phase.BACKWARD,
+        scope=name,
+        deps=tuple(dep for part in parts for dep in part.gradients.deps(name)),
+        work=VectorWork(len(parts) * nbytes, nbytes, (len(parts) - 1) * elements),
+        frees=tuple(part.gradients.held[name] for part in parts[:-1]),
     )

@@ -2,14 +2,14 @@
 
 This is MaxText's scheme (pipeline.py) as the TPU compiler lowers it: 4 stages x fsdp 4 on v6e 4x4,
 one chunk and two per stage, the latter with MaxText's flags too, and 2 stages on two slices of v6e
-2x2 (libtpu 0.0.42.1). Each of these transfers one microbatch:
+2x2 (libtpu 0.0.42.1). Each of these transfers one microbatch, tensor by tensor:
 
 rotation: results to the next stage, waited for at the end of the iteration. Backward, their
     gradients are waited for at its beginning, beside the copy of the chunk's weights. There they
     are two permutes, of all stages but the last and of the last, which are in flight together and
     have no sender in common: one here.
 stream: microbatches that wait for their turn, or are done, move on by a stage beside the compute.
-repeats: with several chunks, results return to the first stage, where they wait for their next
+repeats: with several rounds, results return to the first stage, where they wait for their next
     round; beside the compute, but backward only beside the copies at the iteration's end.
 
 Over DCN all of it is sent at the beginning of the next iteration, where the rotation is waited for.
@@ -21,7 +21,7 @@ from typing import TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.lowering import ONWARD
 from tpusim.partition import DTYPE_BYTES, across_slices
-from tpusim.pipeline.segments import LoweredPart
+from tpusim.pipeline.segments import LoweredPart, Passed, bytes_of
 from tpusim.plan import STAGE_AXES, Axes, Plan
 from tpusim.program import (
     Alloc,
@@ -30,6 +30,7 @@ from tpusim.program import (
     Compute,
     Dep,
     Mode,
+    Number,
     Op,
     PassKind,
     VectorWork,
@@ -41,36 +42,39 @@ STATE = "pipeline state"
 Ops: TypeAlias = tuple[Op, ...]
 
 
-def loop_state(plan: Plan, chunk: LoweredPart) -> Alloc:
+def loop_state(plan: Plan, chunk: LoweredPart, rounds: int) -> Alloc:
     """Return the inputs of a loop, over which its results are written: a shard on each stage.
 
-    With several chunks each stage also has buffers for all that have returned (`circ_storage`),
+    With several rounds each stage also has buffers for all that have returned (`circ_storage`),
     and the results of the iteration before.
     """
-    waiting = _waiting(plan)
+    waiting = _waiting(plan, rounds)
     held = plan.microbatches / plan.stages + waiting + bool(waiting)
-    return Alloc("inputs and results", held * chunk.made_bytes, STATE)
+    return Alloc("inputs and results", held * bytes_of(chunk.made), STATE)
 
 
-def _waiting(plan: Plan) -> int:
+def _waiting(plan: Plan, rounds: int) -> int:
     """Return the number of microbatches that can wait at the first stage for their next round."""
-    waits = plan.pipeline.virtual_stages > 1 and plan.microbatches > plan.stages
-    return plan.microbatches if waits else 0
+    return plan.microbatches if rounds > 1 and plan.microbatches > plan.stages else 0
 
 
 class IterationBuilder:
-    """Builder of the iterations of the forward and of the backward loop."""
+    """Builder of the iterations of the forward and of the backward loop.
 
-    def __init__(self, plan: Plan, chunk: LoweredPart) -> None:
+    rounds: how often a microbatch comes round.
+    """
+
+    def __init__(self, plan: Plan, chunk: LoweredPart, rounds: int) -> None:
         self.plan = plan
         self.chunk = chunk
+        self.rounds = rounds
         self.axes: Axes = tuple(axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1)
-        self.repeats = _waiting(plan) > 0
+        self.repeats = _waiting(plan, rounds) > 0
         self.early = bool(across_slices(self.axes))
 
     def cleared(self, phase: Phase) -> Ops:
         """Return the operation that clears the buffer for returning microbatches."""
-        clearing = VectorWork(0, _waiting(self.plan) * self.chunk.made_bytes, 0)
+        clearing = VectorWork(0, _waiting(self.plan, self.rounds) * self._nbytes(phase), 0)
         return (self._compute(f"clear_waiting/{phase}", phase, clearing),) if self.repeats else ()
 
     def forward(self) -> Ops:
@@ -78,28 +82,29 @@ class IterationBuilder:
         at = Phase.FORWARD
         rotation, stream = self._permute("stage_out", at), self._permute("inputs", at)
         repeat, taken, kept = self._repeated("finished", at)
-        beside = (stream, *repeat)
+        beside = (*stream, *repeat)
         work = (*self._sliced(at), *taken, *self.chunk.ops(PassKind.FORWARD))
         if self.early:
-            arrived = self._compute("trip_start", at, VectorWork(0, 0, 0), (rotation,))
-            ops: Ops = (rotation, *beside, arrived, *work, *kept)
+            arrived = self._compute("trip_start", at, VectorWork(0, 0, 0), rotation)
+            ops: Ops = (*rotation, *beside, arrived, *work, *kept)
         else:
-            ops = (*beside, *work, rotation, *kept)
-        return (*ops, self._end(at, (rotation, *beside)))
+            ops = (*beside, *work, *rotation, *kept)
+        return (*ops, self._end(at, (*rotation, *beside)))
 
     def backward(self) -> Ops:
         """Return the backward pass of the chunk, whose gradient returns along the stages."""
         at = Phase.BACKWARD
         rotation, stream = self._permute("d(stage_in)", at), self._permute("d(inputs)", at)
         repeat, taken, kept = self._repeated("d(finished)", at)
-        arrived = self._pass("d(stage_in)/add", at, 2, (rotation,))
+        arrived = self._pass("d(stage_in)/add", at, 2, rotation)
         left, added = self._pass("d(inputs)/take", at), self._pass("d(inputs)/add", at)
         first, work = (*self._sliced(at), arrived), self.chunk.ops(PassKind.BACKWARD)
         if self.early:
-            ops: Ops = (rotation, left, stream, *taken, *repeat, *first, *work, added, *kept)
+            ahead: Ops = (*rotation, left, *stream, *taken, *repeat)
+            ops = (*ahead, *first, *work, added, *kept)
         else:
-            ops = (rotation, *first, left, stream, *work, *taken, *repeat, added, *kept)
-        return (*ops, self._end(at, (rotation, stream, *repeat)))
+            ops = (*rotation, *first, left, *stream, *work, *taken, *repeat, added, *kept)
+        return (*ops, self._end(at, (*rotation, *stream, *repeat)))
 
     def _repeated(
         self, what: str, phase: Phase
@@ -110,11 +115,11 @@ class IterationBuilder:
         sent = self._permute(what, phase)
         reads = 1 if phase is Phase.FORWARD else 2
         take = self._pass(f"{what}/take", phase)
-        return (sent,), (take,), (self._pass(f"{what}/keep", phase, reads, (sent,)),)
+        return sent, (take,), (self._pass(f"{what}/keep", phase, reads, sent),)
 
     def _sliced(self, phase: Phase) -> tuple[Compute, ...]:
         """Return the copy of the chunk out of the weights of all chunks of the stage."""
-        if self.plan.pipeline.virtual_stages == 1:
+        if self.rounds == 1:
             return ()
         sizes, item = self.chunk.sizes, DTYPE_BYTES[self.plan.dtypes.compute]
         nbytes = sum(
@@ -126,33 +131,45 @@ class IterationBuilder:
     def _end(self, phase: Phase, sent: tuple[Collective, ...]) -> Compute:
         """Return the end of an iteration, which waits for all transfers and frees their buffers."""
         end = self._compute(f"trip_end/{phase}", phase, VectorWork(0, 0, 0), sent)
-        sliced = (_chunk(phase),) if self.plan.pipeline.virtual_stages > 1 else ()
+        sliced = (_chunk(phase),) if self.rounds > 1 else ()
         return replace(end, frees=(*(alloc.tensor for op in sent for alloc in op.allocs), *sliced))
 
-    def _permute(self, what: str, phase: Phase) -> Collective:
-        """Return the transfer of one stage's microbatch to the next.
+    def _permute(self, what: str, phase: Phase) -> tuple[Collective, ...]:
+        """Return the transfers of one stage's microbatch to the next, one for each of its tensors.
 
         Where the stages are on several slices, all wait for those that send across them.
         """
-        chunk, made = self.chunk, self.chunk.part.made
+        return tuple(
+            self._transfer(what if place == 0 else f"{what} ({tensor.name})", phase, tensor)
+            for place, tensor in enumerate(self._tensors(phase))
+        )
+
+    def _tensors(self, phase: Phase) -> tuple[Passed, ...]:
+        """Return the tensors of a microbatch; backward, those that have a gradient."""
+        return self.chunk.made if phase is Phase.FORWARD else self.chunk.returned
+
+    def _nbytes(self, phase: Phase) -> Number:
+        return bytes_of(self._tensors(phase))
+
+    def _transfer(self, what: str, phase: Phase, tensor: Passed) -> Collective:
         return Collective(
             name=f"{CollectiveKind.PERMUTE}/{what}",
             phase=phase,
             kind=CollectiveKind.PERMUTE,
             axes=across_slices(self.axes) or self.axes,
-            bytes=chunk.made_bytes,
-            dtype=chunk.sizes.dtype(made.dtype if made else ""),
+            bytes=tensor.nbytes,
+            dtype=tensor.dtype,
             mode=Mode.ASYNC,
             algorithm=ONWARD,
             scope=what,
-            allocs=(Alloc(f"{what} received", chunk.made_bytes, STATE),),
+            allocs=(Alloc(f"{what} received", tensor.nbytes, STATE),),
         )
 
     def _pass(
         self, name: str, phase: Phase, reads: int = 1, after: tuple[Collective, ...] = ()
     ) -> Compute:
         """Return a copy of a microbatch, or the sum of two."""
-        nbytes = self.chunk.made_bytes
+        nbytes = self._nbytes(phase)
         added = (reads - 1) * nbytes / DTYPE_BYTES[self.plan.dtypes.compute]
         return self._compute(name, phase, VectorWork(reads * nbytes, nbytes, added), after)
 

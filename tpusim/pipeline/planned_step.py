@@ -1,19 +1,25 @@
 """From a model and a plan to a step: a placement turns it into one program, or one per stage."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
 from tpusim.graph import (
     Graph,
+    LayerRow,
     ModelPart,
     Remat,
+    Tiling,
+    chunk_of_model,
+    joint_of_model,
     layer_count,
+    layer_row,
     part_of_model,
+    split_part_of_model,
     training_step,
     with_repeated_keys,
     with_tiled_loss,
@@ -33,6 +39,7 @@ from tpusim.partition import (
     resolve_rules,
 )
 from tpusim.pipeline import (
+    CircularLoop,
     CircularParts,
     check_circular,
     circular_program,
@@ -77,7 +84,8 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
     if plan.active_schedule == CIRCULAR:
         return _circular(model, plan, pod, graph, bounds)
-    parts = _parts(model, _graph_key(model, inner), bounds, later=schedule_of(plan).splits)
+    cut = part_of_model if not schedule_of(plan).splits else split_part_of_model
+    parts = _parts(model, _graph_key(model, inner), bounds, cut)
     partitioned_parts = partition_parts(graph, inner, parts)
     return _step(
         graph,
@@ -90,26 +98,59 @@ def _circular(
     model: Architecture, plan: Plan, pod: Slice, graph: Graph, bounds: tuple[int, ...]
 ) -> PlannedStep:
     """Return the step of a circular pipeline; `graph` is of one microbatch."""
-    check_circular(plan)
     inner, edges = stage_plan(plan), edge_plan(plan)
-    chunks = _parts(model, _graph_key(model, inner), bounds, ends=False)
-    if any(chunk is not chunks[0] for chunk in chunks):
-        raise PlanError(
-            f"the layers of {model.name} are not alike from one part of {bounds[1]} to the next, "
-            "but one program runs all stages of a circular pipeline; choose parts that are alike, "
-            "or another schedule"
-        )
-    key, count = _graph_key(model, edges), bounds[-1]
-    whole = _whole(model, key)
-    ends = _parts(model, key, (0, 0)) + _parts(model, key, (count, count))
-    layers = partition_parts(graph, inner, chunks[:1])
-    outer = partition_parts(whole, edges, ends)
-    pieces = CircularParts((chunks[0], layers[0]), (ends[0], outer[0]), (ends[1], outer[1]))
+    key, row = _graph_key(model, edges), layer_row(_forward(model, _graph_key(model, edges)))
+    chunks = _parts(model, _graph_key(model, inner), bounds, chunk_of_model)
+    loops = _rounds(model.name, row, chunks, bounds, plan.stages)
+    check_circular(plan, max(map(len, loops)))
+    firsts = [chunks[rounds[0]] for rounds in loops]
+    layers = partition_parts(graph, inner, firsts)
+    joints = _joints(model, key, (*(row.begins_at(bounds[r[0]]) for r in loops), len(row.scans)))
+    standing = [joint for joint in joints if joint]
+    outer = partition_parts(_whole(model, key), edges, standing)
+    placed = dict(zip(map(id, standing), outer, strict=True))
+    pieces = CircularParts(
+        tuple(
+            CircularLoop(
+                (chunk, partitioned),
+                len(rounds),
+                row.across(bounds[rounds[0]], bounds[rounds[-1] + plan.stages]),
+            )
+            for chunk, partitioned, rounds in zip(firsts, layers, loops, strict=True)
+        ),
+        tuple((joint, placed[id(joint)]) if joint else None for joint in joints),
+    )
     return _step(
         graph,
         [*layers, *outer],
         lambda at: (circular_program(model.name, pieces, plan, pod, at),),
     )
+
+
+def _rounds(
+    name: str, row: LayerRow, chunks: Sequence[ModelPart], bounds: Sequence[int], stages: int
+) -> list[list[int]]:
+    """Return, for each loop, the first part of each round: rounds that are alike are one loop.
+
+    Raise PlanError for a round whose parts are not alike.
+    """
+    loops: list[list[int]] = []
+    for start in range(0, len(chunks), stages):
+        chunk = chunks[start]
+        if any(other is not chunk for other in chunks[start : start + stages]):
+            raise PlanError(
+                f"the layers of {name} are not alike from one part of {bounds[start + 1]} to the "
+                f"next, but one program runs all stages of a circular pipeline; choose "
+                f"virtual_stages and stage_layers by which the {stages} parts of a round are "
+                "alike, or another schedule"
+            )
+        begun = row.begins_at(bounds[start])
+        apart = begun is not None and row.joints[begun]
+        if loops and chunks[loops[-1][0]] is chunk and not apart:
+            loops[-1].append(start)
+        else:
+            loops.append([start])
+    return loops
 
 
 def _step(
@@ -202,28 +243,23 @@ def _whole(model: Architecture, key: _GraphKey) -> Graph:
     return training_step(with_tiled_loss(_forward(model, key), dict(key.tiles)), key.remat)
 
 
+class _Cut(Protocol):
+    """A way to take layers out of a model, such as `part_of_model`."""
+
+    def __call__(
+        self, graph: Graph, first: int, last: int, remat: Remat, *, tiled: Tiling
+    ) -> ModelPart: ...
+
+
 @lru_cache(maxsize=32)
 def _parts(
-    model: Architecture,
-    key: _GraphKey,
-    bounds: tuple[int, ...],
-    later: bool = False,
-    ends: bool = True,
+    model: Architecture, key: _GraphKey, bounds: tuple[int, ...], cut: _Cut
 ) -> tuple[ModelPart, ...]:
     """Return the parts of a model between layers, equal ones as one object, cached."""
     forward = _forward(model, key)
     known: dict[ModelPart, ModelPart] = {}
     found = (
-        part_of_model(
-            forward,
-            first,
-            last,
-            key.remat,
-            tiled=lambda graph: with_tiled_loss(graph, dict(key.tiles)),
-            later=later,
-            ends=ends,
-        )
-        for first, last in pairwise(bounds)
+        cut(forward, first, last, key.remat, tiled=_tiling(key)) for first, last in pairwise(bounds)
     )
     parts = [known.setdefault(part, part) for part in found]
     labels = Counter(part.label for part in known)
@@ -231,3 +267,19 @@ def _parts(
         if labels[part.label] > 1:
             known[part] = replace(part, label=f"{part.label} (kind {number})")
     return tuple(known[part] for part in parts)
+
+
+@lru_cache(maxsize=32)
+def _joints(
+    model: Architecture, key: _GraphKey, numbers: tuple[int | None, ...]
+) -> tuple[ModelPart | None, ...]:
+    """Return what stands between the layers of a model, cached; None where nothing does."""
+    forward = _forward(model, key)
+    return tuple(
+        None if number is None else joint_of_model(forward, number, key.remat, tiled=_tiling(key))
+        for number in numbers
+    )
+
+
+def _tiling(key: _GraphKey) -> Tiling:
+    return lambda graph: with_tiled_loss(graph, dict(key.tiles))

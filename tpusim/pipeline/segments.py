@@ -1,15 +1,16 @@
 """Segments: the passes of a part of a model, as its stage runs them for a microbatch."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.graph import ModelPart, Tensor
+from tpusim.graph import ModelPart, Scan, Tensor
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import Bodies, BodyLowerer, GradientDeps, LoweringDecisions, addition, sizes_of
 from tpusim.partition import LocalShape, PartitionedGraph, Sizes, StoredWeight
 from tpusim.plan import Plan
-from tpusim.program import Compute, Loop, Number, Op, PassKind, Segment, VectorWork
+from tpusim.program import Alloc, Compute, Loop, Number, Op, PassKind, Segment, VectorWork
 
 _VERBS = {
     PassKind.FORWARD: "forward",
@@ -18,14 +19,22 @@ _VERBS = {
 }
 
 
+class Passed(NamedTuple):
+    """A tensor that parts pass on: one device's shard of it."""
+
+    name: str
+    nbytes: Number
+    dtype: str
+
+
 @dataclass(frozen=True, slots=True)
 class LoweredPart:
     """A part of a model on one device of its stage.
 
     segments: the passes of a microbatch.
     gradients: those of the weights after the passes.
-    given_bytes, made_bytes: one device's shard of the tensors from the part before, and of those
-        for the next part.
+    made: the tensors for the next part.
+    returned: those from the part before whose gradients it is sent, which have the same bytes.
     """
 
     part: ModelPart
@@ -33,12 +42,17 @@ class LoweredPart:
     sizes: Sizes
     segments: Mapping[PassKind, Segment]
     gradients: GradientDeps
-    given_bytes: Number
-    made_bytes: Number
+    made: tuple[Passed, ...]
+    returned: tuple[Passed, ...]
 
     def ops(self, kind: PassKind) -> tuple[Op, ...]:
         """Return the segment of a pass, if it has operations."""
         return self.segments[kind].body if kind in self.segments else ()
+
+    @property
+    def all_ops(self) -> tuple[Op, ...]:
+        """The operations of all passes."""
+        return tuple(op for segment in self.segments.values() for op in segment.body)
 
 
 def lower_part(
@@ -68,8 +82,11 @@ def lower_part(
         name = f"{_VERBS[kind]} of {part.label}"
         if ops := _without_earlier_deps(_with_frees((*body, *sums), len(body), held, name)):
             segments[kind] = Segment(name=name, body=tuple(ops))
-    given, made = (_nbytes(t, partitioned, sizes) for t in (part.given, part.made))
-    return LoweredPart(part, partitioned, sizes, segments, gradients, given, made)
+    made, returned = (
+        tuple(_passed(tensor, partitioned, sizes) for tensor in tensors)
+        for tensors in (part.made, part.returned)
+    )
+    return LoweredPart(part, partitioned, sizes, segments, gradients, made, returned)
 
 
 def _additions(
@@ -80,7 +97,7 @@ def _additions(
     sizes: Sizes,
 ) -> list[Compute]:
     """Return the additions for the weights whose gradients a pass allocates."""
-    taken = set(taken_by(body))
+    taken = {alloc.tensor for alloc in allocated(body)}
     return [
         addition(weight, plan.dtypes, sizes, gradients)
         for weight in weights
@@ -88,13 +105,13 @@ def _additions(
     ]
 
 
-def taken_by(body: Iterable[Op]) -> Iterable[str]:
-    """Yield the tensors that a body allocates."""
+def allocated(body: Iterable[Op]) -> Iterator[Alloc]:
+    """Yield what a body allocates, within its loops too."""
     for op in body:
         if isinstance(op, Loop):
-            yield from taken_by(op.body)
+            yield from allocated(op.body)
         else:
-            yield from (alloc.tensor for alloc in op.allocs)
+            yield from op.allocs
 
 
 def _with_frees(body: Sequence[Op], after: int, held: Collection[str], name: str) -> Sequence[Op]:
@@ -141,19 +158,33 @@ def _names(body: Iterable[Op]) -> Iterable[str]:
             yield from _names(op.body)
 
 
-def _nbytes(tensor: Tensor | None, partitioned: PartitionedGraph, sizes: Sizes) -> Number:
-    """Return one device's shard of a tensor that parts pass on."""
-    if tensor is None:
-        return 0
+def _passed(tensor: Tensor, partitioned: PartitionedGraph, sizes: Sizes) -> Passed:
     layout = partitioned.layouts[tensor.name]
-    return sizes.nbytes(LocalShape(tensor.dims, layout), tensor.dtype)
+    nbytes = sizes.nbytes(LocalShape(tensor.dims, layout), tensor.dtype)
+    return Passed(tensor.name, nbytes, sizes.dtype(tensor.dtype))
+
+
+def bytes_of(passed: Iterable[Passed]) -> Number:
+    """Return the bytes of tensors together."""
+    return sum(tensor.nbytes for tensor in passed)
 
 
 def merged_weights(parts: Iterable[LoweredPart]) -> tuple[StoredWeight, ...]:
-    """Return the weights of the parts of one stage: each of its layers has its own."""
+    """Return the weights of the parts of one stage: each of its layers has its own.
+
+    What is read outside of layers is the same weight in all of them, as a table of embeddings is.
+    """
     found: dict[str, StoredWeight] = {}
     for part in parts:
+        layers = {
+            tensor.name
+            for op in part.part.graph.ops
+            if isinstance(op, Scan) and op.over_layers
+            for one in op.body
+            for tensor in one.inputs
+        }
         for weight in part.partitioned.weights:
-            copies = found[weight.name].copies if weight.name in found else 0
+            again = weight.name in found and weight.name in layers
+            copies = found[weight.name].copies if again else 0
             found[weight.name] = replace(weight, copies=copies + weight.copies)
     return tuple(found.values())

@@ -7,6 +7,7 @@ stage and on the last, which send each other its gradient.
 
 from collections.abc import Sequence
 
+from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.partition import DTYPE_BYTES, LocalShape
 from tpusim.pipeline.segments import LoweredPart
@@ -100,13 +101,27 @@ def _call(segment: Segment, awaited: str = "", sends: tuple[Send, ...] = ()) -> 
 
 
 def _tied(parts: Sequence[LoweredPart], plan: Plan) -> dict[str, Number]:
-    """Return the weights that the first and the last part have in common, with their bytes."""
-    first, last = parts[0].partitioned, parts[-1].partitioned
-    both = dict(first.gradients).keys() & dict(last.gradients).keys()
+    """Return the weights that the first and the last stage have in common, with their bytes.
+
+    Raise PlanError for a weight outside of the layers that other stages share.
+    """
+    held: dict[str, set[int]] = {}
+    for number, part in enumerate(parts):
+        for name, _ in part.partitioned.gradients:
+            held.setdefault(name, set()).add(number % plan.stages)
+    both = {name for name, stages in held.items() if len(stages) > 1}
+    for name in sorted(both):
+        if held[name] != {0, plan.stages - 1}:
+            raise PlanError(
+                f"{name} is a weight of stages {', '.join(map(str, sorted(held[name])))}, but only "
+                "the first stage and the last send each other the gradient of a weight that they "
+                "share; write schedule = 'circular', whose stages share all that is outside of the "
+                "layers, or a model without this weight in common"
+            )
     item = DTYPE_BYTES[plan.dtypes.of("accumulator")]
     return {
         w.name: item * parts[0].sizes.elements(LocalShape(w.local.dims, w.local.layout))
-        for w in first.weights
+        for w in parts[0].partitioned.weights
         if w.name in both
     }
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from tpusim.base.errors import PlanError
 from tpusim.graph import ModelPart
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import (
@@ -25,7 +26,8 @@ from tpusim.lowering import (
     zeros,
 )
 from tpusim.partition import PartitionedGraph
-from tpusim.pipeline.segments import LoweredPart, lower_part, merged_weights
+from tpusim.pipeline.own_names import with_own_sizes
+from tpusim.pipeline.segments import LoweredPart, bytes_of, lower_part, merged_weights
 from tpusim.pipeline.stage_exchange import StageExchange, send
 from tpusim.plan import STAGE_AXES, Plan, make_schedule, stage_plan
 from tpusim.program import (
@@ -70,6 +72,7 @@ def stage_programs(
     partitioned_parts: their partitioned graphs, in the same order.
     """
     check_dtypes(plan.dtypes, pod.chip)
+    _check_trained(name, parts)
     inner = stage_plan(plan)
     distinct = {id(part): (part, like) for part, like in zip(parts, partitioned_parts, strict=True)}
     every = _lowered(_PartitionedParts(tuple(distinct.values()), inner), pod, placement)
@@ -94,6 +97,17 @@ def stage_programs(
             kinds[kind] = StageProgram(own, plan, inner, pod, placement)
         programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
     return tuple(programs)
+
+
+def _check_trained(name: str, parts: Sequence[ModelPart]) -> None:
+    """Raise PlanError for a part without a backward pass."""
+    for number, part in enumerate(parts):
+        if not part.graph.gradients:
+            raise PlanError(
+                f"part {number} of {name} ({part.label}) is frozen and has no backward pass, but a "
+                "stage runs one for each microbatch; write stage_layers by which each part trains "
+                "a layer, or stage = 1"
+            )
 
 
 class _PartitionedParts:
@@ -122,26 +136,30 @@ class _PartitionedParts:
 def _lowered(given: _PartitionedParts, pod: Slice, placement: Placement) -> tuple[LoweredPart, ...]:
     """Return the lowered parts, cached for the next schedule."""
     known = Bodies()
-    return tuple(
+    return with_own_sizes(
         lower_part(*pair, given.plan, pod, placement, known, summed=True) for pair in given.parts
     )
 
 
 class _PartCalls(NamedTuple):
-    """The calls of a part of the model: its segments, and the tensors that it passes on."""
+    """The calls of a part of the model: its segments, and the bytes that each of them sends.
+
+    What a pass sends is one message: its tensors are ready at the same time and go the same way.
+    """
 
     segments: tuple[tuple[PassKind, str], ...]
     sent: tuple[tuple[PassKind, Number, str], ...]
 
+    def sends(self, pass_kind: PassKind) -> bool:
+        """Return True if a pass sends something: what is frozen gets no gradient."""
+        return any(kind is pass_kind for kind, _, _ in self.sent)
+
 
 def _hand(part: LoweredPart) -> _PartCalls:
-    tensors = (
-        (PassKind.FORWARD, part.made_bytes, part.part.made),
-        (PassKind.BACKWARD, part.given_bytes, part.part.given),
-    )
+    messages = ((PassKind.FORWARD, part.made), (PassKind.BACKWARD, part.returned))
     return _PartCalls(
         tuple((kind, segment.name) for kind, segment in part.segments.items()),
-        tuple((kind, nbytes, part.sizes.dtype(t.dtype)) for kind, nbytes, t in tensors if t),
+        tuple((kind, bytes_of(each), each[0].dtype) for kind, each in messages if each),
     )
 
 
@@ -174,7 +192,7 @@ def _call(
         awaits=tuple(
             _message(other, theirs)
             for other, theirs in schedule.operands(stage, slot)
-            if other != stage
+            if other != stage and hands[theirs.chunk * schedule.stages + other].sends(theirs.kind)
         ),
         sends=tuple(
             send(_message(stage, slot), stage, to, nbytes, dtype, inner)
@@ -245,7 +263,7 @@ def _input(copies: Sequence[Transfer]) -> tuple[Transfer, ...]:
 def _buffers(parts: Sequence[LoweredPart]) -> tuple[Alloc, ...]:
     """Return one copy of each kind that leaves for another stage while the core continues."""
     sent = {
-        "activations sent": max(part.made_bytes for part in parts),
-        "gradients sent": max(part.given_bytes for part in parts),
+        "activations sent": max(bytes_of(part.made) for part in parts),
+        "gradients sent": max(bytes_of(part.returned) for part in parts),
     }
     return tuple(Alloc(name, nbytes, BUFFERS) for name, nbytes in sent.items() if nbytes)

@@ -89,10 +89,12 @@ def _check_given(given: Sequence[int], parts: int, layers: int, plan: Plan) -> N
             f"plan.stage_layers adds up to {sum(given)} layers, but the model has {layers}; write "
             f"numbers that add up to {layers}"
         )
-    if plan.active_schedule == CIRCULAR and len(set(given)) > 1:
+    rounds = [given[start : start + plan.stages] for start in range(0, parts, plan.stages)]
+    if plan.active_schedule == CIRCULAR and any(len(set(each)) > 1 for each in rounds):
         raise PlanError(
             f"plan.stage_layers is {list(given)}, but one program runs all stages of a circular "
-            "pipeline; write equal numbers, or another schedule"
+            f"pipeline; write equal numbers for the {plan.stages} parts of a round, or another "
+            "schedule"
         )
 
 

@@ -1,6 +1,6 @@
 """Results of simulations, and their printed form."""
 
-from tpusim.results.circular_iterations import LOOP_NAMES
+from tpusim.results.circular_iterations import is_pipeline_loop
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.lines import core_records, explain_lines, operation_of, operations_by_name
 from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
@@ -17,7 +17,6 @@ __all__ = [
     "COSTS",
     "EXPOSED",
     "LEAST_SHOWN",
-    "LOOP_NAMES",
     "PAUSES",
     "PICO",
     "Fit",
@@ -36,6 +35,7 @@ __all__ = [
     "entry",
     "explain_lines",
     "fit_of",
+    "is_pipeline_loop",
     "make_result",
     "operation_of",
     "operations_by_name",

@@ -2,29 +2,26 @@
 
 In iteration t stage s is at its (t - s)-th turn, and one turn is one microbatch through one chunk,
 the microbatches in order through the first chunk, then through the next. The backward loop is the
-forward one reversed.
+forward one reversed. A model with layers of two kinds has a loop for each, one after the other.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline
-from tpusim.pipeline.circular import BUBBLE_SUFFIX, PIPELINE
+from tpusim.pipeline.circular import BUBBLE_SUFFIX, PIPELINE, loop_name
 from tpusim.plan import STAGE_AXES, Plan
 from tpusim.program import Loop, PassKind, Program, Slot, walk_ops
 
 TimeSpan: TypeAlias = tuple[int, int]
 """Start and end, in picoseconds."""
 
-LOOP_NAMES = {
-    PassKind.FORWARD: f"{PIPELINE}/{Phase.FORWARD}",
-    PassKind.BACKWARD: f"{PIPELINE}/{Phase.BACKWARD}",
-}
-"""The loops over iterations, without those whose result is never read."""
+PHASES = {PassKind.FORWARD: Phase.FORWARD, PassKind.BACKWARD: Phase.BACKWARD}
+"""The phase of each pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +38,83 @@ class CircularIteration:
     other: tuple[TimeSpan, ...]
 
 
-def circular_iterations(
-    program: Program, timeline: Timeline
-) -> dict[PassKind, tuple[CircularIteration, ...]]:
-    """Return the iterations of the forward and the backward loop, those never read last."""
+@dataclass(frozen=True, slots=True)
+class CircularRun:
+    """The iterations of one loop in one pass, in order.
+
+    rounds: how often a microbatch comes round.
+    first_chunk: the chunk of a stage in the first round.
+    """
+
+    kind: PassKind
+    rounds: int
+    first_chunk: int
+    iterations: tuple[CircularIteration, ...]
+
+    def slot(self, iteration: int, stage: int, plan: Plan) -> Slot | None:
+        """Return the slot of a stage in an iteration; None if its result is never read.
+
+        >>> plan = Plan(mesh={"stage": 2}, seq_len=1, global_batch=3, microbatches=3)
+        >>> runs = [CircularRun(kind, 1, 0, ()) for kind in (PassKind.FORWARD, PassKind.BACKWARD)]
+        >>> [[str(run.slot(at, 1, plan)) for at in range(4)] for run in runs]
+        [['None', 'F0', 'F1', 'F2'], ['B2', 'B1', 'B0', 'None']]
+        """
+        turns = plan.microbatches * self.rounds
+        ahead = self.kind is PassKind.FORWARD
+        at = iteration if ahead else turns + plan.stages - 2 - iteration
+        chunk, microbatch = divmod(at - stage, plan.microbatches)
+        known = 0 <= at - stage < turns
+        return Slot(self.kind, microbatch, self.first_chunk + chunk) if known else None
+
+
+def is_pipeline_loop(name: str) -> bool:
+    """Return True for a loop over iterations, but not for those whose result is never read.
+
+    >>> [is_pipeline_loop(loop_name(1, Phase.FORWARD) + end) for end in ("", BUBBLE_SUFFIX)]
+    [True, False]
+    """
+    start, _, phase = name.partition("/")
+    return start.startswith(PIPELINE) and phase in PHASES.values()
+
+
+def iterations_of(program: Program) -> tuple[int, int]:
+    """Return the iterations of the forward loops whose result is never read, and all of them."""
+    loops = {op.name: op.trips for op in program.body if isinstance(op, Loop)}
+    names = [name for _, kind, name in _loop_names(program) if kind is PassKind.FORWARD]
+    idle = sum(loops[name + BUBBLE_SUFFIX] for name in names)
+    return idle, idle + sum(loops[name] for name in names)
+
+
+def _loop_names(program: Program) -> Iterator[tuple[int, PassKind, str]]:
+    """Yield the number, the pass and the name of each loop that a program has."""
+    loops = {op.name for op in program.body if isinstance(op, Loop)}
+    for number in count():
+        found = [(kind, loop_name(number, phase)) for kind, phase in PHASES.items()]
+        if found[0][1] not in loops:
+            return
+        yield from ((number, kind, name) for kind, name in found if name in loops)
+
+
+def circular_runs(program: Program, timeline: Timeline, plan: Plan) -> tuple[CircularRun, ...]:
+    """Return the runs of the loops; of each, the iterations whose result is never read are last."""
     loops = {op.name: op for op in program.body if isinstance(op, Loop)}
     by_name: dict[str, list[Record]] = {}
     for record in timeline.tasks:
         by_name.setdefault(record.name, []).append(record)
     waits = sorted(_permute_waits(timeline))
-    return {
-        kind: tuple(
+    chunks, runs = [0], []
+    for number, kind, name in _loop_names(program):
+        rounds = loops[name].trips // plan.microbatches
+        if number == len(chunks) - 1:
+            chunks.append(chunks[-1] + rounds)
+        iterations = tuple(
             iteration
             for each in (name, name + BUBBLE_SUFFIX)
             if each in loops
             for iteration in _loop_iterations(loops[each], by_name, waits)
         )
-        for kind, name in LOOP_NAMES.items()
-    }
+        runs.append(CircularRun(kind, rounds, chunks[number], iterations))
+    return tuple(runs)
 
 
 def _permute_waits(timeline: Timeline) -> Iterator[TimeSpan]:
@@ -86,18 +142,3 @@ def _split(begin: int, end: int, waits: Sequence[TimeSpan]) -> CircularIteration
     pieces = [(done, start) for (_, done), (start, _) in pairwise(edges) if done < start]
     work = max(pieces, key=lambda piece: piece[1] - piece[0])
     return CircularIteration(work, tuple(waits), tuple(piece for piece in pieces if piece != work))
-
-
-def slot_of(kind: PassKind, iteration: int, stage: int, plan: Plan) -> Slot | None:
-    """Return the slot of a stage in an iteration; None if its result is never read.
-
-    >>> plan = Plan(mesh={"stage": 2}, seq_len=1, global_batch=3, microbatches=3)
-    >>> [str(slot_of(PassKind.FORWARD, at, 1, plan)) for at in range(4)]
-    ['None', 'F0', 'F1', 'F2']
-    >>> [str(slot_of(PassKind.BACKWARD, at, 1, plan)) for at in range(4)]
-    ['B2', 'B1', 'B0', 'None']
-    """
-    turns = plan.microbatches * plan.pipeline.virtual_stages
-    at = iteration if kind is PassKind.FORWARD else turns + plan.stages - 2 - iteration
-    chunk, microbatch = divmod(at - stage, plan.microbatches)
-    return Slot(kind, microbatch, chunk) if 0 <= at - stage < turns else None

@@ -13,6 +13,7 @@ from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.dtypes import NARROW_DTYPES
 from tpusim.program import Program, Single
+from tpusim.results.circular_iterations import iterations_of
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.summary import summary
 from tpusim.results.totals import collective_axes, distinct_bodies, implicit_reshardings
@@ -132,11 +133,8 @@ class PlanResult(Result):
         """
         if self.plan.active_schedule != CIRCULAR:
             return self.breakdown_s.get(BUBBLE_LABEL, 0.0) / self.step_time_s
-        idle, rounds = (
-            self.plan.stages - 1,
-            self.plan.microbatches * self.plan.pipeline.virtual_stages,
-        )
-        return idle / (rounds + idle)
+        idle, iterations = iterations_of(self.program)
+        return idle / iterations
 
     @property
     def convention(self) -> str:
@@ -166,8 +164,7 @@ class PlanResult(Result):
         what = f"{schedule}, {plan.stages} stages{chunks}, {plan.microbatches} microbatches"
         if schedule != CIRCULAR:
             return f"{what}: bubble {self.bubble:.1%} of the step; stage {self.lane} holds most HBM"
-        idle = plan.stages - 1
-        iterations = plan.microbatches * parts + idle
+        idle, iterations = iterations_of(self.program)
         lost = f"{idle} of {iterations} trips compute what nobody reads ({self.bubble:.1%})"
         return f"{what}: {lost}"
 

@@ -9,7 +9,7 @@ from tpusim.engine import CallTimes, Record
 from tpusim.pipeline import schedule_of
 from tpusim.plan import CIRCULAR, STAGE_AXES, part_bounds
 from tpusim.program import Call, PassKind, Program, Slot, walk_ops
-from tpusim.results.circular_iterations import TimeSpan, circular_iterations, slot_of
+from tpusim.results.circular_iterations import TimeSpan, circular_runs
 from tpusim.results.plan_result import PlanResult, pipelined
 from tpusim.results.result import BUBBLE_LABEL, Result, memory_held
 
@@ -74,6 +74,14 @@ def _layers(result: PlanResult, stage: int) -> tuple[int, ...]:
     return tuple(sizes[stage :: result.plan.stages])
 
 
+def _joined_stages(result: PlanResult) -> Iterator[int]:
+    """Yield the stages with operations between layers, such as an encoder's norm."""
+    bounds = part_bounds(result.plan, result.model.layer_count, result.model.name)
+    for layer in result.model.joints:
+        part = max(number for number, first in enumerate(bounds) if first <= layer)
+        yield part % result.plan.stages
+
+
 def _length(spans: Iterable[TimeSpan]) -> int:
     return sum(end - start for start, end in spans)
 
@@ -87,7 +95,8 @@ def _called_stages(result: PlanResult) -> Iterator[StageUse]:
         pauses = [wait for wait in waits[stage] if wait.label in PAUSES]
         runs = _runs(each for each in (*tasks[stage], *waits[stage]) if each.label not in PAUSES)
         slots, others = timed_slots(program, schedule.slots[stage], runs)
-        ends = ((0, "embedding"), (last, "final norm, head, loss"))
+        joints = ((stage, "joint") for stage in _joined_stages(result))
+        ends = ((0, "embedding"), *joints, (last, "final norm, head, loss"))
         yield StageUse(
             stage=stage,
             layers=_layers(result, stage),
@@ -154,9 +163,9 @@ def timed_slots(
 
 def _circular_stages(result: PlanResult) -> Iterator[StageUse]:
     """Yield the stages of a circular pipeline."""
-    iterations = circular_iterations(result.program, result.timeline)
+    runs = circular_runs(result.program, result.timeline, result.plan)
     end = result.timeline.total_ps
-    every = [iteration for each in iterations.values() for iteration in each]
+    every = [iteration for run in runs for iteration in run.iterations]
     waits = tuple(sorted(span for iteration in every for span in iteration.send_waits))
     beside = [span for iteration in every for span in iteration.other]
     within = sorted([*(iteration.work for iteration in every), *waits, *beside])
@@ -164,9 +173,9 @@ def _circular_stages(result: PlanResult) -> Iterator[StageUse]:
     other = tuple(sorted([*beside, *((a, b) for (_, a), (b, _) in between if a < b)]))
     for stage in range(result.plan.stages):
         slots, unread = list[StageSlot](), list[TimeSpan]()
-        for kind, each in iterations.items():
-            for number, iteration in enumerate(each):
-                slot = slot_of(kind, number, stage, result.plan)
+        for run in runs:
+            for number, iteration in enumerate(run.iterations):
+                slot = run.slot(number, stage, result.plan)
                 if slot is None:
                     unread.append(iteration.work)
                 else:

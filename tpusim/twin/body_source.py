@@ -129,9 +129,11 @@ class StepBodies:
             return self._recurrence(op)
         if op.slices or op.stacks or not op.carries:
             return self._scan_over_parts(op)
-        if len(op.carries) != 1:
-            raise unsaid(op.name, f"a scan that carries {len(op.carries)} tensors")
-        ((before, first, last, after),) = op.carries
+        if len(op.carries) > 1 and (self.context.stages or self._saves_iterations()):
+            raise unsaid(op.name, f"a pipeline that carries {len(op.carries)} tensors")
+        before, first, last, after = (
+            ", ".join(map(value_name, each)) for each in zip(*op.carries, strict=True)
+        )
         own = frozenset(
             tensor.name
             for one in op.body
@@ -140,20 +142,26 @@ class StepBodies:
         )
         body = self._layers(op, own)
         name = function_name(op.name.removesuffix("s"))
-        given = value_name(first)
-        saved = []
-        if first.short in self.context.named or self._saves_iterations():
-            saved = [StepLine(f'{given} = checkpoint_name({given}, "{first.short}")')]
+        saved = [
+            StepLine(f'{value_name(given)} = checkpoint_name({value_name(given)}, "{given.short}")')
+            for _, given, _, _ in op.carries
+            if given.short in self.context.named or self._saves_iterations()
+        ]
         shared = [value_name(tensor) for tensor in op.shared]
+        several = len(op.carries) > 1
+        left = f"({last})" if several else last
         self.functions += [
-            *plain(f"\n\ndef {name}({', '.join([*shared, given])}, w):"),
-            *indented([*saved, *body, StepLine(f"return {value_name(last)}, None")]),
+            *plain(f"\n\ndef {name}({', '.join([*shared, first])}, w):"),
+            *indented([*saved, *body, StepLine(f"return {left}, None")]),
         ]
         if self.context.stages:
             return self._pipeline(op, name)
-        layer = f"lambda x, w: {name}({', '.join(shared)}, x, w)" if shared else name
-        call = f'lax.scan({self._checkpointed(layer)}, {value_name(before)}, w["{op.name}"])'
-        return assignment(f"{value_name(after)}, _", call, op.name)
+        each = "*x" if several else "x"
+        given = ", ".join([*shared, each])
+        layer = f"lambda x, w: {name}({given}, w)" if shared or several else name
+        start, end = (f"({before})", f"({after})") if several else (before, after)
+        call = f'lax.scan({self._checkpointed(layer)}, {start}, w["{op.name}"])'
+        return assignment(f"{end}, _", call, op.name)
 
     def _recurrence(self, op: Scan) -> list[StepLine]:
         """Return a scan over the steps of a sequence, which carries states and stacks some."""
@@ -219,7 +227,9 @@ class StepBodies:
         plan, graph = self.context.plan, self.context.graph
         parts = plan.stages * plan.pipeline.virtual_stages
         kinds = [one for one in graph.ops if isinstance(one, Scan) and one.carries]
-        if len(kinds) > 1 or op.trips % parts:
+        if len(kinds) > 1:
+            raise unsaid(op.name, "one of several kinds of layers in a pipeline")
+        if op.trips % parts:
             raise unsaid(op.name, f"a scan over layers that {parts} equal stages cannot share")
 
     def _has_rounds(self) -> bool:

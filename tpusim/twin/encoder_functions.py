@@ -31,6 +31,39 @@ def broadcast(row: Array, examples: int) -> Array:
     return jnp.broadcast_to(row, (examples, *row.shape))
 
 
+def joined(*parts: Array) -> Array:
+    """Return arrays, [batch, sequence, ...], one after the other along the sequence."""
+    return jnp.concatenate(parts, axis=1)
+
+
+def parted(x: Array, first: int) -> tuple[Array, Array]:
+    """Return the first positions of x, [batch, sequence, ...], and the others."""
+    return x[:, :first], x[:, first:]
+
+
+def behind(x: Array, last: int) -> Array:
+    """Return the last positions of x, [batch, sequence, ...]."""
+    return x[:, -last:]
+
+
+def modulated_norm(x: Array, rows: Array, shift: int = 0) -> Array:
+    """Norm x over its last dimension; shift it by one row of each example, scale by the next.
+
+    rows: [batch, rows x embed]; the scale is added to 1.
+    """
+    wide = x.astype(jnp.float32)
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    variance = jnp.mean(wide * wide, axis=-1, keepdims=True) - mean * mean
+    unscaled = ((wide - mean) * lax.rsqrt(variance + 1e-6)).astype(x.dtype)
+    rows = rows.reshape(len(x), -1, x.shape[-1])
+    return unscaled * (1 + rows[:, shift + 1, None]) + rows[:, shift, None]
+
+
+def gated(x: Array, rows: Array, gate: int = 0) -> Array:
+    """Multiply x, [batch, sequence, embed], by one row of [batch, rows x embed]."""
+    return x * rows.reshape(len(x), -1, x.shape[-1])[:, gate, None]
+
+
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     return jnp.tanh(x)

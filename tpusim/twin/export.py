@@ -22,7 +22,7 @@ def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     check_sayable(plan)
     graph = forward_graph(model, stage_plan(plan))
     if plan.active_schedule:
-        check_circular(plan)
+        check_circular(plan, plan.pipeline.virtual_stages)
         part_bounds(plan, layer_count(graph), model.name)  # refuses layers that do not divide
     return step_source(step_context(graph, plan), pod)
 

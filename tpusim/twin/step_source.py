@@ -124,7 +124,7 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
     for dim, size in context.padded.items():
         constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
     kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
-    return [StepLine(""), *map(StepLine, kept)]
+    return [StepLine(""), *(StepLine(line) for one in kept for line in one.splitlines())]
 
 
 def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, str]:
@@ -137,12 +137,17 @@ def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, st
             for name, t in given.items()
         )
         specs = (f"{name}: {context.spec(tensor)}" for name, tensor in given.items())
-        made = {"INPUTS": f"{{{', '.join(shapes)}}}", "INPUT_SPECS": f"{{{', '.join(specs)}}}"}
+        made = {"INPUTS": _lines(shapes), "INPUT_SPECS": _lines(specs)}
     for name, ids in zip(("BATCH", "TARGETS"), context.ids, strict=False):
         dims = [*(["MICROBATCHES"] if several else []), *map(constant_name, ids.dims)]
         made[f"{name}_SHAPE"] = f"({', '.join(dims)})"
         made[f"{name}_SPEC"] = spec(context.layouts[ids.name], lead)
     return made
+
+
+def _lines(entries: Iterable[str]) -> str:
+    """Return a table with a line for each entry."""
+    return "\n".join(["{", *(f"    {entry}," for entry in entries), "}"])
 
 
 def _dtype(context: StepContext, tensor: Tensor) -> str:

@@ -60,15 +60,15 @@ def test_every_weight_of_a_part_has_its_gradient(model: str, later: bool) -> Non
 
 def test_what_a_part_hands_on_is_what_the_next_is_given() -> None:
     first, middle, last = parts(forward(MODELS["uniform"]), (0, 2, 5, 8))
-    assert (first.given, last.made) == (None, None)
+    assert (first.given, last.made) == ((), ())
     assert first.label == "embedding + 2 layers"
     assert middle.label == "3 layers"
     assert last.label == "3 layers + head"
     for before, behind in ((first, middle), (middle, last)):
-        assert before.made is not None
-        assert behind.given is not None
-        assert (before.made.name, behind.given.name) == (STAGE_OUT, STAGE_IN)
-        assert before.made.dims == behind.given.dims
+        ((made,), (given,)) = before.made, behind.given
+        assert (made.name, given.name) == (STAGE_OUT, STAGE_IN)
+        assert made.dims == given.dims
+        assert behind.returned == behind.given
         assert f"d({STAGE_IN})" in {t.name for op in behind.graph.ops for t in op.outputs}
 
 

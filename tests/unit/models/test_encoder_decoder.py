@@ -26,9 +26,11 @@ ROUNDED = {
     "gshard-m4-12l-2048e": (200e9, 0.06), "gshard-m4-36l-128e": (37e9, 0.07),
     "gshard-m4-36l-512e": (150e9, 0.06), "gshard-m4-36l-2048e": (600e9, 0.06),
     "transformer-big-mlperf": (210e6, 0.01),
+    "parti-350m": (350e6, 0.11), "parti-750m": (750e6, 0.06), "parti-3b": (3e9, 0.03),
+    "parti-20b": (20e9, 0.03),
 }  # fmt: skip
 """As the papers round them: Switch (arXiv:2101.03961, table 9), the transformer (arXiv:1706.03762,
-table 3), M4 (arXiv:2006.16668, table 1)."""
+table 3), M4 (arXiv:2006.16668, table 1), Parti (arXiv:2206.10789, table 1)."""
 
 SMALL = EncoderDecoder(layers=2, decoder_layers=3, embed=64, mlp=256, heads=4, vocab=512)
 POD = ts.Slice("v5e", "4x4")
@@ -111,7 +113,10 @@ def test_bad_models_and_plans_say_what_to_write() -> None:
         EncoderDecoder.published("t5-bas")
     with pytest.raises(ModelError, match="embed 64 does not divide into 5 heads; give head_dim"):
         replace(SMALL, heads=5, head_dim=0)
-    with pytest.raises(PlanError, match="encoder-decoder cannot be cut into stages"):
-        ts.simulate(SMALL, plan(mesh={"stage": 2, "fsdp": 8}, microbatches=2), POD)
+    even, staged = replace(SMALL, decoder_layers=2), {"mesh": {"stage": 2, "fsdp": 8}}
+    with pytest.raises(PlanError, match="the layers of encoder-decoder are not alike from one"):
+        ts.simulate(even, plan(microbatches=2, schedule="circular", **staged), POD)
+    with pytest.raises(PlanError, match="embedding is a weight of stages 0, 2, 3, but only the"):
+        ts.simulate(even, plan(microbatches=4, mesh={"stage": 4, "fsdp": 4}), POD)
     with pytest.raises(PlanError, match="the model's target_seq is 30, which does not divide by"):
         ts.simulate(replace(SMALL, target_len=30), plan(mesh={"fsdp": 4, "context": 4}), POD)

@@ -157,12 +157,19 @@ def test_meshes_run_and_flops_are_conserved(name: str, remat: str) -> None:
     assert whole <= 3 * model.graph(batch=64).model_flops()
 
 
-def test_a_pipeline_cuts_the_layers_of_one_encoder() -> None:
+def test_a_pipeline_cuts_the_layers_of_encoders() -> None:
+    plan = ts.Plan(mesh={"data": 8, "stage": 2}, global_batch=64, microbatches=2)
     for model in (tiny(), speech()):
-        plan = ts.Plan(mesh={"data": 8, "stage": 2}, global_batch=64, microbatches=2)
         assert ts.simulate(model, plan, POD).step_time_s > 0
-    with pytest.raises(PlanError, match="cannot be cut into stages"):
-        ts.simulate(towers(), plan, POD)
+    each = [tiny().layers, TextTower(**TINY_TEXT).layers]
+    assert ts.simulate(towers(), plan.replace(stage_layers=each), POD).step_time_s > 0
+
+
+def test_each_part_of_a_pipeline_trains_something() -> None:
+    plan = ts.Plan(mesh={"data": 8, "stage": 2}, global_batch=64, microbatches=2,
+                   stage_layers=[tiny().layers, TextTower(**TINY_TEXT).layers])  # fmt: skip
+    with pytest.raises(PlanError, match=r"part 0 of .* \(.*\) is frozen and has no backward pass"):
+        ts.simulate(towers(frozen="image"), plan, POD)
 
 
 def test_a_frozen_tower_runs_forward_only_and_has_no_state() -> None:

@@ -39,8 +39,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"stage_layers": "2222"}, "plan.stage_layers is '2222'; write a list of whole numbers, such "
      "as [16, 16, 15]"),
     ({"schedule": "circular", "stage_layers": [3, 1, 2, 2]}, "plan.stage_layers is [3, 1, 2, 2], "
-     "but one program runs all stages of a circular pipeline; write equal numbers, or another "
-     "schedule"),
+     "but one program runs all stages of a circular pipeline; write equal numbers for the 4 parts "
+     "of a round, or another schedule"),
     ({"schedule": "1f1"}, "plan.schedule is '1f1': did you mean '1f1b'?"),
     ({"schedule": "interleaved"}, "plan.schedule is 'interleaved', but plan.virtual_stages is 1, "
      "so there is nothing to interleave; write virtual_stages = 2 or more, or schedule = '1f1b'"),
@@ -60,7 +60,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"stage_layers": [4, 4], "mesh": {"fsdp": 16}}, f"plan.stage_layers is [4, 4], {AXIS}"),
     ({"window": 8, "global_every": 4, "schedule": "circular"}, "the layers of transformer are not "
      "alike from one part of 2 to the next, but one program runs all stages of a circular "
-     "pipeline; choose parts that are alike, or another schedule"),
+     "pipeline; choose virtual_stages and stage_layers by which the 4 parts of a round are alike, "
+     "or another schedule"),
 ]  # fmt: skip
 MODEL = ("layers", "window", "global_every")
 

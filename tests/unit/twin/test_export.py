@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.models import Architecture, EncoderDecoder, Gnmt, MoE, Transformer
+from tpusim.models import (
+    Architecture,
+    EncoderDecoder,
+    Gnmt,
+    JointTransformer,
+    MoE,
+    Transformer,
+)
 from tpusim.plan import Plan
 from tpusim.twin import export_step
 
@@ -45,7 +52,25 @@ IN_ROUNDS = {"global_batch": 16, "microbatches": 4, "schedule": "circular", "vir
 CIRCULAR = PIPELINE | {"schedule": "circular"}
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_mlp": 64}
 TRANSLATION = EncoderDecoder(layers=4, embed=64, mlp=128, heads=4, vocab=512)
+JOINT = JointTransformer(
+    double_layers=2,
+    single_layers=2,
+    heads=4,
+    head_dim=16,
+    latent=16,
+    latent_channels=4,
+    text=64,
+    text_embed=32,
+    pooled=16,
+    attention="dot",
+)
 CASES = {
+    "joined tokens": (JOINT, plan(FSDP_TENSOR, seq_len=0)),
+    "joined tokens in context": (JOINT, plan({"fsdp": 2, "context": 4}, seq_len=0)),
+    "a last layer without text": (
+        replace(JOINT, single_layers=0, text_ends=True, scanned=False),
+        plan(FSDP_TENSOR, seq_len=0, remat="none"),
+    ),
     "dot attention": (model(), plan(FSDP_TENSOR)),
     "encoder and decoder": (TRANSLATION, plan(FSDP_TENSOR)),
     "experts of both sides": (
@@ -199,7 +224,7 @@ CASES = {
 FAST = (
     "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
     "sorted experts", "experts that pick gathered tokens", "circular rounds",
-    "orthogonal momentum of experts",
+    "orthogonal momentum of experts", "joined tokens",
 )  # fmt: skip
 
 
@@ -267,7 +292,7 @@ def test_each_line_says_its_operation(name: str) -> None:
     assert "tpusim" not in step.source.replace("Written by tpusim", "")
     assert max(map(len, lines)) <= 100
     named = {op for _, op in step.lines}
-    assert {"logits", "loss"} <= named
+    assert {"loss", *(("logits",) if given.reads_text else ())} <= named
     if not isinstance(given, Transformer):
         return
     assert {"final_norm", "embed"} <= named

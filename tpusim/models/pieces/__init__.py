@@ -9,8 +9,10 @@ from tpusim.models.pieces.attention import (
     AttentionForm,
     attend,
     attention,
+    projected,
     projections,
     rotary,
+    seen,
 )
 from tpusim.models.pieces.bias import biased, learnt_positions, linear
 from tpusim.models.pieces.convolution import (
@@ -33,6 +35,14 @@ from tpusim.models.pieces.convolution import (
 from tpusim.models.pieces.embedding import embedding
 from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
+from tpusim.models.pieces.joint import (
+    behind,
+    gated,
+    joined,
+    modulated_norm,
+    modulation,
+    parted,
+)
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.layer_embedding import layer_embedding
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, classification_loss, language_model_loss
@@ -55,6 +65,7 @@ __all__ = [
     "attend",
     "attention",
     "batch_norm",
+    "behind",
     "biased",
     "channels",
     "classification_loss",
@@ -65,8 +76,10 @@ __all__ = [
     "encoder",
     "experts",
     "frozen_norm",
+    "gated",
     "images",
     "instance_norm",
+    "joined",
     "language_model_loss",
     "latent_projections",
     "layer_embedding",
@@ -75,16 +88,21 @@ __all__ = [
     "linear",
     "mean_of_positions",
     "mlp",
+    "modulated_norm",
+    "modulation",
     "norm",
     "normed",
+    "parted",
     "pool",
     "position",
     "probe_pool",
+    "projected",
     "projections",
     "relative_attention",
     "relu",
     "resized",
     "rotary",
+    "seen",
     "silu",
     "upsample",
 ]

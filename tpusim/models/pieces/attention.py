@@ -75,9 +75,18 @@ def attend(
     w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm, embed: str, out: str
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
-    attended = (_flash if form.fused else _dot)(w, q, k, v, form)
-    weight = w.weight("wo", *attended.dims[2:], embed)
-    made = w.einsum("wo", attended, weight, w.tensor(out, (*q.dims[:2], embed)))
+    return projected(w, seen(w, q, k, v, form), embed, form, out)
+
+
+def seen(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -> Tensor:
+    """Write what each head of the queries sees of the values, [batch, sequence, heads, width]."""
+    return (_flash if form.fused else _dot)(w, q, k, v, form)
+
+
+def projected(w: GraphWriter, x: Tensor, embed: str, form: AttentionForm, out: str) -> Tensor:
+    """Write the output projection of all heads to `embed`."""
+    weight = w.weight("wo", *x.dims[2:], embed)
+    made = w.einsum("wo", x, weight, w.tensor(out, (*x.dims[:2], embed)))
     return biased(w, "wo", made) if form.out_bias else made
 
 
@@ -87,12 +96,12 @@ def projections(
     """Write what makes queries, keys and values for the kernel, and return those three."""
     kv_heads = _kv_heads(w)
 
-    def projected(name: str, given: Tensor, heads: str) -> Tensor:
+    def made_of(name: str, given: Tensor, heads: str) -> Tensor:
         made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
         return biased(w, f"w{name}", made, *made.dims[-2:]) if form.bias else made
 
-    q, k = projected("q", x, "heads"), projected("k", memory, kv_heads)
-    v = k if form.keys_as_values else projected("v", memory, kv_heads)
+    q, k = made_of("q", x, "heads"), made_of("k", memory, kv_heads)
+    v = k if form.keys_as_values else made_of("v", memory, kv_heads)
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v
 
 

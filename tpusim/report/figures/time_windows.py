@@ -11,7 +11,7 @@ from tpusim.lowering import MICROBATCHES
 from tpusim.program import Call, Loop, Op, PassKind, TopOp
 from tpusim.report.link_traffic import LinkLoad, link_loads, starts_between
 from tpusim.report.track_slices import TrackSlice
-from tpusim.results import LOOP_NAMES, Result
+from tpusim.results import Result, is_pipeline_loop
 from tpusim.results.stage_uses import stage_uses
 
 LOOPS_SHOWN = 2
@@ -97,7 +97,7 @@ def _outer_loops(body: Sequence[TopOp]) -> Iterator[Loop]:
     """Yield the loops of a body; those over microbatches are replaced by the loops in them."""
     for op in body:
         if isinstance(op, Loop):
-            over = op.name in (MICROBATCHES, *LOOP_NAMES.values())
+            over = op.name == MICROBATCHES or is_pipeline_loop(op.name)
             yield from _outer_loops(op.body) if over else (op,)
 
 

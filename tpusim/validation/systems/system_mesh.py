@@ -116,6 +116,13 @@ def _stages(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> S
     return SystemMesh({"stage": stages, "fsdp": each}, {"schedule": "gpipe"})
 
 
+def _stages_by_data(
+    sizes: tuple[int, ...], devices: int, batch: int, experts: int
+) -> SystemMesh | None:
+    stages, data = sizes
+    return SystemMesh({"stage": stages, "data": data}) if stages * data == devices else None
+
+
 def _experts(sizes: tuple[int, ...], devices: int, batch: int, experts: int) -> SystemMesh | None:
     """Return one axis for experts, which the batch has outside of them, and data for the rest."""
     if not experts:
@@ -145,6 +152,7 @@ _PATTERNS: tuple[tuple[str, _Make], ...] = (
     (r"(\d+)-way model x (\d+)-way fully", _model_by_data),
     (r"(\d+) replicas x (\d+)-way spatial", _spatial),
     (r"(\d+) stages x (\d+)", _stages),
+    (r"(\d+)-stage\D*(\d+)-way data", _stages_by_data),
     (r"expert", _experts),
     (r"2-?d\b|gshard-like", _two_d),
     (r"fsdp|fully sharded", _fsdp),

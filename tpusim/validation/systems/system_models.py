@@ -19,6 +19,7 @@ from tpusim.models import (
     EncoderDecoder,
     EvolvedTransformer,
     Gnmt,
+    JointTransformer,
     MaskRCNN,
     MetNet2,
     MlpMixer,
@@ -52,6 +53,7 @@ class SystemModel:
     seq_len: tokens of an example, where the row gives none; 0 for models that read no text.
     batch: examples per step, where the row gives none.
     keys: keys of the plan beside the mesh, such as the optimizer of the recipe.
+    staged: keys of its pipeline, where the mesh has stages.
     notes: what was assumed.
     """
 
@@ -59,6 +61,7 @@ class SystemModel:
     seq_len: int = 0
     batch: int = 0
     keys: Mapping[str, Any] = field(default_factory=dict)
+    staged: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -249,6 +252,24 @@ def _diffusion(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     return SystemModel(DiffusionUNet.published(name))
 
 
+def _flux(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return Flux as MaxDiffusion trains it: all of the transformer, in bf16, and nothing else.
+
+    `base_flux_dev.yml` has weights in bf16, and optax makes moments of their dtype;
+    `trainers/flux_trainer.py` encodes texts and images before the first step.
+    """
+    size = count(row.input) or 1024
+    latent = size // 8
+    model = JointTransformer.published(f"flux-{found[1] or 'dev'}", latent=latent)
+    keys = {"param_dtype": "bf16", "grad_dtype": "bf16", "moment_dtype": "bf16"}
+    return SystemModel(model, keys=keys, notes=("texts and images are encoded before",))
+
+
+def _stable_diffusion_3(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    name = "stable-diffusion-3.5-large" if found[1] else "stable-diffusion-3-medium"
+    return SystemModel(JointTransformer.published(name))
+
+
 def _gnmt(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     note = f"sentences are taken as {GNMT_TOKENS} tokens"
     return SystemModel(Gnmt(), GNMT_TOKENS, notes=(note,))
@@ -258,6 +279,19 @@ def _transformer_big(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     note = f"packed items are taken as {PACKED_TOKENS} tokens"
     return SystemModel(
         EncoderDecoder.published("transformer-big-mlperf"), PACKED_TOKENS, notes=(note,)
+    )
+
+
+def _parti(row: SystemRow, found: "re.Match[str]") -> SystemModel:
+    """Return Parti, pipelined as its paper says (arXiv:2206.10789, section 3).
+
+    Of 16 stages each has a layer of the encoder and four of the decoder, in rounds.
+    """
+    keys = {"optimizer": "adafactor", "remat": "full"}
+    staged = {"schedule": "circular", "virtual_stages": 5}
+    notes = () if row.sizes.get("microbatches") else ("as many microbatches as stages",)
+    return SystemModel(
+        EncoderDecoder.published(f"parti-{found[1]}"), 128, 8192, keys, staged, notes
     )
 
 
@@ -323,13 +357,16 @@ _SYSTEMS: tuple[tuple[str, Recognise], ...] = (
     (r"dlrm|recommend\w*", _recommendation),
     (r"\bbert(?:-(base|large))?\b", _bert),
     (r"gshard\D*(\d+)b\b", _gshard),
+    (r"(?:stable diffusion|\bsd)[-v ]*3(\.5)?\b", _stable_diffusion_3),
     (r"stable diffusion|\bsd[-v ]", _diffusion),
+    (r"\bflux\b(?:[-. ]*1?[-. ]*(dev|schnell))?", _flux),
     (r"mask r-?cnn", _mask_rcnn),
     (r"\bssd\b|ssd-resnet", _ssd),
     (r"(?<!wide )resnet-?(\d+)?", _resnet),
     (r"unet3d|3-?d u-?net", _unet3d),
     (r"gnmt", _gnmt),
     (r"transformer-big", _transformer_big),
+    (r"\bparti\b\W*(350m|750m|3b|20b)", _parti),
     (r"mixer-(s|b|l|h)/(\d+)", _mixer),
     (r"\b(siglip|siglit|clip|lit)\b", _towers),
     (r"\bvit-?(ti|s|b|l|h|g|e|22b|so400m)\b/?(\d+)?", _vit),

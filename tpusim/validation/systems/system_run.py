@@ -114,8 +114,9 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     keys |= _dtypes(row)
     keys["rules"] = {**known.keys.get("rules", {}), **mesh.keys.get("rules", {})}
     keys |= {key: value for key, value in mesh.keys.items() if key != "rules"}
-    if "stage" in mesh.mesh:
-        keys["stage_layers"] = _stage_layers(known.model.layer_count, mesh.mesh["stage"])
+    if stages := mesh.mesh.get("stage"):
+        layers = {"stage_layers": _stage_layers(model.layer_count, stages)}
+        keys |= {"microbatches": stages, **known.staged} if known.staged else layers
     if parts := row.sizes.get("microbatches", _microbatches(row, batch)):
         keys["microbatches"] = parts
     plan = Plan(mesh=mesh.mesh, seq_len=seq_len, global_batch=batch, **keys)
