@@ -111,7 +111,7 @@ class ConvNet:
                 8.0,
                 over=self.x.dims[:-1],
                 statistics=2,
-                function=Function("batch_norm"),
+                function=function("standardise", over=len(self.x.dims) - 1),
             )
         )
         self.x = made

@@ -12,13 +12,13 @@ from jax.sharding import PartitionSpec as P
 from tpusim.graph import Tensor, TensorRole
 from tpusim.partition import layouts, resolve_rules
 from tpusim.plan import Plan
-from tpusim.twin.functions import batch_norm
+from tpusim.twin.image_functions import standardise
 from tpusim.twin.names import value_name, weight_name
 from tpusim.twin.operations import expression
 from tpusim.twin.step_context import StepContext
 
 NAMES = {
-    "jax": jax, "jnp": jnp, "lax": lax, "P": P, "batch_norm": batch_norm,
+    "jax": jax, "jnp": jnp, "lax": lax, "P": P, "standardise": standardise,
     "mean_square": lambda x: jnp.mean(jnp.square(x.astype(jnp.float32)), (1, 2, 3)),
     "shard": lax.with_sharding_constraint,
 }  # fmt: skip
