@@ -130,7 +130,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(
         ("MetNet-2", "MetNet2", "metnet-2"),
         ("T5-11B", "EncoderDecoder", "t5-11b"),
         ("GShard 600B", "EncoderDecoder", "gshard-m4-36l-2048e"),
-        ("BERT-base", "Transformer", "x"),
+        ("BERT-base", "Bert", "x"),
         ("Llama3-8B", "Transformer", "llama3-8b"),
         ("ResNet-101", "ResNet", "resnet-101"),
         ("3-D U-Net", "UNet3d", "unet3d"),

@@ -130,10 +130,7 @@ class VisionTransformer(Architecture):
             x = pieces.layer_norm(w, "pre_norm", x)
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
-            x = pieces.biased(w, "pre_logits", w.dense("pre_logits", x, "embed"))
-            x = w.pointwise(
-                "representation", (x,), x.dims, 10.0, keeps="outputs", function=function("tanh")
-            )
+            x = pieces.representation(w, x)
         return x
 
     def _form(self) -> EncoderForm:

@@ -56,9 +56,9 @@ def kernel_copies(graph: Graph, rules: ShardingRules, axes: Mapping[str, int]) -
     exchanged for heads and each device has several K/V heads before, but too few for all. A single
     K/V head is gathered: exchanging copies of it moves no less.
     """
-    table, count = dict(rules.table), graph.sizes[NARROW]
+    table, count = dict(rules.table), graph.sizes.get(NARROW, 0)
     inside = table.get(f"kernel_{NARROW}", ())
-    if not rules.exchanged or set(rules.exchanged) <= set(inside):
+    if not count or not rules.exchanged or set(rules.exchanged) <= set(inside):
         return 0
     copies = prod(axes[axis] for axis in table.get("kernel_heads", ()))
     each = count // prod(axes[axis] for axis in table[f"act_{NARROW}"])

@@ -199,18 +199,23 @@ def _route(builder: BodyBuilder, op: TokenRouting) -> None:
 def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     """Emit a lookup or its transpose: each device serves the rows of the table that it holds.
 
-    A row on another device adds zero, so the result is a partial sum over the rows' axes. The other
-    dimensions of the table are gathered, or, of an exchanged one, looked up as they are divided: a
-    device then has its part of the rows of all tokens.
+    A row on another device adds zero, so the result is a partial sum over the rows' axes. Examples
+    are divided as the ids. The columns of a weight are gathered, or, of an exchanged one, looked up
+    as they are divided: a device then has its part of the rows of all tokens. Those of an
+    activation stay divided over the axes that the ids leave.
     """
     layout = dict(zip(table.dims, builder.layout_of(table), strict=True))
-    exchanged = (table.primal or table.name) in builder.exchanged
-    if exchanged:
-        builder.note_rows(op.output if isinstance(op, Gather) else op.rows)
-    kept = layout if exchanged else {}
-    parts = {dim: kept.get(dim, ()) for dim in table.dims if dim != op.dim}
-    taken = {axis for axes in parts.values() for axis in axes}
     ids = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
+    columns = [dim for dim in table.dims if dim != op.dim and dim not in ids]
+    kept: Mapping[str, Axes] = {}
+    if (table.primal or table.name) in builder.exchanged:
+        builder.note_rows(op.output if isinstance(op, Gather) else op.rows)
+        kept = layout
+    elif (table.primal or table.name) not in builder.weights:
+        used = {axis for axes in ids.values() for axis in axes}
+        kept = {dim: tuple(a for a in layout[dim] if a not in used) for dim in columns}
+    parts = {dim: kept.get(dim, ()) for dim in columns}
+    taken = {axis for axes in parts.values() for axis in axes}
     split = {dim: tuple(a for a in axes if a not in taken) for dim, axes in ids.items()} | parts
     used = {axis for axes in split.values() for axis in axes}
     split[op.dim] = tuple(axis for axis in layout[op.dim] if axis not in used)

@@ -12,7 +12,7 @@ from tpusim.models.pieces.attention import (
     projections,
     rotary,
 )
-from tpusim.models.pieces.bias import biased, learnt_positions
+from tpusim.models.pieces.bias import biased, first_positions, learnt_positions, segmented
 from tpusim.models.pieces.convolution import (
     batch_norm,
     channels,
@@ -33,10 +33,11 @@ from tpusim.models.pieces.convolution import (
     upsample,
 )
 from tpusim.models.pieces.embedding import embedding
-from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
+from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool, representation
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
+from tpusim.models.pieces.masked import chosen_positions, masked_language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import layer_norm, norm
 from tpusim.models.pieces.relative import relative_attention
@@ -58,6 +59,7 @@ __all__ = [
     "batch_norm",
     "biased",
     "channels",
+    "chosen_positions",
     "classification_loss",
     "concatenated",
     "convolution",
@@ -65,6 +67,7 @@ __all__ = [
     "embedding",
     "encoder",
     "experts",
+    "first_positions",
     "frozen_norm",
     "images",
     "instance_norm",
@@ -73,6 +76,7 @@ __all__ = [
     "layer_norm",
     "learnt_positions",
     "linear",
+    "masked_language_model_loss",
     "mean_of_positions",
     "mlp",
     "norm",
@@ -83,8 +87,10 @@ __all__ = [
     "projections",
     "relative_attention",
     "relu",
+    "representation",
     "resized",
     "rotary",
+    "segmented",
     "silu",
     "upsample",
 ]
