@@ -13,6 +13,7 @@ from tpusim.base.errors import PlanError
 from tpusim.validation.systems import SystemsReport, validate_systems
 from tpusim.validation.systems.system_models import model_of_row
 from tpusim.validation.systems.system_rows import system_row
+from tpusim.validation.systems.system_run import plan_of_row
 
 FOLDER = Path(__file__).parents[2] / "experiments/systems"
 TABLES = ("published_systems.csv", "vision_runs.csv")
@@ -139,6 +140,18 @@ def test_what_cannot_run_is_a_row_with_its_reason(
 def test_a_model_is_known_by_its_words(words: str, kind: str, name: str) -> None:
     model = model_of_row(system_row(row(model=words))).model
     assert (type(model).__name__, model.name) == (kind, name)
+
+
+def test_words_of_a_row_name_its_optimizer_and_the_parts_of_its_updates() -> None:
+    """LAMB and LARS are those of a plan; a row that says nothing has its model's optimizer."""
+    for words, optimizer, axes in (
+        ("data parallel, weight-update sharding, LAMB", "lamb", ("data",)),
+        ("data parallel, wus, LARS", "lars", ("data",)),
+        ("data parallel", "momentum", ()),
+    ):
+        given = system_row(row(model="ResNet-50", parallelism=words))
+        plan, _, _ = plan_of_row(given, model_of_row(given))
+        assert (plan.optimizer.name, plan.optimizer.axes) == (optimizer, axes)
 
 
 def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:

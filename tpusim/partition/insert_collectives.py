@@ -51,15 +51,20 @@ def emit(
     passes: Sequence[int] = (),
     exchanged: frozenset[str] = frozenset(),
     late: bool = False,
+    updates: Mapping[str, Layout] | None = None,
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
     passes: indices of operations before which a new pass begins, which keeps no gathered copies.
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
+    updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
     """
+    updates = updates or {}
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
-    builder = BodyBuilder(wanted, weights, {}, graph.sizes, exchanged=exchanged, late=late)
+    builder = BodyBuilder(
+        wanted, weights, {}, graph.sizes, exchanged=exchanged, late=late, updates=updates
+    )
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
     for begin, end in pairwise((0, *passes, len(graph.ops))):
@@ -92,6 +97,9 @@ def emit(
                 matrices.get(p.tensor.name),
                 builder.unreduced.get(p.tensor.name),
                 p.tensor.name in trained,
+                LocalShape(p.tensor.dims, updates[p.tensor.name])
+                if p.tensor.name in updates
+                else None,
             )
             for p in graph.parameters
         ),
@@ -204,7 +212,7 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     as they are divided: a device then has its part of the rows of all tokens. Those of an
     activation stay divided over the axes that the ids leave.
     """
-    layout = dict(zip(table.dims, builder.layout_of(table), strict=True))
+    layout = dict(zip(table.dims, builder.stored_layout_of(table), strict=True))
     ids = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
     columns = [dim for dim in table.dims if dim != op.dim and dim not in ids]
     kept: Mapping[str, Axes] = {}

@@ -24,6 +24,7 @@ from tpusim.lowering import (
     batch_copy,
     cast_before,
     check_dtypes,
+    gathers,
     names,
     optimizer,
     reduce_once,
@@ -96,9 +97,9 @@ def circular_program(
         *reduced.ops,
         *barrier(inner, reduced.crossing),
     )
-    shards = {
-        each for part in (embedding, head) for each in cast_before(part.partitioned, edges.dtypes)
-    }
+    shards = cast_before(chunk.partitioned, inner.dtypes).union(
+        *(cast_before(part.partitioned, edges.dtypes) for part in (embedding, head))
+    )
     return Program(
         name=name,
         axes=tuple(plan.mesh.items()),
@@ -107,12 +108,13 @@ def circular_program(
             *with_optimizer(
                 body,
                 weights,
-                shards | cast_before(chunk.partitioned, inner.dtypes),
+                shards,
                 plan,
                 sizes,
                 gradients,
                 (),
                 optimizer.clip(weights, plan, sizes, gradients, loops.iterations.axes),
+                gathers(weights, shards, plan, sizes, pod, placement),
             ),
         ),
         resident=optimizer.resident(weights, plan, sizes),
@@ -225,7 +227,7 @@ def _sum_of_both_uses(embedding: LoweredPart, head: LoweredPart, plan: Plan) -> 
     sums = []
     for name, weight in ((w.name, w) for w in head.partitioned.weights):
         if name in embedding.gradients.held and name in head.gradients.held:
-            elements = head.sizes.elements(weight.local)
+            elements = head.sizes.elements(weight.updated)
             nbytes = elements * DTYPE_BYTES[plan.dtypes.grad]
             deps = (*embedding.gradients.deps(name), *head.gradients.deps(name))
             sums.append(

@@ -8,7 +8,7 @@ stage and on the last, which send each other its gradient.
 from collections.abc import Sequence
 
 from tpusim.base.phase import Phase
-from tpusim.partition import DTYPE_BYTES, LocalShape
+from tpusim.partition import DTYPE_BYTES
 from tpusim.pipeline.segments import LoweredPart
 from tpusim.plan import STAGE_AXES, Plan
 from tpusim.program import Alloc, Call, Compute, Number, Segment, Send, VectorWork
@@ -105,9 +105,7 @@ def _tied(parts: Sequence[LoweredPart], plan: Plan) -> dict[str, Number]:
     both = dict(first.gradients).keys() & dict(last.gradients).keys()
     item = DTYPE_BYTES[plan.dtypes.of("accumulator")]
     return {
-        w.name: item * parts[0].sizes.elements(LocalShape(w.local.dims, w.local.layout))
-        for w in first.weights
-        if w.name in both
+        w.name: item * parts[0].sizes.elements(w.updated) for w in first.weights if w.name in both
     }
 
 

@@ -23,7 +23,11 @@ NOT_TRAINING = (
 REMATS = ("dots", "minimal", "full")
 """Policies that are tried where a row gives none and nothing fits, lightest first."""
 
-OPTIMIZERS = ("adafactor", "muon", "adam", "sgd", "momentum", "lars", "lamb")
+OPTIMIZERS = ("adafactor", "muon", "adam", "momentum", "lars", "lamb", "sgd")
+"""Optimizers that a row may name; of two that it names, the first."""
+
+REPLICAS = ("data",)
+"""Axes of copies of the weights within a slice, over which their updates are divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,12 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     model = known.model
     mesh = mesh_of_row(row, pod, batch, model.expert_count, model.parameter_count)
     notes += mesh.notes
-    keys: dict[str, Any] = {"remat": _remat(row), "optimizer": _optimizer(row)}
+    keys: dict[str, Any] = {"remat": _remat(row), "optimizer": "adam"}
     keys |= dict(known.keys)
+    keys |= _optimizer(row)
     keys |= _dtypes(row)
+    if re.search(r"weight[- ]update sharding|\bwus\b", row.words):
+        keys["weight_update_axes"] = [axis for axis in REPLICAS if axis in mesh.mesh]
     keys["rules"] = {**known.keys.get("rules", {}), **mesh.keys.get("rules", {})}
     keys |= {key: value for key, value in mesh.keys.items() if key != "rules"}
     if "stage" in mesh.mesh:
@@ -142,10 +149,11 @@ def _remat(row: SystemRow) -> str:
     return "full" if re.search(r"full|recompute|compiler-chosen|one sharded", row.remat) else "none"
 
 
-def _optimizer(row: SystemRow) -> str:
+def _optimizer(row: SystemRow) -> dict[str, str]:
+    """Return the optimizer that a row names."""
     words = f"{row.optimizer} {row.words}"
-    name = next((name for name in OPTIMIZERS if re.search(rf"\b{name}", words)), "adam")
-    return {"momentum": "sgd", "lars": "sgd", "lamb": "adam"}.get(name, name)
+    found = next((name for name in OPTIMIZERS if re.search(rf"\b{name}", words)), "")
+    return {"optimizer": found} if found else {}
 
 
 def _dtypes(row: SystemRow) -> dict[str, str]:
