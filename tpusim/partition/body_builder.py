@@ -16,6 +16,7 @@ from tpusim.graph import (
     plain_dim,
 )
 from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     Buffer,
     CollectiveNode,
@@ -58,6 +59,7 @@ class BodyBuilder:
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights leave the step's backward pass as terms.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
+    groups: axes of the sums of batch norms over groups of examples, see `norm_groups`.
 
     Its `unreduced` has those gradients, by weight; its `copies` are the dimensions that count the
     copies of a tensor.
@@ -74,6 +76,7 @@ class BodyBuilder:
         exchanged: frozenset[str] = frozenset(),
         late: bool = False,
         updates: Mapping[str, Layout] | None = None,
+        groups: NormGroups = (),
     ) -> None:
         self.wanted = wanted
         self.sizes = sizes
@@ -84,6 +87,7 @@ class BodyBuilder:
         self.exchanged = exchanged
         self.late = late
         self.updates = updates or {}
+        self.groups = groups
         self.unreduced: dict[str, UnreducedGradient] = {}
         self.copies: frozenset[str] = frozenset()
         self.phase = Phase.FORWARD
@@ -108,6 +112,7 @@ class BodyBuilder:
             self.exchanged,
             self.late,
             self.updates,
+            self.groups,
         )
         made.unreduced = self.unreduced
         made._shared = frozenset(tensor.name for tensor in scan.shared)

@@ -8,6 +8,7 @@ from tpusim.graph import Graph, ModelPart
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
 from tpusim.partition.lookups import exchanged_tables
+from tpusim.partition.norm_groups import NormGroups, norm_groups
 from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
 from tpusim.partition.propagate import layouts
 from tpusim.partition.rules import resolve_rules
@@ -27,7 +28,8 @@ def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     exchanged = exchanged_tables(graph, plan, found)
     updates = update_layouts(graph, plan, found)
     layouts_of = tuple(sorted(found.items()))
-    made = _emitted(graph, layouts_of, (), exchanged, plan.reduces_once, updates)
+    groups = norm_groups(graph, plan, found)
+    made = _emitted(graph, layouts_of, (), exchanged, plan.reduces_once, updates, groups)
     return replace(made, axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
@@ -40,6 +42,7 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
     whole = layouts(graph, plan, rules)
     exchanged = exchanged_tables(graph, plan, whole)
     updates = dict(update_layouts(graph, plan, whole))
+    groups = norm_groups(graph, plan, whole)
     made: dict[int, PartitionedGraph] = {}
     for part in {id(part): part for part in parts}.values():
         own = {name: whole[like] for name, like in part.origin if like in whole}
@@ -47,7 +50,7 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
         names = {name: like for name, like in part.origin if like in updates}
         own_updates = tuple((updates | {n: updates[like] for n, like in names.items()}).items())
         late = plan.reduces_once
-        partitioned = _emitted(part.graph, found, part.passes, exchanged, late, own_updates)
+        partitioned = _emitted(part.graph, found, part.passes, exchanged, late, own_updates, groups)
         axes = tuple(plan.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
@@ -61,8 +64,9 @@ def _emitted(
     exchanged: frozenset[str] = frozenset(),
     late: bool = False,
     updates: tuple[tuple[str, Layout], ...] = (),
+    groups: NormGroups = (),
 ) -> PartitionedGraph:
-    partitioned = emit(graph, dict(found), passes, exchanged, late, dict(updates))
+    partitioned = emit(graph, dict(found), passes, exchanged, late, dict(updates), groups)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes

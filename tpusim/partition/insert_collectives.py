@@ -30,6 +30,7 @@ from tpusim.partition import split as divide
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
 from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
     LoopNode,
@@ -52,6 +53,7 @@ def emit(
     exchanged: frozenset[str] = frozenset(),
     late: bool = False,
     updates: Mapping[str, Layout] | None = None,
+    norms: NormGroups = (),
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
@@ -59,11 +61,19 @@ def emit(
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
+    norms: axes of the sums of batch norms over groups of examples, see `norm_groups`.
     """
     updates = updates or {}
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
     builder = BodyBuilder(
-        wanted, weights, {}, graph.sizes, exchanged=exchanged, late=late, updates=updates
+        wanted,
+        weights,
+        {},
+        graph.sizes,
+        exchanged=exchanged,
+        late=late,
+        updates=updates,
+        groups=norms,
     )
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
@@ -236,6 +246,10 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
     Return the buffer of the sums, which is `reads` where no device has others.
     """
     axes = tuple(axis for dim in op.over for axis in split.get(dim, ()))
+    if op.group:
+        examples = split.get(op.main.dims[0], ())
+        kept = dict(builder.groups)[examples, op.group]
+        axes = tuple(axis for axis in axes if axis not in examples or axis in kept)
     if not axes or op.on_device:
         return reads
     dims = tuple(dim for dim in op.main.dims if dim not in op.over)
