@@ -130,7 +130,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(
         ("Parti 20B", "EncoderDecoder", "parti-20b"),
         ("Parti-3B", "EncoderDecoder", "parti-3b"),
         ("GShard 600B", "EncoderDecoder", "gshard-m4-36l-2048e"),
-        ("BERT-base", "Transformer", "x"),
+        ("BERT-base", "Bert", "x"),
         ("Llama3-8B", "Transformer", "llama3-8b"),
         ("ResNet-101", "ResNet", "resnet-101"),
         ("3-D U-Net", "UNet3d", "unet3d"),
@@ -150,7 +150,7 @@ def test_a_model_is_known_by_its_words(words: str, kind: str, name: str) -> None
         ({"optimizer": "SGD with momentum"}, "momentum"),
         ({"optimizer": "SGD"}, "sgd"),
         ({"optimizer": "AdamW"}, "adam"),
-        ({"model": "Llama3-8B", "optimizer": "LAMB"}, "adam"),
+        ({"model": "Llama3-8B", "optimizer": "LAMB"}, "lamb"),
         ({"model": "Llama3-8B", "input": "512 tokens"}, "adam"),
         ({"model": "T5-11B"}, "adafactor"),
         ({"model": "T5-11B", "optimizer": "Adam"}, "adam"),
@@ -182,6 +182,19 @@ def test_parti_runs_as_two_circular_pipelines(tmp_path: Path) -> None:
     told = outcome.result.pipeline
     assert told.startswith("circular, 16 stages x 5 parts, 16 microbatches: 30 of 110 trips")
     assert "as many microbatches as stages" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "axes"),
+    [
+        ("data parallel, weight-update sharding, LAMB", ("data",)),
+        ("data parallel, wus, LARS", ("data",)),
+        ("data parallel", ()),
+    ],
+)
+def test_a_row_says_whether_updates_are_divided(words: str, axes: tuple[str, ...]) -> None:
+    given = system_row(row(model="ResNet-50", parallelism=words))
+    assert plan_of_row(given, model_of_row(given))[0].optimizer.axes == axes
 
 
 def test_a_byte_order_mark_and_spare_cells_do_no_harm(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ def check_flag(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; write true or false")
 
 
-def check_names(where: str, value: Any) -> None:
+def check_names(where: str, value: Any, example: str = '["q", "k"]') -> None:
     """Raise PlanError unless the value is a list of names, each of them once."""
     if not is_list(value) or not all(isinstance(name, str) for name in value):
-        raise PlanError(f'{where} is {value!r}; write a list of names, such as ["q", "k"]')
+        raise PlanError(f"{where} is {value!r}; write a list of names, such as {example}")
     for position, name in enumerate(value):
         if name in value[:position]:
             raise PlanError(f"{where} lists {name!r} twice; write each name once")

@@ -1,4 +1,8 @@
-"""Gather and scatter of rows by their ids: an embedding lookup and its transpose."""
+"""Gather and scatter of rows by their ids: an embedding lookup and its transpose.
+
+A dimension that table and ids share is one of examples, each with rows of its own: the positions of
+a sequence that a loss reads are rows of [batch, seq, embed] at ids [batch, predictions].
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +12,7 @@ from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, gradient_of
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """An embedding lookup: the rows of `table` at `ids` along `dim`."""
+    """The rows of `table` at `ids` along `dim`; an embedding lookup where the table is a weight."""
 
     name: str
     table: Tensor

@@ -22,6 +22,8 @@ class Pointwise:
     repeats: (narrow, wide) pairs of dimensions that are sharded alike, for repeated K/V heads.
     alone: it rearranges elements (a rotation), so it cannot be in a matmul's epilogue.
     on_device: its statistics are of what each device has, also along sharded dimensions.
+    group: consecutive examples, along the first dimension, that have statistics of their own; 0
+        where all examples have them together.
     sums: it makes statistics only, for a group `after_sums`, see `apart`.
     residuals: arrays that its linearisation reads if no checkpoint computes them again, see
         `with_residuals`; of a backward group, those that it reads.
@@ -43,6 +45,7 @@ class Pointwise:
     repeats: tuple[tuple[str, str], ...] = ()
     alone: bool = False
     on_device: bool = False
+    group: int = 0
     sums: bool = False
     after_sums: bool = False
     residuals: tuple[Tensor, ...] = ()
@@ -160,6 +163,7 @@ class Pointwise:
                 repeats=self.repeats,
                 alone=self.alone,
                 on_device=self.on_device,
+                group=self.group,
                 residuals=self.residuals if self.writes_residuals else (),
                 picks=self.picks,
                 phase=Phase.BACKWARD,

@@ -62,7 +62,6 @@ class LoweringDecisions:
         self.pod = pod
         self.placement = placement
         self.ideal = plan.compiler.lowering == "ideal"
-        self.tiled = weights_are_tiled(plan)
         waits = permutes_wait(pod.chip.generation, plan.compiler, pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
@@ -70,7 +69,7 @@ class LoweringDecisions:
 
     def over(self, axes: Axes) -> tuple[DeviceGroup, Lowering]:
         """Return the group of a collective over `axes`, and its lowering."""
-        return self._over(axes, self.tiled)
+        return self._over(axes, weights_are_tiled(self.plan, axes))
 
     def alone(self, collective: CollectiveNode) -> Lowering:
         """Return the lowering of a collective that no matmul takes in.
@@ -79,16 +78,27 @@ class LoweringDecisions:
         exchanged beside them (layers of experts on v6e 4x4 and 16x16, libtpu 0.0.42.1).
         """
         of_experts = bool(collective.payload.split().get(_EXPERT))
-        return self._over(collective.axes, self.tiled and not of_experts)[1]
+        tiled = weights_are_tiled(self.plan, collective.axes)
+        return self._over(collective.axes, tiled and not of_experts)[1]
 
     def _over(self, axes: Axes, tiled: bool) -> tuple[DeviceGroup, Lowering]:
         if (axes, tiled) not in self._groups:
-            spanned = int(self.sizes.group(across_slices(axes)))
-            group = group_of(axes, self.pod, self.placement, tiled, spanned)
-            low = lowering_for(self.pod.chip.generation, self.plan.compiler, group)
+            group, low = lowering_over(axes, self.plan, self.sizes, self.pod, self.placement, tiled)
             chosen = in_circular_pipeline(low) if self._circular else low
             self._groups[axes, tiled] = (group, chosen)
         return self._groups[axes, tiled]
+
+
+def lowering_over(
+    axes: Axes, plan: Plan, sizes: Sizes, pod: Slice, placement: Placement, tiled: bool
+) -> tuple[DeviceGroup, Lowering]:
+    """Return the group of a collective over `axes`, and its lowering.
+
+    tiled: see `DeviceGroup`.
+    """
+    spanned = int(sizes.group(across_slices(axes)))
+    group = group_of(axes, pod, placement, tiled, spanned)
+    return group, lowering_for(pod.chip.generation, plan.compiler, group)
 
 
 class Body:

@@ -48,7 +48,7 @@ def lowering_evidence(
     found = []
     for axes in sorted(set(groups)):
         spanned = prod(plan.mesh[axis] for axis in across_slices(axes))
-        group = group_of(axes, pod, placement, weights_are_tiled(plan), spanned)
+        group = group_of(axes, pod, placement, weights_are_tiled(plan, axes), spanned)
         if group.size > 1 and group.dimensions:
             line = line_for(generation, plan.compiler, group)
             borrowed = f"{generation} {plan.compiler.style}" not in line.lowering.seen_on

@@ -17,6 +17,7 @@ from tpusim.lowering.late_reductions import reduce_once
 from tpusim.lowering.lower_body import BodyLowerer
 from tpusim.lowering.passes.quantise import check_dtypes
 from tpusim.lowering.passes.transfer_dtypes import cast_before
+from tpusim.lowering.weight_gathers import gathers
 from tpusim.partition import (
     LocalShape,
     PartitionedGraph,
@@ -27,7 +28,7 @@ from tpusim.partition import (
     loads,
 )
 from tpusim.plan import Plan
-from tpusim.program import Barrier, Dep, Program, TopOp, Transfer, TransferKind
+from tpusim.program import Barrier, Collective, Dep, Program, TopOp, Transfer, TransferKind
 
 
 def lower(
@@ -51,6 +52,7 @@ def lower(
     reduced = reduce_once(partitioned.weights, gradients, plan, sizes, pod, placement)
     gradients = reduced.gradients
     body = (*body, *reduced.ops, *barrier(plan, (*lowerer.crossing, *reduced.crossing)))
+    shards = cast_before(partitioned, plan.dtypes)
     return Program(
         name=graph.name,
         axes=tuple(plan.mesh.items()),
@@ -59,12 +61,13 @@ def lower(
             *with_optimizer(
                 body,
                 partitioned.weights,
-                cast_before(partitioned, plan.dtypes),
+                shards,
                 plan,
                 sizes,
                 gradients,
                 held,
                 optimizer.clip(partitioned.weights, plan, sizes, gradients),
+                gathers(partitioned.weights, shards, plan, sizes, pod, placement),
             ),
         ),
         resident=optimizer.resident(partitioned.weights, plan, sizes),
@@ -100,22 +103,33 @@ def with_optimizer(
     gradients: GradientDeps,
     held: tuple[str, ...],
     clip: tuple[TopOp, ...],
+    whole: tuple[Collective, ...] = (),
 ) -> tuple[TopOp, ...]:
     """Wrap a step: cast the weights before it; find the gradients' norm and update after it.
 
     shards: the weights of which the shards are cast.
     held: tensors that the backward pass holds to its end.
     clip: the operations that compute the norm.
+    whole: the gathers of weights that are updated in parts.
     """
     cast = optimizer.cast(tuple(w for w in weights if w.name in shards), plan, sizes)
-    copies = (cast.allocs[0].tensor,) if cast else ()
+    copies = [cast.allocs[0].tensor] if cast else []
+    freed = {tensor for op in whole for tensor in op.frees}
+    copies += [a.tensor for op in whole for a in op.allocs if a.tensor not in freed]
     updates: list[optimizer.Update] = []
     for place, weight in enumerate(optimizer.trained(weights)):
         first, *rest = optimizer.update(weight, plan, sizes, gradients.held.get(weight.name, ""))
         frees = (*first.frees, *(() if place else (*held, *copies)))
         updates.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))
     moments = optimizer.moments(weights, plan, sizes) if plan.optimizer.offload else ()
-    return (*((cast,) if cast else ()), *body, *clip, *optimizer.streamed_updates(updates, moments))
+    return (
+        *((cast,) if cast else ()),
+        *whole,
+        *body,
+        *clip,
+        *optimizer.rates(weights, plan, sizes, gradients),
+        *optimizer.streamed_updates(updates, moments),
+    )
 
 
 def batch_copy(graph: Graph, partitioned: PartitionedGraph, plan: Plan, sizes: Sizes) -> Transfer:

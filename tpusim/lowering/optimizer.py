@@ -25,13 +25,15 @@ from tpusim.program import (
 )
 
 UPDATE_FLOPS = {
-    "adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "momentum": 4.0, "lars": 8.0, "muon": 2.0,
+    "adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "momentum": 4.0, "lars": 8.0, "lamb": 8.0,
+    "muon": 2.0,
 }  # fmt: skip
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
 (Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
 its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction, of Muon after
 its iterations; with momentum also its average, and with LARS weight decay and two rates (You,
-Gitman and Ginsburg, arXiv:1708.03888, algorithm 1)."""
+Gitman and Ginsburg, arXiv:1708.03888, algorithm 1). LAMB's moments are counted as Adam's, and here
+its second pass (You et al., arXiv:1904.00962, algorithm 2)."""
 
 MOMENTUM_FLOPS = 6.0
 """Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
@@ -39,8 +41,14 @@ MOMENTUM_FLOPS = 6.0
 CLIPPED = ("adam", "muon")
 """Optimizers of which MaxText, AXLearn or Levanter clip the gradients by default."""
 
+TWO_MOMENTS = ("adam", "lamb")
+"""Optimizers that keep averages of each gradient and of its square."""
+
 ONE_MOMENTUM = ("momentum", "lars")
 """Optimizers that keep one average of each gradient."""
+
+RATED = ("lars", "lamb")
+"""Optimizers that give each weight a rate: the norm of the weight over that of its update."""
 
 SUM_OF_SQUARES_FLOPS = 2.0
 """Vector operations per element of a sum of squares."""
@@ -67,16 +75,16 @@ def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Numbe
     means over the rows and over the columns of matrices (its last dimension, and all others), and
     one a weight of vectors.
     """
-    elements = sizes.elements(weight.local)
-    if optimizer == "adam":
+    elements = sizes.elements(weight.updated)
+    if optimizer in TWO_MOMENTS:
         return weight.copies * 2 * elements
     if optimizer in ("muon", *ONE_MOMENTUM):
         return weight.copies * elements
     if optimizer == "sgd":
         return 0
-    if len(weight.local.dims) < 2:
+    if len(weight.updated.dims) < 2:
         return weight.copies * elements
-    columns = sizes.extent(weight.local.dims[-1], weight.local.layout[-1])
+    columns = sizes.extent(weight.updated.dims[-1], weight.updated.layout[-1])
     return weight.copies * (elements / columns + columns)
 
 
@@ -91,7 +99,9 @@ def moment_bytes(weight: StoredWeight, plan: Plan, sizes: Sizes) -> Number:
         DTYPE_BYTES[plan.dtypes.moment],
         DTYPE_BYTES[plan.dtypes.of("second_moment")],
     )
-    items = {"adam": (first + second) / 2} | dict.fromkeys(("muon", *ONE_MOMENTUM), first)
+    items = dict.fromkeys(TWO_MOMENTS, (first + second) / 2) | dict.fromkeys(
+        ("muon", *ONE_MOMENTUM), first
+    )
     item = items.get(name, second)
     return moment_elements(name, weight, sizes) * item
 
@@ -101,8 +111,8 @@ def resident(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tup
     item = DTYPE_BYTES[plan.dtypes.param]
     allocs = []
     for weight in weights:
-        stored = item * weight.copies * sizes.elements(weight.local)
-        padding = sizes.padding(weight.local)
+        stored = item * weight.copies * sizes.elements(weight.updated)
+        padding = sizes.padding(weight.updated)
         allocs.append(Alloc(weight.name, stored, "weights", stored * padding))
     return (*allocs, *(() if plan.optimizer.offload else moments(weights, plan, sizes)))
 
@@ -114,7 +124,7 @@ def moments(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> tupl
     allocs = []
     for weight in trained(weights):
         state = moment_bytes(weight, plan, sizes)
-        padded = state * sizes.padding(weight.local)
+        padded = state * sizes.padding(weight.updated)
         allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
     return tuple(allocs)
 
@@ -126,9 +136,9 @@ def cast(weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes) -> Compute
     """
     if plan.dtypes.param == plan.dtypes.compute or not weights:
         return None
-    counts = [weight.copies * sizes.elements(weight.local) for weight in weights]
+    counts = [weight.copies * sizes.elements(weight.updated) for weight in weights]
     elements = sum(counts)
-    empty = sum(n * sizes.padding(w.local) for n, w in zip(counts, weights, strict=True))
+    empty = sum(n * sizes.padding(w.updated) for n, w in zip(counts, weights, strict=True))
     item = DTYPE_BYTES[plan.dtypes.compute]
     return Compute(
         name="cast_weights",
@@ -156,7 +166,7 @@ def clip(
     if plan.optimizer.name not in CLIPPED:
         return ()
     weights = trained(weights)
-    elements = sum(weight.copies * sizes.elements(weight.local) for weight in weights)
+    elements = sum(weight.copies * sizes.elements(weight.updated) for weight in weights)
     deps = tuple(dict.fromkeys(dep for w in weights for dep in gradients.deps(w.name)))
     norm = Compute(
         name="gradient_norm",
@@ -167,43 +177,91 @@ def clip(
             elements * DTYPE_BYTES[plan.finished_dtype], 0, SUM_OF_SQUARES_FLOPS * elements
         ),
     )
-    sharding = {axis for w in weights for axes in w.local.layout for axis in axes}.union(apart)
-    return (norm, *(_sum_over(axis) for axis in plan.active_axes if axis in sharding))
+    sharding = {axis for w in weights for axis in _axes(w)}.union(apart)
+    sums = (_sum_over((axis,), "gradient_norm") for axis in plan.active_axes if axis in sharding)
+    return (norm, *sums)
 
 
-def _sum_over(axis: str) -> Collective:
-    """Return the all-reduce of the shards' sums of squares over one axis."""
+def _axes(weight: StoredWeight) -> Axes:
+    """Return the axes that divide the update of a weight."""
+    return tuple(axis for axes in weight.updated.layout for axis in axes)
+
+
+def _sum_over(axes: Axes, scope: str, deps: Sequence[str] = (), count: int = 1) -> Collective:
+    """Return the all-reduce of shards' sums of squares.
+
+    scope: what is summed, and the operation that it follows, where `deps` are not given.
+    count: numbers that are summed.
+    """
     return Collective(
-        name=f"all-reduce/gradient_norm@{axis}",
+        name=f"all-reduce/{scope}@{','.join(axes)}",
         phase=Phase.OPTIMIZER,
         kind=CollectiveKind.ALL_REDUCE,
-        axes=(axis,),
-        bytes=DTYPE_BYTES["f32"],
+        axes=axes,
+        bytes=count * DTYPE_BYTES["f32"],
         dtype="f32",
         mode=Mode.SYNC,
-        scope="gradient_norm",
-        deps=(Dep("gradient_norm"),),
+        scope=scope,
+        deps=tuple(map(Dep, deps or (scope,))),
     )
+
+
+def rates(
+    weights: tuple[StoredWeight, ...], plan: Plan, sizes: Sizes, gradients: GradientDeps
+) -> tuple[Op, ...]:
+    """Return the norms by which LARS and LAMB rate each weight, before any update.
+
+    LARS reads weight and gradient; LAMB reads the moments too and updates them, as its second norm
+    is that of the update. Both sums of all layers and weights that the same axes divide are added
+    up in one all-reduce.
+    """
+    name = plan.optimizer.name
+    if name not in RATED:
+        return ()
+    ops: list[Op] = []
+    groups: dict[Axes, list[StoredWeight]] = {}
+    for weight in trained(weights):
+        elements = weight.copies * sizes.elements(weight.updated)
+        given = plan.dtypes.param, plan.finished_dtype
+        reads = elements * sum(DTYPE_BYTES[dtype] for dtype in given)
+        state = moment_bytes(weight, plan, sizes) if name == "lamb" else 0
+        flops = 2 * SUM_OF_SQUARES_FLOPS + (UPDATE_FLOPS["adam"] if name == "lamb" else 0)
+        work = VectorWork(reads + state, state, flops * elements)
+        held = gradients.held.get(weight.name, "")
+        ops.append(
+            Compute(
+                name=f"norms/{weight.name}",
+                phase=Phase.OPTIMIZER,
+                scope=weight.name,
+                deps=gradients.deps(weight.name),
+                work=work,
+                frees=(held,) if held and name == "lamb" else (),
+            )
+        )
+        groups.setdefault(_axes(weight), []).append(weight)
+    for axes, members in groups.items():
+        if axes:
+            count = 2 * sum(weight.copies for weight in members)
+            ops.append(_sum_over(axes, "rates", [f"norms/{w.name}" for w in members], count))
+    return tuple(ops)
 
 
 def update(weight: StoredWeight, plan: Plan, sizes: Sizes, gradient: str) -> Update:
     """Return the update of one weight (all layers): it reads weight, moments and gradient.
 
-    Muon's momentum of a matrix is made orthogonal before the weight is updated with it. LARS first
-    reads weight and gradient for their norms.
+    Muon's momentum of a matrix is made orthogonal before the weight is updated with it. LAMB has
+    updated the moments for its norms, see `rates`.
     """
-    elements = weight.copies * sizes.elements(weight.local)
+    elements = weight.copies * sizes.elements(weight.updated)
     state, stored = moment_bytes(weight, plan, sizes), elements * DTYPE_BYTES[plan.dtypes.param]
     reads = state + elements * DTYPE_BYTES[plan.finished_dtype]
     frees = (gradient,) if gradient else ()
     name = optimizer_of(weight, plan)
     flops = UPDATE_FLOPS[name] * elements
+    if name == "lamb":
+        return (_update(weight, VectorWork(stored + state, stored, flops), frees=()),)
     if name != "muon":
-        updated = _update(weight, VectorWork(stored + reads, stored + state, flops), frees=frees)
-        if name != "lars":
-            return (updated,)
-        norms = VectorWork(stored + reads - state, 0, 2 * SUM_OF_SQUARES_FLOPS * elements)
-        return replace(updated, name=f"norms/{weight.name}", work=norms, frees=()), updated
+        return (_update(weight, VectorWork(stored + reads, stored + state, flops), frees=frees),)
     made = Alloc(f"{weight.name}/update", elements * DTYPE_BYTES["f32"], CATEGORY)
     momentum = Compute(
         name=f"momentum/{weight.name}",

@@ -1,6 +1,7 @@
 """Models: builders of graphs, published dimensions and Hugging Face configs."""
 
 from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.bert import Bert
 from tpusim.models.conformer import Conformer
 from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
@@ -33,6 +34,7 @@ __all__ = [
     "MODEL_KEYS",
     "SSD",
     "Architecture",
+    "Bert",
     "Conformer",
     "DiffusionUNet",
     "EncoderDecoder",

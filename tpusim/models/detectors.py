@@ -37,7 +37,7 @@ class SSD(Architecture):
     name: the model's name, as results print it.
     image: pixels of a side.
     classes: of a box, with the background.
-    norm: of the backbone, as of `ResNet`.
+    norm, norm_group: of the backbone, as of `ResNet`.
     space_to_depth: as of `ResNet`.
     """
 
@@ -46,6 +46,7 @@ class SSD(Architecture):
     image: int = 300
     classes: int = 81
     norm: str = "batch"
+    norm_group: int = 0
     space_to_depth: bool = False
 
     def __post_init__(self) -> None:
@@ -61,7 +62,8 @@ class SSD(Architecture):
         """Write the forward pass, and return the loss of each example."""
         backbone = ResNet(
             name=self.name, blocks=(3, 4, 6), strides=(1, 2, 1), bottleneck=False,
-            image=self.image, norm=self.norm, space_to_depth=self.space_to_depth,
+            image=self.image, norm=self.norm, norm_group=self.norm_group,
+            space_to_depth=self.space_to_depth,
         )  # fmt: skip
         levels = [backbone.stages(w)[-1]]
         for number, (inside, made, stride) in enumerate(SSD_STEPS, start=1):
@@ -116,7 +118,7 @@ class MaskRCNN(Architecture):
     classes: of a box, with the background.
     rois: regions of an image for the box head, and `mask_rois` for the mask head.
     samples: positions that are sampled in each direction of a cell of a region, by RoIAlign.
-    norm: of the backbone, as of `ResNet`.
+    norm, norm_group: of the backbone, as of `ResNet`.
     """
 
     reads_text: ClassVar[bool] = False
@@ -127,6 +129,7 @@ class MaskRCNN(Architecture):
     mask_rois: int = 128
     samples: int = 2
     norm: str = "frozen"
+    norm_group: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -139,7 +142,9 @@ class MaskRCNN(Architecture):
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each example."""
-        backbone = ResNet(name=self.name, image=self.image, norm=self.norm)
+        backbone = ResNet(
+            name=self.name, image=self.image, norm=self.norm, norm_group=self.norm_group
+        )
         pyramid = _pyramid(w.scope("fpn"), backbone.stages(w))
         losses = _proposals(w.scope("rpn"), pyramid)
         losses += self._boxes(w.scope("box"), pyramid)

@@ -15,8 +15,10 @@ from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
 
+BATCH = "batch"
+
 NORMS: Mapping[str, Callable[[GraphWriter, str, Tensor], Tensor]] = {
-    "batch": pieces.batch_norm,
+    BATCH: pieces.batch_norm,
     "device": pieces.device_norm,
     "group": pieces.instance_norm,
     "frozen": pieces.frozen_norm,
@@ -49,6 +51,7 @@ class ResNet(Architecture):
     classes: of the classifier.
     norm: `batch`, with statistics over all examples of the step; `device`, over those of each
         device; `group`, within each example; or `frozen`, which has none.
+    norm_group: examples that a `batch` norm has statistics of together; 0 for all of the step.
     preactivation: norms come before convolutions (arXiv:1603.05027), as in BiT. The
         standardisation of BiT's weights is not counted.
     space_to_depth: the host gives the image folded to [side / 2, side / 2, 12].
@@ -63,7 +66,8 @@ class ResNet(Architecture):
     strides: tuple[int, ...] = (1, 2, 2, 2)
     image: int | tuple[int, int] = 224
     classes: int = 1000
-    norm: str = "batch"
+    norm: str = BATCH
+    norm_group: int = 0
     preactivation: bool = False
     space_to_depth: bool = False
 
@@ -72,6 +76,11 @@ class ResNet(Architecture):
         check_values(self, {})
         if self.norm not in NORMS:
             raise ModelError(f"{self.name}: norm is {self.norm!r}; {nearest(self.norm, NORMS)}")
+        if self.norm_group and self.norm != BATCH:
+            raise ModelError(
+                f"{self.name}: norm_group is {self.norm_group}, but norm is {self.norm!r}, which "
+                "has no groups of examples; write norm = 'batch', or norm_group = 0"
+            )
         if len(self.blocks) != len(self.strides):
             raise ModelError(
                 f"{self.name}: {len(self.blocks)} stages have {len(self.strides)} strides; "
@@ -118,7 +127,13 @@ class ResNet(Architecture):
 
     def normed(self, w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
         """Write the norm of `x` and the rectifier of its sum with other terms."""
-        return pieces.relu(w, f"{name}_relu", NORMS[self.norm](w, name, x), *terms)
+        return pieces.relu(w, f"{name}_relu", self._norm(w, name, x), *terms)
+
+    def _norm(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
+        """Write the norm of `x`."""
+        if self.norm == BATCH:
+            return pieces.batch_norm(w, name, x, self.norm_group)
+        return NORMS[self.norm](w, name, x)
 
     def _block(self, w: GraphWriter, x: Tensor, width: int, stride: int) -> Tensor:
         """Write a residual block."""
@@ -128,7 +143,7 @@ class ResNet(Architecture):
             entered = self.normed(w, "norm", x)
             y = self._convolved(w, entered, steps)
             return w.add("out", x if same else self._short(w, entered, steps[-1][1], stride), y)
-        norm = NORMS[self.norm]
+        norm = self._norm
         y = norm(w, f"{steps[-1][0]}_norm", self._convolved(w, x, steps))
         if not same:
             x = norm(w, "short_norm", self._short(w, x, steps[-1][1], stride))

@@ -136,11 +136,7 @@ class VisionTransformer(Architecture):
             x = pieces.layer_norm(w, "pre_norm", x)
         x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
         if self.representation:
-            x = pieces.linear(w, "pre_logits", x, "embed")
-            of = function("tanh")
-            x = w.pointwise(
-                "representation", (x,), x.dims, TANH_FLOPS, keeps="outputs", function=of
-            )
+            x = pieces.representation(w, x)
         return x
 
     def _form(self) -> EncoderForm:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tpusim.base.errors import ModelError, nearest
 from tpusim.models.architecture import Architecture
+from tpusim.models.bert import Bert
 from tpusim.models.conformer import Conformer
 from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
@@ -26,6 +27,7 @@ from tpusim.models.vision_transformer import VisionTransformer
 
 ARCHITECTURES: Mapping[str, type[Architecture]] = {
     "transformer": Transformer,
+    "bert": Bert,
     "encoder-decoder": EncoderDecoder,
     "evolved-transformer": EvolvedTransformer,
     "gnmt": Gnmt,

@@ -25,6 +25,7 @@ from tpusim.partition.propagate import layouts
 from tpusim.partition.reshard import reshard
 from tpusim.partition.rules import idle_rules, resolve_rules, weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
+from tpusim.partition.update_layouts import update_layouts
 
 __all__ = [
     "ACCUMULATORS",
@@ -63,6 +64,7 @@ __all__ = [
     "resolve_rules",
     "sends_keys_round",
     "unfused",
+    "update_layouts",
     "weights_are_tiled",
     "within_slice",
 ]

@@ -16,6 +16,7 @@ from tpusim.graph import (
     plain_dim,
 )
 from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     Buffer,
     CollectiveNode,
@@ -57,6 +58,8 @@ class BodyBuilder:
     outer: the builder of the body around a loop's, with what all iterations of the loop share.
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights leave the step's backward pass as terms.
+    updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
+    groups: axes of the sums of batch norms over groups of examples, see `norm_groups`.
 
     Its `unreduced` has those gradients, by weight; its `copies` are the dimensions that count the
     copies of a tensor.
@@ -72,6 +75,8 @@ class BodyBuilder:
         outer: "BodyBuilder | None" = None,
         exchanged: frozenset[str] = frozenset(),
         late: bool = False,
+        updates: Mapping[str, Layout] | None = None,
+        groups: NormGroups = (),
     ) -> None:
         self.wanted = wanted
         self.sizes = sizes
@@ -81,6 +86,8 @@ class BodyBuilder:
         self.outer = outer
         self.exchanged = exchanged
         self.late = late
+        self.updates = updates or {}
+        self.groups = groups
         self.unreduced: dict[str, UnreducedGradient] = {}
         self.copies: frozenset[str] = frozenset()
         self.phase = Phase.FORWARD
@@ -104,6 +111,8 @@ class BodyBuilder:
             self,
             self.exchanged,
             self.late,
+            self.updates,
+            self.groups,
         )
         made.unreduced = self.unreduced
         made._shared = frozenset(tensor.name for tensor in scan.shared)
@@ -126,7 +135,11 @@ class BodyBuilder:
         self._rows.add(tensor.name)
 
     def layout_of(self, tensor: Tensor) -> Layout:
-        """Return the layout that the plan gives a tensor."""
+        """Return the layout that the plan gives a tensor; a gradient has that of the update."""
+        return self.updates.get(tensor.primal) or self.stored_layout_of(tensor)
+
+    def stored_layout_of(self, tensor: Tensor) -> Layout:
+        """Return the layout that the plan gives a tensor, or that of which it is the gradient."""
         return self.wanted[tensor.primal or tensor.name]
 
     def is_weight_gradient(self, tensor: Tensor) -> bool:

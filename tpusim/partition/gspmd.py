@@ -8,9 +8,11 @@ from tpusim.graph import Graph, ModelPart
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
 from tpusim.partition.lookups import exchanged_tables
+from tpusim.partition.norm_groups import NormGroups, norm_groups
 from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
 from tpusim.partition.propagate import layouts
 from tpusim.partition.rules import resolve_rules
+from tpusim.partition.update_layouts import update_layouts
 from tpusim.plan import Plan
 
 
@@ -24,8 +26,10 @@ def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     rules = resolve_rules(plan, graph)
     found = layouts(graph, plan, rules)
     exchanged = exchanged_tables(graph, plan, found)
-    late = plan.reduces_once
-    made = _emitted(graph, tuple(sorted(found.items())), (), exchanged, late)
+    updates = update_layouts(graph, plan, found)
+    layouts_of = tuple(sorted(found.items()))
+    groups = norm_groups(graph, plan, found)
+    made = _emitted(graph, layouts_of, (), exchanged, plan.reduces_once, updates, groups)
     return replace(made, axes=tuple(plan.active_axes), dropped=rules.dropped)
 
 
@@ -37,11 +41,16 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
     rules = resolve_rules(plan, graph)
     whole = layouts(graph, plan, rules)
     exchanged = exchanged_tables(graph, plan, whole)
+    updates = dict(update_layouts(graph, plan, whole))
+    groups = norm_groups(graph, plan, whole)
     made: dict[int, PartitionedGraph] = {}
     for part in {id(part): part for part in parts}.values():
         own = {name: whole[like] for name, like in part.origin if like in whole}
         found = tuple(sorted((whole | own).items()))
-        partitioned = _emitted(part.graph, found, part.passes, exchanged, plan.reduces_once)
+        names = {name: like for name, like in part.origin if like in updates}
+        own_updates = tuple((updates | {n: updates[like] for n, like in names.items()}).items())
+        late = plan.reduces_once
+        partitioned = _emitted(part.graph, found, part.passes, exchanged, late, own_updates, groups)
         axes = tuple(plan.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
@@ -54,8 +63,10 @@ def _emitted(
     passes: tuple[int, ...] = (),
     exchanged: frozenset[str] = frozenset(),
     late: bool = False,
+    updates: tuple[tuple[str, Layout], ...] = (),
+    groups: NormGroups = (),
 ) -> PartitionedGraph:
-    partitioned = emit(graph, dict(found), passes, exchanged, late)
+    partitioned = emit(graph, dict(found), passes, exchanged, late, dict(updates), groups)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes

@@ -30,6 +30,7 @@ from tpusim.partition import split as divide
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
 from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
     LoopNode,
@@ -51,15 +52,29 @@ def emit(
     passes: Sequence[int] = (),
     exchanged: frozenset[str] = frozenset(),
     late: bool = False,
+    updates: Mapping[str, Layout] | None = None,
+    norms: NormGroups = (),
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
     passes: indices of operations before which a new pass begins, which keeps no gathered copies.
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
+    updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
+    norms: axes of the sums of batch norms over groups of examples, see `norm_groups`.
     """
+    updates = updates or {}
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
-    builder = BodyBuilder(wanted, weights, {}, graph.sizes, exchanged=exchanged, late=late)
+    builder = BodyBuilder(
+        wanted,
+        weights,
+        {},
+        graph.sizes,
+        exchanged=exchanged,
+        late=late,
+        updates=updates,
+        groups=norms,
+    )
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
     for begin, end in pairwise((0, *passes, len(graph.ops))):
@@ -92,6 +107,9 @@ def emit(
                 matrices.get(p.tensor.name),
                 builder.unreduced.get(p.tensor.name),
                 p.tensor.name in trained,
+                LocalShape(p.tensor.dims, updates[p.tensor.name])
+                if p.tensor.name in updates
+                else None,
             )
             for p in graph.parameters
         ),
@@ -199,18 +217,23 @@ def _route(builder: BodyBuilder, op: TokenRouting) -> None:
 def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     """Emit a lookup or its transpose: each device serves the rows of the table that it holds.
 
-    A row on another device adds zero, so the result is a partial sum over the rows' axes. The other
-    dimensions of the table are gathered, or, of an exchanged one, looked up as they are divided: a
-    device then has its part of the rows of all tokens.
+    A row on another device adds zero, so the result is a partial sum over the rows' axes. Examples
+    are divided as the ids. The columns of a weight are gathered, or, of an exchanged one, looked up
+    as they are divided: a device then has its part of the rows of all tokens. Those of an
+    activation stay divided over the axes that the ids leave.
     """
-    layout = dict(zip(table.dims, builder.layout_of(table), strict=True))
-    exchanged = (table.primal or table.name) in builder.exchanged
-    if exchanged:
-        builder.note_rows(op.output if isinstance(op, Gather) else op.rows)
-    kept = layout if exchanged else {}
-    parts = {dim: kept.get(dim, ()) for dim in table.dims if dim != op.dim}
-    taken = {axis for axes in parts.values() for axis in axes}
+    layout = dict(zip(table.dims, builder.stored_layout_of(table), strict=True))
     ids = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
+    columns = [dim for dim in table.dims if dim != op.dim and dim not in ids]
+    kept: Mapping[str, Axes] = {}
+    if (table.primal or table.name) in builder.exchanged:
+        builder.note_rows(op.output if isinstance(op, Gather) else op.rows)
+        kept = layout
+    elif (table.primal or table.name) not in builder.weights:
+        used = {axis for axes in ids.values() for axis in axes}
+        kept = {dim: tuple(a for a in layout[dim] if a not in used) for dim in columns}
+    parts = {dim: kept.get(dim, ()) for dim in columns}
+    taken = {axis for axes in parts.values() for axis in axes}
     split = {dim: tuple(a for a in axes if a not in taken) for dim, axes in ids.items()} | parts
     used = {axis for axes in split.values() for axis in axes}
     split[op.dim] = tuple(axis for axis in layout[op.dim] if axis not in used)
@@ -223,6 +246,10 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
     Return the buffer of the sums, which is `reads` where no device has others.
     """
     axes = tuple(axis for dim in op.over for axis in split.get(dim, ()))
+    if op.group:
+        examples = split.get(op.main.dims[0], ())
+        kept = dict(builder.groups)[examples, op.group]
+        axes = tuple(axis for axis in axes if axis not in examples or axis in kept)
     if not axes or op.on_device:
         return reads
     dims = tuple(dim for dim in op.main.dims if dim not in op.over)

@@ -4,7 +4,8 @@ A backward pass that leaves gradients as terms (`emit(late=True)`) has no collec
 gradient. Each term has the layout in which its matmul made it: where the weight was gathered for
 the matmul, it is whole. (PyTorch's `FSDP.no_sync` accumulates so: "the full model gradients
 (instead of gradient shards) until the eventual sync".) The terms of all microbatches are added up
-in that layout, and one resharding, of all layers at once, leads to the layout of the weight.
+in that layout, and one resharding, of all layers at once, leads to the layout in which the weight
+is updated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ def late_reductions(
 
 def late_axes(weights: Sequence[StoredWeight]) -> frozenset[Axes]:
     """Return the axes of the reductions of the weights whose gradients were left as terms."""
-    terms = [(w.unreduced, _stacked(w.local)) for w in weights]
+    terms = [(w.unreduced, _stacked(w.updated)) for w in weights]
     return frozenset(
         step.axes
         for term, target in terms
@@ -79,7 +80,7 @@ def _copies(weight: StoredWeight) -> str:
 def _reduced(builder: BodyBuilder, weight: StoredWeight, accumulator: str, dtype: str) -> str:
     """Emit the collectives from the accumulator to the weight's layout; return the result's key."""
     assert weight.unreduced is not None
-    source, target = _stacked(weight.unreduced.local), _stacked(weight.local)
+    source, target = _stacked(weight.unreduced.local), _stacked(weight.updated)
     dims = (_copies(weight), *weight.local.dims)
     tensor = Tensor(f"d({weight.name})", dims, TensorRole.GRADIENT, dtype, weight.name)
     builder.buffers[accumulator] = Buffer(LocalShape(dims, source), dtype, ACCUMULATORS)

@@ -16,7 +16,7 @@ class MatrixStack:
     Layouts are of (matrices, rows, columns).
 
     count, rows, columns: sizes of the whole, those of all layers counted.
-    stored: layout of the weight.
+    stored: layout of the weight, as it is updated.
     divided: layout between two iterations: whole matrices on each device, or columns of all.
     gathered: True if the way from one to the other is a gather of all. The columns are several
         dimensions of the weight, such as heads and head_dim, of which the axes do not divide the
@@ -56,7 +56,7 @@ def matrix_stack(weight: StoredWeight, sizes: Sizes, staged: bool = False) -> Ma
 
     staged: the layers themselves are divided among the stages of a pipeline.
     """
-    matrix, split = weight.matrix, weight.local.split()
+    matrix, split = weight.matrix, weight.updated.split()
     if matrix is None:
         raise ValueError(f"{weight.name} is not a matrix")
     lead = tuple(d for d in weight.local.dims if d not in (*matrix.rows, *matrix.columns))

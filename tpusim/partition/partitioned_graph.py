@@ -162,11 +162,12 @@ class UnreducedGradient:
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A parameter as it is stored: its local shape and how many the model has of it.
+    """A parameter as the step reads it: its local shape and how many the model has of it.
 
     matrix: its dimensions as those of a layer's matrix; None for all other weights.
     unreduced: its gradient where microbatches leave terms of it; None where each reduces it.
     trained: it has a gradient; a frozen one has no state of the optimizer and no update.
+    update: its local shape between steps, where it is updated in smaller parts than the step reads.
     """
 
     name: str
@@ -175,11 +176,17 @@ class StoredWeight:
     matrix: Matrix | None = None
     unreduced: UnreducedGradient | None = None
     trained: bool = True
+    update: LocalShape | None = None
+
+    @property
+    def updated(self) -> LocalShape:
+        """The local shape of its reduced gradient and of its moments, and of what is updated."""
+        return self.update or self.local
 
     @property
     def summed(self) -> LocalShape:
         """The local shape of its gradient as microbatches add it up."""
-        return self.unreduced.local if self.unreduced else self.local
+        return self.unreduced.local if self.unreduced else self.updated
 
 
 @dataclass(frozen=True, slots=True)

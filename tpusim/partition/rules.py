@@ -161,8 +161,11 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
                 )
 
 
-def weights_are_tiled(plan: Plan) -> bool:
-    """Return True if the rules of `plan` shard weights over all axes of its mesh but stages'.
+def weights_are_tiled(plan: Plan, over: Axes = ()) -> bool:
+    """Return True if `plan` shards weights over all axes of its mesh but stages'.
+
+    over: axes of a collective. One over axes that divide updates is of gradients or of updated
+        weights, and these are sharded over the axes of the updates too.
 
     No device then has a part of a weight that another has too, as with an axis of data alone. The
     default rules of latent dimensions do not count: they repeat that of `embed`, and few models
@@ -178,6 +181,7 @@ def weights_are_tiled(plan: Plan) -> bool:
         for axis in axes_of(rule)
     }
     given |= set(named) if CONTEXT in given else set()
+    given |= set() if set(over).isdisjoint(plan.optimizer.axes) else set(plan.optimizer.axes)
     return set(plan.active_axes) - set(STAGE_AXES) <= given
 
 

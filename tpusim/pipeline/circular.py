@@ -28,6 +28,7 @@ from tpusim.lowering import (
     batch_copy,
     cast_before,
     check_dtypes,
+    gathers,
     optimizer,
     reduce_once,
     with_optimizer,
@@ -140,6 +141,7 @@ def circular_program(
     )
     cast = [cast_before(joint.partitioned, edges.dtypes) for joint in joints]
     cast += [cast_before(chunk.partitioned, inner.dtypes) for chunk in chunks]
+    shards = frozenset().union(*cast)
     axes = loops[0].iterations.axes
     return Program(
         name=name,
@@ -149,12 +151,13 @@ def circular_program(
             *with_optimizer(
                 body,
                 weights,
-                frozenset().union(*cast),
+                shards,
                 plan,
                 sizes,
                 gradients,
                 (),
                 optimizer.clip(weights, plan, sizes, gradients, axes),
+                gathers(weights, shards, plan, sizes, pod, placement),
             ),
         ),
         resident=optimizer.resident(weights, plan, sizes),
@@ -325,8 +328,8 @@ def _sums_of_uses(joints: Sequence[LoweredPart], plan: Plan) -> Ops:
 
 def _sum_of_uses(name: str, parts: Sequence[LoweredPart], plan: Plan) -> Compute:
     """Return the sum of a weight's gradients, which is written over that of its last use."""
-    local = next(w.local for w in parts[-1].partitioned.weights if w.name == name)
-    elements = parts[-1].sizes.elements(local)
+    held = next(w.updated for w in parts[-1].partitioned.weights if w.name == name)
+    elements = parts[-1].sizes.elements(held)
     nbytes = elements * DTYPE_BYTES[plan.dtypes.grad]
     return Compute(
         name=f"add/{name}",

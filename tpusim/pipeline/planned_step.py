@@ -25,7 +25,7 @@ from tpusim.graph import (
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import check_switches, lower
+from tpusim.lowering import check_switches, gather_axes, lower
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     CollectiveNode,
@@ -161,7 +161,8 @@ def _step(
     found = list({id(partitioned): partitioned for partitioned in partitioned_parts}.values())
     nodes = (node for partitioned in found for node, _ in body_nodes(partitioned.nodes))
     axes = frozenset(node.axes for node in nodes if isinstance(node, CollectiveNode))
-    axes = axes.union(*(late_axes(partitioned.weights) for partitioned in found))
+    for partitioned in found:
+        axes |= late_axes(partitioned.weights) | gather_axes(partitioned.weights)
     dropped = tuple(dict.fromkeys(drop for partitioned in found for drop in partitioned.dropped))
     return PlannedStep(graph, dropped, axes, programs_on)
 

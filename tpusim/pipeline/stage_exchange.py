@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
-from tpusim.partition import DTYPE_BYTES, LocalShape
+from tpusim.partition import DTYPE_BYTES
 from tpusim.pipeline.segments import LoweredPart
 from tpusim.plan import STAGE_AXES, Plan
 from tpusim.program import Alloc, Call, Compute, Number, Segment, Send, VectorWork
@@ -120,7 +120,7 @@ def _tied(parts: Sequence[LoweredPart], plan: Plan) -> dict[str, Number]:
             )
     item = DTYPE_BYTES[plan.dtypes.of("accumulator")]
     return {
-        w.name: item * parts[0].sizes.elements(LocalShape(w.local.dims, w.local.layout))
+        w.name: item * parts[0].sizes.elements(w.updated)
         for w in parts[0].partitioned.weights
         if w.name in both
     }

@@ -20,6 +20,7 @@ from tpusim.lowering import (
     batch_copy,
     cast_before,
     check_dtypes,
+    gathers,
     optimizer,
     reduce_once,
     with_optimizer,
@@ -226,8 +227,9 @@ class StageProgram:
         )
         shards = {name for part in parts for name in cast_before(part.partitioned, inner.dtypes)}
         clear = zeros(tuple(sums.values()))
+        whole = gathers(self.weights, shards, inner, sizes, pod, placement)
         ops = with_optimizer(
-            (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ())
+            (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ()), whole
         )
         place = ops.index(clear) + 1
         copies = [batch_copy(p.part.graph, p.partitioned, inner, p.sizes) for p in parts]

@@ -1,10 +1,14 @@
 """The optimizer of a plan."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tpusim.base.value_checks import check_flag, check_word
+from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_flag, check_names, check_word
+from tpusim.plan.axes import check_known
+from tpusim.plan.pipeline import STAGE_AXES
 
-OPTIMIZERS = ("adam", "adafactor", "sgd", "momentum", "lars", "muon")
+OPTIMIZERS = ("adam", "adafactor", "sgd", "momentum", "lars", "lamb", "muon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,14 +16,40 @@ class Optimizer:
     """The optimizer and the place of its state.
 
     name: `adam`, `adafactor`, `sgd`, `momentum` (SGD with it), `lars` (momentum with a rate for
-        each weight, arXiv:1708.03888) or `muon`. Muon makes the momentum of the layers' matrices
-        orthogonal (Newton-Schulz, arXiv:2502.16982); embedding, head and vectors have Adam.
+        each weight, arXiv:1708.03888), `lamb` (Adam with such a rate, arXiv:1904.00962) or `muon`.
+        Muon makes the momentum of the layers' matrices orthogonal (Newton-Schulz,
+        arXiv:2502.16982); embedding, head and vectors have Adam.
     offload: the moments stay on the host, and pass through HBM at the update.
+    axes: axes over which weights are updated in parts, where the step replicates them
+        (weight-update sharding, arXiv:2004.13336; ZeRO-1): gradients are scattered over them, each
+        device has its part of the moments and, between steps, of the weights, which are cast and
+        gathered once when a step begins. Forward and backward pass read whole weights.
     """
 
     name: str = "adam"
     offload: bool = False
+    axes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_word("plan.optimizer.name", self.name, OPTIMIZERS)
         check_flag("plan.optimizer.offload", self.offload)
+        check_names("plan.optimizer.axes", self.axes, '["data"]')
+        object.__setattr__(self, "axes", tuple(self.axes))
+
+    def check_together(self, mesh: Mapping[str, int]) -> None:
+        """Raise PlanError for axes that weights cannot be updated over, and for a second LAMB pass.
+
+        mesh: axis -> size.
+        """
+        check_known("plan.optimizer.axes divides updates", tuple(self.axes), mesh)
+        if stages := [axis for axis in self.axes if axis in STAGE_AXES]:
+            raise PlanError(
+                f"plan.optimizer.axes lists {stages[0]!r}, but each stage has weights of its own; "
+                "write axes over which weights are replicated, such as ['data']"
+            )
+        if self.name == "lamb" and self.offload:
+            raise PlanError(
+                "plan.optimizer.name is 'lamb' and plan.optimizer.offload is true, but its rates "
+                "need the moments of all weights before the first update; write 'adam', or keep "
+                "the moments in HBM"
+            )

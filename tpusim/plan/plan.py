@@ -56,6 +56,7 @@ PLAN_KEYS = GroupedKeys(
         "style": ("compiler", "style"),
         "collective_matmul": ("compiler", "collective_matmul"),
         "offload_optimizer": ("optimizer", "offload"),
+        "weight_update_axes": ("optimizer", "axes"),
         "gather_dtype": ("dtypes", "gather"),
         "reduce_dtype": ("dtypes", "reduce"),
         "accumulator_dtype": ("dtypes", "accumulator"),
@@ -244,6 +245,7 @@ class Plan(GroupedFields):
         try:
             self.pipeline.check_together(self.mesh, self.remat.offload)
             self.experts.check_together()
+            self.optimizer.check_together(self.mesh)
         except PlanError as error:
             raise PlanError(PLAN_KEYS.with_flat_keys(str(error))) from error
 
@@ -272,7 +274,8 @@ class Plan(GroupedFields):
             yield "labels by index"
         yield from self.context.phrases()
         yield str(self.dtypes)
-        yield self.optimizer.name
+        parts = f" in parts over {', '.join(self.optimizer.axes)}" if self.optimizer.axes else ""
+        yield f"{self.optimizer.name}{parts}"
         yield str(self.compiler)
         yield from self.experts.phrases()
         if self.input_s:

@@ -4,7 +4,13 @@ from collections.abc import Iterator
 
 from tpusim.graph import Attention, Graph, walk
 from tpusim.models import Architecture
-from tpusim.partition import exchanged_by, idle_rules, resolve_rules
+from tpusim.partition import (
+    exchanged_by,
+    idle_rules,
+    layouts,
+    resolve_rules,
+    update_layouts,
+)
 from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import ALL_TO_ALL, GATHER, Axes, Plan, stage_plan
 
@@ -18,6 +24,8 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     if plan.seq_len and not model.reads_text:
         yield f"plan.seq_len is not used, as {model.name} reads no text"
     yield from _of_gradients(plan)
+    if plan.optimizer.axes and not update_layouts(graph, inner, layouts(graph, inner, rules)):
+        yield "plan.weight_update_axes is not used, as it divides no weight further"
     yield from _of_stages(plan)
     if "expert" in graph.sizes:
         yield from _of_experts(graph, plan, table["act_expert"])

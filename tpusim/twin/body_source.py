@@ -32,6 +32,7 @@ class WeightSource:
 
     group: the scan whose iterations have one each; empty for a weight of the model.
     shape, spec: its shape and its sharding, as source.
+    update: its sharding while it is updated.
     matrices, matrix_spec: the same of its matrices while Muon makes them orthogonal; empty if it
         does not.
     """
@@ -40,6 +41,7 @@ class WeightSource:
     name: str
     shape: str
     spec: str
+    update: str
     matrices: str = ""
     matrix_spec: str = ""
 
@@ -82,9 +84,11 @@ class StepBodies:
         lead, sizes = self._lead(group) if group else ((), ())
         sizes = (*sizes, *(constant_name(dim) for dim in tensor.dims))
         shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-        spec = self.context.spec(tensor, *lead)
+        spec, update = (self.context.spec(tensor, *lead, update=own) for own in (False, True))
         matrices = matrices_source(self.context, tensor, lead, sizes) if group else ("", "")
-        self.weights.setdefault((group, name), WeightSource(group, name, shape, spec, *matrices))
+        self.weights.setdefault(
+            (group, name), WeightSource(group, name, shape, spec, update, *matrices)
+        )
 
     def _lead(self, group: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the sharding and the sizes of the first dimensions of the weights of layers."""

@@ -1,5 +1,7 @@
 """The library's functions of encoders of patches, texts and speech. This is code to copy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -19,6 +21,26 @@ def layer_norm(x: Array, scale: Array, shift: Array) -> Array:
 def after_token(x: Array, token: Array) -> Array:
     """Return x, [batch, patches, embed], with a token in front of all patches."""
     return jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, len(token))), x], axis=1)
+
+
+def rows_of_examples(x: Array, ids: Array) -> Array:
+    """Return the rows of each example of x, [batch, sequence, embed], at ids, [batch, count]."""
+    return jnp.take_along_axis(x, ids[..., None], axis=1)
+
+
+def first_rows(table: Array, count: int) -> Array:
+    """Return the first rows of a table."""
+    return table[:count]
+
+
+def one_hot_rows(ids: Array, dtype: Any, count: int) -> Array:
+    """Return a row of `count` numbers for each id, all of them zero but one."""
+    return jax.nn.one_hot(ids, count, dtype=dtype)
+
+
+def mean_of_example(x: Array) -> Array:
+    """Return the mean of each example of x, [batch, count]."""
+    return jnp.mean(x, axis=1)
 
 
 def position(x: Array, index: int = 0) -> Array:

@@ -12,7 +12,7 @@ LIBRARY = tuple(
     Path(__file__).with_name(f"{name}.py")
     for name in (
         "functions", "expert_functions", "weight_functions", "pipeline_functions",
-        "optimizer_functions", "image_functions", "encoder_functions",
+        "optimizer_functions", "update_functions", "image_functions", "encoder_functions",
     )
 )  # fmt: skip
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""

@@ -10,8 +10,13 @@ from tpusim.twin.functions import Array, init, step_specs, train_step
 from tpusim.twin.step_constants import INPUT_SPECS, INPUTS, MESH
 
 
-def standardise(x: Array, scale: Array, shift: Array, over: int) -> Array:
-    """Norm each channel of x, its last dimension, over `over` dimensions before it."""
+def standardise(x: Array, scale: Array, shift: Array, over: int, group: int = 0) -> Array:
+    """Norm each channel of x, its last dimension, over `over` dimensions before it.
+
+    group: examples, along the first dimension, that are normed together; 0 for all.
+    """
+    if group:
+        return standardise(x.reshape(-1, group, *x.shape[1:]), scale, shift, over).reshape(x.shape)
     wide, dims = x.astype(jnp.float32), tuple(range(x.ndim - 1 - over, x.ndim - 1))
     mean = jnp.mean(wide, dims, keepdims=True)
     variance = jnp.mean(wide * wide, dims, keepdims=True) - mean * mean

@@ -25,7 +25,8 @@ def matrices_source(
         return "", ""
     copies = {parameter.tensor.name: parameter.copies for parameter in context.graph.parameters}
     local = LocalShape(tensor.dims, context.layouts[tensor.name])
-    weight = StoredWeight(tensor.name, local, copies[tensor.name], matrix)
+    divided = LocalShape(tensor.dims, context.updates.get(tensor.name, local.layout))
+    weight = StoredWeight(tensor.name, local, copies[tensor.name], matrix, update=divided)
     extents = sizes_of(context.graph, context.plan)
     stack = matrix_stack(weight, extents, context.plan.stages > 1)
     counted = len(sizes) - len(matrix.rows) - len(matrix.columns)
@@ -38,5 +39,5 @@ def matrices_source(
     if stack.columns % extents.group(axes):
         what = f"a matrix of {stack.columns} columns, which {' x '.join(axes)} do not divide"
         raise unsaid(tensor.name, what)
-    entries = [*lead, *map(entry, local.layout[: counted - len(lead)]), "None", entry(axes)]
+    entries = [*lead, *map(entry, divided.layout[: counted - len(lead)]), "None", entry(axes)]
     return f"({', '.join([*outer, *sides])})", f"(P({', '.join(entries)}),)"

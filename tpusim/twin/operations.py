@@ -115,9 +115,11 @@ def _dims(tensor: Tensor, context: StepContext) -> tuple[str, ...]:
 
 @expression.register
 def _(op: Gather, context: StepContext) -> str:
-    if op.table.dims[0] != op.dim:
+    ids, shared = read(op.ids, context), op.table.dims.index(op.dim)
+    if op.table.dims[:shared] != op.ids.dims[:shared]:
         raise unsaid(op.name, f"a lookup along {op.dim}, which is not the table's first dimension")
-    ids = read(op.ids, context)
+    if shared:
+        return f"rows_of_examples({read(op.table, context)}, {ids})"
     if context.moves_weights_apart:
         return rows_of_table(op, ids, context)
     return f"{read(op.table, context)}[{ids}]"
@@ -232,7 +234,7 @@ def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
     return made
 
 
-def _softmax(op: Pointwise, context: StepContext, given: list[str]) -> str:
+def _with_dtype(op: Pointwise, context: StepContext, given: list[str]) -> str:
     assert op.function is not None
     return called(op.function, given, context.dtype(op.outputs[0]))
 
@@ -266,7 +268,8 @@ _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "add": _add,
     "zeros": _zeros,
     "repeat": _repeat,
-    "softmax": _softmax,
+    "softmax": _with_dtype,
+    "one_hot_rows": _with_dtype,
     "top_k": _top_k,
     "rotary": _positioned,
     "norm_and_rotary": _positioned,

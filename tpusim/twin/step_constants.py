@@ -8,6 +8,7 @@ from typing import Any
 MESH: dict[str, int] = {}
 SHAPES: Any = None
 SPECS: Any = None
+UPDATE_SPECS: Any = None
 MATRICES: Any = None
 MATRIX_SPECS: Any = None
 BATCH_SHAPE: tuple[int, ...] = ()

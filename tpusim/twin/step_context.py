@@ -1,7 +1,7 @@
 """The facts of a step that its operations need when they are written as JAX."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from tpusim.base.errors import PlanError
@@ -12,12 +12,14 @@ from tpusim.graph import (
     Gather,
     Graph,
     Op,
+    Remat,
     Scan,
     Tensor,
     TensorRole,
+    training_step,
     walk,
 )
-from tpusim.partition import Layout, layouts, resolve_rules
+from tpusim.partition import Layout, layouts, resolve_rules, update_layouts
 from tpusim.plan import STAGE_AXES, Plan, stage_plan
 from tpusim.twin.names import DTYPES
 from tpusim.twin.shardings import entry, spec
@@ -39,6 +41,7 @@ class StepContext:
         layers, as source; empty inside of them, and without a pipeline.
     order: parts of the sequence on different devices, where each device has an early and a late
         part of it; 1 where tokens are in order.
+    updates: layouts of the weights that are updated in smaller parts than they are stored.
     """
 
     graph: Graph
@@ -48,13 +51,19 @@ class StepContext:
     padded: dict[str, int]
     order: int
     stages: str = ""
+    updates: Mapping[str, Layout] = field(default_factory=dict)
 
-    def spec(self, tensor: Tensor, *lead: str) -> str:
-        """Return the sharding of a tensor as source. lead: entries of dimensions in front.
+    def spec(self, tensor: Tensor, *lead: str, update: bool = False) -> str:
+        """Return the sharding of a tensor as source.
+
+        lead: entries of dimensions in front.
+        update: the sharding of a weight while it is updated.
 
         The slots of experts without a capacity are rows, which their first three dimensions share.
         """
         layout = self.layouts[tensor.name]
+        if update:
+            layout = self.updates.get(tensor.name, layout)
         return spec(row_layout(layout) if self.in_rows(tensor) else layout, lead)
 
     def in_rows(self, tensor: Tensor) -> bool:
@@ -126,7 +135,9 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     named = frozenset(_named(graph.ops, plan))
     padded = dict(_padded(graph, plan, found))
     stages = entry([axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1])
-    return StepContext(graph, plan, found, named, padded, order, stages if plan.stages > 1 else "")
+    updates = dict(update_layouts(training_step(graph, Remat()), inner, found))
+    within = stages if plan.stages > 1 else ""
+    return StepContext(graph, plan, found, named, padded, order, within, updates)
 
 
 def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[tuple[str, int]]:

@@ -34,12 +34,17 @@ OPTIMIZERS = {
     "sgd": "optax.sgd(LEARNING_RATE)",
     "momentum": "optax.sgd(LEARNING_RATE, momentum=0.9, accumulator_dtype={first})",
     "lars": "optax.lars(LEARNING_RATE)",
+    "lamb": "optax.lamb(LEARNING_RATE)",
     "muon": "muon(LEARNING_RATE, {first}, {second})",
 }
 """The optimizer of each plan, as source."""
 
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
-_TRAINING = ("init", "train_step", "step_specs")
+_DIVIDED = ("step_specs", "gradients", "train_step")
+"""Functions of the library that are others where weights are updated in parts."""
+
+IN_PARTS = "_in_parts"
+"""The end of the names of those."""
 _MAIN = '\n\nif __name__ == "__main__":\n    main()'
 
 
@@ -158,12 +163,15 @@ def _dtype(context: StepContext, tensor: Tensor) -> str:
 def _weights(weights: list[WeightSource]) -> list[StepLine]:
     """Return the tables of shapes, of shardings, and of matrices if any are made orthogonal.
 
+    There are shardings of updates where weights are updated in parts.
     Those of a scan are in a table of their own.
     """
     matrices = [weight for weight in weights if weight.matrices]
+    divided = any(weight.update != weight.spec for weight in weights)
     return [
         *_table("SHAPES", weights, lambda weight: weight.shape),
         *_table("SPECS", weights, lambda weight: weight.spec),
+        *(_table("UPDATE_SPECS", weights, lambda weight: weight.update) if divided else []),
         *(_table("MATRICES", matrices, lambda weight: weight.matrices) if matrices else []),
         *(_table("MATRIX_SPECS", matrices, lambda weight: weight.matrix_spec) if matrices else []),
     ]
@@ -246,7 +254,9 @@ def _shifted(context: StepContext) -> list[StepLine]:
 
 def _wanted(context: StepContext) -> tuple[str, ...]:
     """Return the functions of the library that every file of this kind has."""
-    return (*_TRAINING, "main_on_inputs" if context.inputs else "main")
+    training = [f"{name}{IN_PARTS}" if context.updates else name for name in _DIVIDED]
+    main = "main_on_inputs" if context.inputs else "main"
+    return ("init", *training, main)
 
 
 def _training(context: StepContext, helpers: Collection[str]) -> str:
@@ -257,16 +267,22 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
     several = context.plan.microbatches > 1 and not context.stages
     known = {*helpers, *([] if several else ["mean_gradients"])}
     wanted = library_functions(_wanted(context))
+    known |= set(_DIVIDED) if context.updates else set()
     text = functions_source(n for n in wanted if n not in known)
+    if context.updates:
+        text = text.replace(IN_PARTS, "").replace(
+            "shard(zeros, SPECS)", "shard(zeros, UPDATE_SPECS)"
+        )
     if not several:
-        text = text.replace("mean_gradients(params", "gradients(params")
+        text = re.sub(r"mean_gradients\((params|used)", r"gradients(\1", text)
     if len(context.ids) > 1:
         following = "jax.random.randint(jax.random.key(2), TARGETS_SHAPE, 0, VOCAB)"
         text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
         text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
     if _frozen(context):
-        of_all = "abstract_weights(), SPECS"
-        text = text.replace(of_all, "trained(abstract_weights()), trained(SPECS)")
+        for specs in ("SPECS", "UPDATE_SPECS"):
+            of_all = f"abstract_weights(), {specs})"
+            text = text.replace(of_all, f"trained(abstract_weights()), trained({specs}))")
     if context.order == 1:
         text = text.replace("[..., ORDER]", "")
     if context.inputs:

@@ -147,7 +147,7 @@ def test_every_model_names_its_source(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("bert", "no model 'bert' in the zoo; did you mean 'bert-480b'"),
+        ("bert", "no model 'bert' in the zoo; did you mean 'bert-base' or 'bert-480b'"),
         ("llama-3-70b", "did you mean 'llama3-70b'"),
         ("zzz", "valid are bert-480b, "),
         (3, "no model 3 in the zoo"),

@@ -21,6 +21,7 @@ OTHER: dict[str, Any] = {
     "matmul_dtype_dx": "int8", "matmul_dtype_dw": "fp8", "param_dtype": "bf16",
     "moment_dtype": "bf16", "grad_dtype": "f32", "lowering": "ideal", "collectives": "best",
     "style": "maxtext", "collective_matmul": False, "offload_optimizer": True,
+    "weight_update_axes": ("data",),
     "gather_dtype": "int8", "reduce_dtype": "f32", "accumulator_dtype": "f32",
     "second_moment_dtype": "bf16", "loss_dtype": "f32", "vocab_tiles": 2,
     "vocab_blocks": 4, "loss_labels": "index",

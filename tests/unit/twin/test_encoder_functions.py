@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tpusim as ts
-from tpusim.models import Conformer, MlpMixer, TextTower, TwoTowers, VisionTransformer
+from tpusim.models import Bert, Conformer, MlpMixer, TextTower, TwoTowers, VisionTransformer
 from tpusim.twin import encoder_functions as library
 
 
@@ -67,6 +67,15 @@ def test_tokens_and_positions() -> None:
     assert float(library.position(longer, -1).sum()) == 8
 
 
+def test_rows_of_examples_are_of_their_own_example() -> None:
+    x, ids = jnp.arange(2 * 4 * 3).reshape(2, 4, 3), jnp.asarray([[3, 0], [1, 1]])
+    rows = library.rows_of_examples(x, ids)
+    assert np.array_equal(rows, np.stack([x[0, [3, 0]], x[1, [1, 1]]]))
+    assert np.array_equal(library.first_rows(x[0], 2), x[0, :2])
+    assert np.array_equal(library.one_hot_rows(ids[1], jnp.int32, 3), [[0, 1, 0], [0, 1, 0]])
+    assert np.array_equal(library.mean_of_example(x[:, :, 0]), [4.5, 16.5])
+
+
 TEXT = TextTower(layers=2, embed=96, mlp=192, heads=4, vocab=256, length=8, causal=True)
 IMAGE = {"layers": 2, "embed": 64, "mlp": 256, "heads": 4, "patch": 8, "image": 32, "classes": 16}
 SPEECH = {"layers": 2, "embed": 64, "heads": 4, "kernel": 4, "frames": 64, "mel": 16, "codes": 32}
@@ -84,6 +93,8 @@ MODELS = {
     ),
     "distances": Conformer(**SPEECH, relative=True),
     "speech": Conformer(**SPEECH),
+    "some positions": Bert(layers=2, embed=64, mlp=256, heads=4, vocab=256, predictions=3),
+    "all positions": Bert(layers=2, embed=64, mlp=256, heads=4, vocab=256, next_sentence=False),
 }
 WITHOUT_GRADIENT = ("wk_bias']", "depthwise_bias']", "token_wo_bias']")
 """Ends of the names of weights that move no loss: what reads them takes out what they add. A bias
@@ -96,7 +107,7 @@ LEFT_OUT = "depthwise']"
 twice the gradient of a depthwise kernel on a mesh of two axes, of a lone `conv_general_dilated` too
 (jax 0.10.2), so that is no check of the exported step."""
 
-FAST = ("probe", "sigmoid of pairs", "distances")
+FAST = ("probe", "some positions", "sigmoid of pairs", "distances")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,8 @@ def test_exported_gradients_are_those_of_one_device(name: str, tmp_path: Path) -
     given = MODELS[name]
     f32 = {"dtype": "f32", "grad_dtype": "f32", "param_dtype": "f32"}
     mesh = {"data": 2, "fsdp": 2, "tensor": 2}
-    sharded = ts.Plan(mesh=mesh, global_batch=8, remat="minimal", **f32)
+    length = {"seq_len": 16} if given.reads_text else {}
+    sharded = ts.Plan(mesh=mesh, global_batch=8, remat="minimal", **length, **f32)
     files = [tmp_path / "sharded.py", tmp_path / "whole.py"]
     for file, plan, pod in zip(
         files, (sharded, sharded.replace(mesh={"data": 1})), ("2x4", "1x1"), strict=True

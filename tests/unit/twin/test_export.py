@@ -93,6 +93,18 @@ CASES = {
         model(),
         plan({"fsdp": 8}, global_batch=16, microbatches=2, moment_dtype="bf16"),
     ),
+    "updates in parts": (
+        model(),
+        plan({"data": 4, "fsdp": 2}, 64, 16, microbatches=2, weight_update_axes=["data"]),
+    ),
+    "updates in parts by LAMB": (
+        model(),
+        plan({"data": 4, "tensor": 2}, optimizer="lamb", weight_update_axes=["data"]),
+    ),
+    "updates in parts by Muon": (
+        model(),
+        plan({"data": 4, "fsdp": 2}, optimizer="muon", weight_update_axes=["data"]),
+    ),
     "balanced context": (
         model(WIDE, attention="flash"),
         plan({"fsdp": 2, "context": 4}, 512, 2),

@@ -14,7 +14,13 @@ from tpusim.models.pieces.attention import (
     rotary,
     seen,
 )
-from tpusim.models.pieces.bias import biased, learnt_positions, linear
+from tpusim.models.pieces.bias import (
+    biased,
+    first_positions,
+    learnt_positions,
+    linear,
+    segmented,
+)
 from tpusim.models.pieces.convolution import (
     batch_norm,
     channels,
@@ -33,7 +39,7 @@ from tpusim.models.pieces.convolution import (
     upsample,
 )
 from tpusim.models.pieces.embedding import embedding
-from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool
+from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool, representation
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
 from tpusim.models.pieces.joint import (
     behind,
@@ -46,6 +52,7 @@ from tpusim.models.pieces.joint import (
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.layer_embedding import layer_embedding
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, classification_loss, language_model_loss
+from tpusim.models.pieces.masked import chosen_positions, masked_language_model_loss
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import layer_norm, norm
 from tpusim.models.pieces.relative import relative_attention
@@ -68,6 +75,7 @@ __all__ = [
     "behind",
     "biased",
     "channels",
+    "chosen_positions",
     "classification_loss",
     "concatenated",
     "convolution",
@@ -75,6 +83,7 @@ __all__ = [
     "embedding",
     "encoder",
     "experts",
+    "first_positions",
     "frozen_norm",
     "gated",
     "images",
@@ -86,6 +95,7 @@ __all__ = [
     "layer_norm",
     "learnt_positions",
     "linear",
+    "masked_language_model_loss",
     "mean_of_positions",
     "mlp",
     "modulated_norm",
@@ -100,9 +110,11 @@ __all__ = [
     "projections",
     "relative_attention",
     "relu",
+    "representation",
     "resized",
     "rotary",
     "seen",
+    "segmented",
     "silu",
     "upsample",
 ]

@@ -163,13 +163,16 @@ def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="", function=of)
 
 
-def batch_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+def batch_norm(w: GraphWriter, name: str, x: Tensor, group: int = 0) -> Tensor:
     """Write a normalisation over examples and positions, with scale and shift of each channel.
 
-    Its mean and variance are of all examples of the step (Ioffe and Szegedy, arXiv:1502.03167):
-    devices that have different ones reduce two sums forward, and two backward.
+    Its mean and variance are of all examples of the step (Ioffe and Szegedy, arXiv:1502.03167), or
+    of each group of consecutive ones: devices that have different examples of a group reduce two
+    sums forward, and two backward.
+
+    group: examples of a group; 0 for all.
     """
-    return _normalised(w, name, x, x.dims[:-1])
+    return _normalised(w, name, x, x.dims[:-1], group=group)
 
 
 def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
@@ -194,7 +197,13 @@ def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
 
 
 def _normalised(
-    w: GraphWriter, name: str, x: Tensor, over: tuple[str, ...], *, on_device: bool = False
+    w: GraphWriter,
+    name: str,
+    x: Tensor,
+    over: tuple[str, ...],
+    *,
+    on_device: bool = False,
+    group: int = 0,
 ) -> Tensor:
     scale, shift = (w.weight(f"{name}_{one}", x.dims[-1]) for one in ("scale", "shift"))
     unscaled = w.tensor(f"{name}_unscaled", x.dims)
@@ -206,8 +215,9 @@ def _normalised(
         over=over,
         statistics=2,
         on_device=on_device,
+        group=group,
         residuals=(unscaled, scale),
-        function=function("standardise", over=len(over)),
+        function=function("standardise", over=len(over), group=group),
     )
 
 

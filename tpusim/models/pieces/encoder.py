@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models.pieces.attention import AttentionForm, attention
+from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.mlp import mlp
 from tpusim.models.pieces.norms import layer_norm, norm
 
@@ -59,6 +60,16 @@ def position(w: GraphWriter, name: str, x: Tensor, *, last: bool = False) -> Ten
     """Write the choice of the first or last position of [batch, sequence, embed]."""
     of = function("position", index=-1 if last else 0)
     return w.pointwise(name, (x,), (x.dims[0], x.dims[-1]), 0.0, keeps="", alone=True, function=of)
+
+
+def representation(w: GraphWriter, x: Tensor) -> Tensor:
+    """Write a layer with tanh, as between the features of an example and its classifier.
+
+    x: [batch, embed].
+    """
+    made = biased(w, "pre_logits", w.dense("pre_logits", x, x.dims[-1]))
+    tanh = function("tanh")
+    return w.pointwise("representation", (made,), x.dims, 10.0, keeps="outputs", function=tanh)
 
 
 def probe_pool(w: GraphWriter, x: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ def language_model_loss(
     ids: Tensor,
     *,
     table: Tensor | None = None,
+    bias: bool = False,
     form: LossForm = WHOLE_LOSS,
     dtype: str = COMPUTE,
 ) -> Tensor:
@@ -49,18 +50,19 @@ def language_model_loss(
     x: [batch, sequence, embed], normed.
     ids: [batch, sequence], the tokens.
     table: the embedding, [vocab, embed], if the head is tied to it.
+    bias: logits have one.
     dtype: of the logits in HBM.
 
     Raise PlanError for blocks of the vocabulary that do not divide it, or of a tied head.
     """
     if form.blocks == 1:
-        return _cross_entropy(w, x, ids, table, "vocab", "loss", form, dtype)
+        return _cross_entropy(w, x, ids, _Head("vocab", table, bias), "loss", form, dtype)
     _check_blocks(w, form.blocks, table)
     loss = w.tensor("loss", x.dims[:-1], "f32")
     vocab = part_of(w.dim("vocab"), form.blocks)
     w.sizes[vocab] = w.extent("vocab") // form.blocks
     inner = replace(w, ops=[])
-    made = _cross_entropy(inner, x, ids, None, vocab, "block_loss", form, dtype)
+    made = _cross_entropy(inner, x, ids, _Head(vocab, None, bias), "block_loss", form, dtype)
     w.write(
         Scan(
             f"{w.prefix}{VOCAB_BLOCKS}",
@@ -92,19 +94,31 @@ def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What makes logits over the dimension `vocab`: a weight, or the embedding, and a bias."""
+
+    vocab: str
+    table: Tensor | None
+    bias: bool
+
+
 def _cross_entropy(
     w: GraphWriter,
     x: Tensor,
     ids: Tensor,
-    table: Tensor | None,
-    vocab: str,
+    head: _Head,
     out: str,
     form: LossForm,
     dtype: str,
 ) -> Tensor:
-    head = table or w.weight("head", x.dims[-1], vocab)
-    logits = w.tensor("logits", (*x.dims[:-1], vocab), dtype)
-    w.einsum("logits", x, head, logits)
+    vocab = head.vocab
+    dims = (*x.dims[:-1], vocab)
+    weight = head.table or w.weight("head", x.dims[-1], vocab)
+    logits = w.einsum("logits", x, weight, w.tensor("logits", dims, dtype))
+    if head.bias:
+        made = w.tensor("logits_biased", dims, dtype)
+        logits = w.add("logits_biased", logits, w.weight("logits_bias", vocab), out=made)
     return w.pointwise(
         "loss",
         (logits, ids),

@@ -14,6 +14,7 @@ from tpusim.base.errors import ModelError
 from tpusim.models import (
     SSD,
     Architecture,
+    Bert,
     Conformer,
     DiffusionUNet,
     EncoderDecoder,
@@ -41,6 +42,17 @@ UNIT_CAPACITY = "the capacity factor is not given, and taken as 1"
 PACKED_TOKENS = 256
 """Tokens of an item of MLPerf's translation data: its 4.5 million pairs are 566,340 items, so
 eight pairs of some thirty tokens are one."""
+
+BERT_TOKENS = 512
+"""Tokens of a sequence of MLPerf's BERT, and rows of BERT's table of positions."""
+
+PREDICTIONS = {128: 20, 512: 76}
+"""Positions that BERT predicts of sequences of each length: `max_predictions_per_seq` of
+google-research/bert, and of MLPerf's submissions (mlcommons/training_results_v0.7, Google,
+tpu-v4-16-TF, `run_and_time.sh`)."""
+
+MASKED_SHARE = 0.15
+"""The share of tokens that BERT masks (arXiv:1810.04805, section 3.1), at other lengths."""
 
 GNMT_TOKENS = 30
 """Tokens of a sentence of WMT16, which bucketing pads little."""
@@ -71,13 +83,18 @@ Recognise: TypeAlias = Callable[[SystemRow, "re.Match[str]"], SystemModel]
 def model_of_row(row: SystemRow) -> SystemModel:
     """Return the model of a row. Raise ModelError if neither words nor dimensions name one."""
     found = _recognised(row)
-    lengths = re.search(r"\bseq (\d+)", row.input)
     batches = re.search(r"\bgb (\d+)", row.input)
     return replace(
         found,
-        seq_len=int(lengths[1]) if lengths else found.seq_len,
+        seq_len=_written_length(row) or found.seq_len,
         batch=int(batches[1]) if batches else found.batch,
     )
+
+
+def _written_length(row: SystemRow) -> int:
+    """Return the tokens of a sequence that a row gives; 0 if it gives none."""
+    lengths = re.search(r"\bseq (\d+)", row.input)
+    return int(lengths[1]) if lengths else row.sizes.get("seq_len", 0)
 
 
 def _recognised(row: SystemRow) -> SystemModel:
@@ -188,16 +205,29 @@ def _encoder_decoder(row: SystemRow) -> SystemModel:
 
 
 def _bert(row: SystemRow, found: "re.Match[str]") -> SystemModel:
-    """Return BERT (arXiv:1810.04805, section 3), with the dimensions of the row if it has some."""
-    if row.layers:
+    """Return BERT (arXiv:1810.04805, section 3), with the dimensions of the row if it has some.
+
+    An encoder with other layers than BERT's (gated, or with one K/V head) is a transformer of these
+    dimensions, which predicts all positions, as Lingvo's encoders of MLPerf's data do.
+    """
+    if re.search(r"gated|multi-query|\bsilu\b", row.words):
         return _of_dimensions(row)
-    layers, embed = (12, 768) if found[1] == "base" else (24, 1024)
-    model = Transformer(
-        name=row.id, kind="encoder", layers=layers, embed=embed, mlp=4 * embed, heads=embed // 64,
-        vocab=30522, gated=False, activation="gelu", rotary=False, attention="dot",
-        tied_embeddings=True,
-    )  # fmt: skip
-    return SystemModel(model, 512, notes=("sequences are taken as 512 tokens",))
+    sizes, notes = row.sizes, []
+    published = Bert.PUBLISHED[f"bert-{found[1] or 'large'}"]
+    seq_len = _written_length(row) or BERT_TOKENS
+    if not _written_length(row):
+        notes.append(f"sequences are taken as {BERT_TOKENS} tokens")
+    model = Bert(
+        name=row.id,
+        layers=sum(row.layers) or published["layers"],
+        embed=sizes.get("d_model", published["embed"]),
+        mlp=sizes.get("d_ff", 4 * sizes.get("d_model", published["embed"])),
+        heads=sizes.get("n_heads", max(sizes.get("d_model", published["embed"]) // 64, 1)),
+        vocab=sizes.get("vocab", 30522),
+        positions=max(seq_len, BERT_TOKENS),
+        predictions=PREDICTIONS.get(seq_len, round(MASKED_SHARE * seq_len)),
+    )
+    return SystemModel(model, seq_len, notes=tuple(notes))
 
 
 def _gshard(row: SystemRow, found: "re.Match[str]") -> SystemModel:

@@ -23,13 +23,11 @@ NOT_TRAINING = (
 REMATS = ("dots", "minimal", "full")
 """Policies that are tried where a row gives none and nothing fits, lightest first."""
 
-OPTIMIZERS = {
-    **{name: name for name in ("adafactor", "muon", "adam")},
-    "lamb": "adam",
-    **{name: name for name in ("lars", "momentum", "sgd")},
-}
-"""The optimizer of a plan for each word of a row, by which the first one that it has decides: "SGD
-with momentum" keeps a momentum. LAMB has the moments of Adam; a plan has no norms beside them."""
+OPTIMIZERS = ("adafactor", "muon", "adam", "lamb", "lars", "momentum", "sgd")
+"""Optimizers that a row may name; of two that it names, the first: "SGD with momentum" has one."""
+
+REPLICAS = ("data",)
+"""Axes of copies of the weights within a slice, over which their updates are divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,8 @@ def plan_of_row(row: SystemRow, known: SystemModel) -> tuple[Plan, Slice, tuple[
     keys |= dict(known.keys)
     keys |= _optimizer(row)
     keys |= _dtypes(row)
+    if re.search(r"weight[- ]update sharding|\bwus\b", row.words):
+        keys["weight_update_axes"] = [axis for axis in REPLICAS if axis in mesh.mesh]
     keys["rules"] = {**known.keys.get("rules", {}), **mesh.keys.get("rules", {})}
     keys |= {key: value for key, value in mesh.keys.items() if key != "rules"}
     if stages := mesh.mesh.get("stage"):
@@ -153,8 +153,8 @@ def _remat(row: SystemRow) -> str:
 def _optimizer(row: SystemRow) -> dict[str, str]:
     """Return the optimizer, where the row names one; the recipe of its model has one otherwise."""
     words = f"{row.optimizer} {row.words}"
-    found = [name for word, name in OPTIMIZERS.items() if re.search(rf"\b{word}", words)]
-    return {"optimizer": found[0]} if found else {}
+    found = next((name for name in OPTIMIZERS if re.search(rf"\b{name}", words)), "")
+    return {"optimizer": found} if found else {}
 
 
 def _dtypes(row: SystemRow) -> dict[str, str]:

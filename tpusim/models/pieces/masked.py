@@ -1,0 +1,54 @@
+"""The head of a masked language model, which predicts some positions of a sequence only."""
+
+from tpusim.graph import COMPUTE, Gather, GraphWriter, Tensor, function
+from tpusim.models.pieces.bias import biased
+from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
+from tpusim.models.pieces.mlp import activate
+from tpusim.models.pieces.norms import layer_norm
+
+
+def chosen_positions(w: GraphWriter, x: Tensor, ids: Tensor) -> Tensor:
+    """Write the gather of some positions of each example; return [batch, count, embed].
+
+    Its transpose adds the gradients of the rows into zeros of the size of `x`.
+
+    x: [batch, sequence, embed].
+    ids: [batch, count], the positions.
+    """
+    made = w.tensor("chosen", (*ids.dims, x.dims[-1]))
+    w.write(Gather(f"{w.prefix}choose", x, ids, made, x.dims[1]))
+    return made
+
+
+def masked_language_model_loss(
+    w: GraphWriter,
+    x: Tensor,
+    labels: Tensor,
+    table: Tensor,
+    *,
+    form: LossForm = WHOLE_LOSS,
+    dtype: str = COMPUTE,
+) -> Tensor:
+    """Write a layer with GELU and a norm, the logits and their loss; return that of each example.
+
+    Devlin et al., arXiv:1810.04805, and google-research/bert, `run_pretraining.py`,
+    `get_masked_lm_output`: the head is the embedding, with a bias of its own.
+
+    x: [batch, count, embed], the positions that are predicted.
+    labels: [batch, count], their tokens.
+    table: the embedding, [vocab, embed].
+    form, dtype: see `language_model_loss`.
+    """
+    hidden = biased(w, "transform", w.dense("transform", x, x.dims[-1]))
+    hidden = activate(w, "gelu", (hidden,), "transformed")
+    hidden = layer_norm(w, "transform_norm", hidden, x.dims[-1])
+    losses = language_model_loss(w, hidden, labels, table=table, bias=True, form=form, dtype=dtype)
+    return w.pointwise(
+        "loss_of_example",
+        (losses,),
+        w.tensor("loss_of_example", losses.dims[:1], "f32"),
+        1.0,
+        over=losses.dims[1:],
+        keeps="",
+        function=function("mean_of_example"),
+    )

@@ -1,0 +1,65 @@
+"""Batch norms over groups of examples: the mesh axes over which a group's statistics are summed.
+
+Consecutive examples are a group (Ying et al., arXiv:1811.06992, section 3.4: distributed batch
+normalisation). Examples are divided over the axes of the batch in their order, so the devices of a
+group are those of the last ones.
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import Graph, Pointwise, walk
+from tpusim.partition.layout import Layout
+from tpusim.plan import Axes, Plan
+
+NormGroups = tuple[tuple[tuple[Axes, int], Axes], ...]
+"""For the axes of a batch and the examples of a group: the axes over which it is summed."""
+
+
+def norm_groups(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> NormGroups:
+    """Return the axes of the sums of each kind of group in a graph.
+
+    found: the layout of each forward tensor.
+
+    Raise PlanError for groups that do not divide the examples of a microbatch or of a device, and
+    for those whose devices are no axes of the mesh.
+    """
+    made = {}
+    for op, _ in walk(graph.ops):
+        if isinstance(op, Pointwise) and op.group:
+            main = op.main
+            layout = found.get(main.primal or main.name, ())
+            axes = layout[0] if layout else ()
+            key = axes, op.group
+            if key not in made:
+                made[key] = _summed(op.group, axes, graph.sizes[main.dims[0]], plan.mesh)
+    return tuple(made.items())
+
+
+def _summed(group: int, axes: Axes, batch: int, mesh: Mapping[str, int]) -> Axes:
+    devices = prod(mesh[axis] for axis in axes)
+    own, where = batch // devices, f"norm_group is {group}"
+    if batch % group:
+        raise PlanError(
+            f"{where} examples, which do not divide the {batch} of a step or microbatch; write a "
+            f"number that divides {batch}, or 0 for all of them"
+        )
+    if own % group == 0:
+        return ()
+    for first in range(len(axes)):
+        last = axes[first:]
+        if own * prod(mesh[axis] for axis in last) == group:
+            return last
+    if group % own:
+        raise PlanError(
+            f"{where} examples, but a device has {own}; write a multiple of {own}, or a number "
+            "that divides it"
+        )
+    count = group // own
+    raise PlanError(
+        f"{where} examples, those of {count} devices, which are not the last axes of the batch "
+        f"({' x '.join(f'{axis}={mesh[axis]}' for axis in axes)}); divide an axis, such as mesh = "
+        f"{{{axes[-1]} = {mesh[axes[-1]] // count}, group = {count}}} with rules.act_batch = "
+        f'["{axes[-1]}", "group"]'
+    )
