@@ -126,7 +126,7 @@ SYSTEMS: Mapping[str, System] = {
         ),
     ),
     "LSTM (GNMT)": System(
-        {"architecture": "gnmt", "layers": 2, "decoder_layers": 2},
+        {"architecture": "gnmt", "layers": 2, "decoder_layers": 2, "weights_after": False},
         (
             ("v4:2x2x2", {"data": 8}, 2048, _TRANSLATION, {}),
             ("v5e:2x4", {"data": 8}, 1024, _TRANSLATION, {}),
