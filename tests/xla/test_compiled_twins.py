@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 TWINS, OF_A_GENERATION = 12, 3
-SYSTEMS, OF_AN_AGE = 6, 2
+SYSTEMS, SYSTEMS_OF_A_GENERATION = 6, 2
 
 TABLE, SYSTEM_TABLE = twins(), twins("systems")
 
@@ -38,8 +38,14 @@ def sample() -> list[int]:
 
 def systems() -> list[int]:
     """The twins that compile fastest, one of a system, and no generation often."""
-    rows = SYSTEM_TABLE.sort_values("compile_s").groupby("system", sort=False).head(1)
-    return [int(number) for number in rows.groupby("generation").head(OF_AN_AGE).number[:SYSTEMS]]
+    found: dict[str, int] = {}
+    generations: list[str] = []
+    for row in SYSTEM_TABLE.sort_values("compile_s").to_dict("records"):
+        often = generations.count(row["generation"]) >= SYSTEMS_OF_A_GENERATION
+        if row["system"] not in found and not often:
+            generations.append(row["generation"])
+            found[row["system"]] = int(row["number"])
+    return list(found.values())[:SYSTEMS]
 
 
 def compiled(number: int, name: str) -> dict[str, Any]:
