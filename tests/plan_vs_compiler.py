@@ -1,4 +1,4 @@
-"""The experiment plan_vs_compiler: its modules, and the twins of its table."""
+"""The experiment plan_vs_compiler: its modules, and the twins of its tables."""
 
 import sys
 from importlib import import_module
@@ -19,7 +19,7 @@ def module(name: str) -> ModuleType:
         sys.path.remove(str(FOLDER))
 
 
-def twins() -> pd.DataFrame:
-    """The twins that were compiled until their schedule."""
-    table: pd.DataFrame = module("table").until_schedule()
+def twins(sample: str = "twins") -> pd.DataFrame:
+    """The twins of a sample that were compiled until their schedule."""
+    table: pd.DataFrame = module("table").until_schedule(sample)
     return table

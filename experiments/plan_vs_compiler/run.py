@@ -1,8 +1,8 @@
-"""Compile the sample: python run.py [--count N] [--full N] [--workers N]
+"""Compile a sample: python run.py [--sample twins|systems] [--count N] [--full N] [--workers N]
 
-Each twin is checked in a process of its own pool, and kept as a row of `twins.parquet`: what it is,
-the numbers of both sides, and as JSON the comparison, and the program's work and transfers. A run
-continues where the last one ended.
+Each twin is checked in a process of its own pool, and kept as a row of the sample's table,
+`twins.parquet` or `systems.parquet`: what it is, the numbers of both sides, and as JSON the
+comparison, and the program's work and transfers. A run continues where the last one ended.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import json
 import sys
 import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -17,19 +18,17 @@ from typing import Any
 
 import pandas as pd
 from inventory import inventory
-from sample import FLAGS, Twin, draw
-from table import TABLE
+from sample import FLAGS, Twin
+from table import SAMPLES, TWINS, table_of
 
-FOLDER = Path(__file__).parent
-JOURNAL = FOLDER / "twins.jsonl"
 TIME_LIMIT_S = 240.0
 KEPT = ("plan_step_s", "program_step_s", "plan_flops", "program_flops", "plan_hbm_bytes",
         "program_hbm_bytes", "same_mode_share", "same_algorithm_share")  # fmt: skip
 
 
-def row_of(number: int, full: bool) -> dict[str, Any] | None:
+def row_of(number: int, full: bool, sample: str = TWINS) -> dict[str, Any] | None:
     """Return the row of a twin; None if nothing was drawn that fits, or that fits in HBM."""
-    twin = draw(number)
+    twin = SAMPLES[sample].draw(number)
     if twin is None:
         return None
     import tpusim as ts
@@ -65,6 +64,7 @@ def _about(twin: Twin, full: bool) -> dict[str, Any]:
         "number": twin.number,
         "full": full,
         "held_out": twin.held_out,
+        "system": twin.system,
         "slice": str(twin.pod),
         "generation": twin.pod.chip.generation,
         "devices": twin.pod.devices,
@@ -84,48 +84,56 @@ def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def known() -> list[dict[str, Any]]:
+def journal_of(sample: str) -> Path:
+    """Return the file of the rows that a run has made so far."""
+    return table_of(sample).with_suffix(".jsonl")
+
+
+def known(sample: str) -> list[dict[str, Any]]:
     """Return the rows of earlier runs: of the table, and of the journal of one that was ended."""
-    rows = pd.read_parquet(TABLE).to_dict("records") if TABLE.exists() else []
-    if JOURNAL.exists():
-        rows += [json.loads(line) for line in JOURNAL.read_text().splitlines()]
+    table, journal = table_of(sample), journal_of(sample)
+    rows = pd.read_parquet(table).to_dict("records") if table.exists() else []
+    if journal.exists():
+        rows += [json.loads(line) for line in journal.read_text().splitlines()]
     return rows
 
 
 def main() -> None:
-    """Compile what is missing of the sample, and write the table."""
+    """Compile what is missing of a sample, and write its table."""
     given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--sample", choices=SAMPLES, default=TWINS)
     given.add_argument("--count", type=int, default=500)
     given.add_argument("--full", type=int, default=60)
     given.add_argument("--workers", type=int, default=2)
     asked = given.parse_args()
     for full, count in ((False, asked.count), (True, asked.full)):
-        _fill(count, full, asked.workers)
-    rows = pd.DataFrame(known()).drop_duplicates(["number", "full"]).sort_values(["full", "number"])
-    rows.to_parquet(TABLE, compression="zstd", index=False)
-    JOURNAL.unlink(missing_ok=True)
-    print(f"{len(rows)} twins in {TABLE}")
+        _fill(asked.sample, count, full, asked.workers)
+    rows = pd.DataFrame(known(asked.sample)).drop_duplicates(["number", "full"], keep="last")
+    table = table_of(asked.sample)
+    rows.sort_values(["full", "number"]).to_parquet(table, compression="zstd", index=False)
+    journal_of(asked.sample).unlink(missing_ok=True)
+    print(f"{len(rows)} twins in {table}")
 
 
-def _fill(count: int, full: bool, workers: int) -> None:
-    """Compile twins, in the order of their numbers, until there are `count`."""
-    rows = [row for row in known() if bool(row["full"]) == full]
+def _fill(sample: str, count: int, full: bool, workers: int) -> None:
+    """Compile twins, in the order of their numbers, until there are `count` or no more."""
+    rows = [row for row in known(sample) if bool(row["full"]) == full]
     done, made = {int(row["number"]) for row in rows}, sum(not row["error"] for row in rows)
-    number = 0
+    numbers = (number for number in SAMPLES[sample].numbers() if number not in done)
     context = get_context("spawn")
     with ProcessPoolExecutor(workers, context, max_tasks_per_child=25) as pool:
         waiting = set()
         while made < count:
-            while len(waiting) < workers + 1:
-                if number not in done:
-                    waiting.add(pool.submit(row_of, number, full))
-                number += 1
+            ready = islice(numbers, workers + 1 - len(waiting))
+            waiting |= {pool.submit(row_of, number, full, sample) for number in ready}
+            if not waiting:
+                break
             finished = next(as_completed(waiting))
             waiting.discard(finished)
             row = finished.result()
             if row is None:
                 continue
-            with JOURNAL.open("a") as journal:
+            with journal_of(sample).open("a") as journal:
                 journal.write(json.dumps(row) + "\n")
             made += not row["error"]
             print(_line(row, made), file=sys.stderr, flush=True)

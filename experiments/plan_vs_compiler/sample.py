@@ -6,13 +6,16 @@ Twin N is drawn by `random.Random(N)`, so that the sample can be continued and a
 import hashlib
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Any
 
 from tpusim import Plan, Slice
 from tpusim.base.errors import TpusimError
-from tpusim.models import Transformer
+from tpusim.models import Architecture, Transformer
+from tpusim.runfile.architectures import split_model
 
 SLICES = {
     8: ("v5e:2x4", "v6e:2x4", "v4:2x2x2", "v5p:2x2x2", "v3:2x2"),
@@ -56,7 +59,10 @@ FLAGS = {"": {}, "maxtext": MAXTEXT_FLAGS}
 class Twin:
     """A plan of the sample.
 
+    model: the section [model] of a run file.
+    plan: the fields of the plan.
     flags: name of the compiler's flags, a key of `FLAGS`.
+    system: what the model is, in a designed sample of systems.
     """
 
     number: int
@@ -64,12 +70,13 @@ class Twin:
     model: dict[str, Any]
     plan: dict[str, Any]
     flags: str
+    system: str = "transformer"
 
     @property
     def combination(self) -> str:
         """What decides the structure, without widths and tokens."""
         free = {key: self.plan.get(key) for key in ("mesh", "remat", "rules", "microbatches")}
-        attention = self.model["attention"]
+        attention = self.model["attention"] if self.system == "transformer" else self.system
         return json.dumps([str(self.pod), free, attention, self.flags], sort_keys=True)
 
     @property
@@ -77,9 +84,15 @@ class Twin:
         """True for the third that rules are judged on, and not learnt from."""
         return hashlib.sha256(self.combination.encode()).digest()[0] % 3 == 0
 
-    def arguments(self) -> tuple[Transformer, Plan, Slice]:
+    def arguments(self) -> tuple[Architecture, Plan, Slice]:
         """Return the arguments of a simulation. Raise TpusimError if they contradict."""
-        return Transformer(**self.model), Plan(**self.plan), self.pod
+        _, other = split_model({"model": self.model})
+        return other or Transformer(**self.model), Plan(**self.plan), self.pod
+
+
+def numbers() -> Iterator[int]:
+    """Return the numbers of all twins: there is no last one."""
+    return count()
 
 
 def draw(number: int) -> Twin | None:

@@ -1,13 +1,24 @@
-"""The table of the compiled twins, `twins.parquet`."""
+"""The samples and the tables of their compiled twins, `twins.parquet` and `systems.parquet`."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
+import sample
+import systems
 
-TABLE = Path(__file__).parent / "twins.parquet"
+SAMPLES: dict[str, ModuleType] = {"twins": sample, "systems": systems}
+"""Modules that have the `numbers` of the twins of a sample, and `draw` the twin of a number."""
+
+TWINS = "twins"
 
 
-def until_schedule() -> pd.DataFrame:
-    """Return the twins that were compiled until their schedule, a row each."""
-    table = pd.read_parquet(TABLE)
+def table_of(name: str) -> Path:
+    """Return the table of a sample."""
+    return Path(__file__).parent / f"{name}.parquet"
+
+
+def until_schedule(name: str = TWINS) -> pd.DataFrame:
+    """Return the twins of a sample that were compiled until their schedule, a row each."""
+    table = pd.read_parquet(table_of(name))
     return table[(table.error == "") & ~table.full.astype(bool)].reset_index(drop=True)

@@ -4,6 +4,8 @@ The table has what the programs take; the plans are simulated here. The bounds a
 rounded up: a change that moves plans away from the compiler has to say so.
 """
 
+import json
+from functools import cache
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,6 +13,9 @@ import pytest
 from plan_vs_compiler import module, twins
 
 import tpusim as ts
+from tpusim.results import PlanResult
+from tpusim.twin.collective_moves import collective_moves
+from tpusim.twin.core_times import CoreTimes
 
 
 class Errors(NamedTuple):
@@ -22,12 +27,18 @@ class Errors(NamedTuple):
     hbm_p90: float
 
 
-def errors(table: pd.DataFrame) -> Errors:
+@cache
+def planned(sample: str, number: int) -> PlanResult:
+    """The plan of a twin, simulated with today's lowering."""
+    twin = module("table").SAMPLES[sample].draw(number)
+    assert twin is not None
+    return ts.simulate(*twin.arguments())
+
+
+def errors(table: pd.DataFrame, sample: str = "twins") -> Errors:
     steps, peaks = [], []
     for row in table.itertuples():
-        twin = module("sample").draw(int(str(row.number)))
-        assert twin is not None
-        result = ts.simulate(*twin.arguments())
+        result = planned(sample, int(str(row.number)))
         steps.append(abs(result.step_time_s / float(str(row.program_step_s)) - 1))
         peaks.append(abs(result.hbm_peak_bytes / float(str(row.program_hbm_bytes)) - 1))
     found = [pd.Series(each).quantile(q) for each in (steps, peaks) for q in (0.5, 0.9)]
@@ -56,3 +67,38 @@ def test_all_plans_are_as_near_to_their_programs_as_was_reached(
 ) -> None:
     table = twins()
     check(errors(table[table.held_out.astype(bool) == held_out]), bounds)
+
+
+def test_plans_of_systems_are_as_near_to_their_programs_as_was_reached() -> None:
+    table = twins("systems")[::4]
+    check(errors(table, "systems"), Errors(step=0.06, step_p90=0.165, hbm=0.065, hbm_p90=0.26))
+    check_work(table, flops=1.0, moved=0.43)
+
+
+@pytest.mark.thorough
+def test_plans_of_all_systems_are_as_near_to_their_programs_as_was_reached() -> None:
+    table = twins("systems")
+    check(errors(table, "systems"), Errors(step=0.072, step_p90=0.19, hbm=0.105, hbm_p90=0.33))
+    check_work(table, flops=0.9, moved=0.57)
+
+
+def check_work(table: pd.DataFrame, flops: float, moved: float) -> None:
+    """At least these shares have FLOPs within 1 %, and bytes by axes and kind within 5 %."""
+    of = module("report").FLOPS_TOLERANCE, module("report").BYTES_TOLERANCE
+    rows = [(row, planned("systems", int(row["number"]))) for row in table.to_dict("records")]
+    near = [abs(plan.flops.total / row["program_flops"] - 1) <= of[0] for row, plan in rows]
+    assert sum(near) >= flops * len(rows)
+    same = [
+        moves_error(plan, json.loads(row["facts"])["collectives"]) <= of[1] for row, plan in rows
+    ]
+    assert sum(same) >= moved * len(rows)
+
+
+def moves_error(plan: PlanResult, collectives: list[dict[str, object]]) -> float:
+    """Bytes by axes and kind in which today's plan differs from the stored program."""
+    now = [{**each, "plan": None} for each in collectives]
+    for move in collective_moves(plan, CoreTimes.of(plan)):
+        side = {"kinds": {str(move.kind): move.wire_bytes}}
+        now.append({"axes": list(move.axes), "plan": side, "program": None})
+    error: float = module("report").bytes_error(now)
+    return error

@@ -1,4 +1,4 @@
-"""Twelve plans of experiments/plan_vs_compiler, compiled afresh: programs are as in the table."""
+"""Plans of experiments/plan_vs_compiler, compiled afresh: programs are as in the tables."""
 
 import json
 from importlib.util import find_spec
@@ -17,8 +17,9 @@ pytestmark = [
 ]
 
 TWINS, OF_A_GENERATION = 12, 3
+SYSTEMS, SYSTEMS_OF_A_GENERATION = 6, 2
 
-TABLE = twins()
+TABLE, SYSTEM_TABLE = twins(), twins("systems")
 
 
 def sample() -> list[int]:
@@ -35,9 +36,21 @@ def sample() -> list[int]:
     return found[:TWINS]
 
 
-def compiled(number: int) -> dict[str, Any]:
+def systems() -> list[int]:
+    """The twins that compile fastest, one of a system, and no generation often."""
+    found: dict[str, int] = {}
+    generations: list[str] = []
+    for row in SYSTEM_TABLE.sort_values("compile_s").to_dict("records"):
+        often = generations.count(row["generation"]) >= SYSTEMS_OF_A_GENERATION
+        if row["system"] not in found and not often:
+            generations.append(row["generation"])
+            found[row["system"]] = int(row["number"])
+    return list(found.values())[:SYSTEMS]
+
+
+def compiled(number: int, name: str) -> dict[str, Any]:
     """The row that the experiment makes of a twin."""
-    row: dict[str, Any] | None = module("run").row_of(number, full=False)
+    row: dict[str, Any] | None = module("run").row_of(number, full=False, sample=name)
     assert row is not None
     assert not row["error"], row["error"]
     return row
@@ -56,8 +69,24 @@ def test_the_sample_is_of_many_generations_and_axes() -> None:
 
 @pytest.mark.parametrize("number", sample())
 def test_a_program_is_as_the_table_has_it(number: int) -> None:
-    (known,) = TABLE[TABLE.number == number].to_dict("records")
-    made = compiled(number)
+    check(number, "twins")
+
+
+def test_the_systems_are_of_many_kinds() -> None:
+    rows = SYSTEM_TABLE[SYSTEM_TABLE.number.isin(systems())]
+    assert len(systems()) == rows.system.nunique() == SYSTEMS
+    assert rows.generation.nunique() >= 3
+
+
+@pytest.mark.parametrize("number", systems())
+def test_the_program_of_a_system_is_as_the_table_has_it(number: int) -> None:
+    check(number, "systems")
+
+
+def check(number: int, name: str) -> None:
+    table = twins(name)
+    (known,) = table[table.number == number].to_dict("records")
+    made = compiled(number, name)
     assert made["program_flops"] == pytest.approx(known["program_flops"], rel=1e-6)
     assert made["program_hbm_bytes"] == pytest.approx(known["program_hbm_bytes"], rel=1e-3)
     assert traffic(made) == pytest.approx(traffic(known), rel=1e-3)

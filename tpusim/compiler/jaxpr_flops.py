@@ -9,7 +9,7 @@ from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.lower.op_metadata import REMAT_SCOPE
 from tpusim.compiler.lower.trip_counts import count_iterations
 from tpusim.compiler.work.attention_kernels import attention_work, splash_mask, useful_flops
-from tpusim.compiler.work.dots import window_pairs
+from tpusim.compiler.work.dots import window_products
 
 
 def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
@@ -103,22 +103,19 @@ def _dot(eqn: Any) -> float:
 
 
 def _convolution(eqn: Any) -> float:
-    """Return 2 x features in and out x batch x the taps on an element, not on padding or a hole."""
+    """Return 2 x features in and out x batch x positions x taps, without the holes of a stride."""
     params = eqn.params
     image, kernel = (variable.aval.shape for variable in eqn.invars)
     shapes = params["dimension_numbers"]
     out = eqn.outvars[0].aval.shape
-    met = 1
-    for at, dim in enumerate(shapes.out_spec[2:]):
-        met *= window_pairs(
+    met = prod(
+        window_products(
             window=int(kernel[shapes.rhs_spec[2 + at]]),
-            stride=params["window_strides"][at],
-            low=params["padding"][at][0],
-            dilation=params["lhs_dilation"][at],
-            spread=params["rhs_dilation"][at],
             size=int(image[shapes.lhs_spec[2 + at]]),
             outputs=int(out[dim]),
         )
+        for at, dim in enumerate(shapes.out_spec[2:])
+    )
     images, features = (int(out[dim]) for dim in shapes.out_spec[:2])
     return _flops_per_pair(eqn) * met * images * features * int(kernel[shapes.rhs_spec[1]])
 

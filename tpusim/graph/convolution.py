@@ -137,7 +137,8 @@ class Convolution:
         """Return 2 x outputs x taps x input channels of a group; all taps count, also on padding.
 
         Of a transposed convolution, 2 x inputs x taps x channels: zeros between inputs do not
-        count. XLA's own cost analysis leaves out taps on padding too.
+        count. XLA's own cost analysis leaves out taps on padding too, which the array multiplies
+        (see `compiler/work/dots.py`).
         """
         dims = (*self.examples, *self.positions, *self.taps, *self.in_channels, *self.out_channels)
         return 2 * prod(sizes[dim] for dim in dims)

@@ -43,6 +43,7 @@ class BufferLifetimes:
     offload: saved tensors that no loop stacks.
     last_loader: saved tensor -> the loop that is the last to read it.
     taken_over: gradient -> the given buffer that it was written over.
+    names: of the last body, the name under which each buffer was allocated.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class BufferLifetimes:
             for tensor in node.scan.loads
         }
         self.taken_over: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         self._saved: dict[str, str] = {}
 
     def lives(
@@ -97,6 +99,7 @@ class BufferLifetimes:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
+        self.names = body.names
         rest = iter(body.lives)
         lives = [[next(rest) for _ in one] for one in passes]
         return lives, [_beside_loops(*pair) for pair in zip(passes, lives, strict=True)]

@@ -27,6 +27,7 @@ from tpusim.lowering.offload import (
     with_host_copies,
 )
 from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
+from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
@@ -131,6 +132,8 @@ class BodyLowerer:
         passes = [self._entries(nodes, loop_node) for nodes in groups]
         lives, left_over = self.memory.lives(passes, kept, loads, outside, given)
         whole = list(chain.from_iterable(passes))
+        if loop_node is None:
+            self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
         self.crossing += [
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
@@ -146,6 +149,15 @@ class BodyLowerer:
         if loop_node is None:
             self.left_over = left_over
         return made
+
+    def _placed_on_chip(
+        self, entries: Sequence[Entry], lives: Sequence[BufferEvents]
+    ) -> frozenset[str]:
+        """Return the buffers of the step itself that stay on the chip."""
+        names = self.memory.names
+        room = on_chip_room(self.decisions.pod.chip, self.decisions.plan.compiler)
+        placed = placed_on_chip(entries, lives, names, room)
+        return frozenset(key for key, name in names.items() if name in placed)
 
     def _entries(self, nodes: Sequence[Node], loop_node: LoopNode | None) -> list[Entry]:
         copies = host_copies(loop_node, self.offload) if loop_node else ()
@@ -217,9 +229,9 @@ class BodyLowerer:
 
     def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
         buffers, device = self.decisions.buffers, self.decisions.pod.chip.device
-        self.on_chip = kept_on_chip(loop_node, self.sizes, buffers, device)
+        around, self.on_chip = self.on_chip, kept_on_chip(loop_node, self.sizes, buffers, device)
         (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
-        self.on_chip = frozenset()
+        self.on_chip = around
         if self.decisions.ideal:
             return body
         arriving = arrivals(host_copies(loop_node, self.offload))

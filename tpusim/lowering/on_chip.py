@@ -12,7 +12,7 @@ from dataclasses import replace
 from tpusim.hardware import Device
 from tpusim.lowering.op_work import Buffers, buffer_bytes
 from tpusim.partition import ComputeNode, LoopNode, Sizes
-from tpusim.program import MatmulWork, VectorWork, Work
+from tpusim.program import ConvolutionWork, MatmulWork, VectorWork, Work
 
 
 def kept_on_chip(
@@ -40,7 +40,7 @@ def without_on_chip(
     """Return the work of an operation with its traffic to HBM only."""
     if kept.isdisjoint((*compute.reads, *compute.writes)):
         return work
-    if not isinstance(work, MatmulWork | VectorWork):
+    if not isinstance(work, ConvolutionWork | MatmulWork | VectorWork):
         return work
     read, written = (
         sum(buffer_bytes(buffers[key], sizes) for key in kept.intersection(keys))

@@ -183,17 +183,33 @@ class MaskRCNN(Architecture):
     def _regions(self, w: GraphWriter, pyramid: Sequence[Tensor], rois: str, side: int) -> Tensor:
         """Write RoIAlign: samples of each cell of each region are gathered, and their mean taken.
 
-        Each sample is between four positions; all of them pass through HBM.
+        Each sample is between four positions; all of them pass through HBM. Their places and the
+        shares of the positions follow from the regions and are given, as regions are.
         """
         sides = {f"{rois}_height": side, f"{rois}_width": side}
         w.size(**sides, corners=4 * self.samples**2)
         first = pyramid[0]
         cells = (first.dims[0], rois, *sides)
+        corners = (*cells, "corners")
+        places, shares = w.input("places", corners), w.input("shares", corners, "compute")
         gathered = w.pointwise(
-            "samples", pyramid[:4], (*cells, "corners", first.dims[-1]), 0.0, keeps="", alone=True
+            "samples",
+            (*pyramid[:4], places),
+            (*corners, first.dims[-1]),
+            0.0,
+            keeps="",
+            alone=True,
+            function=function("positions_of_regions"),
         )
-        dims = (*cells, first.dims[-1])
-        return w.pointwise("cells", (gathered,), dims, 2.0, over=("corners",), keeps="")
+        return w.pointwise(
+            "cells",
+            (gathered, shares),
+            (*cells, first.dims[-1]),
+            2.0,
+            over=("corners",),
+            keeps="",
+            function=function("cells_of_regions"),
+        )
 
 
 def _pyramid(w: GraphWriter, stages: Sequence[Tensor]) -> list[Tensor]:

@@ -95,8 +95,9 @@ class MetNet2(Architecture):
                 w, "gates_of_state", state[1], width, (3, 3), kernel="lstm/gates_of_state"
             )
             given = (w.add("all_gates", gates, before.view(gates.dims)), state[0].view(made))
-        cell = w.pointwise("cell", given, made, GATE_FLOPS)
-        return cell, w.pointwise("state", (given[0], cell), made, GATE_FLOPS)
+        of = function("cell_of_positions"), function("state_of_positions")
+        cell = w.pointwise("cell", given, made, GATE_FLOPS, function=of[0])
+        return cell, w.pointwise("state", (given[0], cell), made, GATE_FLOPS, function=of[1])
 
     def _aggregated(self, w: GraphWriter, x: Tensor, lead: Tensor) -> Tensor:
         """Write the residual blocks, whose dilations reach over the whole context."""
@@ -113,7 +114,8 @@ class MetNet2(Architecture):
         """Write a norm, its scale and shift by the lead time, and a rectifier."""
         normed = pieces.layer_norm(w, "norm", x, x.dims[-1])
         scale, shift = (pieces.linear(w, name, lead, x.dims[-1]) for name in ("scale", "shift"))
-        made = w.pointwise("film", (normed, scale, shift), x.dims, 2.0)
+        of = function("film")
+        made = w.pointwise("film", (normed, scale, shift), x.dims, 2.0, function=of)
         return pieces.relu(w, "relu", made)
 
     def _head(self, w: GraphWriter, x: Tensor) -> Tensor:
@@ -122,7 +124,8 @@ class MetNet2(Architecture):
         kept = tuple(pieces.resized(w, dim, w.sizes[dim] // share) for dim in x.dims[1:-1])
         pairs = tuple(zip(kept, x.dims[1:-1], strict=True))
         dims = (x.dims[0], *kept, x.dims[-1])
-        x = w.pointwise("crop", (x,), dims, 0.0, keeps="", repeats=pairs, alone=True)
+        of = function("centre", height=kept[0], width=kept[1])
+        x = w.pointwise("crop", (x,), dims, 0.0, keeps="", repeats=pairs, alone=True, function=of)
         doublings = (self.target // w.sizes[kept[0]]).bit_length() - 1
         for number in range(doublings):
             name = f"double{number}"

@@ -23,6 +23,11 @@ def standardise(x: Array, scale: Array, shift: Array, over: int, group: int = 0)
     return ((wide - mean) * (lax.rsqrt(variance + 1e-5) * scale) + shift).astype(x.dtype)
 
 
+def frozen_norm(x: Array) -> Array:
+    """Scale and shift x by constants, as a norm does whose statistics are not trained."""
+    return x * jnp.asarray(0.5, x.dtype) + jnp.asarray(0.25, x.dtype)
+
+
 def mean_of_positions(x: Array) -> Array:
     """Return the mean over all dimensions between the first and the last."""
     return jnp.mean(x.astype(jnp.float32), tuple(range(1, x.ndim - 1))).astype(x.dtype)
@@ -31,6 +36,48 @@ def mean_of_positions(x: Array) -> Array:
 def side_by_side(*parts: Array) -> Array:
     """Return the channels of arrays of equal positions side by side."""
     return jnp.concatenate(parts, axis=-1)
+
+
+def cell_of_positions(gates: Array, *before: Array) -> Array:
+    """Return an LSTM's cell at each position, of gates [..., 4 x hidden] and the cell before."""
+    enter, forget, _, made = jnp.split(gates.astype(jnp.float32), 4, axis=-1)
+    cell = jax.nn.sigmoid(enter) * jnp.tanh(made)
+    for one in before:
+        cell += jax.nn.sigmoid(forget) * one.astype(jnp.float32)
+    return cell.astype(gates.dtype)
+
+
+def state_of_positions(gates: Array, cell: Array) -> Array:
+    """Return an LSTM's state at each position, of its gates and its cell."""
+    leave = jnp.split(gates.astype(jnp.float32), 4, axis=-1)[2]
+    return (jax.nn.sigmoid(leave) * jnp.tanh(cell.astype(jnp.float32))).astype(gates.dtype)
+
+
+def film(x: Array, scale: Array, shift: Array) -> Array:
+    """Scale and shift each channel of x, [batch, positions..., channels], by [batch, channels]."""
+    scale, shift = (jnp.expand_dims(one, range(1, x.ndim - 1)) for one in (scale, shift))
+    return x * scale + shift
+
+
+def centre(x: Array, height: int, width: int) -> Array:
+    """Return the positions in the middle of images, [batch, height, width, channels]."""
+    first = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2
+    return x[:, first[0] : first[0] + height, first[1] : first[1] + width]
+
+
+def positions_of_regions(*given: Array) -> Array:
+    """Return the features at places of all levels of a pyramid, which are counted through.
+
+    given: levels, [batch, height, width, channels], and places, [batch, ...].
+    """
+    *levels, places = given
+    parts = [level.reshape(len(level), -1, level.shape[-1]) for level in levels]
+    return jax.vmap(lambda x, at: x[at])(jnp.concatenate(parts, axis=1), places)
+
+
+def cells_of_regions(samples: Array, shares: Array) -> Array:
+    """Return the sum of samples, [..., corners, channels], by the shares of the corners."""
+    return jnp.einsum("...nc,...n->...c", samples, shares)
 
 
 def mean_square_error(x: Array, target: Array) -> Array:

@@ -7,7 +7,9 @@ import pytest
 import tpusim as ts
 from tpusim.base.errors import PlanError
 from tpusim.models import Architecture
+from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
+from tpusim.models.metnet2 import MetNet2
 from tpusim.models.resnet import ResNet
 from tpusim.models.unet3d import UNet3d
 from tpusim.twin.export import export_jax
@@ -19,6 +21,9 @@ SMALL: tuple[Architecture, ...] = (
     DiffusionUNet(
         name="diffusion", channels=(64, 128), blocks=1, attention_levels=1, latent=8, text_embed=32
     ),
+    SSD(name="ssd"),
+    MaskRCNN(name="regions", image=(128, 192), rois=16, mask_rois=8),
+    MetNet2(name="rain", context=32, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
 )
 
 

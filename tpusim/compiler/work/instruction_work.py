@@ -31,7 +31,7 @@ class InstructionWork:
 
     model: from shapes; always there.
     cycles: the compiler's estimate, if any.
-    flops: matrix FLOPs, on existing elements.
+    flops: matrix FLOPs; of convolutions, of all taps.
     read_bytes, write_bytes: through HBM.
     understood: True if all of the work is known; otherwise `note` says what is not.
     """

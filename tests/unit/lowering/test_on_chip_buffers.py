@@ -1,0 +1,108 @@
+"""Buffers on the chip: which of a body's are, and what that takes off its operations."""
+
+from dataclasses import dataclass
+
+import pytest
+from conv_nets import ConvNet, conv_plan, conv_program
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpusim.hardware import load_chip
+from tpusim.lowering.buffer_lifetimes import BufferEvents
+from tpusim.lowering.on_chip_buffers import LARGEST, MIB, ROOM, on_chip_room, placed_on_chip
+from tpusim.plan import Compiler
+from tpusim.program import Alloc, Compute, ConvolutionWork, walk_ops
+
+PLACES = 12
+
+
+@dataclass(frozen=True)
+class Untouching:
+    """An entry that touches none of the buffers."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+def body(spans: list[tuple[int, int, float]]) -> list[BufferEvents]:
+    """The events of buffers `0`, `1`, ..., given as (first, last, MiB)."""
+    lives = [BufferEvents() for _ in range(PLACES)]
+    for number, (first, last, size) in enumerate(spans):
+        lives[first].allocs.append(Alloc(str(number), size * MIB, "activations"))
+        lives[last].frees.append(str(number))
+    return lives
+
+
+def placed(spans: list[tuple[int, int, float]], room: float = 100.0) -> set[int]:
+    entries = [Untouching()] * PLACES
+    found = placed_on_chip(entries, body(spans), {}, room * MIB)  # type: ignore[arg-type]
+    return {int(name) for name in found}
+
+
+places = st.integers(0, PLACES - 1)
+spans = st.tuples(places, places, st.floats(0.01, 40.0)).map(
+    lambda one: (min(one[:2]), max(one[:2]), one[2])
+)
+
+
+@given(st.lists(spans, max_size=20), st.floats(0.0, 120.0))
+def test_the_room_is_never_exceeded_and_never_left_where_one_would_fit(
+    given: list[tuple[int, int, float]], room: float
+) -> None:
+    chosen = placed(given, room)
+    held = [
+        sum(given[n][2] for n in chosen if given[n][0] <= at <= given[n][1]) for at in range(PLACES)
+    ]
+    assert max(held) <= room * (1 + 1e-9)
+    for number, (first, last, size) in enumerate(given):
+        if number not in chosen and size * MIB <= LARGEST:
+            assert max(held[first : last + 1]) + size > room * (1 - 1e-9)
+
+
+def test_what_lives_shortest_is_placed_first_and_the_largest_never() -> None:
+    assert placed([(0, 5, 30.0), (1, 2, 30.0), (3, 4, 30.0)], room=50.0) == {1, 2}
+    assert placed([(0, 1, 32.0), (0, 1, 32.1)]) == {0}
+
+
+def net() -> ConvNet:
+    made = ConvNet(16, 128, (16, 16))
+    for _ in range(4):
+        made.conv(128)
+    return made
+
+
+def hbm_bytes(pod: str, **compiler: str) -> list[tuple[float, float]]:
+    """What each convolution reads from HBM and writes to it, in their order."""
+    plan = conv_plan({"data": 8}, 16).replace(**compiler)
+    works = [
+        op.work
+        for op, _ in walk_ops(conv_program(net(), plan, pod).body)
+        if isinstance(op, Compute)
+    ]
+    found = [work for work in works if isinstance(work, ConvolutionWork)]
+    return [(float(work.read_bytes), float(work.write_bytes)) for work in found]
+
+
+@pytest.mark.parametrize("pod", ["v4:2x2x2", "v5e:2x4", "v6e:2x4"])
+def test_only_kernels_and_the_first_image_are_read_from_hbm(pod: str) -> None:
+    """A device has 2 images of 16 x 16 x 128 in bf16 and kernels of 3 x 3 x 128 x 128."""
+    image, kernel = 2 * 16 * 16 * 128 * 2, 9 * 128 * 128 * 2
+    for place, (read, written) in enumerate(hbm_bytes(pod)[:3]):
+        assert read == pytest.approx(kernel + (image if place == 0 else 0))
+        assert written == pytest.approx(0)
+
+
+@pytest.mark.parametrize("pod", ["v3:2x2", "v5p:2x2x2"])
+def test_other_generations_keep_activations_in_hbm(pod: str) -> None:
+    image, kernel = 2 * 16 * 16 * 128 * 2, 9 * 128 * 128 * 2
+    for read, written in hbm_bytes(pod)[:3]:
+        assert read == pytest.approx(kernel + image)
+        assert written >= image
+
+
+def test_recipes_of_maxtext_and_ideal_programs_leave_no_room() -> None:
+    for name, room in ROOM.items():
+        chip = load_chip(name)
+        assert on_chip_room(chip, Compiler()) == room < chip.vmem_bytes + chip.cmem_bytes
+        assert on_chip_room(chip, Compiler(style="maxtext")) == 0
+        assert on_chip_room(chip, Compiler(lowering="ideal")) == 0
