@@ -53,7 +53,7 @@ class Bandwidths:
     prior: float
 
 
-BANDWIDTHS = Bandwidths(chip=3.0, kind=3.0, size=2.0, shares=0.5, prior=0.4)
+BANDWIDTHS = Bandwidths(chip=2.0, kind=3.0, size=1.0, shares=0.5, prior=0.6)
 """Those of `BANDWIDTH_CHOICES` with the best score on the measured runs, to within some percent;
 `tpusim.validation.residual_table` prints both scores."""
 
@@ -62,7 +62,7 @@ BANDWIDTH_CHOICES = {
     "kind": (0.7, 1.0, 1.4, 2.0, 3.0),
     "size": (0.5, 0.7, 1.0, 1.4, 2.0),
     "shares": (0.5, 0.7, 1.0, 1.4),
-    "prior": (0.1, 0.2, 0.4, 0.8),
+    "prior": (0.1, 0.2, 0.4, 0.6, 0.8),
 }
 
 

@@ -38,9 +38,10 @@ LARGEST = 32 * MIB
 def on_chip_room(chip: Chip, compiler: Compiler) -> float:
     """Return the bytes that the buffers of a program can take on a chip.
 
-    None in MaxText's style, whose recipes leave VMEM to operations (96 of 128 MiB on v6e).
+    None in MaxText's style, whose recipes leave VMEM to operations (96 of 128 MiB on v6e). An ideal
+    compiler has what it has without such flags.
     """
-    if compiler.lowering == "ideal" or compiler.style != "plain":
+    if compiler.lowering != "ideal" and compiler.style != "plain":
         return 0.0
     return ROOM.get(chip.generation, 0.0)
 

@@ -8,7 +8,7 @@ from tpusim.base.errors import ModelError, PlanError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_types, check_values
+from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 _CHOICES = {"attention": ("dot", "flash"), "softmax_dtype": (COMPUTE, "f32")}
@@ -57,11 +57,7 @@ class Bert(Architecture):
         with blame(self.name):
             check_types(self)
             check_values(self, _CHOICES)
-            if self.embed % self.heads:
-                raise ModelError(
-                    f"embed {self.embed} does not divide into {self.heads} heads; write heads that "
-                    "divide it"
-                )
+            check_heads(self.embed, self.heads)
             if self.predictions > self.positions:
                 raise ModelError(
                     f"predictions is {self.predictions}, but a sequence has at most "

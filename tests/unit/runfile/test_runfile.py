@@ -103,7 +103,7 @@ def test_a_model_is_given_by_its_hugging_face_config(tmp_path: Path) -> None:
     assert run.model == ts.models.from_hf(tmp_path / "gemma-2-9b")
     assert run.model.name == "gemma-2-9b"
     assert run.notes == ts.models.hf_notes(tmp_path / "gemma-2-9b")
-    assert len(run.notes) == 2
+    assert len(run.notes) == 1
     assert read_run(written(tmp_path)).notes == ()
 
 
