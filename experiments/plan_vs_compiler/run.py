@@ -1,7 +1,7 @@
-"""Compile a sample: python run.py [--sample twins|systems] [--count N] [--full N] [--workers N]
+"""Compile a sample: python run.py [--sample NAME] [--count N] [--full N] [--workers N]
 
 Each twin is checked in a process of its own pool, and kept as a row of the sample's table,
-`twins.parquet` or `systems.parquet`: what it is, the numbers of both sides, and as JSON the
+`twins.parquet` for the sample `twins`: what it is, the numbers of both sides, and as JSON the
 comparison, and the program's work and transfers. A run continues where the last one ended.
 """
 

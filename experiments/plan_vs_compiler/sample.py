@@ -52,7 +52,21 @@ MAXTEXT_FLAGS = {
 }
 """Flags of MaxText's scripts for v4, v5e and v5p (its configs/v5e/32b.sh)."""
 
-FLAGS = {"": {}, "maxtext": MAXTEXT_FLAGS}
+SPARSECORE_FLAGS = MAXTEXT_FLAGS | {
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": False,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+    "xla_tpu_enable_all_gather_offload_tracing": True,
+    "xla_tpu_enable_reduce_scatter_offload_tracing": True,
+    "xla_tpu_enable_all_reduce_offload_tracing": True,
+    "xla_tpu_use_tc_device_shape_on_sc": True,
+    "xla_sc_disable_megacore_partitioning": True,
+}
+"""Flags of MaxText's recipes that offload collectives to the SparseCore (its
+benchmarks/xla_flags_library.py, ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR; as recalled)."""
+
+FLAGS = {"": {}, "maxtext": MAXTEXT_FLAGS, "sparsecore": SPARSECORE_FLAGS}
 
 
 @dataclass(frozen=True)

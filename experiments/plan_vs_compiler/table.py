@@ -1,13 +1,14 @@
-"""The samples and the tables of their compiled twins, `twins.parquet` and `systems.parquet`."""
+"""The samples and the tables of their compiled twins: `twins.parquet` and so on."""
 
 from pathlib import Path
 from types import ModuleType
 
+import offloaded
 import pandas as pd
 import sample
 import systems
 
-SAMPLES: dict[str, ModuleType] = {"twins": sample, "systems": systems}
+SAMPLES: dict[str, ModuleType] = {"twins": sample, "systems": systems, "offloaded": offloaded}
 """Modules that have the `numbers` of the twins of a sample, and `draw` the twin of a number."""
 
 TWINS = "twins"
