@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import inf
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -67,15 +68,16 @@ def _is_counts(value: Any, kind: Any) -> bool:
 
 
 def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str = "") -> None:
-    """Raise ModelError for a number that is too small, and for a word that is not a choice.
+    """Raise ModelError for a number that is too small or not finite, and for a word of no choice.
 
     choices: the words that a field may be; empty for none of them.
     """
     for field in fields(owner):
         key, value = field.name, getattr(owner, field.name)
         least = 0 if field.default == 0 and key not in _DERIVED else 1
-        if field.type in (int, float) and value < least:
-            raise ModelError(f"{prefix}{key} is {value}; it must be at least {least}")
+        if field.type in (int, float) and not least <= value < inf:
+            upper = "" if value < inf else " and finite"
+            raise ModelError(f"{prefix}{key} is {value}; it must be at least {least}{upper}")
         if key in choices and value not in choices[key]:
             words = ", ".join(filter(None, choices[key]))
             raise ModelError(f"{prefix}{key} is {value!r}; write one of {words}")

@@ -56,6 +56,11 @@ class SelfAttention:
         """Layers after which the pattern of windows repeats."""
         return max(self.global_every, 1) if self.window else 1
 
+    @property
+    def of_global_layers(self) -> tuple[int, int, bool]:
+        """Width and number of K/V heads of layers that see all keys, and if keys are the values."""
+        return self.global_head_dim, self.global_kv_heads, self.global_keys_as_values
+
     def is_global(self, layer: int) -> bool:
         """Return True for the last layer of each pattern of windows, counted from 0."""
         return bool(self.window and self.global_every) and (layer + 1) % self.global_every == 0

@@ -153,10 +153,17 @@ class Transformer(GroupedFields, Architecture):
             object.__setattr__(self, "latent", latent)
 
     def _check(self) -> None:
-        if self.heads % self.kv_heads:
+        for key in ("kv_heads", "global_kv_heads"):
+            shared = self.flat()[key]
+            if shared and self.heads % shared:
+                raise ModelError(
+                    f"{self.heads} heads cannot share {shared} K/V heads evenly; "
+                    f"write a {key} that divides {self.heads}"
+                )
+        if self.latent.kv_rank and any(self.attention.of_global_layers):
             raise ModelError(
-                f"{self.heads} heads cannot share {self.kv_heads} K/V heads evenly; "
-                f"write a kv_heads that divides {self.heads}"
+                "with latent attention (kv_rank) all layers have the same heads; leave "
+                "global_head_dim, global_kv_heads and global_keys_as_values out"
             )
         try:
             self.latent.check(self.heads, self.kv_heads, self.head_dim, self.attention)

@@ -184,6 +184,12 @@ def test_wide_layers_follow_the_others() -> None:
          "wide_layers is 2, but the model has 0 layers"),
         ({"logit_cap": -1.0}, "logit_cap is -1.0; it must be at least 0"),
         ({"logit_cap": "30"}, "logit_cap is '30'; it must be a number"),
+        ({"logit_cap": float("nan")}, "logit_cap is nan; it must be at least 0 and finite"),
+        ({"logit_cap": float("inf")}, "logit_cap is inf; it must be at least 0 and finite"),
+        ({"window": 8, "global_every": 2, "global_kv_heads": 3},
+         "8 heads cannot share 3 K/V heads evenly; write a global_kv_heads that divides 8"),
+        ({"window": 8, "global_every": 2, "global_head_dim": 64, "kv_rank": 16, "rope_dim": 8},
+         "with latent attention .* leave global_head_dim"),
     ],
 )  # fmt: skip
 def test_what_no_model_has_is_one_sentence(keys: dict[str, Any], said: str) -> None:
