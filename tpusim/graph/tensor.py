@@ -26,7 +26,7 @@ KEYS = "kv_"
 """Before a sequence: its keys, where queries of the same sequence attend to them."""
 
 JOINT = "joint_"
-"""Before a sequence: several sequences one after the other, whose tokens it repeats."""
+"""Before a sequence: several sequences one after the other, whose tokens it counts again."""
 
 INPUT = "in_"
 """Before a dimension of an operand whose result has the same dimension again."""

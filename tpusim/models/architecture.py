@@ -131,7 +131,7 @@ class Architecture(ABC):
 
     @property
     def joints(self) -> tuple[int, ...]:
-        """The layers before which other operations stand, but for the first: a decoder's first."""
+        """The layers after the first that follow other operations, such as a decoder's first."""
         row = layer_row(_smallest(self))
         between = zip(row.bounds[1:-1], row.joints[1:-1], strict=True)
         return tuple(layer for layer, ops in between if ops)

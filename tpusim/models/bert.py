@@ -99,6 +99,11 @@ class Bert(Architecture):
                 f"plan.seq_len is {length}, and {self.name} has {self.positions} positions; write "
                 f"seq_len = {self.positions} or less, or model.positions = {length}"
             )
+        if 1 < length < self.predictions:  # one token stands for any where weights are counted
+            raise PlanError(
+                f"{self.name}: predictions is {self.predictions}, but plan.seq_len is {length}; "
+                f"write predictions = {length} or less"
+            )
         w.size(
             embed=self.embed,
             heads=self.heads,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from tpusim.base.errors import ModelError
+from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
@@ -90,17 +90,27 @@ class JointTransformer(Architecture):
     scanned: bool = True
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_values(self, _CHOICES)
-        if self.latent % self.patch:
-            raise ModelError(
-                f"{self.name}: latent is {self.latent}, which patch {self.patch} does not divide; "
-                "write a multiple of it"
-            )
+        with blame(self.name):
+            check_types(self)
+            check_values(self, _CHOICES)
+            if self.latent % self.patch:
+                raise ModelError(
+                    f"latent is {self.latent}, which patch {self.patch} does not divide; write a "
+                    "multiple of it"
+                )
+            self._check_ends()
+
+    def _check_ends(self) -> None:
+        """Raise ModelError for a text that ends, but is read, or that no layer has."""
         if self.text_ends and self.single_layers:
             raise ModelError(
-                f"{self.name}: text_ends is true, but {self.single_layers} single layers read the "
-                "text; write text_ends = false, or single_layers = 0"
+                f"text_ends is true, but {self.single_layers} single layers read the text; write "
+                "text_ends = false, or single_layers = 0"
+            )
+        if self.text_ends and self.double_layers < 2:
+            raise ModelError(
+                f"text_ends is true, but double_layers is {self.double_layers}; write 2 or more, "
+                "or text_ends = false"
             )
 
     @property

@@ -100,7 +100,7 @@ class Transformer(GroupedFields, Architecture):
     layer_embed: width of the embedding that each layer has of its own (Gemma 4 E2B: 256), 0 for
         none; see `pieces.layer_embedding`.
     tied_embeddings: the head is the table of embeddings.
-    logit_cap: bound of the logits, to which a hyperbolic tangent bends them; 0 for none.
+    logit_cap: bound of the logits, which become `cap tanh(logits / cap)`; 0 for none.
     attention: the attention of the layers.
     latent: the latents of queries, keys and values (DeepSeek); none unless given.
     moe: the experts; none unless given.
@@ -179,11 +179,15 @@ class Transformer(GroupedFields, Architecture):
                 f"wide_layers is {self.wide_layers} and wide_mlp {self.wide_mlp}; write both, or "
                 "neither"
             )
-        others = self.layers - self.moe.dense_layers
-        if self.wide_layers > others or (self.wide_layers and self.moe.experts):
+        if self.wide_layers and self.moe.experts:
             raise ModelError(
-                f"wide_layers is {self.wide_layers}, but the model has "
-                f"{0 if self.moe.experts else others} layers whose MLP it could be; write no more"
+                f"wide_layers is {self.wide_layers}, but layers of experts have no wide MLP; write "
+                "wide_layers = 0 and wide_mlp = 0"
+            )
+        if self.wide_layers > self.layers:
+            raise ModelError(
+                f"wide_layers is {self.wide_layers}, but the model has {self.layers} layers; write "
+                f"{self.layers} or less"
             )
 
     @property

@@ -16,8 +16,6 @@ from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 COLOURS = 3
-TANH_FLOPS = 10.0
-"""Vector operations per element, taken as those of `silu`; see `mlp.ACTIVATION_FLOPS`."""
 
 PATCHES = (8, 14, 16, 32)
 """Sides of a patch that published models have, in pixels."""

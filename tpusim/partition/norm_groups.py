@@ -57,9 +57,25 @@ def _summed(group: int, axes: Axes, batch: int, mesh: Mapping[str, int]) -> Axes
             "that divides it"
         )
     count = group // own
+    sizes = " x ".join(f"{axis}={mesh[axis]}" for axis in axes)
     raise PlanError(
         f"{where} examples, those of {count} devices, which are not the last axes of the batch "
-        f"({' x '.join(f'{axis}={mesh[axis]}' for axis in axes)}); divide an axis, such as mesh = "
-        f"{{{axes[-1]} = {mesh[axes[-1]] // count}, group = {count}}} with rules.act_batch = "
-        f'["{axes[-1]}", "group"]'
+        f"({sizes}); {_instead(count, own, axes, mesh)}"
     )
+
+
+def _instead(count: int, own: int, axes: Axes, mesh: Mapping[str, int]) -> str:
+    """Return what to write for groups of `count` devices, of `own` examples each."""
+    left = count
+    for place in reversed(range(len(axes))):
+        axis = axes[place]
+        if mesh[axis] % left == 0:
+            divided = f"{{ {axis} = {mesh[axis] // left}, group = {left} }}"
+            order = [*axes[: place + 1], "group", *axes[place + 1 :]]
+            rule = ", ".join(f'"{name}"' for name in order)
+            return f"divide {axis}, mesh = {divided}, with rules.act_batch = [{rule}]"
+        if left % mesh[axis]:
+            break
+        left //= mesh[axis]
+    ends = (own * prod(mesh[axis] for axis in axes[first:]) for first in range(len(axes) + 1))
+    return f"write a norm_group of {', '.join(map(str, sorted(ends)))}"

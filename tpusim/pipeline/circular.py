@@ -165,8 +165,8 @@ def circular_program(
 
 
 def _input(joints: Sequence[LoweredPart], edges: Plan) -> Transfer:
-    """Return the infeed of what the parts before the loss read; labels are among it."""
-    first, *others = joints[:-1]
+    """Return the infeed of what the parts outside of the loops read."""
+    first, *others = joints
     ops = tuple(op for joint in (first, *others) for op in joint.part.graph.ops)
     graph = replace(first.part.graph, ops=ops)
     return batch_copy(graph, first.partitioned, edges, first.sizes)

@@ -139,10 +139,10 @@ def _rounds(
         chunk = chunks[start]
         if any(other is not chunk for other in chunks[start : start + stages]):
             raise PlanError(
-                f"the layers of {name} are not alike from one part of {bounds[start + 1]} to the "
-                f"next, but one program runs all stages of a circular pipeline; choose "
-                f"virtual_stages and stage_layers by which the {stages} parts of a round are "
-                "alike, or another schedule"
+                f"the layers of {name} are not alike from one part of "
+                f"{bounds[start + 1] - bounds[start]} to the next, but one program runs all stages "
+                "of a circular pipeline; choose virtual_stages and stage_layers by which the "
+                f"{stages} parts of a round are alike, or another schedule"
             )
         begun = row.begins_at(bounds[start])
         apart = begun is not None and row.joints[begun]

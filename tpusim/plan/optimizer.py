@@ -37,7 +37,7 @@ class Optimizer:
         object.__setattr__(self, "axes", tuple(self.axes))
 
     def check_together(self, mesh: Mapping[str, int]) -> None:
-        """Raise PlanError for axes that weights cannot be updated over, and for a second LAMB pass.
+        """Raise PlanError for axes that no update can be divided over, and LAMB with host moments.
 
         mesh: axis -> size.
         """

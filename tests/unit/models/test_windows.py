@@ -179,9 +179,9 @@ def test_wide_layers_follow_the_others() -> None:
     [
         ({"wide_layers": 2}, "wide_layers is 2 and wide_mlp 0; write both"),
         ({"wide_mlp": 64}, "wide_layers is 0 and wide_mlp 64; write both"),
-        ({"wide_layers": 7, "wide_mlp": 64}, "wide_layers is 7, but the model has 6 layers"),
+        ({"wide_layers": 7, "wide_mlp": 64}, "7, but the model has 6 layers; write 6 or less"),
         ({"wide_layers": 2, "wide_mlp": 64, "experts": 4, "experts_per_token": 2},
-         "wide_layers is 2, but the model has 0 layers"),
+         "wide_layers is 2, but layers of experts have no wide MLP"),
         ({"logit_cap": -1.0}, "logit_cap is -1.0; it must be at least 0"),
         ({"logit_cap": "30"}, "logit_cap is '30'; it must be a number"),
         ({"logit_cap": float("nan")}, "logit_cap is nan; it must be at least 0 and finite"),

@@ -101,7 +101,12 @@ def test_detectors_have_the_groups_of_their_backbone(model: Any) -> None:
         ({"data": 32}, 48, "norm_group is 48 examples, which do not divide the 128 of a step or"),
         ({"data": 16}, 32, 'with rules.act_batch = ["data", "group"]'),
         ({"data": 16}, 32, "those of 4 devices, which are not the last axes of the batch"),
-        ({"data": 16}, 32, "such as mesh = {data = 4, group = 4}"),
+        ({"data": 16}, 32, "divide data, mesh = { data = 4, group = 4 }"),
+        (
+            {"data": 8, "fsdp": 2},
+            32,
+            'divide data, mesh = { data = 4, group = 2 }, with rules.act_batch = ["data", "group", "fsd',
+        ),
     ],
 )
 def test_groups_that_do_not_divide_are_one_sentence(

@@ -24,7 +24,7 @@ def learnt_positions(w: GraphWriter, x: Tensor) -> Tensor:
 def first_positions(w: GraphWriter, x: Tensor, dim: str) -> Tensor:
     """Write the sum of [batch, sequence, embed] and the first rows of a table of positions.
 
-    dim: the positions of the table, of which a sequence may have less.
+    dim: the positions of the table, of which a sequence may have fewer.
     """
     table = w.weight("positions", dim, x.dims[-1])
     first = function("first_rows", count=x.dims[1])

@@ -11,6 +11,9 @@ from tpusim.models.pieces.norms import layer_norm, norm
 BIASED = AttentionForm(bias=True, out_bias=True)
 """Attention to all positions, with a bias in each projection."""
 
+TANH_FLOPS = 10.0
+"""Vector operations per element, taken as those of `silu`; see `mlp.ACTIVATION_FLOPS`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderForm:
@@ -69,7 +72,9 @@ def representation(w: GraphWriter, x: Tensor) -> Tensor:
     """
     made = biased(w, "pre_logits", w.dense("pre_logits", x, x.dims[-1]))
     tanh = function("tanh")
-    return w.pointwise("representation", (made,), x.dims, 10.0, keeps="outputs", function=tanh)
+    return w.pointwise(
+        "representation", (made,), x.dims, TANH_FLOPS, keeps="outputs", function=tanh
+    )
 
 
 def probe_pool(w: GraphWriter, x: Tensor) -> Tensor:

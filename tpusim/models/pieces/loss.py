@@ -136,8 +136,8 @@ def _check_blocks(w: GraphWriter, blocks: int, table: Tensor | None) -> None:
     where, vocab = f"plan.vocab_blocks is {blocks}", w.extent("vocab")
     if table is not None:
         raise PlanError(
-            f"{where}, and the head of {w.name} is its embedding; write vocab_tiles, or "
-            "model.tied_embeddings = false"
+            f"{where}, and the head of {w.name} is its embedding; write vocab_tiles instead, or "
+            "tied_embeddings = false where the model has it"
         )
     if vocab % blocks:
         fits = divisor_from(vocab, blocks)
