@@ -105,7 +105,7 @@ def test_detectors_have_the_groups_of_their_backbone(model: Any) -> None:
         (
             {"data": 8, "fsdp": 2},
             32,
-            'divide data, mesh = { data = 4, group = 2 }, with rules.act_batch = ["data", "group", "fsd',
+            'mesh = { data = 4, group = 2 }, with rules.act_batch = ["data", "group", "fsdp"]',
         ),
     ],
 )
