@@ -124,7 +124,8 @@ def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
     given, plan = random_model(rng), random_plan(rng, pod)
     latent = {"kv_rank": rng.choice([1, 500]), "q_rank": rng.choice([0, 7, 1536]),
               "rope_dim": rng.choice([1, 15]), "v_head_dim": rng.choice([0, 24])}  # fmt: skip
-    model = given.replace(kv_heads=given.heads, rotary=True, **latent)
+    alike = {"global_head_dim": 0, "global_kv_heads": 0, "global_keys_as_values": False}
+    model = given.replace(kv_heads=given.heads, rotary=True, **latent, **alike)
     obeys_folded_and_not(model, plan, pod)
 
 

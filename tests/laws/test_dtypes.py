@@ -14,6 +14,7 @@ from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, ran
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.hardware import Slice
+from tpusim.lowering import on_chip_buffers
 from tpusim.lowering.passes import fuse_collectives, merge_gradients
 from tpusim.models import Transformer
 from tpusim.plan import Plan
@@ -25,6 +26,12 @@ NEAR = [pod for pod in (*PODS, *SEVERAL) if pod[1] not in ("8x8x16", "16x16")]
 INT8 = {"matmul_dtype": "int8"}
 POD = Slice("v6e", "4x4")
 FSDP = plan_of({"fsdp": 16})
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_the_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which buffers stay on the chip follows from their bytes, and so from their dtype."""
+    monkeypatch.setattr(on_chip_buffers, "ROOM", {})
 
 
 def drawn(seed: int, **changes: Any) -> tuple[Transformer, Plan, Slice]:
