@@ -3,12 +3,18 @@
 from pathlib import Path
 from types import ModuleType
 
+import extended
 import offloaded
 import pandas as pd
 import sample
 import systems
 
-SAMPLES: dict[str, ModuleType] = {"twins": sample, "systems": systems, "offloaded": offloaded}
+SAMPLES: dict[str, ModuleType] = {
+    "twins": sample,
+    "systems": systems,
+    "extended": extended,
+    "offloaded": offloaded,
+}
 """Modules that have the `numbers` of the twins of a sample, and `draw` the twin of a number."""
 
 TWINS = "twins"
