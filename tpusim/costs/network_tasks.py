@@ -4,7 +4,7 @@ A collective transfers within the slice, adds afterwards if its algorithm does, 
 A message goes in one direction, to the counterpart of a device on a neighbouring stage.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
@@ -30,9 +30,20 @@ from tpusim.costs.route import (
     shift_route,
 )
 from tpusim.costs.tasks import CORE, HBM, MessageTask, Task
-from tpusim.hardware import DCN_PREFIX, Chip, Device, Placement, Slice
+from tpusim.hardware import DCN_PREFIX, Chip, Device, Place, Placement, Slice
 from tpusim.network import CollectiveMoves
-from tpusim.program import Call, Collective, CollectiveKind, Dep, Mode, Program, Send, TopOp
+from tpusim.program import (
+    Call,
+    Collective,
+    CollectiveKind,
+    Dep,
+    Mode,
+    Program,
+    Send,
+    TopOp,
+    as_float,
+)
+from tpusim.tape import Answer, Tape, Traced, tape_of, untraced
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +60,35 @@ class CostedGroup:
     dcn: CollectiveRoute
     ici_size: int
 
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """All that differs between groups of the same form."""
+        return (self.ici_size, *self.ici.numbers, *self.dcn.numbers)
+
+    def with_numbers(self, numbers: Sequence[Any]) -> "CostedGroup":
+        """Return the group with other numbers, in the order of `numbers`."""
+        size, *routes = numbers
+        cut = len(self.ici.numbers)
+        return replace(
+            self,
+            ici_size=size,
+            ici=self.ici.with_numbers(routes[:cut]),
+            dcn=self.dcn.with_numbers(routes[cut:]),
+        )
+
+    @property
+    def form(self) -> Hashable:
+        """All of the group but its numbers."""
+        bare = (self.stream, self.ici_axes, self.dcn_axes)
+        return (*bare, self.ici.form, self.dcn.form)
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCosts:
     """The costs of the collectives of one program; each group is worked out once.
 
     nics: the links of DCN.
+    tape: records the numbers of the routes, if they are traced.
     """
 
     chip: Chip
@@ -63,28 +97,45 @@ class CollectiveCosts:
     placement: Placement
     sizes: Mapping[str, int]
     nics: SliceNics
-    groups: dict[tuple[object, ...], CostedGroup] = field(default_factory=dict)
+    tape: Tape | None = None
+    groups: dict["RouteQuestion", CostedGroup] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, pod: Slice, placement: Placement) -> "CollectiveCosts":
         """Return the costs of a program whose mesh is placed on the pod."""
         nics = SliceNics.of((each for _, each in placement.listed), pod.num_slices)
-        return cls(pod.chip, pod.chip.device, pod, placement, dict(program.axes), nics)
+        sizes = {axis: untraced(size) for axis, size in program.axes}
+        tape = tape_of(size for _, size in program.axes)
+        return cls(pod.chip, pod.chip.device, pod, placement, sizes, nics, tape)
+
+    @classmethod
+    def at(cls, place: Place) -> "CollectiveCosts":
+        """Return the costs of programs on a mesh in a place."""
+        nics = SliceNics.of((), place.pod.num_slices)
+        chip = place.pod.chip
+        return cls(chip, chip.device, place.pod, place.placement, place.sizes, nics)
 
     def group(self, op: Collective) -> CostedGroup:
         """Return the group of a collective."""
         nbytes = float(op.bytes) if op.algorithm == BEST_ALGORITHM else 0.0
-        key = (op.kind, op.axes, op.algorithm, nbytes, op.hbm)
-        found = self.groups.get(key)
+        question = RouteQuestion(op.kind, op.axes, op.algorithm, nbytes, op.hbm)
+        found = self.groups.get(question)
         if found is None:
-            made = self._group(op)
-            found = replace(
-                made, ici=made.ici.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
-            )
-            self.groups[key] = found
+            found = self.routed(question)
+            if self.tape is not None:
+                place = Place(self.pod, self.placement, self.sizes)
+                found = found.with_numbers(self.tape.ask(question, place))
+            self.groups[question] = found
         return found
 
-    def _group(self, op: Collective) -> CostedGroup:
+    def routed(self, op: "RouteQuestion") -> CostedGroup:
+        """Return the group of collectives that a question is about."""
+        made = self._group(op)
+        return replace(
+            made, ici=made.ici.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
+        )
+
+    def _group(self, op: "RouteQuestion") -> CostedGroup:
         listed = self.placement.listed_as(op.axes)
         axes = op.axes if listed is None else listed.along
         dcn = tuple(axis for axis in axes if axis.startswith(DCN_PREFIX))
@@ -97,7 +148,7 @@ class CollectiveCosts:
             return CostedGroup(f"ici:{op.axes[0]}", ici, dcn, path, across, size)
         spans = tuple(span for axis in ici for span in self.placement.spans(axis))
         if op.algorithm == BEST_ALGORITHM:
-            within = best_route(op.kind, spans, self.pod.topology, float(op.bytes), self.chip)
+            within = best_route(op.kind, spans, self.pod.topology, op.nbytes, self.chip)
         else:
             within = route(op.kind, spans, self.pod.topology, op.algorithm)
         slices = prod(self.sizes[axis] for axis in dcn)
@@ -105,6 +156,26 @@ class CollectiveCosts:
         across = dcn_route(op.kind, slices, self.nics.links())
         labels = op.axes if across is NO_ROUTE else ici
         return CostedGroup(f"ici:{','.join(labels)}", labels, dcn, within, across, size)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteQuestion:
+    """The route of collectives of one kind over the same group.
+
+    nbytes: of the tensor, if the route depends on it; otherwise 0.
+    hbm: see `Collective`.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    algorithm: str
+    nbytes: float
+    hbm: tuple[float, float]
+
+    def answer(self, place: Place) -> Answer:
+        """Return the form of the group in a place, and its numbers."""
+        group = CollectiveCosts.at(place).routed(self)
+        return Answer(group.form, group.numbers)
 
 
 _TaskFields = dict[str, Any]
@@ -115,19 +186,19 @@ def _within_slice(
     op: Collective, group: CostedGroup, machine: CollectiveCosts
 ) -> list[_TaskFields]:
     """Return the tasks of a collective within the slice: transfers, and then additions."""
-    chip, nbytes, path = machine.chip, float(op.bytes), group.ici
+    chip, nbytes, path = machine.chip, as_float(op.bytes), group.ici
     common = {
         "label": "+".join(group.ici_axes),
         "stream": CORE if op.mode is Mode.SYNC else group.stream,
     }
     transfer = common | {
         "delay_s": delay_seconds(path, chip),
-        "work_s": float(path_seconds(path, nbytes, chip)),
+        "work_s": as_float(path_seconds(path, nbytes, chip)),
         "bytes": nbytes * path.share / BUSIEST_WEIGHT,
         "uses": path.uses,
         "moves": _message_builder(path, nbytes, chip),
     }
-    adding = float(adding_seconds(path, nbytes, chip))
+    adding = as_float(adding_seconds(path, nbytes, chip))
     if not adding:
         return [transfer]
     touched = {
@@ -143,7 +214,7 @@ def _message_builder(
 ) -> Callable[[], CollectiveMoves] | None:
     """Return a function that makes the messages of the transfers, for the hop-by-hop network."""
     carried = path.carried
-    if carried is None:
+    if carried is None or isinstance(nbytes, Traced):
         return None
     hop = chip.costs.hop_latency
     launch = delay_seconds(path, chip) - carried.hops * hop
@@ -157,7 +228,7 @@ def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts)
     compiled programs for two slices do (libtpu 0.0.42.1).
     """
     whole = op.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE)
-    nbytes = float(op.bytes) if whole else float(op.bytes) / group.ici_size
+    nbytes = as_float(op.bytes) if whole else as_float(op.bytes) / group.ici_size
     return {
         "label": "+".join(group.dcn_axes),
         "stream": CORE if op.mode is Mode.SYNC else DCN,
@@ -236,14 +307,14 @@ class StageMessageCosts:
         for call in body:
             if isinstance(call, Call):
                 for send in call.sends:
-                    found.setdefault((call.segment, send.to, float(send.bytes)), send)
+                    found.setdefault((call.segment, send.to, as_float(send.bytes)), send)
         for (segment, to, nbytes), send in found.items():
             task = self._task(send, stage, segment, phases[segment])
             yield MessageTask(segment=segment, to=to, bytes=nbytes, task=task)
 
     def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
         neighbour = _neighbour(stage, send.to, self.stages)
-        key = (segment, phase, neighbour, send.axes, float(send.bytes))
+        key = (segment, phase, neighbour, send.axes, as_float(send.bytes))
         task = self._known.get(key)
         if task is None:
             alike = sum(known[:3] == key[:3] for known in self._known)
@@ -270,7 +341,7 @@ def _message_task(
     is counted where it sends. From the last stage to the first a message takes the closing edge of
     a ring, or all links of a line back.
     """
-    chip, nbytes, label = machine.chip, float(send.bytes), "+".join(send.axes)
+    chip, nbytes, label = machine.chip, as_float(send.bytes), "+".join(send.axes)
     if any(axis.startswith(DCN_PREFIX) for axis in send.axes):
         path = dcn_route(CollectiveKind.PERMUTE, 2, machine.nics.links())
         stream, delay = DCN, dcn_delay_seconds(CollectiveKind.PERMUTE, path, chip)

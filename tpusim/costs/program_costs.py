@@ -50,6 +50,7 @@ from tpusim.program import (
     Transfer,
     TransferKind,
     WaitOp,
+    as_float,
     kind_of,
 )
 
@@ -66,8 +67,8 @@ def _compute_task(op: Compute, machine: CollectiveCosts) -> Task:
     return _task(
         op,
         label=kind_of(op.work),
-        work_s=float(work_seconds(op.work, machine.device)),
-        bytes=float(op.work.read_bytes + op.work.write_bytes),
+        work_s=as_float(work_seconds(op.work, machine.device)),
+        bytes=as_float(op.work.read_bytes + op.work.write_bytes),
         uses=((HBM, 1),),
     )
 
@@ -85,13 +86,13 @@ _TRANSFERS = {
 def _transfer_task(op: Transfer, machine: CollectiveCosts) -> Task:
     """Return a task on its kind's own stream; within the chip it moves as fast as copies do."""
     label, links = _TRANSFERS[op.kind]
-    alone = 0.0 if links else float(hbm_seconds(op.bytes, 0, machine.device))
+    alone = 0.0 if links else as_float(hbm_seconds(op.bytes, 0, machine.device))
     return _task(
         op,
         label=label,
         stream=str(op.kind),
         work_s=alone,
-        bytes=float(op.bytes),
+        bytes=as_float(op.bytes),
         uses=(*((link, 1) for link in links), (HBM, 1)),
     )
 

@@ -9,11 +9,12 @@ the die, so each device carries half of it over ICI; the algorithm "flat" has ea
 of it. All-to-alls carry each device's own bytes in both cases.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, prod
 from operator import mul
+from typing import Any
 
 from tpusim.base.errors import PlanError
 from tpusim.costs.links import DCN_RECEIVE, DCN_SEND, DIE_LINKS
@@ -125,6 +126,35 @@ class CollectiveRoute:
         """The resources that it uses, with weights: its links, and HBM for `hbm_bytes`."""
         drawn = sum(self.hbm_bytes)
         return (*self.links, (HBM, link_weight(drawn / self.share))) if drawn else self.links
+
+    @property
+    def form(self) -> Hashable:
+        """All of the route that its numbers do not say, as far as its seconds depend on it."""
+        return self.launched, self.adds_after, self.power, len(self.paths)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """The numbers of the route, and the resources that it uses; none for a group of one."""
+        if not self.launched:
+            return ()
+        paths = (number for path in self.paths for number in path)
+        return self.uses, self.share, self.hops, self.added_bytes, self.added_hbm_bytes, *paths
+
+    def with_numbers(self, numbers: Sequence[Any]) -> "CollectiveRoute":
+        """Return the route with other numbers, in the order of `numbers`."""
+        if not self.launched:
+            return self
+        uses, share, hops, added, added_hbm, *paths = numbers
+        return replace(
+            self,
+            links=uses,
+            hbm_bytes=(0.0, 0.0),
+            share=share,
+            hops=hops,
+            added_bytes=added,
+            added_hbm_bytes=added_hbm,
+            paths=tuple(zip(paths[::2], paths[1::2], strict=True)),
+        )
 
     def with_hbm_shares(self, hbm: tuple[float, float]) -> "CollectiveRoute":
         """Return the route with only these shares of operand and result in HBM.

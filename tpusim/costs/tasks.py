@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.network import CollectiveMoves
-from tpusim.program import Alloc, Call, Dep, Phase
+from tpusim.program import Alloc, Call, Dep, Phase, largest
+from tpusim.tape import call
 
 CORE, ON_HOST = "core", "host"
 """The streams of the core, and of the host's work beside the step."""
@@ -132,7 +133,14 @@ def core_seconds(
     return total
 
 
+def _slowest_link_s(
+    nbytes: float, uses: tuple[tuple[str, int], ...], links: tuple[tuple[str, float], ...]
+) -> float:
+    rates = dict(links)
+    return max((nbytes * weight / rates[name] for name, weight in uses), default=0.0)
+
+
 def alone_seconds(task: Task, links: Mapping[str, float]) -> float:
     """Return the seconds of a task that shares its links with no other."""
-    moving = max((task.bytes * weight / links[name] for name, weight in task.uses), default=0.0)
-    return task.delay_s + max(task.work_s, moving)
+    moving = call(_slowest_link_s, task.bytes, task.uses, tuple(links.items()))
+    return task.delay_s + largest(task.work_s, moving)

@@ -11,10 +11,16 @@ from tpusim.engine.compile_lane import compile_lane
 from tpusim.engine.event_loop import StalledError
 from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
-from tpusim.engine.instructions import ON_CORE, LoopEnd, LoopStart, TaskStep
+from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskStep
 from tpusim.engine.journal import CallTimes, Level, RepeatLevel
 from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
-from tpusim.engine.run_lanes import NETWORK_MODES, NetworkMode, check_network_mode, run
+from tpusim.engine.run_lanes import (
+    NETWORK_MODES,
+    NetworkMode,
+    check_network_mode,
+    run,
+    run_code,
+)
 from tpusim.engine.timeline import BUBBLE, LinkUse, Record, Stats, Timeline
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "CallTimes",
     "Fold",
     "HeldTensor",
+    "LaneCode",
     "LaneMemory",
     "Level",
     "LinkUse",
@@ -41,5 +48,6 @@ __all__ = [
     "compile_lane",
     "fair_rates",
     "run",
+    "run_code",
     "whole_bytes",
 ]

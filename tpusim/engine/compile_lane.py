@@ -31,7 +31,8 @@ from tpusim.engine.instructions import (
     MemoryDelta,
     TaskStep,
 )
-from tpusim.program import Alloc, Call, Dep
+from tpusim.program import Alloc, Call, Dep, as_float
+from tpusim.tape import Traced, call
 
 
 class EnclosingLane(NamedTuple):
@@ -90,6 +91,14 @@ class _LinkUses(NamedTuple):
     rate: int
 
 
+def _numbers_of(uses: _LinkUses) -> tuple[tuple[int, int], ...]:
+    return uses.links
+
+
+def _rate_of(uses: _LinkUses) -> int:
+    return uses.rate
+
+
 class _LinkNumbers:
     """The links of one lane, and their numbers in the network."""
 
@@ -103,19 +112,28 @@ class _LinkNumbers:
 
     def uses(self, task: Task) -> _LinkUses:
         """Return the links of `task`; most tasks use the same few sets of links."""
-        known = self._known.get(task.uses)
+        if isinstance(task.uses, Traced):
+            found = call(self._links, task.uses)
+            return _LinkUses(call(_numbers_of, found), call(_rate_of, found))
+        try:
+            return self._links(task.uses)
+        except ValueError as error:
+            raise ValueError(f"task {task.name!r} uses {error}") from None
+
+    def _links(self, uses: tuple[tuple[str, int], ...]) -> _LinkUses:
+        known = self._known.get(uses)
         if known is None:
-            known = self._known[task.uses] = self._new_uses(task)
+            known = self._known[uses] = self._new_uses(uses)
         return known
 
-    def _new_uses(self, task: Task) -> _LinkUses:
+    def _new_uses(self, uses: tuple[tuple[str, int], ...]) -> _LinkUses:
         weights: dict[int, int] = {}
         slowest = 0
-        for name, weight in task.uses:
+        for name, weight in uses:
             if name not in self.rates:
-                raise ValueError(f"task {task.name!r} uses the link {name!r}, which has no rate")
+                raise ValueError(f"the link {name!r}, which has no rate")
             if weight < 0 or weight != int(weight):
-                raise ValueError(f"task {task.name!r} uses {name!r} with the weight {weight!r}")
+                raise ValueError(f"{name!r} with the weight {weight!r}")
             if weight:
                 number, rate = self.rates[name]
                 weights[number] = weights.get(number, 0) + int(weight)
@@ -168,11 +186,10 @@ class _CodeLayout:
 
     def step(self, task: Task) -> TaskStep:
         """Return the task in integer units, with the next free index."""
-        delay, work = picoseconds(task.delay_s), picoseconds(task.work_s)
-        uses, cap = self.links.uses(task)
-        volume = nanobytes(task.bytes) if uses else 0
-        if volume and work:
-            cap = min(cap, -(-volume // work))
+        delay, work = call(picoseconds, task.delay_s), call(picoseconds, task.work_s)
+        uses, rate = self.links.uses(task)
+        volume = call(nanobytes, task.bytes) if uses else 0
+        cap = call(_cap, rate, volume, work)
         stream = ON_CORE
         if task.stream != CORE:
             stream = self.streams.setdefault(task.stream, len(self.streams))
@@ -185,13 +202,13 @@ class _CodeLayout:
             volume=volume,
             cap=cap,
             uses=uses,
-            alone_ps=delay + max(work, -(-volume // cap) if volume else 0),
+            alone_ps=call(_alone_ps, delay, work, volume, cap),
             takes=self._take(task.allocs) if task.allocs else None,
         )
 
     def _take(self, allocs: tuple[Alloc, ...]) -> MemoryDelta:
         for alloc in allocs:
-            size = whole_bytes(float(alloc.bytes))
+            size = call(whole_bytes, as_float(alloc.bytes))
             first = self.tensors.setdefault(alloc.tensor, (len(self.tensors), size, alloc))
             if first[1] != size:
                 raise ValueError(f"tensor {alloc.tensor!r} has {first[1]} and {size} bytes")
@@ -202,6 +219,16 @@ class _CodeLayout:
         known = [self.tensors[tensor] for tensor in tensors]
         size = sign * sum([size for _, size, _ in known])
         return MemoryDelta(size, tuple([(index, sign) for index, _, _ in known]))
+
+
+def _cap(rate: int, volume: int, work: int) -> int:
+    """Return the most that a task draws: the rate of its links, or its volume over its work."""
+    return min(rate, -(-volume // work)) if volume and work else rate
+
+
+def _alone_ps(delay: int, work: int, volume: int, cap: int) -> int:
+    """Return the time of a task that shares its links with no other."""
+    return delay + max(work, -(-volume // cap) if volume else 0)
 
 
 def _resolve(consumer: _InstructionIndex, layout: _CodeLayout) -> None:

@@ -5,7 +5,7 @@ over when its transfers have drained, so each run of it is like the first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -22,7 +22,8 @@ from tpusim.program import Alloc, Call
 RunAlone: TypeAlias = Callable[[CostedProgram, EnclosingLane], Lane]
 """Runs the tasks of a part to their end."""
 
-RepeatedSteps: TypeAlias = tuple[tuple[TimedStep, tuple[Level, ...]], ...]
+RepeatedStep: TypeAlias = tuple[TimedStep, tuple[Level, ...]]
+RepeatedSteps: TypeAlias = tuple[RepeatedStep, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +169,7 @@ def _lane_part(lane: Lane, phase: Phase) -> LanePart:
         phase=phase,
         duration_ps=lane.end_ps,
         tasks=tasks,
-        core=_core_time(tasks),
+        core=core_time_of(tasks),
         waits=tuple(entry for entry in flatten(journal.waits) if entry[0][1] < entry[0][2]),
         link_volumes=tuple(
             (link, volume)
@@ -180,7 +181,7 @@ def _lane_part(lane: Lane, phase: Phase) -> LanePart:
     )
 
 
-def _core_time(tasks: RepeatedSteps) -> CoreTime:
+def core_time_of(tasks: Iterable[RepeatedStep]) -> CoreTime:
     """Return the picoseconds of the core's tasks by label and phase."""
     found: Counter[tuple[str, Phase]] = Counter()
     for (step, start, end), levels in tasks:

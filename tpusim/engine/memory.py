@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from tpusim.base.lazy import LazyTuple
 from tpusim.engine.clock import whole_bytes
 from tpusim.engine.instructions import LaneCode
 from tpusim.engine.journal import (
@@ -48,7 +49,7 @@ class MemoryChange(NamedTuple):
     repeats: tuple[Level, ...] = ()
 
 
-Changes: TypeAlias = tuple[MemoryChange, ...]
+Changes: TypeAlias = Sequence[MemoryChange]
 
 
 class LaneMemory(NamedTuple):
@@ -124,8 +125,8 @@ def memory_profile(code: LaneCode, log: ChangeLog) -> MemoryProfile:
             if count or low < 0
         },
         tensors=tuple(tensors[index] for index in lowest),
-        changes=tuple(
-            MemoryChange(at, change.bytes, levels) for (at, change), levels in flatten(log)
+        changes=LazyTuple(
+            lambda: (MemoryChange(at, change.bytes, levels) for (at, change), levels in flatten(log))
         ),
     )
 

@@ -1,5 +1,6 @@
 """Run lanes through SimPy."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
@@ -8,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from simpy import Environment
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.phase import Phase
 from tpusim.costs import CostedProgram
 from tpusim.engine.compile_lane import EnclosingLane, compile_lane
 from tpusim.engine.event_loop import run_processes
@@ -17,10 +19,10 @@ from tpusim.engine.hops import HopNetwork
 from tpusim.engine.instructions import LaneCode
 from tpusim.engine.journal import JournalEntry, TimedStep, flatten
 from tpusim.engine.lane import Lane, lane_stats
-from tpusim.engine.lane_part import link_volumes
+from tpusim.engine.lane_part import core_time_of, link_volumes
 from tpusim.engine.memory import lane_memory, memory_profile
 from tpusim.engine.pipeline import has_calls, run_calls
-from tpusim.engine.timeline import LinkUse, Record, Stats, Timeline, record_of
+from tpusim.engine.timeline import LinkUse, Record, Records, Stats, Timeline, record_of
 
 NetworkMode: TypeAlias = Literal["flows", "hops"]
 NETWORK_MODES: tuple[NetworkMode, ...] = get_args(NetworkMode)
@@ -69,6 +71,14 @@ def run(
     return _timeline(states, lane_stats(states, events, began))
 
 
+def run_code(code: LaneCode, *, fold: bool = True) -> Timeline:
+    """Return the timeline of a single lane; see `run`."""
+    began, env = perf_counter(), Environment(0)
+    lane = Lane(env, FlowNetwork(env, [rate for _, rate in code.links]), code, fold)
+    events = run_processes(env, [lane])
+    return _timeline([lane], lane_stats([lane], events, began))
+
+
 def check_network_mode(network: str) -> None:
     """Raise PlanError for a network mode that does not exist."""
     if network not in NETWORK_MODES:
@@ -114,11 +124,14 @@ def _lane(
 
 def _timeline(lanes: Sequence[Lane], stats: Stats) -> Timeline:
     waits = [wait for at, lane in enumerate(lanes) for wait in _records(at, lane.journal.waits)]
+    core: Counter[tuple[str, Phase]] = Counter()
+    for lane in lanes:
+        core.update(core_time_of(flatten(lane.journal.tasks)))
     return Timeline(
         total_ps=max((lane.end_ps for lane in lanes), default=0),
         lanes=tuple((lane.code.name, lane.end_ps) for lane in lanes),
-        tasks=tuple(
-            record for at, lane in enumerate(lanes) for record in _records(at, lane.journal.tasks)
+        tasks=Records(
+            lambda: (record for at, lane in enumerate(lanes) for record in _tasks(at, lane)), core
         ),
         waits=tuple(wait for wait in waits if wait.duration_ps),
         links=tuple(use for at, lane in enumerate(lanes) for use in _link_uses(at, lane)),
@@ -128,6 +141,10 @@ def _timeline(lanes: Sequence[Lane], stats: Stats) -> Timeline:
         ),
         stats=stats,
     )
+
+
+def _tasks(number: int, lane: Lane) -> Iterator[Record]:
+    return _records(number, lane.journal.tasks)
 
 
 def _records(lane: int, entries: Sequence[JournalEntry[TimedStep]]) -> Iterator[Record]:

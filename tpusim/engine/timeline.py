@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple, TypeAlias, overload
+from typing import NamedTuple, TypeAlias
 
+from tpusim.base.lazy import LazyTuple
 from tpusim.costs import CORE, ON_HOST, Task
 from tpusim.engine.fold import Fold
 from tpusim.engine.journal import Level, repeat_count
@@ -75,50 +76,17 @@ def core_time(records: Iterable[Record]) -> Counter[tuple[str, Phase]]:
     return found
 
 
-class Records(Sequence[Record]):
-    """Records that are made when the first is read: many lanes have many.
+class Records(LazyTuple[Record]):
+    """Records that are made when the first is read.
 
     core: the sum of those of the core.
     """
 
-    __slots__ = ("_made", "_make", "core")
+    __slots__ = ("core",)
 
-    def __init__(self, make: Callable[[], Iterator[Record]], core: CoreTime) -> None:
-        self._make: Callable[[], Iterator[Record]] | None = make
-        self._made: tuple[Record, ...] = ()
+    def __init__(self, make: Callable[[], Iterable[Record]], core: CoreTime) -> None:
+        super().__init__(make)
         self.core = core
-
-    def _all(self) -> tuple[Record, ...]:
-        if self._make is not None:
-            self._made, self._make = tuple(self._make()), None
-        return self._made
-
-    @overload
-    def __getitem__(self, at: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
-        return self._all()[at]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._all() == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self._all())
-
-    def __repr__(self) -> str:
-        return repr(self._all())
-
-    def __reduce__(self) -> tuple[type[tuple[Record, ...]], tuple[tuple[Record, ...]]]:
-        return tuple, (self._all(),)
 
 
 class LinkUse(NamedTuple):

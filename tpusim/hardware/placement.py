@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpusim.base.errors import PlanError, TpusimError, nearest
 from tpusim.hardware.listed_groups import ListedGroups
@@ -66,6 +66,17 @@ def dimensions(pod: Slice) -> dict[int, int]:
     """Return the lengths of the dimensions longer than 1 by number, the die last."""
     lengths = {dim: size for dim, size in enumerate(pod.topology.dims) if size > 1}
     return lengths | ({DIE: pod.chip.devices} if pod.chip.devices > 1 else {})
+
+
+class Place(NamedTuple):
+    """A mesh on a slice.
+
+    sizes: of the mesh's axes.
+    """
+
+    pod: Slice
+    placement: Placement
+    sizes: Mapping[str, int]
 
 
 def placement_from(

@@ -35,7 +35,10 @@ from tpusim.program import (
     Number,
     Op,
     VectorWork,
+    as_int,
+    largest,
 )
+from tpusim.tape import call
 
 _FIRST, _LAST = "first permute", "last permute"
 """Names of the permutes in one direction, before the loop and after it."""
@@ -69,8 +72,8 @@ def ring_ops(
     deps: dependencies of its operands.
     """
     compute, collective = ring.compute, ring.collective
-    n = int(sizes.group(collective.axes))
-    steps = max(n // 2, 1)
+    n = as_int(sizes.group(collective.axes))
+    steps = largest(n // 2, 1)
     whole = work_of(compute, sizes, buffers)
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)
@@ -223,10 +226,11 @@ def _chunks(
     )
 
 
+def _part(value: float, trips: int) -> float:
+    return value // trips if value % trips == 0 else value / trips
+
+
 def _share(flops: Flops, trips: int) -> Flops:
     """Return one iteration's part of an operation's FLOPs; exact if the iterations divide them."""
 
-    def part(value: Number) -> Number:
-        return value // trips if value % trips == 0 else value / trips
-
-    return Flops(*(part(v) for v in (flops.model, flops.recompute, flops.redundant, flops.padding)))
+    return Flops(*(call(_part, v, trips) for v in (flops.model, flops.recompute, flops.redundant, flops.padding)))

@@ -1,10 +1,12 @@
 """Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from tpusim.graph import is_sequence
-from tpusim.hardware import Placement, Slice
+from tpusim.hardware import Place, Placement, Slice
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
     in_circular_pipeline,
@@ -29,7 +31,8 @@ from tpusim.partition import (
     within_slice,
 )
 from tpusim.plan import Axes, Plan
-from tpusim.program import CollectiveKind, Mode
+from tpusim.program import CollectiveKind, Mode, as_float, as_int
+from tpusim.tape import Answer, tape_of, untraced
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 """Kinds of collectives that add up."""
@@ -96,9 +99,31 @@ def lowering_over(
 
     tiled: see `DeviceGroup`.
     """
-    spanned = int(sizes.group(across_slices(axes)))
-    group = group_of(axes, pod, placement, tiled, spanned)
+    question = GroupQuestion(axes, tiled)
+    place = Place(pod, placement, {axis: untraced(size) for axis, size in sizes.axes.items()})
+    group = question.group(place)
+    tape = tape_of(sizes.axes.values())
+    if tape is not None:
+        tape.ask(question, place)
+        group = replace(group, size=as_int(sizes.group(axes)))
     return group, lowering_for(pod.chip.generation, plan.compiler, group)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuestion:
+    """The group of a collective, as the lowering sees it; its size is a number of the mesh."""
+
+    axes: Axes
+    tiled: bool
+
+    def group(self, place: Place) -> DeviceGroup:
+        """Return the group in a place."""
+        spanned = prod(place.sizes[axis] for axis in across_slices(self.axes))
+        return group_of(self.axes, place.pod, place.placement, self.tiled, spanned)
+
+    def answer(self, place: Place) -> Answer:
+        """Return all of the group but its size."""
+        return Answer(replace(self.group(place), size=0))
 
 
 class Body:
@@ -197,8 +222,8 @@ class Body:
 
     def nbytes(self, collective: CollectiveNode) -> float:
         """Return the bytes of the full tensor on one device."""
-        return float(collective_bytes(collective, self.decisions.sizes))
+        return as_float(collective_bytes(collective, self.decisions.sizes))
 
     def buffer_bytes(self, key: str) -> float:
         """Return the bytes of a buffer on one device."""
-        return float(buffer_bytes(self.buffers[key], self.decisions.sizes))
+        return as_float(buffer_bytes(self.buffers[key], self.decisions.sizes))

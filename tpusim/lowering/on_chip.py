@@ -12,7 +12,7 @@ from dataclasses import replace
 from tpusim.hardware import Device
 from tpusim.lowering.op_work import Buffers, buffer_bytes
 from tpusim.partition import ComputeNode, LoopNode, Sizes
-from tpusim.program import ConvolutionWork, MatmulWork, VectorWork, Work
+from tpusim.program import ConvolutionWork, MatmulWork, VectorWork, Work, as_float, largest
 
 
 def kept_on_chip(
@@ -26,8 +26,8 @@ def kept_on_chip(
     kept: set[str] = set()
     if loop_node.scan.steps:
         held = {key: buffer_bytes(buffers[key], sizes) for key in loop_node.outside}
-        for key in sorted(held, key=lambda key: float(held[key])):
-            room -= float(held[key])
+        for key in sorted(held, key=lambda key: as_float(held[key])):
+            room -= as_float(held[key])
             if room < 0:
                 break
             kept.add(key)
@@ -48,6 +48,6 @@ def without_on_chip(
     )
     return replace(
         work,
-        read_bytes=max(work.read_bytes - read, 0),
-        write_bytes=max(work.write_bytes - written, 0),
+        read_bytes=largest(work.read_bytes - read, 0),
+        write_bytes=largest(work.write_bytes - written, 0),
     )

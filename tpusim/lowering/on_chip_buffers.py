@@ -23,7 +23,7 @@ from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.buffer_lifetimes import BufferEvents
 from tpusim.partition import ComputeNode
 from tpusim.plan import Compiler
-from tpusim.program import Mode
+from tpusim.program import Mode, as_float
 
 MIB = 2.0**20
 
@@ -89,7 +89,7 @@ def _order(span: _Span) -> tuple[int, float]:
 
 def _spans(lives: Sequence[BufferEvents]) -> dict[str, _Span]:
     """Return the spans of the buffers that are allocated and freed in a body."""
-    taken = {a.tensor: (i, float(a.bytes)) for i, life in enumerate(lives) for a in life.allocs}
+    taken = {a.tensor: (i, as_float(a.bytes)) for i, life in enumerate(lives) for a in life.allocs}
     freed = {name: i for i, life in enumerate(lives) for name in life.frees}
     return {
         name: _Span(first, freed[name], nbytes)

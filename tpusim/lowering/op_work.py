@@ -9,6 +9,7 @@ from tpusim.lowering.passes.quantise import SCALE_FLOPS, is_quantised
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import Flops, Number, Work, grouped_bytes_read
+from tpusim.tape import call
 
 Buffers = Mapping[str, Buffer]
 
@@ -81,6 +82,10 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
 
 
 def _whole_number(value: Number) -> Number:
+    return call(_whole, value)
+
+
+def _whole(value: Number) -> Number:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

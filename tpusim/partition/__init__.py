@@ -23,7 +23,7 @@ from tpusim.partition.partitioned_graph import (
 )
 from tpusim.partition.propagate import layouts
 from tpusim.partition.reshard import reshard
-from tpusim.partition.rules import idle_rules, resolve_rules, weights_are_tiled
+from tpusim.partition.rules import distinct_drops, idle_rules, resolve_rules, weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.update_layouts import update_layouts
 
@@ -48,6 +48,7 @@ __all__ = [
     "across_slices",
     "body_nodes",
     "buffers_of",
+    "distinct_drops",
     "exchanged_by",
     "idle_rules",
     "is_across",

@@ -131,7 +131,14 @@ def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
     exchanged = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
     kernels = kernel_tensors(graph) if exchanged else frozenset()
     dropped += few_heads(plan, graph, table) if exchanged else []
-    return ShardingRules(tuple(table.items()), tuple(dict.fromkeys(dropped)), exchanged, kernels)
+    return ShardingRules(tuple(table.items()), distinct_drops(dropped), exchanged, kernels)
+
+
+def distinct_drops(
+    dropped: Iterable[tuple[str, int, str, int]],
+) -> tuple[tuple[str, int, str, int], ...]:
+    """Return each dimension that is replicated over an axis once, in order."""
+    return tuple({(dim, axis): (dim, size, axis, n) for dim, size, axis, n in dropped}.values())
 
 
 def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:

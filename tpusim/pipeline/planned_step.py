@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -31,6 +30,7 @@ from tpusim.partition import (
     CollectiveNode,
     PartitionedGraph,
     body_nodes,
+    distinct_drops,
     kernel_copies,
     late_axes,
     loss_parts,
@@ -48,6 +48,7 @@ from tpusim.pipeline import (
 )
 from tpusim.plan import CIRCULAR, Axes, Plan, edge_plan, part_bounds, stage_plan
 from tpusim.program import Program
+from tpusim.tape import uncached_if_traced
 
 Tiles: TypeAlias = tuple[tuple[str, int], ...]
 """The number of parts into which each dimension of the loss is cut."""
@@ -163,7 +164,7 @@ def _step(
     axes = frozenset(node.axes for node in nodes if isinstance(node, CollectiveNode))
     for partitioned in found:
         axes |= late_axes(partitioned.weights) | gather_axes(partitioned.weights)
-    dropped = tuple(dict.fromkeys(drop for partitioned in found for drop in partitioned.dropped))
+    dropped = distinct_drops(drop for partitioned in found for drop in partitioned.dropped)
     return PlannedStep(graph, dropped, axes, programs_on)
 
 
@@ -238,7 +239,7 @@ def _forward(model: Architecture, key: _GraphKey) -> Graph:
     return with_repeated_keys(forward, key.copies) if key.copies else forward
 
 
-@lru_cache(maxsize=32)
+@uncached_if_traced(32)
 def _whole(model: Architecture, key: _GraphKey) -> Graph:
     """Return forward and backward pass, cached for the next plan with the same key."""
     return training_step(with_tiled_loss(_forward(model, key), dict(key.tiles)), key.remat)
@@ -252,7 +253,7 @@ class _Cut(Protocol):
     ) -> ModelPart: ...
 
 
-@lru_cache(maxsize=32)
+@uncached_if_traced(32)
 def _parts(
     model: Architecture, key: _GraphKey, bounds: tuple[int, ...], cut: _Cut
 ) -> tuple[ModelPart, ...]:
@@ -270,7 +271,7 @@ def _parts(
     return tuple(known[part] for part in parts)
 
 
-@lru_cache(maxsize=32)
+@uncached_if_traced(32)
 def _joints(
     model: Architecture, key: _GraphKey, numbers: tuple[int | None, ...]
 ) -> tuple[ModelPart | None, ...]:

@@ -12,7 +12,15 @@ from tpusim.program.grouped_matmul import (
     kernel_rows,
 )
 from tpusim.program.json_files import dumps, loads
-from tpusim.program.numeric import Number, largest, power_sum, round_up, smallest
+from tpusim.program.numeric import (
+    Number,
+    as_float,
+    as_int,
+    largest,
+    power_sum,
+    round_up,
+    smallest,
+)
 from tpusim.program.ops import (
     Alloc,
     Barrier,
@@ -102,6 +110,8 @@ __all__ = [
     "VectorWork",
     "WaitOp",
     "Work",
+    "as_float",
+    "as_int",
     "at_least",
     "chart_rows",
     "convolution_work",

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.tape import Traced, call
+
 Number: TypeAlias = float | NDArray[np.float64]
 """A number, or an array with one element a plan."""
 
@@ -28,6 +30,8 @@ def largest(first: Number, second: Number) -> Number:
     """Return the larger of two, element by element."""
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
         return np.maximum(first, second)
+    if isinstance(first, Traced) or isinstance(second, Traced):
+        return call(largest, first, second)
     return first if first >= second else second
 
 
@@ -45,3 +49,13 @@ def power_sum(first: Number, second: Number, power: float) -> Number:
     low = smallest(first, second)
     ratio = low / (high + _TINY)
     return high * (1 + ratio**power) ** (1 / power)
+
+
+def as_float(value: Number) -> float:
+    """Return a number as a float; a traced one stays traced."""
+    return call(float, value)
+
+
+def as_int(value: Number) -> int:
+    """Return a number as an int, rounded towards zero; a traced one stays traced."""
+    return call(int, value)

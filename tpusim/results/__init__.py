@@ -8,7 +8,7 @@ from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, Unk
 from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
 from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
-from tpusim.results.totals import collective_axes
+from tpusim.results.totals import StepContents, collective_axes, step_contents
 
 __all__ = [
     "BORDERLINE",
@@ -26,6 +26,7 @@ __all__ = [
     "Result",
     "StageSlot",
     "StageUse",
+    "StepContents",
     "UnknownOperation",
     "Verdicts",
     "aligned",
@@ -40,6 +41,7 @@ __all__ = [
     "operation_of",
     "operations_by_name",
     "pipelined",
+    "step_contents",
     "verdict_need",
     "verdict_reason",
 ]

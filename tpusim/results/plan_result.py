@@ -1,12 +1,11 @@
 """The result of a plan: the model, the plan and its placement, and what follows from them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
 from tpusim.engine import Timeline
-from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
@@ -16,7 +15,7 @@ from tpusim.program import Program, Single
 from tpusim.results.circular_iterations import iterations_of
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.summary import summary
-from tpusim.results.totals import collective_axes, distinct_bodies, implicit_reshardings
+from tpusim.results.totals import StepContents, collective_axes
 from tpusim.results.unused_keys import unused_keys
 
 PLAN_CONVENTION = (
@@ -218,20 +217,20 @@ def make_result(
     plan: Plan,
     pod: Slice,
     placement: Placement,
-    graph: Graph,
-    programs: tuple[Program, ...],
+    programs: Sequence[Program],
     timeline: Timeline,
+    contents: StepContents,
+    tokens: int,
     verdicts: Verdicts,
 ) -> PlanResult:
-    """Return the result of a timeline of one lane for each of the programs."""
-    reshardings = tuple(
-        (what, tensor, most * times)
-        for body, _, most in distinct_bodies(programs)
-        for what, tensor, times in implicit_reshardings(body)
-    )
-    own: dict[str, Any] = {"model": model, "plan": plan, "tokens": graph.tokens * plan.microbatches}
-    own |= {"verdicts": verdicts, "implicit_reshardings": reshardings}
-    return PlanResult.of(pod, placement, programs, timeline, **own)
+    """Return the result of a timeline of one lane for each of the programs.
+
+    contents: of the programs, which are then not read.
+    tokens: of the step, all devices together.
+    """
+    own: dict[str, Any] = {"model": model, "plan": plan, "tokens": tokens, "verdicts": verdicts}
+    own["implicit_reshardings"] = contents.implicit_reshardings
+    return PlanResult.of(pod, placement, programs, timeline, contents, **own)
 
 
 def pipelined(result: Result) -> PlanResult | None:

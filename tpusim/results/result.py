@@ -6,18 +6,18 @@ what both share, and the abstract properties that each defines.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
 from tpusim.engine import BUBBLE as BUBBLE
-from tpusim.engine import Timeline
+from tpusim.engine import LaneMemory, Timeline
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Flops, Program, Single
 from tpusim.results.fit import Fit, fit_of
-from tpusim.results.totals import step_flops, to_host_bytes
+from tpusim.results.totals import StepContents, to_host_bytes
 
 PICO = 1e-12
 
@@ -53,7 +53,7 @@ class Result(ABC):
     hbm_bytes: float
     memory_bytes: dict[str, float]
     link_use: dict[str, float]
-    programs: tuple[Program, ...]
+    programs: Sequence[Program]
     timeline: Timeline
     lane: int = 0
 
@@ -62,25 +62,30 @@ class Result(ABC):
         cls,
         pod: Slice,
         placement: Placement,
-        programs: tuple[Program, ...],
+        programs: Sequence[Program],
         timeline: Timeline,
+        contents: StepContents,
         held: dict[str, float] | None = None,
         **own: Any,
     ) -> Self:
         """Return the result of a timeline of one lane for each of the programs.
 
+        contents: of the programs, which are then not read.
         held: the peak of HBM by category, if known better than from the schedule, whose need is
             its peak and the bytes lost between buffers (`FRAGMENTATION`).
         own: the fields of this kind of result alone.
         """
-        each = [held or memory_held(one, timeline, lane) for lane, one in enumerate(programs)]
+        each = [
+            held or _held_bytes(timeline.memory[lane], arguments)
+            for lane, arguments in enumerate(contents.arguments)
+        ]
         lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
         return cls(
             pod=pod,
             placement=placement,
             step_time_s=timeline.total_ps * PICO,
             breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
-            flops=step_flops(programs),
+            flops=contents.flops,
             hbm_peak_bytes=sum(each[lane].values()),
             hbm_bytes=pod.chip.device.hbm_usable_bytes,
             memory_bytes=each[lane],
@@ -258,9 +263,11 @@ def link_shares(timeline: Timeline) -> dict[str, float]:
 
 def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
     """Return whole bytes at the peak by category, the largest first, and those lost between."""
-    memory = timeline.memory[lane]
+    return _held_bytes(timeline.memory[lane], sum(float(a.bytes) for a in program.resident))
+
+
+def _held_bytes(memory: LaneMemory, arguments: float) -> dict[str, float]:
     held = Counter(memory.by_category())
-    arguments = sum(float(alloc.bytes) for alloc in program.resident)
     held[FRAGMENTATION_LABEL] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
     return {category: float(nbytes) for category, nbytes in held.most_common() if nbytes}
 

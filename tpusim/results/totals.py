@@ -1,7 +1,8 @@
 """Totals over the operations of programs: FLOPs, bytes on the host, implicit resharding."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from tpusim.lowering import MICROBATCHES
@@ -17,13 +18,40 @@ from tpusim.program import (
     TopOp,
     Transfer,
     TransferKind,
+    as_float,
     walk_ops,
 )
 
 FLOP_KINDS = ("model", "recompute", "redundant", "padding", "optimizer")
 
 
-def step_flops(programs: tuple[Program, ...]) -> Flops:
+@dataclass(frozen=True, slots=True)
+class StepContents:
+    """What a result shows of programs besides their timeline.
+
+    flops: of all devices together.
+    arguments: bytes of the resident tensors of each program.
+    implicit_reshardings: collectives that no rule or annotation requires, as (kind over axes,
+        tensor, times per step).
+    """
+
+    flops: Flops
+    arguments: tuple[float, ...]
+    implicit_reshardings: tuple[tuple[str, str, int], ...]
+
+
+def step_contents(programs: Sequence[Program]) -> StepContents:
+    """Return the contents of a step, one program for each stage."""
+    reshardings = tuple(
+        (what, tensor, most * times)
+        for body, _, most in distinct_bodies(programs)
+        for what, tensor, times in implicit_reshardings(body)
+    )
+    arguments = tuple(sum(as_float(alloc.bytes) for alloc in each.resident) for each in programs)
+    return StepContents(step_flops(programs), arguments, reshardings)
+
+
+def step_flops(programs: Sequence[Program]) -> Flops:
     """Return the FLOPs of all programs."""
     kinds: Counter[str] = Counter()
     for body, times, _ in distinct_bodies(programs):
@@ -33,7 +61,7 @@ def step_flops(programs: tuple[Program, ...]) -> Flops:
     return Flops(**kinds)
 
 
-def distinct_bodies(programs: tuple[Program, ...]) -> Iterator[tuple[tuple[Op, ...], int, int]]:
+def distinct_bodies(programs: Sequence[Program]) -> Iterator[tuple[tuple[Op, ...], int, int]]:
     """Yield each distinct body of programs, its runs in all of them, and the most in one."""
     runs: Counter[int] = Counter()
     most: dict[int, int] = {}
@@ -96,7 +124,7 @@ def implicit_reshardings(
             yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times
 
 
-def collective_axes(programs: tuple[Program, ...]) -> frozenset[tuple[str, ...]]:
+def collective_axes(programs: Sequence[Program]) -> frozenset[tuple[str, ...]]:
     """Return the axes of each group of devices over which the programs communicate."""
     ops = (op for body, *_ in distinct_bodies(programs) for op, _ in walk_ops(body))
     return frozenset(op.axes for op in ops if isinstance(op, Collective))

@@ -7,8 +7,8 @@ from operator import mul
 from typing import TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.costs import CostedProgram, cost_program
-from tpusim.engine import ON_CORE, LoopEnd, LoopStart, TaskStep, compile_lane
+from tpusim.costs import cost_program
+from tpusim.engine import ON_CORE, LaneCode, LoopEnd, TaskStep, compile_lane
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Collective, Loop, Program, Single, walk_ops
 
@@ -53,23 +53,23 @@ def isolated_totals(
         for number, (op, times) in enumerate(some.items())
     )
     bare = replace(program, body=body, resident=(), segments=())
-    return _totals(cost_program(bare, pod, placement))
+    return code_totals(compile_lane(cost_program(bare, pod, placement)))
 
 
-def _totals(costed: CostedProgram) -> TaskTotals:
-    """Return the totals of a program of loops that are not nested.
+def code_totals(code: LaneCode) -> TaskTotals:
+    """Return the totals of a lane.
 
     The engine's own integers are summed, so no rounding separates the bound from a run.
     """
-    code = compile_lane(costed)
-    times, steps = 1, []
+    runs, steps = [1], []
     for instruction in code.instructions:
-        match instruction:
-            case LoopStart():
-                end = code.instructions[instruction.end]
-                times = end.trips if isinstance(end, LoopEnd) else 1
-            case TaskStep():
-                steps.append((instruction, times))
+        if isinstance(instruction, TaskStep):
+            steps.append((instruction, runs[-1]))
+        elif isinstance(instruction, LoopEnd):
+            runs.pop()
+        else:
+            end = code.instructions[instruction.end]
+            runs.append(runs[-1] * (end.trips if isinstance(end, LoopEnd) else 1))
     weights = [[0] * len(steps) for _ in code.links]
     for at, (step, _) in enumerate(steps):
         for link, weight in step.uses:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
+from tpusim.base.lazy import LazyTuple
 from tpusim.engine import run
-from tpusim.graph import Graph, Scan
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import PlannedStep, planned_step
 from tpusim.plan import Plan
-from tpusim.results import PlanResult, Verdicts, make_result
+from tpusim.results import PlanResult, Verdicts, make_result, step_contents
 from tpusim.simulation.placement_search import (
     Engine,
     PlacedRun,
@@ -17,6 +17,8 @@ from tpusim.simulation.placement_search import (
     placement_bounds,
     run_on,
 )
+from tpusim.simulation.recorded_runs import RECORDED, NumbersRun
+from tpusim.simulation.unread_names import unread_names
 
 
 def run_plan(
@@ -30,22 +32,46 @@ def run_plan(
     network: str,
 ) -> PlanResult:
     """Simulate one training step; see `simulate`."""
-    step = planned_step(model, plan, pod)
     given = placement or given_placement(plan, pod)
     placements = (given,) if given else tuple(among or candidates(pod, plan.mesh))
+    if network == "flows":
+        known = RECORDED.fastest(model, plan, pod, placements, fold=fold)
+        if known is not None:
+            return _known_result(model, plan, pod, known, given is not None)
+    step = planned_step(model, plan, pod)
     placed = fastest_run(step, pod, placements, partial(run, fold=fold))
     if network == "hops":
         placed = run_on(placed.placement, placed.programs, pod, partial(run, network="hops"))
     verdicts = Verdicts(step.dropped, given is not None, network, unread_names(step.graph, plan))
     return make_result(
-        model, plan, pod, placed.placement, step.graph, placed.programs, placed.timeline, verdicts
+        model,
+        plan,
+        pod,
+        placed.placement,
+        placed.programs,
+        placed.timeline,
+        step_contents(placed.programs),
+        step.graph.tokens * plan.microbatches,
+        verdicts,
     )
 
 
-def unread_names(graph: Graph, plan: Plan) -> tuple[str, ...]:
-    """Return names of `save` and `offload` that no layer saves, as no backward pass reads them."""
-    saved = {t.short for op in graph.ops if isinstance(op, Scan) for t in op.saves}
-    return tuple(name for name in (*plan.remat.save, *plan.remat.offload) if name not in saved)
+def _known_result(
+    model: Architecture, plan: Plan, pod: Slice, known: NumbersRun, given: bool
+) -> PlanResult:
+    """Return the result of a step whose programs are made if they are asked for."""
+    numbers = known.numbers
+    return make_result(
+        model,
+        plan,
+        pod,
+        known.placement,
+        LazyTuple(lambda: planned_step(model, plan, pod).programs_on(known.placement)),
+        known.timeline,
+        numbers.contents,
+        numbers.tokens,
+        Verdicts(numbers.dropped, given, unread=numbers.unread),
+    )
 
 
 def given_placement(plan: Plan, pod: Slice) -> Placement | None:

@@ -15,6 +15,7 @@ from tpusim.results import (
     UnknownOperation,
     core_records,
     operation_of,
+    step_contents,
 )
 from tpusim.results.replay_result import FROM_SCHEDULE
 
@@ -134,6 +135,7 @@ def replay_program(
         placement,
         (program,),
         timeline,
+        step_contents((program,)),
         held,
         origin=origin,
         costs=costs,

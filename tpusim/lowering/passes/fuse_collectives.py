@@ -13,7 +13,7 @@ from tpusim.partition import (
     sends_keys_round,
 )
 from tpusim.plan import Compiler
-from tpusim.program import CollectiveKind, MatmulWork, Mode
+from tpusim.program import CollectiveKind, MatmulWork, Mode, as_float
 
 LARGEST_RING_WEIGHT = 256 * 2.0**20
 """Collective matmuls were seen with gathered weights of up to 128 MiB on a device (480B: wq, wo),
@@ -169,7 +169,7 @@ def _seconds(body: Body, compute: ComputeNode) -> float:
     work = work_of(compute, body.decisions.sizes, body.buffers)
     assert isinstance(work, MatmulWork)
     flops = 2 * work.batch * work.m * work.k * work.n
-    return float(flops) / body.decisions.pod.chip.device.flops[work.dtype]
+    return as_float(flops) / body.decisions.pod.chip.device.flops[work.dtype]
 
 
 def _weight_bytes(body: Body, compute: ComputeNode) -> float:
@@ -180,7 +180,7 @@ def _weight_bytes(body: Body, compute: ComputeNode) -> float:
         for tensor in (*compute.op.inputs, *compute.op.outputs)
         if (tensor.primal or tensor.name) in body.weights
     ]
-    return max((float(operand_bytes(t, split, sizes)) for t in weights), default=0.0)
+    return max((as_float(operand_bytes(t, split, sizes)) for t in weights), default=0.0)
 
 
 def _can_be_ring(op: Op) -> bool:

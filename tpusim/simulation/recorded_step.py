@@ -1,0 +1,113 @@
+"""Recorded steps: a step is lowered and costed once, and then only its numbers are computed.
+
+The partitioning, the lowering and the costs run on a traced plan, whose mesh sizes and batch are
+traced numbers (`tpusim.tape`). What they return, the code of the engine, is kept with its numbers
+as a function of those sizes. Another plan of the same form is a run of this function, as long as
+each decision on the way comes out as it did: the results are those of lowering it, bit by bit.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from tpusim.costs import Task, cost_programs
+from tpusim.engine import LaneCode, compile_lane
+from tpusim.hardware import Place, Placement, Slice
+from tpusim.models import Architecture
+from tpusim.pipeline.planned_step import planned_step
+from tpusim.plan import Plan
+from tpusim.results import StepContents, step_contents
+from tpusim.simulation.unread_names import unread_names
+from tpusim.tape import Builder, Question, RecordedFunction, Tape, builder_of
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """A step with all its numbers, ready to run.
+
+    code: of its single lane.
+    tokens: of the step, all devices together.
+    dropped, unread: see `Verdicts`.
+    """
+
+    code: LaneCode
+    contents: StepContents
+    tokens: int
+    dropped: tuple[tuple[str, int, str, int], ...]
+    unread: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A step whose numbers are a function of the sizes of its plan and of its place.
+
+    questions: with what must be the same in their answers; the rest of these are numbers.
+    """
+
+    questions: Mapping[Question, Any]
+    function: RecordedFunction
+    build: Builder
+
+    def numbers(self, plan: Plan, answers: "PlaceAnswers") -> StepNumbers | None:
+        """Return the step of a plan of the same form; None where it was decided otherwise."""
+        numbers = [*plan.mesh.values(), plan.global_batch, plan.microbatches]
+        for question, fixed in self.questions.items():
+            answer = answers.of(question)
+            if answer.fixed != fixed:
+                return None
+            numbers += answer.numbers
+        values = self.function(*numbers)
+        return None if values is None else self.build(values)
+
+
+class PlaceAnswers:
+    """The answers for one place, each found once."""
+
+    __slots__ = ("_found", "place")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._found: dict[Question, Any] = {}
+
+    def of(self, question: Question) -> Any:
+        """Return the answer to a question."""
+        found = self._found.get(question)
+        if found is None:
+            found = self._found[question] = question.answer(self.place)
+        return found
+
+
+def record_step(model: Architecture, plan: Plan, pod: Slice, placement: Placement) -> RecordedStep:
+    """Lower and cost a step without a pipeline on traced numbers.
+
+    Raise PlanError as `planned_step` does.
+    """
+    tape = Tape()
+    traced = _traced(plan, tape)
+    step = planned_step(model, traced, pod)
+    programs = step.programs_on(placement)
+    (costed,) = cost_programs(programs, pod, placement)
+    numbers = StepNumbers(
+        code=compile_lane(costed),
+        contents=step_contents(programs),
+        tokens=step.graph.tokens * traced.microbatches,
+        dropped=step.dropped,
+        unread=unread_names(step.graph, plan),
+    )
+    outputs: list[Any] = []
+    build = builder_of(numbers, outputs, shared=(Task,))
+    return RecordedStep(dict(tape.questions), tape.function(outputs), build)
+
+
+def _traced(plan: Plan, tape: Tape) -> Plan:
+    """Return a plan whose sizes are inputs of a tape, in the order of `RecordedStep.numbers`."""
+    traced = copy(plan)
+    mesh = {axis: tape.input(size) for axis, size in plan.mesh.items()}
+    for name, value in (
+        ("mesh", mesh),
+        ("global_batch", tape.input(plan.global_batch)),
+        ("microbatches", tape.input(plan.microbatches)),
+    ):
+        object.__setattr__(traced, name, value)
+    return traced

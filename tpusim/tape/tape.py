@@ -1,0 +1,122 @@
+"""The tape: operations in the order in which they were first computed, and decisions."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from tpusim.tape.recorded_function import RecordedFunction, compile_tape
+from tpusim.tape.traced import Traced
+
+
+class Operation(NamedTuple):
+    """A function of earlier numbers, by their positions."""
+
+    function: Callable[..., Any]
+    operands: tuple[int, ...]
+
+
+class Decision(NamedTuple):
+    """What a number was when the recorded function needed to know it.
+
+    truth: True if only its truth matters, as in a condition.
+    """
+
+    outcome: Any
+    truth: bool
+
+
+class Answer(NamedTuple):
+    """What a recorded run learnt about the place where the step runs.
+
+    fixed: must be the same elsewhere for the tape to hold.
+    numbers: inputs of the tape; they may differ.
+    """
+
+    fixed: Hashable
+    numbers: tuple[Any, ...] = ()
+
+
+class Question(Hashable, Protocol):
+    """A question about the place where a step runs, such as the route of a collective."""
+
+    def answer(self, place: Any) -> Answer:
+        """Return the answer for a place."""
+
+
+class Tape:
+    """The numbers of one recorded run, by position.
+
+    operations: that of each number; None for inputs and constants.
+    values: with which the tape was recorded.
+    inputs: positions of the inputs, in order.
+    constants: positions of the constants.
+    decisions: by position.
+    questions: with what must be the same in their answers.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[Operation | None] = []
+        self.values: list[Any] = []
+        self.inputs: list[int] = []
+        self.constants: set[int] = set()
+        self.decisions: dict[tuple[int, bool], Decision] = {}
+        self.questions: dict[Question, Hashable] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._answers: dict[Question, tuple[Traced, ...]] = {}
+
+    def input(self, value: Any) -> Traced:
+        """Return the next input, which has this value while the tape is recorded."""
+        made = self._new(value, None)
+        self.inputs.append(made)
+        return Traced(self, made)
+
+    def ask(self, question: Question, place: Any) -> tuple[Traced, ...]:
+        """Return the numbers of an answer, as inputs."""
+        found = self._answers.get(question)
+        if found is None:
+            answer = question.answer(place)
+            self.questions[question] = answer.fixed
+            found = self._answers[question] = tuple(self.input(each) for each in answer.numbers)
+        return found
+
+    def apply(self, function: Callable[..., Any], *given: Any) -> Traced:
+        """Return the result of a function of numbers; the same operation is kept once."""
+        operands = tuple([self._position(each) for each in given])
+        key = (function, *operands)
+        found = self._known.get(key)
+        if found is None:
+            value = function(*[self.values[at] for at in operands])
+            found = self._known[key] = self._new(value, Operation(function, operands))
+        return Traced(self, found)
+
+    def decide(self, node: int, truth: bool) -> Any:
+        """Return the value of a number, and note that the run depends on it."""
+        value = self.values[node]
+        if node not in self.constants:
+            self.decisions[node, truth] = Decision(bool(value) if truth else value, truth)
+        return value
+
+    def function(self, outputs: Sequence[Traced]) -> RecordedFunction:
+        """Return the function from the inputs to the outputs, valid where the decisions hold."""
+        return compile_tape(self, [each.node for each in outputs])
+
+    def _position(self, value: Any) -> int:
+        if type(value) is Traced:
+            if value.tape is not self:
+                raise ValueError(f"{value!r} is of another tape")
+            return value.node
+        key = (type(value), repr(value))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._new(value, None)
+            self.constants.add(found)
+        return found
+
+    def _new(self, value: Any, operation: Operation | None) -> int:
+        self.values.append(value)
+        self.operations.append(operation)
+        return len(self.values) - 1
+
+
+def tape_of(values: Iterable[Any]) -> Tape | None:
+    """Return the tape of the first traced number among some values, or None."""
+    return next((each.tape for each in values if isinstance(each, Traced)), None)
