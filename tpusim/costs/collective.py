@@ -13,6 +13,7 @@ from tpusim.costs.route import BUSIEST_WEIGHT, CollectiveRoute, passes, route
 from tpusim.hardware import Chip, Span, Topology
 from tpusim.network import algorithms_for, paths_seconds
 from tpusim.program import CollectiveKind, Number, largest
+from tpusim.tape import call
 
 BEST_ALGORITHM = "best"
 """Requests the algorithm that takes the least time, whatever the compiler would pick."""
@@ -49,7 +50,7 @@ def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     if not path.paths:
         return beside
     hop_s = chip.costs.hop_latency
-    through = paths_seconds(path.paths, path.power, nbytes, ici_rate(chip), hop_s)
+    through = call(paths_seconds, path.paths, path.power, nbytes, ici_rate(chip), hop_s)
     return largest(beside, through - path.hops * hop_s)
 
 

@@ -130,21 +130,21 @@ class CollectiveRoute:
     @property
     def form(self) -> Hashable:
         """All of the route that its numbers do not say, as far as its seconds depend on it."""
-        return self.launched, self.adds_after, self.power, len(self.paths)
+        return self.launched, self.adds_after
 
     @property
     def numbers(self) -> tuple[Any, ...]:
         """The numbers of the route, and the resources that it uses; none for a group of one."""
         if not self.launched:
             return ()
-        paths = (number for path in self.paths for number in path)
-        return self.uses, self.share, self.hops, self.added_bytes, self.added_hbm_bytes, *paths
+        added = self.added_bytes, self.added_hbm_bytes
+        return self.uses, self.share, self.hops, self.paths, self.power, *added
 
     def with_numbers(self, numbers: Sequence[Any]) -> "CollectiveRoute":
         """Return the route with other numbers, in the order of `numbers`."""
         if not self.launched:
             return self
-        uses, share, hops, added, added_hbm, *paths = numbers
+        uses, share, hops, paths, power, added, added_hbm = numbers
         return replace(
             self,
             links=uses,
@@ -153,7 +153,8 @@ class CollectiveRoute:
             hops=hops,
             added_bytes=added,
             added_hbm_bytes=added_hbm,
-            paths=tuple(zip(paths[::2], paths[1::2], strict=True)),
+            paths=paths,
+            power=power,
         )
 
     def with_hbm_shares(self, hbm: tuple[float, float]) -> "CollectiveRoute":

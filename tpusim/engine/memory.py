@@ -126,7 +126,9 @@ def memory_profile(code: LaneCode, log: ChangeLog) -> MemoryProfile:
         },
         tensors=tuple(tensors[index] for index in lowest),
         changes=LazyTuple(
-            lambda: (MemoryChange(at, change.bytes, levels) for (at, change), levels in flatten(log))
+            lambda: (
+                MemoryChange(at, change.bytes, levels) for (at, change), levels in flatten(log)
+            )
         ),
     )
 

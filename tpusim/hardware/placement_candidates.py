@@ -7,6 +7,7 @@ ring, if the dimension wraps, whose links its neighbours share). JAX splits dime
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import count, permutations
 from math import gcd, prod
 
@@ -48,6 +49,12 @@ def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
 
     Raise PlanError if the mesh does not have the slice's devices.
     """
+    return _candidates(pod, tuple(mesh.items()))
+
+
+@lru_cache(maxsize=1024)
+def _candidates(pod: Slice, axes: tuple[tuple[str, int], ...]) -> tuple[Placement, ...]:
+    mesh = dict(axes)
     least, found = _fewest_cuts(pod, mesh)
     if least == 0 and all(pod.topology.wrap) and not pod.topology.twisted:
         return found

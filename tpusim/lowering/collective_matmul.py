@@ -233,4 +233,9 @@ def _part(value: float, trips: int) -> float:
 def _share(flops: Flops, trips: int) -> Flops:
     """Return one iteration's part of an operation's FLOPs; exact if the iterations divide them."""
 
-    return Flops(*(call(_part, v, trips) for v in (flops.model, flops.recompute, flops.redundant, flops.padding)))
+    return Flops(
+        *(
+            call(_part, v, trips)
+            for v in (flops.model, flops.recompute, flops.redundant, flops.padding)
+        )
+    )

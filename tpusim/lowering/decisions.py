@@ -1,7 +1,7 @@
 """Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -30,8 +30,8 @@ from tpusim.partition import (
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Plan
-from tpusim.program import CollectiveKind, Mode, as_float, as_int
+from tpusim.plan import Axes, Compiler, Plan
+from tpusim.program import CollectiveKind, Mode, as_float
 from tpusim.tape import Answer, tape_of, untraced
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -99,31 +99,31 @@ def lowering_over(
 
     tiled: see `DeviceGroup`.
     """
-    question = GroupQuestion(axes, tiled)
     place = Place(pod, placement, {axis: untraced(size) for axis, size in sizes.axes.items()})
-    group = question.group(place)
+    question = GroupQuestion(axes, tiled, plan.compiler)
+    group, low = question.lowering(place)
     tape = tape_of(sizes.axes.values())
-    if tape is not None:
-        tape.ask(question, place)
-        group = replace(group, size=as_int(sizes.group(axes)))
-    return group, lowering_for(pod.chip.generation, plan.compiler, group)
+    return (group if tape is None else group.with_numbers(tape.ask(question, place))), low
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQuestion:
-    """The group of a collective, as the lowering sees it; its size is a number of the mesh."""
+    """The lowering of the collectives over one group."""
 
     axes: Axes
     tiled: bool
+    compiler: Compiler
 
-    def group(self, place: Place) -> DeviceGroup:
-        """Return the group in a place."""
+    def lowering(self, place: Place) -> tuple[DeviceGroup, Lowering]:
+        """Return the group in a place, and its lowering."""
         spanned = prod(place.sizes[axis] for axis in across_slices(self.axes))
-        return group_of(self.axes, place.pod, place.placement, self.tiled, spanned)
+        group = group_of(self.axes, place.pod, place.placement, self.tiled, spanned)
+        return group, lowering_for(place.pod.chip.generation, self.compiler, group)
 
     def answer(self, place: Place) -> Answer:
-        """Return all of the group but its size."""
-        return Answer(replace(self.group(place), size=0))
+        """Return the lowering, and the group's numbers."""
+        group, low = self.lowering(place)
+        return Answer(low, group.numbers)
 
 
 class Body:

@@ -99,7 +99,7 @@ class BodyLowerer:
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
         self.left_over: list[list[str]] = []
-        self.on_chip: frozenset[str] = frozenset()
+        self.on_chip: Mapping[str, int] = {}
 
     def passes(
         self, given: Mapping[str, str] | None = None
@@ -152,12 +152,12 @@ class BodyLowerer:
 
     def _placed_on_chip(
         self, entries: Sequence[Entry], lives: Sequence[BufferEvents]
-    ) -> frozenset[str]:
-        """Return the buffers of the step itself that stay on the chip."""
+    ) -> dict[str, int]:
+        """Return the buffers of the step itself that stay on the chip, each with 1."""
         names = self.memory.names
         room = on_chip_room(self.decisions.pod.chip, self.decisions.plan.compiler)
         placed = placed_on_chip(entries, lives, names, room)
-        return frozenset(key for key, name in names.items() if name in placed)
+        return {key: placed[name] for key, name in names.items() if name in placed}
 
     def _entries(self, nodes: Sequence[Node], loop_node: LoopNode | None) -> list[Entry]:
         copies = host_copies(loop_node, self.offload) if loop_node else ()

@@ -7,6 +7,7 @@ them, which decides its time where few sequences are on a device. Not counted: t
 leave the chip, once a loop.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tpusim.hardware import Device
@@ -17,33 +18,36 @@ from tpusim.program import ConvolutionWork, MatmulWork, VectorWork, Work, as_flo
 
 def kept_on_chip(
     loop_node: LoopNode, sizes: Sizes, buffers: Buffers, device: Device
-) -> frozenset[str]:
+) -> dict[str, int]:
     """Return the buffers of the program around a recurrence that stay on the chip in its loop.
 
-    The smallest ones are, as many as fit; none of other loops, whose iterations share little.
+    Each is given with 1. The smallest ones are, as many as fit; none of other loops, whose iterations share little.
     """
     room = device.vmem_bytes + device.cmem_bytes
-    kept: set[str] = set()
+    kept: dict[str, int] = {}
     if loop_node.scan.steps:
         held = {key: buffer_bytes(buffers[key], sizes) for key in loop_node.outside}
         for key in sorted(held, key=lambda key: as_float(held[key])):
             room -= as_float(held[key])
             if room < 0:
                 break
-            kept.add(key)
-    return frozenset(kept)
+            kept[key] = 1
+    return kept
 
 
 def without_on_chip(
-    work: Work, compute: ComputeNode, kept: frozenset[str], sizes: Sizes, buffers: Buffers
+    work: Work, compute: ComputeNode, kept: Mapping[str, int], sizes: Sizes, buffers: Buffers
 ) -> Work:
-    """Return the work of an operation with its traffic to HBM only."""
-    if kept.isdisjoint((*compute.reads, *compute.writes)):
+    """Return the work of an operation with its traffic to HBM only.
+
+    kept: 1 for each buffer that is on the chip.
+    """
+    if kept.keys().isdisjoint((*compute.reads, *compute.writes)):
         return work
     if not isinstance(work, ConvolutionWork | MatmulWork | VectorWork):
         return work
     read, written = (
-        sum(buffer_bytes(buffers[key], sizes) for key in kept.intersection(keys))
+        sum(kept[key] * buffer_bytes(buffers[key], sizes) for key in kept if key in keys)
         for keys in (compute.reads, compute.writes)
     )
     return replace(

@@ -16,6 +16,7 @@ than with the first alone. HBM at the peak is counted as without it.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 
 from tpusim.graph import Attention
 from tpusim.hardware import Chip
@@ -24,6 +25,7 @@ from tpusim.lowering.buffer_lifetimes import BufferEvents
 from tpusim.partition import ComputeNode
 from tpusim.plan import Compiler
 from tpusim.program import Mode, as_float
+from tpusim.tape import Traced, call
 
 MIB = 2.0**20
 
@@ -60,31 +62,42 @@ def placed_on_chip(
     lives: Sequence[BufferEvents],
     names: Mapping[str, str],
     room: float,
-) -> frozenset[str]:
-    """Return the buffers of a body that stay on the chip all of their life.
+) -> dict[str, int]:
+    """Return the buffers of a body that stay on the chip all of their life, each with 1.
 
     lives: the events of the entries.
     names: the name under which each buffer is allocated.
     room: bytes on the chip.
 
-    Those that live shortest come first, and of equally short ones the smaller.
+    Those that live shortest come first, and of equally short ones the smaller. Of traced sizes, each
+    buffer that could be there has the traced 1 or 0 that says whether it is.
     """
-    spans = {name: span for name, span in _spans(lives).items() if span.bytes <= LARGEST}
+    spans = _spans(lives) if room else {}
     for name in _in_hbm(entries, names):
         spans.pop(name, None)
-    left = [room] * len(entries)
-    placed = set()
-    for name, span in sorted(spans.items(), key=lambda each: _order(each[1])):
-        if min(left[span.first : span.last + 1]) >= span.bytes:
-            placed.add(name)
-            for place in range(span.first, span.last + 1):
-                left[place] -= span.bytes
-    return frozenset(placed)
+    lived = tuple((span.first, span.last) for span in spans.values())
+    placed = call(_placed, room, lived, *(span.bytes for span in spans.values()))
+    if isinstance(placed, Traced):
+        return {name: call(getitem, placed, at) for at, name in enumerate(spans)}
+    return {name: 1 for name, stays in zip(spans, placed, strict=True) if stays}
 
 
-def _order(span: _Span) -> tuple[int, float]:
-    """Return the order in which buffers are placed."""
-    return span.last - span.first, span.bytes
+def _placed(room: float, lived: Sequence[tuple[int, int]], *sizes: float) -> tuple[int, ...]:
+    """Return 1 for each buffer that is placed, and 0 for the others.
+
+    lived: the first and the last entry of each buffer's life.
+    sizes: their bytes.
+    """
+    left = [room] * (1 + max((last for _, last in lived), default=0))
+    placed = [0] * len(sizes)
+    order = sorted(range(len(sizes)), key=lambda at: (lived[at][1] - lived[at][0], sizes[at]))
+    for at in order:
+        (first, last), nbytes = lived[at], sizes[at]
+        if nbytes <= LARGEST and min(left[first : last + 1]) >= nbytes:
+            placed[at] = 1
+            for place in range(first, last + 1):
+                left[place] -= nbytes
+    return tuple(placed)
 
 
 def _spans(lives: Sequence[BufferEvents]) -> dict[str, _Span]:
@@ -94,7 +107,7 @@ def _spans(lives: Sequence[BufferEvents]) -> dict[str, _Span]:
     return {
         name: _Span(first, freed[name], nbytes)
         for name, (first, nbytes) in taken.items()
-        if name in freed and nbytes and freed[name] >= first
+        if name in freed and freed[name] >= first
     }
 
 

@@ -56,11 +56,17 @@ def isolated_totals(
     return code_totals(compile_lane(cost_program(bare, pod, placement)))
 
 
-def code_totals(code: LaneCode) -> TaskTotals:
-    """Return the totals of a lane.
+def core_ps(code: LaneCode) -> int:
+    """Return the picoseconds of the core's tasks of a lane, which no step of it is shorter than."""
+    return sum(times * step.alone_ps for step, times in _steps_with_runs(code) if _on_core(step))
 
-    The engine's own integers are summed, so no rounding separates the bound from a run.
-    """
+
+def _on_core(step: TaskStep) -> bool:
+    return step.stream == ON_CORE
+
+
+def _steps_with_runs(code: LaneCode) -> list[tuple[TaskStep, int]]:
+    """Return the steps of a lane, and how often each runs."""
     runs, steps = [1], []
     for instruction in code.instructions:
         if isinstance(instruction, TaskStep):
@@ -70,6 +76,15 @@ def code_totals(code: LaneCode) -> TaskTotals:
         else:
             end = code.instructions[instruction.end]
             runs.append(runs[-1] * (end.trips if isinstance(end, LoopEnd) else 1))
+    return steps
+
+
+def code_totals(code: LaneCode) -> TaskTotals:
+    """Return the totals of a lane.
+
+    The engine's own integers are summed, so no rounding separates the bound from a run.
+    """
+    steps = _steps_with_runs(code)
     weights = [[0] * len(steps) for _ in code.links]
     for at, (step, _) in enumerate(steps):
         for link, weight in step.uses:
@@ -77,7 +92,7 @@ def code_totals(code: LaneCode) -> TaskTotals:
     volumes = [times * step.volume for step, times in steps]
     links = list(zip(code.links, weights, strict=True))
     return TaskTotals(
-        core_ps=sum(times * step.alone_ps for step, times in steps if step.stream == ON_CORE),
+        core_ps=core_ps(code),
         all_ps=sum(times * step.alone_ps for step, times in steps),
         links_ps=max(sum(map(mul, each, volumes)) // rate for (_, rate), each in links),
         pattern=(

@@ -6,30 +6,39 @@ a plan that decides otherwise than all recorded steps of its form adds one.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.engine import Timeline, run_code
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
-from tpusim.simulation.loads import TaskTotals, code_totals
-from tpusim.simulation.recorded_step import PlaceAnswers, RecordedStep, StepNumbers, record_step
+from tpusim.simulation.loads import code_totals
+from tpusim.simulation.recorded_step import (
+    PlaceAnswers,
+    PlacedNumbers,
+    RecordedStep,
+    StepNumbers,
+    record_step,
+)
 
 MOST_FORMS = 64
 """Forms of plans that are kept; the one that was not used for longest goes first."""
 
-MOST_STEPS = 256
+MOST_STEPS = 128
 """Recorded steps of a form. Beyond, its plans are lowered one by one."""
 
 MOST_PLACES = 4096
-"""Places whose answers are kept."""
+"""Places of a form whose answers are kept."""
 
 _SIZES = ("mesh", "global_batch", "microbatches", "placement")
 """The fields of a plan that are not of its form."""
 
-_FORM_FIELDS = tuple(field.name for field in fields(Plan) if field.name not in _SIZES)
+_FORM_FIELDS = tuple(each.name for each in fields(Plan) if each.name not in _SIZES)
+
+_Known: TypeAlias = list[tuple[RecordedStep, Callable[[PlaceAnswers], PlacedNumbers | None]]]
+"""Recorded steps that hold for the sizes of a plan, given its numbers."""
 
 
 class NumbersRun(NamedTuple):
@@ -40,31 +49,11 @@ class NumbersRun(NamedTuple):
     timeline: Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A placement with the step's numbers there, and its bounds."""
-
-    number: int
-    placement: Placement
-    recorded: RecordedStep
-    numbers: StepNumbers
-    totals: TaskTotals
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return max(self.totals.core_ps, self.totals.links_ps), self.number
-
-    @property
-    def pattern(self) -> Hashable:
-        return id(self.recorded), self.totals.pattern
-
-
 class RecordedRuns:
     """The recorded steps of one process, by the form of their plans."""
 
     def __init__(self) -> None:
-        self._steps: OrderedDict[Hashable, list[RecordedStep]] = OrderedDict()
-        self._answers: OrderedDict[Hashable, PlaceAnswers] = OrderedDict()
+        self._forms: OrderedDict[Hashable, _Form] = OrderedDict()
 
     def fastest(
         self,
@@ -81,77 +70,117 @@ class RecordedRuns:
         """
         if plan.active_schedule:
             return None
-        form = (model, pod, tuple(plan.mesh), *(_key(getattr(plan, each)) for each in _FORM_FIELDS))
-        steps = self._steps.get(form)
-        if steps is None:
-            self._steps[form] = []
-            if len(self._steps) > MOST_FORMS:
-                self._steps.popitem(last=False)
+        key = (model, pod, *_axes(plan), *(_key(getattr(plan, each)) for each in _FORM_FIELDS))
+        form = self._forms.get(key)
+        if form is None:
+            self._forms[key] = _Form(model, pod)
+            if len(self._forms) > MOST_FORMS:
+                self._forms.popitem(last=False)
             return None
-        self._steps.move_to_end(form)
+        self._forms.move_to_end(key)
+        placed = form.placed(plan, placements)
+        return None if placed is None else _fastest(placed, placements, fold)
+
+
+@dataclass(slots=True)
+class _Form:
+    """The recorded steps of plans of one form, the one used last first."""
+
+    model: Architecture
+    pod: Slice
+    steps: list[RecordedStep] = field(default_factory=list)
+    answers: OrderedDict[Hashable, PlaceAnswers] = field(default_factory=OrderedDict)
+
+    def placed(self, plan: Plan, placements: Sequence[Placement]) -> list[PlacedNumbers] | None:
+        """Return the numbers of a plan on each placement; None if one is one too many."""
+        known: _Known = []
+        rest = iter(tuple(self.steps))
         found = []
-        for number, placement in enumerate(placements):
-            step = self._numbers(steps, model, plan, pod, placement)
-            if step is None:
+        for placement in placements:
+            numbers = self._numbers(plan, placement, known, rest)
+            if numbers is None:
                 return None
-            found.append((number, placement, *step))
-        if len(found) == 1:
-            _, placement, _, numbers = found[0]
-            return NumbersRun(placement, numbers, run_code(numbers.code, fold=fold))
-        return _fastest([_Candidate(*each, code_totals(each[-1].code)) for each in found], fold)
+            found.append(numbers)
+        return found
 
     def _numbers(
-        self,
-        steps: list[RecordedStep],
-        model: Architecture,
-        plan: Plan,
-        pod: Slice,
-        placement: Placement,
-    ) -> tuple[RecordedStep, StepNumbers] | None:
-        """Return the step of a plan on a placement, from the first recorded step that holds."""
-        answers = self._answers_at(pod, placement, plan.mesh)
-        for at, recorded in enumerate(steps):
-            numbers = recorded.numbers(plan, answers)
-            if numbers is not None:
-                steps.insert(0, steps.pop(at))
-                return recorded, numbers
-        if len(steps) == MOST_STEPS:
-            return None
-        made = record_step(model, plan, pod, placement)
-        steps.insert(0, made)
-        numbers = made.numbers(plan, answers)
-        if numbers is None:
-            raise AssertionError(f"a step of {plan} does not hold for the plan that it is of")
-        return made, numbers
+        self, plan: Plan, placement: Placement, known: _Known, rest: Iterator[RecordedStep]
+    ) -> PlacedNumbers | None:
+        """Return the numbers of a plan on a placement.
 
-    def _answers_at(self, pod: Slice, placement: Placement, mesh: Mapping[str, int]) -> PlaceAnswers:
-        key = (pod, placement, tuple(mesh.items()))
-        found = self._answers.get(key)
+        known: takes those of `rest` that hold for the plan's sizes.
+        """
+        answers = self._answers_at(placement, plan.mesh)
+        for _, at in known:
+            if (numbers := at(answers)) is not None:
+                return numbers
+        for recorded in rest:
+            if (at := recorded.given(plan)) is not None:
+                known.append((recorded, at))
+                if (numbers := at(answers)) is not None:
+                    self._use(recorded)
+                    return numbers
+        if len(self.steps) == MOST_STEPS:
+            return None
+        made = record_step(self.model, plan, self.pod, placement)
+        self.steps.insert(0, made)
+        at = made.given(plan)
+        numbers = at(answers) if at else None
+        if at is None or numbers is None:
+            raise AssertionError(f"the recorded step of a plan does not hold for it: {plan}")
+        known.append((made, at))
+        return numbers
+
+    def _use(self, recorded: RecordedStep) -> None:
+        """Put a recorded step first."""
+        self.steps.remove(recorded)
+        self.steps.insert(0, recorded)
+
+    def _answers_at(self, placement: Placement, mesh: Mapping[str, int]) -> PlaceAnswers:
+        key = (placement, *mesh.values())
+        found = self.answers.get(key)
         if found is None:
-            found = self._answers[key] = PlaceAnswers(Place(pod, placement, dict(mesh)))
-            if len(self._answers) > MOST_PLACES:
-                self._answers.popitem(last=False)
+            found = self.answers[key] = PlaceAnswers(Place(self.pod, placement, dict(mesh)))
+            if len(self.answers) > MOST_PLACES:
+                self.answers.popitem(last=False)
         return found
 
 
-def _fastest(candidates: list[_Candidate], fold: bool) -> NumbersRun:
-    """Return the fastest candidate; see `placement_search.fastest_placement`."""
+def _fastest(
+    placed: Sequence[PlacedNumbers], placements: Sequence[Placement], fold: bool
+) -> NumbersRun:
+    """Return the fastest run; see `placement_search.fastest_placement`.
+
+    A step is put together only where its core leaves it a chance, and simulated only where its
+    links do too and no step of the same pattern was.
+    """
+    if len(placed) == 1:
+        numbers = placed[0].step()
+        return NumbersRun(placements[0], numbers, run_code(numbers.code, fold=fold))
     seen: set[Hashable] = set()
     best: tuple[int, int] | None = None
     found: NumbersRun | None = None
-    for each in sorted(candidates, key=lambda each: each.rank):
-        if best is not None and best < each.rank:
+    for number in sorted(range(len(placed)), key=lambda at: (placed[at].core_ps, at)):
+        if best is not None and best < (placed[number].core_ps, number):
             break
-        if each.pattern in seen:
+        numbers = placed[number].step()
+        totals = code_totals(numbers.code)
+        pattern = id(placed[number].recorded), totals.pattern
+        if pattern in seen or (best is not None and best < (totals.links_ps, number)):
             continue
-        seen.add(each.pattern)
-        timeline = run_code(each.numbers.code, fold=fold)
-        took = (timeline.device_ps, each.number)
+        seen.add(pattern)
+        timeline = run_code(numbers.code, fold=fold)
+        took = (timeline.device_ps, number)
         if best is None or took < best:
-            best, found = took, NumbersRun(each.placement, each.numbers, timeline)
+            best, found = took, NumbersRun(placements[number], numbers, timeline)
     if found is None:
         raise ValueError("there is no placement to run on")
     return found
+
+
+def _axes(plan: Plan) -> tuple[Hashable, ...]:
+    """Return the axes of a plan's mesh, and which of them are larger than one."""
+    return tuple(plan.mesh), tuple(size > 1 for size in plan.mesh.values())
 
 
 def _key(value: Any) -> Hashable:

@@ -6,7 +6,7 @@ as a function of those sizes. Another plan of the same form is a run of this fun
 each decision on the way comes out as it did: the results are those of lowering it, bit by bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,9 @@ from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.results import StepContents, step_contents
+from tpusim.simulation.loads import core_ps
 from tpusim.simulation.unread_names import unread_names
-from tpusim.tape import Builder, Question, RecordedFunction, Tape, builder_of
+from tpusim.tape import Answer, Builder, Question, RecordedFunction, Tape, builder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,25 @@ class StepNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedNumbers:
+    """The numbers of a step on one placement, before they are put together.
+
+    core_ps: picoseconds of its core's tasks, a lower bound of the step.
+    """
+
+    recorded: "RecordedStep"
+    values: tuple[Any, ...]
+
+    @property
+    def core_ps(self) -> int:
+        return self.values[0]  # type: ignore[no-any-return]
+
+    def step(self) -> StepNumbers:
+        """Return the step."""
+        return self.recorded.build(self.values)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedStep:
     """A step whose numbers are a function of the sizes of its plan and of its place.
 
@@ -49,16 +69,23 @@ class RecordedStep:
     function: RecordedFunction
     build: Builder
 
-    def numbers(self, plan: Plan, answers: "PlaceAnswers") -> StepNumbers | None:
-        """Return the step of a plan of the same form; None where it was decided otherwise."""
-        numbers = [*plan.mesh.values(), plan.global_batch, plan.microbatches]
+    def given(self, plan: Plan) -> Callable[["PlaceAnswers"], PlacedNumbers | None] | None:
+        """Return the numbers of a plan of the same form, as a function of its place.
+
+        None, there or here, where something was decided otherwise.
+        """
+        run = self.function.given(*_sizes(plan))
+        return None if run is None else lambda answers: self._at(run, answers)
+
+    def _at(self, run: Callable[..., Any], answers: "PlaceAnswers") -> PlacedNumbers | None:
+        numbers: list[Any] = []
         for question, fixed in self.questions.items():
             answer = answers.of(question)
             if answer.fixed != fixed:
                 return None
             numbers += answer.numbers
-        values = self.function(*numbers)
-        return None if values is None else self.build(values)
+        values = run(*numbers)
+        return None if values is None else PlacedNumbers(self, values)
 
 
 class PlaceAnswers:
@@ -68,9 +95,9 @@ class PlaceAnswers:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._found: dict[Question, Any] = {}
+        self._found: dict[Question, Answer] = {}
 
-    def of(self, question: Question) -> Any:
+    def of(self, question: Question) -> Answer:
         """Return the answer to a question."""
         found = self._found.get(question)
         if found is None:
@@ -95,19 +122,24 @@ def record_step(model: Architecture, plan: Plan, pod: Slice, placement: Placemen
         dropped=step.dropped,
         unread=unread_names(step.graph, plan),
     )
-    outputs: list[Any] = []
+    outputs: list[Any] = [core_ps(numbers.code)]
     build = builder_of(numbers, outputs, shared=(Task,))
     return RecordedStep(dict(tape.questions), tape.function(outputs), build)
 
 
+def _sizes(plan: Plan) -> Iterable[int]:
+    """Return the numbers of a plan that are not of its form, in the order of a tape's inputs."""
+    return *plan.mesh.values(), plan.global_batch, plan.microbatches
+
+
 def _traced(plan: Plan, tape: Tape) -> Plan:
-    """Return a plan whose sizes are inputs of a tape, in the order of `RecordedStep.numbers`."""
+    """Return a plan whose sizes are inputs of a tape."""
+    *mesh, batch, microbatches = (tape.input(size) for size in _sizes(plan))
     traced = copy(plan)
-    mesh = {axis: tape.input(size) for axis, size in plan.mesh.items()}
     for name, value in (
-        ("mesh", mesh),
-        ("global_batch", tape.input(plan.global_batch)),
-        ("microbatches", tape.input(plan.microbatches)),
+        ("mesh", dict(zip(plan.mesh, mesh, strict=True))),
+        ("global_batch", batch),
+        ("microbatches", microbatches),
     ):
         object.__setattr__(traced, name, value)
     return traced

@@ -1,16 +1,19 @@
-"""A recorded run as a Python function: its operations as lines, its decisions as a condition.
+"""A recorded run as Python functions: its operations as lines, its decisions as conditions.
 
-The source can be printed and read. The same source serves numbers and, for many plans at once,
-arrays: see `RecordedFunction.arrays`.
+The source can be printed and read. It has two parts, as some inputs change less often: the outer
+function takes those and returns the inner one, which takes the rest and returns the outputs.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from tpusim.tape.tape import Tape
+
+Outputs: TypeAlias = tuple[Any, ...]
 
 _SYMBOLS = {
     operator.add: "+",
@@ -34,57 +37,99 @@ _PREFIXES = {operator.neg: "-", operator.pos: "+"}
 
 @dataclass(frozen=True, slots=True)
 class RecordedFunction:
-    """The numbers of a recorded run for other inputs.
+    """The numbers of a recorded run for other inputs, bit by bit as the run itself would have them.
 
-    source: of the Python function.
+    source: of the Python functions.
     decisions: the number of conditions on which the run depends.
     operations: the number of operations.
+    given: takes the early inputs, and returns the function of the late ones, which returns the
+        outputs. Either returns None where a decision differs.
     """
 
     source: str
     decisions: int
     operations: int
-    _run: Callable[..., tuple[Any, ...] | None]
+    given: Callable[..., Callable[..., Outputs | None] | None]
 
-    def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
-        """Return the outputs, bit by bit as the recorded function would; None if a decision differs.
-
-        inputs: in the order in which the tape took them.
-        """
-        return self._run(*inputs)
+    def __call__(self, early: Iterable[Any], late: Iterable[Any] = ()) -> Outputs | None:
+        """Return the outputs, or None where a decision differs."""
+        run = self.given(*early)
+        return None if run is None else run(*late)
 
 
 def compile_tape(tape: "Tape", outputs: Sequence[int]) -> RecordedFunction:
     """Return the function of a tape's inputs that gives these numbers."""
     needed = _needed(tape, outputs)
-    names = {at: f"v{at}" for at in needed}
-    scope: dict[str, Any] = {}
-    lines = list(_lines(tape, needed, names, scope))
-    parameters = ", ".join(f"v{at}" for at in tape.inputs)
-    results = "".join(f"{names[at]}, " for at in outputs)
-    source = "\n    ".join([f"def run({parameters}):", *lines, f"return ({results})"])
-    exec(compile(source, "<tape>", "exec"), scope)
+    late = _depends(tape, tape.late_inputs)
+    writer = _Writer(tape)
+    writer.name_constants(needed)
+    early_lines = list(writer.lines(at for at in needed if at not in late))
+    late_lines = list(writer.lines(at for at in needed if at in late))
+    early = ", ".join(f"v{at}" for at in tape.early_inputs)
+    inner = ", ".join(f"v{at}" for at in tape.late_inputs)
+    results = "".join(f"{writer.names[at]}, " for at in outputs)
+    body = [*(f"    {line}" for line in late_lines), f"    return ({results})"]
+    source = "\n    ".join(
+        [f"def given({early}):", *early_lines, f"def run({inner}):", *body, "return run"]
+    )
+    exec(compile(source, "<tape>", "exec"), writer.scope)
     operations = sum(tape.operations[at] is not None for at in needed)
-    return RecordedFunction(source, len(tape.decisions), operations, scope["run"])
+    return RecordedFunction(source, len(tape.decisions), operations, writer.scope["given"])
 
 
-def _lines(
-    tape: "Tape", needed: Sequence[int], names: dict[int, str], scope: dict[str, Any]
-) -> Iterator[str]:
-    """Yield the lines of the function, each decision as soon as its number is known."""
-    asked: dict[int, list[str]] = {}
-    for (at, truth), decision in tape.decisions.items():
-        negated = "not " if decision.outcome else ""
-        test = f"{negated}v{at}" if truth else f"v{at} != {_constant(decision.outcome, scope)}"
-        asked.setdefault(at, []).append(f"if {test}: return None")
-    for at in needed:
-        operation = tape.operations[at]
-        if operation is not None:
-            operands = [names[each] for each in operation.operands]
-            yield f"v{at} = {_expression(operation.function, operands, scope)}"
-        elif at in tape.constants:
-            names[at] = _constant(tape.values[at], scope)
-        yield from asked.get(at, ())
+class _Writer:
+    """Writes the lines of a tape.
+
+    names: the expression of each number.
+    scope: the functions and constants that the lines name.
+    """
+
+    def __init__(self, tape: "Tape") -> None:
+        self.tape = tape
+        self.names: dict[int, str] = {}
+        self.scope: dict[str, Any] = {}
+        self._asked: dict[int, list[str]] = {}
+        for (at, truth), outcome in tape.decisions.items():
+            negated = "not " if outcome else ""
+            test = f"{negated}v{at}" if truth else f"v{at} != {self._constant(outcome)}"
+            self._asked.setdefault(at, []).append(f"if {test}: return None")
+
+    def name_constants(self, needed: Sequence[int]) -> None:
+        """Name the numbers: constants by their value, all others by their position."""
+        for at in needed:
+            is_constant = at in self.tape.constants
+            self.names[at] = self._constant(self.tape.values[at]) if is_constant else f"v{at}"
+
+    def lines(self, positions: Iterable[int]) -> Iterator[str]:
+        """Yield the lines of some numbers, each decision as soon as its number is known."""
+        for at in positions:
+            operation = self.tape.operations[at]
+            if operation is not None:
+                operands = [self.names[each] for each in operation.operands]
+                yield f"v{at} = {self._expression(operation.function, operands)}"
+            yield from self._asked.get(at, ())
+
+    def _expression(self, function: Callable[..., Any], operands: list[str]) -> str:
+        if function in _SYMBOLS:
+            return f" {_SYMBOLS[function]} ".join(operands)
+        if function in _PREFIXES:
+            return f"{_PREFIXES[function]}{operands[0]}"
+        return f"{self._function(function)}({', '.join(operands)})"
+
+    def _function(self, function: Callable[..., Any]) -> str:
+        name = getattr(function, "__name__", "").strip("<>_") or "function"
+        unique, number = name, 1
+        while self.scope.setdefault(unique, function) != function:
+            number += 1
+            unique = f"{name}_{number}"
+        return unique
+
+    def _constant(self, value: Any) -> str:
+        if type(value) in (bool, str) or (type(value) in (int, float) and isfinite(value)):
+            return f"({value!r})"
+        name = f"c{len(self.scope)}"
+        self.scope[name] = value
+        return name
 
 
 def _needed(tape: "Tape", outputs: Sequence[int]) -> list[int]:
@@ -100,27 +145,10 @@ def _needed(tape: "Tape", outputs: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def _expression(function: Callable[..., Any], operands: list[str], scope: dict[str, Any]) -> str:
-    if function in _SYMBOLS:
-        return f" {_SYMBOLS[function]} ".join(operands)
-    if function in _PREFIXES:
-        return f"{_PREFIXES[function]}{operands[0]}"
-    return f"{_named(function, scope)}({', '.join(operands)})"
-
-
-def _named(function: Callable[..., Any], scope: dict[str, Any]) -> str:
-    name = getattr(function, "__name__", "function").strip("<>_") or "function"
-    number = 1
-    unique = name
-    while scope.setdefault(unique, function) is not function:
-        number += 1
-        unique = f"{name}_{number}"
-    return unique
-
-
-def _constant(value: Any, scope: dict[str, Any]) -> str:
-    if type(value) in (int, float, bool, str) and value == value and abs(value or 0) != float("inf"):
-        return f"({value!r})"
-    name = f"c{len(scope)}"
-    scope[name] = value
-    return name
+def _depends(tape: "Tape", inputs: Iterable[int]) -> set[int]:
+    """Return the positions that depend on some inputs, with the inputs themselves."""
+    found = set(inputs)
+    for at, operation in enumerate(tape.operations):
+        if operation is not None and not found.isdisjoint(operation.operands):
+            found.add(at)
+    return found

@@ -14,16 +14,6 @@ class Operation(NamedTuple):
     operands: tuple[int, ...]
 
 
-class Decision(NamedTuple):
-    """What a number was when the recorded function needed to know it.
-
-    truth: True if only its truth matters, as in a condition.
-    """
-
-    outcome: Any
-    truth: bool
-
-
 class Answer(NamedTuple):
     """What a recorded run learnt about the place where the step runs.
 
@@ -47,35 +37,39 @@ class Tape:
 
     operations: that of each number; None for inputs and constants.
     values: with which the tape was recorded.
-    inputs: positions of the inputs, in order.
+    early_inputs, late_inputs: positions of the inputs, in order; the late ones are the numbers of
+        answers.
     constants: positions of the constants.
-    decisions: by position.
+    decisions: what a number was when the recorded function needed to know it, by its position and
+        by whether only its truth mattered, as in a condition.
     questions: with what must be the same in their answers.
     """
 
     def __init__(self) -> None:
         self.operations: list[Operation | None] = []
         self.values: list[Any] = []
-        self.inputs: list[int] = []
+        self.early_inputs: list[int] = []
+        self.late_inputs: list[int] = []
         self.constants: set[int] = set()
-        self.decisions: dict[tuple[int, bool], Decision] = {}
+        self.decisions: dict[tuple[int, bool], Any] = {}
         self.questions: dict[Question, Hashable] = {}
         self._known: dict[tuple[Any, ...], int] = {}
         self._answers: dict[Question, tuple[Traced, ...]] = {}
 
     def input(self, value: Any) -> Traced:
-        """Return the next input, which has this value while the tape is recorded."""
-        made = self._new(value, None)
-        self.inputs.append(made)
-        return Traced(self, made)
+        """Return the next early input, which has this value while the tape is recorded."""
+        self.early_inputs.append(self._new(value, None))
+        return Traced(self, self.early_inputs[-1])
 
     def ask(self, question: Question, place: Any) -> tuple[Traced, ...]:
-        """Return the numbers of an answer, as inputs."""
+        """Return the numbers of an answer, as late inputs."""
         found = self._answers.get(question)
         if found is None:
             answer = question.answer(place)
             self.questions[question] = answer.fixed
-            found = self._answers[question] = tuple(self.input(each) for each in answer.numbers)
+            made = [self._new(each, None) for each in answer.numbers]
+            self.late_inputs += made
+            found = self._answers[question] = tuple(Traced(self, at) for at in made)
         return found
 
     def apply(self, function: Callable[..., Any], *given: Any) -> Traced:
@@ -92,7 +86,7 @@ class Tape:
         """Return the value of a number, and note that the run depends on it."""
         value = self.values[node]
         if node not in self.constants:
-            self.decisions[node, truth] = Decision(bool(value) if truth else value, truth)
+            self.decisions[node, truth] = bool(value) if truth else value
         return value
 
     def function(self, outputs: Sequence[Traced]) -> RecordedFunction:

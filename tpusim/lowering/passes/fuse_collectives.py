@@ -1,5 +1,7 @@
 """Collective matmuls and ring attention: fusing a collective with the operation that reads it."""
 
+from functools import reduce
+
 from tpusim.graph import Attention, Einsum, Op, is_sequence
 from tpusim.lowering.body_entries import RingAttention
 from tpusim.lowering.decisions import Body
@@ -13,7 +15,8 @@ from tpusim.partition import (
     sends_keys_round,
 )
 from tpusim.plan import Compiler
-from tpusim.program import CollectiveKind, MatmulWork, Mode, as_float
+from tpusim.program import CollectiveKind, MatmulWork, Mode, as_float, largest
+from tpusim.tape import call
 
 LARGEST_RING_WEIGHT = 256 * 2.0**20
 """Collective matmuls were seen with gathered weights of up to 128 MiB on a device (480B: wq, wo),
@@ -180,7 +183,7 @@ def _weight_bytes(body: Body, compute: ComputeNode) -> float:
         for tensor in (*compute.op.inputs, *compute.op.outputs)
         if (tensor.primal or tensor.name) in body.weights
     ]
-    return max((as_float(operand_bytes(t, split, sizes)) for t in weights), default=0.0)
+    return reduce(largest, (as_float(operand_bytes(t, split, sizes)) for t in weights), 0.0)
 
 
 def _can_be_ring(op: Op) -> bool:
@@ -200,10 +203,9 @@ def fusion_pays(group: DeviceGroup, nbytes: float, compute_s: float, weight_byte
     and 7x (axes of 2 to 16, F from 512 to 32768), given that the axis is a physical ring of at
     least 4.
     """
-    if not group.ring or group.size < 4 or weight_bytes > LARGEST_RING_WEIGHT:
-        return False
     transfer = nbytes / group.bandwidth
-    return _beats_both(group.size, compute_s, transfer, transfer)
+    pays = call(_beats_both, group.size, compute_s, transfer, transfer)
+    return call(_all, group.ring, group.size >= 4, weight_bytes <= LARGEST_RING_WEIGHT, pays)
 
 
 def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> bool:
@@ -221,7 +223,11 @@ def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> boo
     4x4 and 16x16).
     """
     ring = nbytes / group.bandwidth
-    return _beats_both(group.size, compute_s, ring / group.gathers_by, ring)
+    return call(_beats_both, group.size, compute_s, ring / group.gathers_by, ring)
+
+
+def _all(*conditions: bool) -> bool:
+    return all(conditions)
 
 
 def _beats_both(devices: int, compute_s: float, transfer_s: float, ring_s: float) -> bool:
