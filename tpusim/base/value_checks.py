@@ -5,6 +5,7 @@ from math import inf
 from typing import Any
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.tape import untraced
 
 
 def check_word(where: str, value: Any, choices: Collection[str], *, optional: bool = False) -> None:
@@ -16,7 +17,7 @@ def check_word(where: str, value: Any, choices: Collection[str], *, optional: bo
 
 def check_positive(where: str, value: Any) -> None:
     """Raise PlanError unless the value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(untraced(value), int) or value < 1:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
 
 

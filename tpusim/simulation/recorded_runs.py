@@ -7,9 +7,10 @@ a plan that decides otherwise than all recorded steps of its form adds one.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from tpusim.base.errors import TpusimError
 from tpusim.engine import Timeline, run_code
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
@@ -22,6 +23,7 @@ from tpusim.simulation.recorded_step import (
     StepNumbers,
     record_step,
 )
+from tpusim.tape import TracedHashError
 
 MOST_FORMS = 64
 """Forms of plans that are kept; the one that was not used for longest goes first."""
@@ -66,7 +68,8 @@ class RecordedRuns:
     ) -> NumbersRun | None:
         """Return the fastest run of a plan, the first of equal ones.
 
-        None for a plan that is lowered as ever: the first of its form, or one too many.
+        None for a plan that is lowered as ever: the first of its form, one that cannot be recorded,
+        and one that cannot be simulated, which then gets its sentence.
         """
         if plan.active_schedule:
             return None
@@ -122,7 +125,10 @@ class _Form:
                     return numbers
         if len(self.steps) == MOST_STEPS:
             return None
-        made = record_step(self.model, plan, self.pod, placement)
+        try:
+            made = record_step(self.model, plan, self.pod, placement)
+        except (TpusimError, TracedHashError):
+            return None
         self.steps.insert(0, made)
         at = made.given(plan)
         numbers = at(answers) if at else None
@@ -187,7 +193,11 @@ def _key(value: Any) -> Hashable:
     """Return a hashable form of a plan's field."""
     if isinstance(value, Mapping):
         return tuple((key, _key(inner)) for key, inner in value.items())
-    return tuple(map(_key, value)) if isinstance(value, list) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(_key, value))
+    if is_dataclass(value):
+        return type(value), *(_key(getattr(value, each.name)) for each in fields(value))
+    return value  # type: ignore[no-any-return]
 
 
 RECORDED = RecordedRuns()

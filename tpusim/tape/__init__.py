@@ -8,7 +8,7 @@ without running the function, as long as every decision comes out as it did.
 from tpusim.tape.builder import Builder, builder_of
 from tpusim.tape.recorded_function import RecordedFunction
 from tpusim.tape.tape import Answer, Question, Tape, tape_of
-from tpusim.tape.traced import Traced, call, uncached_if_traced, untraced
+from tpusim.tape.traced import Traced, TracedHashError, call, uncached_if_traced, untraced
 
 __all__ = [
     "Answer",
@@ -17,6 +17,7 @@ __all__ = [
     "RecordedFunction",
     "Tape",
     "Traced",
+    "TracedHashError",
     "builder_of",
     "call",
     "tape_of",
