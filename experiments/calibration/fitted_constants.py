@@ -100,9 +100,12 @@ WHOLE_RUNS = (
         ),
     ),
     Group(
-        "matmuls on 7x",
+        "matmuls on 7x, and rows picked by their index",
         ("7x",),
-        (Constant("matmul_in_step", (0.8, 0.87, 0.9, 0.94, 0.97, 1.0), 1.0),),
+        (
+            Constant("matmul_in_step", (0.8, 0.87, 0.9, 0.94, 0.97, 1.0), 1.0),
+            Constant("gather_efficiency", (0.25, 0.3, 0.34, 0.38, 0.42, 0.5, 0.7, 1.0), 1.0),
+        ),
     ),
     Group(
         "gradients of labels added by index",
@@ -122,7 +125,7 @@ WHOLE_RUNS = (
         (Constant("turnaround", (0.0, 0.01, 0.02, 0.033, 0.04, 0.05, 0.06), 0.0),),
     ),
 )
-"""Fitted to whole runs: six constants."""
+"""Fitted to whole runs: seven constants."""
 
 ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "op_launch": ("v4", "v5e", "v5p", "v6e"),

@@ -225,6 +225,53 @@ def test_a_width_that_tiles_do_not_divide_is_rounded_up() -> None:
     assert equivalent_matmul(grouped(1, 4096, 1536, 4096, "m")) == (1, 4096, 2048, 4096)
     assert equivalent_matmul(grouped(1, 1536, 4096, 4096, "k")) == (1, 2048, 4096, 4096)
     assert equivalent_matmul(grouped(1, 4096, 4096, 768, "m")) == (1, 4096, 4096, 768)
+    assert equivalent_matmul(grouped(1, 4096, 4096, 704, "m")) == (1, 4096, 4096, 768)
+
+
+@pytest.mark.parametrize(
+    ("cores", "tile", "columns"),
+    [
+        (1, 512, 1536),  # three tiles, one after the other
+        (2, 512, 2048),  # three tiles on two cores: two on one of them
+        (2, 1024, 2048),  # a tile each, the second half empty
+        (2, 1536, 3072),  # one tile: a core has none
+        (1, 1024, 2048),
+        (1, 1536, 1536),
+        (1, 704, 1536),  # in lanes, 768 twice
+    ],
+)
+def test_cores_share_the_columns_of_a_grouped_kernel_by_whole_tiles(
+    cores: int, tile: int, columns: int
+) -> None:
+    """Columns alone are parallel; rows and what is summed are not divided, whoever has them."""
+    rows, side = 4096, 4096
+    forward = MatmulWork(1, rows, side, 1536, "bf16", 0, 0, ragged="m", tiles=(512, 1024, tile))
+    weights = replace(forward, m=side, k=rows, ragged="k", tiles=(1024, 512, tile))
+    assert equivalent_matmul(forward, cores) == (1, rows, side, columns)
+    assert equivalent_matmul(weights, cores) == (1, side, rows, columns)
+    turned = replace(forward, k=1536, n=side, tiles=(512, tile, 1024))
+    whole = -(-1536 // (-(-tile // 128) * 128)) * (-(-tile // 128) * 128)
+    assert equivalent_matmul(turned, cores) == (1, rows, whole, side)
+
+
+def test_a_chip_of_two_cores_has_one_idle_where_tiles_are_odd() -> None:
+    """v5p, three tiles of 512: 4/3 of the time on the array; 7x, whose device is a core, all."""
+    for chip, ratio in (("v4", 4 / 3), ("v5p", 4 / 3), ("v6e", 1.0), ("7x", 1.0)):
+        device = load_chip(chip).device
+        work = MatmulWork(1, 8192, 4096, 1536, "bf16", 0, 0)
+        alone = float(matmul_seconds(work, device)) - device.costs.op_launch
+        tiled = replace(work, ragged="m", tiles=(512, 1024, 512))
+        grouped_s = float(matmul_seconds(tiled, device)) - device.costs.op_launch
+        assert grouped_s / alone == pytest.approx(ratio), chip
+
+
+def test_small_tiles_read_operands_more_often() -> None:
+    """Rows once for each tile of columns: eight times at 512 of 4096, twice at 2048."""
+    rows, k, n = 8 * 1024, 2048, 4096
+    visits = 8 * 1024 // 256 + 7
+    for tile, times in ((512, 8), (2048, 2)):
+        read = grouped_bytes_read(8, 1024, k, n, "m", 2.0, (256, 1024, tile))
+        assert read == 2 * (rows * k * times + visits * k * n)
 
 
 def test_a_grouped_kernel_reads_operands_once_a_tile() -> None:

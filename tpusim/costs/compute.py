@@ -84,13 +84,15 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     """Return the seconds of an element-wise group: `max(bytes / HBM, flops / VPU) + launch`.
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
+    Rows that are picked by their index move at `gather_efficiency` of the rate of copies.
 
     Loads and stores run beside the vector unit, so the slower of the two decides. The launch is
     half a matmul's: no tiles of an array have to be filled and drained.
 
     Source: "How to Scale Your Model", roofline chapter.
     """
-    memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
+    slowed = work.gathered * (1 / device.costs.gather_efficiency - 1)
+    memory = hbm_seconds(work.read_bytes + slowed, work.write_bytes, device)
     scatter = work.scattered * device.costs.scatter_element
     passes = largest(memory, vector_seconds(work.flops, device))
     return passes + device.costs.vector_launch + scatter
@@ -129,7 +131,8 @@ def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Numb
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
-    array = array_seconds(*equivalent_matmul(work), work.dtype, device) / share
+    whole = equivalent_matmul(work, device.tensor_cores)
+    array = array_seconds(*whole, work.dtype, device) / share
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     on_core = array + vector_seconds(work.epilogue_flops, device)
     return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch

@@ -84,9 +84,14 @@ _TRANSFERS = {
 
 
 def _transfer_task(op: Transfer, machine: CollectiveCosts) -> Task:
-    """Return a task on its kind's own stream; within the chip it moves as fast as copies do."""
+    """Return a task on its kind's own stream; within the chip it moves as fast as copies do.
+
+    What a SparseCore picks moves at `gather_efficiency` of it.
+    """
     label, links = _TRANSFERS[op.kind]
-    alone = 0.0 if links else as_float(hbm_seconds(op.bytes, 0, machine.device))
+    picked = op.kind is TransferKind.SPARSECORE
+    share = machine.device.costs.gather_efficiency if picked else 1.0
+    alone = 0.0 if links else as_float(hbm_seconds(op.bytes, 0, machine.device)) / share
     return _task(
         op,
         label=label,

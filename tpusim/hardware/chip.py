@@ -73,6 +73,8 @@ class CostConstants:
         attention kernel reaches on the blocks that it visits, at long sequences.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     scatter_element: seconds to add one element to an array in HBM by its index.
+    gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
+        by their index and written.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
@@ -96,6 +98,7 @@ class CostConstants:
     attention_efficiency_backward: float = field(metadata=SHARED)
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
+    gather_efficiency: float = field(metadata=SHARED)
     slice_jitter: float = field(metadata=SHARED)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)

@@ -78,8 +78,9 @@ def sizes_of(graph: Graph, plan: Plan) -> Sizes:
     """Return the sizes of the graph's dimensions and of the plan's axes."""
     chosen = loads(graph.sizes.get("expert", 0), plan.experts.skew, plan.experts.seed)
     capacity = buffers_of(plan.experts, graph.sizes)
+    dtypes, tiles = plan.dtypes, plan.experts.tiles
     return Sizes(
-        graph.sizes, plan.active_axes, plan.dtypes.compute, plan.dtypes.param, chosen, capacity
+        graph.sizes, plan.active_axes, dtypes.compute, dtypes.param, chosen, capacity, tiles
     )
 
 

@@ -1,17 +1,27 @@
 """Work and FLOPs of partitioned operations, from local extents."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tpusim import graph, program
 from tpusim.base.phase import Phase
-from tpusim.graph import Op, Tensor, union_dims
+from tpusim.graph import Op, Tensor, plain_dim, union_dims
 from tpusim.lowering.passes.quantise import SCALE_FLOPS, is_quantised
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
-from tpusim.program import Flops, Number, Work, grouped_bytes_read
+from tpusim.program import (
+    SUBLANES,
+    Flops,
+    Number,
+    Work,
+    grouped_bytes_read,
+    sublane_tiles,
+)
 from tpusim.tape import call
 
 Buffers = Mapping[str, Buffer]
+
+SUM_BYTES = 4.0
+"""Bytes of an element of the results of experts while they are added up (`float32_weight_sum`)."""
 
 
 def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
@@ -22,17 +32,20 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     epilogue = _fused_flops(compute, split, sizes)
     match op:
         case graph.Einsum():
-            batch, m, k, n = _matrix(op, split, sizes)
+            dims = _matrix_dims(op)
+            batch, m, k, n = (sizes.product(tuple(group), split) for group in dims)
             dtype = sizes.compute_dtype
             epilogue += _narrowing(op, split, sizes)
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
-            ragged = ("k" if "slot" not in op.output.dims else "m") if op.ragged else ""
-            if ragged:
-                item = sizes.itemsize(op.lhs.dtype)
-                read = grouped_bytes_read(batch, m, k, n, ragged, item)
-            return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged)
+            if not op.ragged:
+                return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue)
+            ragged = "k" if "slot" not in op.output.dims else "m"
+            tiles = tuple(_tile(group, sizes) for group in dims[1:])
+            item = sizes.itemsize(op.lhs.dtype)
+            read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
+            return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged, tiles)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
         case graph.Pool():
@@ -93,20 +106,26 @@ def _dims(op: Op) -> tuple[str, ...]:
     return union_dims(*op.inputs, *op.outputs)
 
 
-def _matrix(
-    op: graph.Einsum, split: Mapping[str, Axes], sizes: Sizes
-) -> tuple[Number, Number, Number, Number]:
-    """Return batch, m, k, n: dimensions of operands and result, of one operand, summed."""
+def _matrix_dims(op: graph.Einsum) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return batch, m, k, n: dimensions of operands and result, of one operand, summed.
+
+    The columns of a grouped kernel are the last dimension of its result.
+    """
     left, right, out = set(op.lhs.dims), set(op.rhs.dims), set(op.output.dims)
     dims = union_dims(op.lhs, op.rhs)
-    groups = (
-        [d for d in dims if d in left and d in right and d in out],
-        [d for d in dims if d in left and d not in right and d in out],
-        [d for d in dims if d not in out],
-        [d for d in dims if d in right and d not in left and d in out],
-    )
-    batch, m, k, n = (sizes.product(tuple(group), split) for group in groups)
-    return batch, m, k, n
+    batch = [d for d in dims if d in left and d in right and d in out]
+    m = [d for d in dims if d in left and d not in right and d in out]
+    k = [d for d in dims if d not in out]
+    n = [d for d in dims if d in right and d not in left and d in out]
+    return (batch, n, k, m) if op.ragged and op.output.dims[-1] in m else (batch, m, k, n)
+
+
+def _tile(dims: Sequence[str], sizes: Sizes) -> int:
+    """Return the tile of a side of a grouped kernel: of its rows, of `embed` or of its width."""
+    rows, embed, width = sizes.tiles
+    if "slot" in dims:
+        return rows
+    return embed if any(plain_dim(dim) == "embed" for dim in dims) else width
 
 
 def _narrowing(op: graph.Einsum, split: Mapping[str, Axes], sizes: Sizes) -> Number:
@@ -333,22 +352,43 @@ def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:
 def _routing(op: graph.TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> program.VectorWork:
     """Return the work of sorting tokens: rows cross HBM, picked by the order of their experts.
 
-    A dispatch first repeats the row of each token for its choices, and then gathers the row of each
-    slot: both are read, and written. A combine gathers the rows back, then reads them and writes
+    A dispatch first repeats the row of each token for its choices, and then picks the row of each
+    slot: both are read, and written. A combine picks the rows back, then reads them and writes
     their sum for each token, in f32. The transpose of a weighted one first writes each token's
-    gradient times its gates, and gathers what the combine had gathered again for the gates'
-    gradient (MaxText's moe.py, `permute` and `unpermute`; its repetition is a pass of its own and
-    its gathers need no other on v6e 2x2, libtpu 0.0.42.1. `jnp.take` needs one that selects, in
-    place of the repetition). A conversion, a multiplication and an addition each element of a slot;
-    the sort of the experts' numbers is not counted.
+    gradient times its gates, and picks what the combine had picked again for the gates' gradient
+    (MaxText's moe.py, `permute` and `unpermute`; its repetition is a pass of its own and its
+    gathers need no other on v6e 2x2, libtpu 0.0.42.1. `jnp.take` needs one that selects, in place
+    of the repetition).
+
+    Rows of a token's choices, [token, choice, embed], have the choices in the sublanes, and rows in
+    the order of experts, [row, embed], the rows: unless the choices fill whole tiles of 8, going
+    from one to the other is a copy. It reads and writes as many choices as their tiles hold, 8 for
+    6, and what is to be summed, in f32 (DeepSeek-V2-Lite, 6 of 64 experts, and Mixtral, 2 of 8, on
+    v5p; Gemma 4, 8 of 128 on 7x, has none; libtpu 0.0.42.1).
+
+    A conversion, a multiplication and an addition each element of a slot; the sort of the experts'
+    numbers is not counted.
     """
     one, other = op.tokens, op.output
     slots, tokens = (other, one) if op.dispatch else (one, other)
-    row = sizes.product(slots.dims, split) * sizes.itemsize(slots.dtype)
+    item, choices = sizes.itemsize(slots.dtype), sizes.dims["choice"]
+    elements = sizes.product(slots.dims, split)
+    rows = elements * item
     own = sizes.product(tokens.dims, split) * sizes.itemsize(tokens.dtype)
-    flops = 3 * sizes.product(slots.dims, split)
-    if not op.dispatch:
-        return program.VectorWork(2 * row, row + own, flops)
-    if op.weighted:
-        return program.VectorWork(own + 3 * row, 3 * row, 2 * flops)
-    return program.VectorWork(own + row, 2 * row, 0.0)
+    copied = choices % SUBLANES > 0
+    stored = rows * sublane_tiles(choices) / choices
+    summed = stored * SUM_BYTES / item if copied else rows
+    pick, picks = (rows, rows), 2 if op.dispatch and op.weighted else 1
+    if op.dispatch:
+        passes = [(own, stored), *([(stored, rows)] if copied else []), pick]
+        if op.weighted:
+            passes += [pick, *([(rows, summed)] if copied else []), (summed, 0)]
+    else:
+        terms = summed if op.weighted else stored
+        passes = [pick, *([(rows, terms)] if copied else []), (terms, own)]
+    return program.VectorWork(
+        sum(read for read, _ in passes),
+        sum(written for _, written in passes),
+        0.0 if op.dispatch and not op.weighted else (6 if op.dispatch else 3) * elements,
+        gathered=2 * rows * picks,
+    )

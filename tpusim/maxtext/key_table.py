@@ -17,6 +17,9 @@ RENAMED: Mapping[str, str] = {
     "use_sparse_indexer": "use_indexer",
     "fsdp_shard_on_exp": "shard_exp_on_fsdp",
     "num_vocab_tiles": "num_vocab_tiling",
+    "tile_batch_seq": "wi_tile_fwd_batch_seq",
+    "tile_embed_dim": "wi_tile_fwd_embed_dim",
+    "tile_mlp_dim": "wi_tile_fwd_mlp_dim",
 }
 """Names of other versions, and the one used here."""
 

@@ -4,7 +4,7 @@ A partitioned graph names, for each dimension, the axes that shard it; this modu
 numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -13,7 +13,7 @@ import numpy as np
 from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import LocalShape
-from tpusim.plan import Axes
+from tpusim.plan import DEFAULT_TILES, Axes
 from tpusim.program import Number, stored_elements
 from tpusim.tape import Traced, call
 
@@ -40,6 +40,7 @@ class Sizes:
     loads: tokens of each expert over the mean; empty if all have as many. If experts are sharded, a
         device's slots are those of the busiest device.
     capacity: of buffers of slots, where no token is dropped.
+    tiles: of grouped kernels: rows, and elements of `embed` and of the experts' width.
     """
 
     dims: Mapping[str, int]
@@ -48,6 +49,7 @@ class Sizes:
     stored_dtype: str = "f32"
     loads: tuple[float, ...] = ()
     capacity: ExpertCapacity | None = None
+    tiles: Sequence[int] = DEFAULT_TILES
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:

@@ -5,7 +5,7 @@ from tpusim.plan.compiler import Compiler
 from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
 from tpusim.plan.default_rules import DEFAULT_RULES, STYLE_RULES
 from tpusim.plan.dtypes import MATMUL_DTYPES, WIDE_DTYPES, Dtypes
-from tpusim.plan.experts import Experts
+from tpusim.plan.experts import DEFAULT_TILES, Experts
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule
@@ -16,6 +16,7 @@ __all__ = [
     "ALL_TO_ALL",
     "CIRCULAR",
     "DEFAULT_RULES",
+    "DEFAULT_TILES",
     "GATHER",
     "LOOPS",
     "MATMUL_DTYPES",

@@ -1,14 +1,16 @@
 """Expert parallelism of a plan: the routing of tokens, and how unevenly it loads the experts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from tpusim.base.errors import PlanError
-from tpusim.base.value_checks import check_word, is_number
+from tpusim.base.value_checks import check_word, is_list, is_number
 
 DISPATCHES = ("sort", "one_hot")
 EXPERT_EXCHANGES = ("all-to-all", "gather", "ring")
+DEFAULT_TILES = (512, 1024, 1024)
+"""Tiles of MaxText's kernels, unless a config says otherwise (its base.yml)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,9 @@ class Experts:
     skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it. The busiest device
         decides. Only where nothing is dropped.
     seed: of the one draw that all layers share.
+    tiles: of the grouped kernels of sorted tokens: rows, and elements of `embed` and of the
+        experts' width (MaxText's `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`). Kernels
+        compute whole tiles.
     """
 
     capacity_factor: float = 0.0
@@ -37,6 +42,7 @@ class Experts:
     buffer: float = 0.0
     skew: float = 0.0
     seed: int = 0
+    tiles: Sequence[int] = DEFAULT_TILES
 
     def __post_init__(self) -> None:
         capacity, skew, buffer = self.capacity_factor, self.skew, self.buffer
@@ -59,6 +65,7 @@ class Experts:
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise PlanError(f"plan.experts.seed is {self.seed!r}; it must be a whole number")
+        object.__setattr__(self, "tiles", _checked_tiles(self.tiles))
 
     def check_together(self) -> None:
         """Raise PlanError for keys that contradict each other."""
@@ -92,3 +99,16 @@ class Experts:
             yield f"buffers x{self.buffer:g}"
         if self.skew:
             yield f"skew {self.skew:g} of seed {self.seed}"
+        if self.tiles != DEFAULT_TILES:
+            yield f"tiles of {' x '.join(map(str, self.tiles))}"
+
+
+def _checked_tiles(tiles: Sequence[int]) -> tuple[int, ...]:
+    """Return the tiles as a tuple. Raise PlanError if they are not three whole multiples of 8."""
+    given: tuple[int, ...] = tuple(tiles) if is_list(tiles) else ()
+    if len(given) != 3 or not all(type(one) is int and one > 0 and one % 8 == 0 for one in given):
+        raise PlanError(
+            f"plan.experts.tiles is {tiles!r}; write three multiples of 8: rows, elements of embed "
+            "and elements of the experts' width, such as [512, 1024, 1024]"
+        )
+    return given

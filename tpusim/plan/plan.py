@@ -75,6 +75,7 @@ PLAN_KEYS = GroupedKeys(
         "expert_buffer": ("experts", "buffer"),
         "expert_skew": ("experts", "skew"),
         "seed": ("experts", "seed"),
+        "expert_tiles": ("experts", "tiles"),
         "schedule": ("pipeline", "schedule"),
         "virtual_stages": ("pipeline", "virtual_stages"),
         "stage_layers": ("pipeline", "stage_layers"),

@@ -6,6 +6,7 @@ It knows no model and no hardware. A plan and an HLO file both become such a pro
 from tpusim.base.phase import Phase
 from tpusim.program.convolution_shapes import convolution_work, rearrangements
 from tpusim.program.grouped_matmul import (
+    LANES,
     SUBLANES,
     equivalent_matmul,
     grouped_bytes_read,
@@ -57,7 +58,7 @@ from tpusim.program.pipeline_schedule import (
     unit_times,
 )
 from tpusim.program.program import Program, program_text
-from tpusim.program.tiles import LANES, at_least, stored_elements, sublane_tiles
+from tpusim.program.tiles import at_least, stored_elements, sublane_tiles
 from tpusim.program.work import (
     AttentionWork,
     CombinedWork,

@@ -1,8 +1,8 @@
 """Grouped matmuls: groups of rows, each with its own matrix, as one kernel in tiles.
 
 The kernel is megablox (jax 0.10.2, `jax/experimental/pallas/ops/tpu/megablox/gmm.py`: `gmm`, and
-`tgmm` for weight gradients), with MaxText's default tiles (its base.yml,
-`tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`).
+`tgmm` for weight gradients). Its tiles are those of the work, or else MaxText's defaults (its
+base.yml, `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`).
 """
 
 from tpusim.program.numeric import Number, round_up, smallest
@@ -10,10 +10,12 @@ from tpusim.program.work import MatmulWork
 
 ROW_TILE = 512
 SIDE_TILE = 1024
-SUBLANES = 8
+SUBLANES, LANES = 8, 128
+"""Rows and elements of a row of a memory tile, of which blocks of a kernel are made (JAX's
+`tpu_info`)."""
 
 
-def kernel_rows(groups: Number, rows: Number) -> Number:
+def kernel_rows(groups: Number, rows: Number, tile: int = ROW_TILE) -> Number:
     """Return the rows that the kernel works on, for groups of `rows` rows each on average.
 
     Groups follow one another in tiles of t rows, and a tile that several share is computed for each
@@ -22,50 +24,77 @@ def kernel_rows(groups: Number, rows: Number) -> Number:
     less than a tile, the tile is as small.
     """
     whole = groups * rows
-    tile = _row_tile(whole)
-    return round_up(whole, tile) + (groups - 1) * tile
+    tile_rows = _row_tile(whole, tile)
+    return round_up(whole, tile_rows) + (groups - 1) * tile_rows
 
 
-def kernel_side(size: Number) -> Number:
-    """Return a side of the matrices, rounded up to whole tiles: 2048 for a width of 1536.
+def kernel_side(size: Number, tile: int = SIDE_TILE, cores: int = 1) -> Number:
+    """Return a side of the matrices in whole tiles: 2048 for a width of 1536 in tiles of 1024.
 
-    The rest of the last tile is masked, and multiplied (`mask_k_rem`).
+    cores: of the device, among which the tiles are divided; each takes as many as the busiest.
+
+    The rest of the last tile is masked, and multiplied (`mask_k_rem`), and so is that of a memory
+    tile: 704 are 768.
     """
-    return round_up(size, _side_tile(size))
+    return round_up(size, cores * _side_tile(size, tile))
 
 
-def equivalent_matmul(work: MatmulWork) -> tuple[Number, Number, Number, Number]:
-    """Return batch, m, k, n of the plain matmul that occupies the array as long as the kernel."""
+def equivalent_matmul(work: MatmulWork, cores: int = 1) -> tuple[Number, Number, Number, Number]:
+    """Return batch, m, k, n of the plain matmul that occupies the array as long as the kernel.
+
+    cores: TensorCores of the device. Pallas divides the tiles of columns among them, as only that
+        dimension of the kernel's grid is parallel (`dimension_semantics`), so an odd number of
+        tiles leaves one of two cores idle for a tile: three tiles of 512 take as long as four.
+    """
+    if not work.ragged:
+        return work.batch, work.m, work.k, work.n
+    m_tile, k_tile, n_tile = _tiles_of(work.ragged, work.tiles)
+    n = kernel_side(work.n, n_tile, cores)
     if work.ragged == "m":
-        return 1, kernel_rows(work.batch, work.m), kernel_side(work.k), kernel_side(work.n)
-    if work.ragged == "k":
-        return 1, kernel_side(work.m), kernel_rows(work.batch, work.k), kernel_side(work.n)
-    return work.batch, work.m, work.k, work.n
+        return 1, kernel_rows(work.batch, work.m, m_tile), kernel_side(work.k, k_tile), n
+    return 1, kernel_side(work.m, m_tile), kernel_rows(work.batch, work.k, k_tile), n
 
 
 def grouped_bytes_read(
-    batch: Number, m: Number, k: Number, n: Number, ragged: str, item: float
+    batch: Number,
+    m: Number,
+    k: Number,
+    n: Number,
+    ragged: str,
+    item: float,
+    tiles: tuple[int, ...] = (),
 ) -> Number:
     """Return the operand bytes that pass from HBM, each as often as its tiles are read.
+
+    tiles: of m, k and n; empty for the defaults.
 
     `gmm` reads the rows for each tile of columns, and a group's matrix for each tile of rows:
     `item (rows k tiles(n) + tiles(rows) k n)`; `tgmm` reads both operands' rows for each tile of
     the other's columns (their `bytes_accessed`).
     """
+    m_tile, _, n_tile = _tiles_of(ragged, tiles)
     if ragged == "m":
         whole = batch * m
-        visits = kernel_rows(batch, m) / _row_tile(whole)
-        return item * k * (whole * _tiles(n) + visits * n)
-    return item * batch * k * (m * _tiles(n) + n * _tiles(m))
+        visits = kernel_rows(batch, m, m_tile) / _row_tile(whole, m_tile)
+        return item * k * (whole * _count(n, n_tile) + visits * n)
+    return item * batch * k * (m * _count(n, n_tile) + n * _count(m, m_tile))
 
 
-def _tiles(size: Number) -> Number:
-    return kernel_side(size) / _side_tile(size)
+def _tiles_of(ragged: str, tiles: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the tiles of m, k and n: those given, or the defaults."""
+    if tiles:
+        m, k, n = tiles
+        return m, k, n
+    return (ROW_TILE, SIDE_TILE, SIDE_TILE) if ragged == "m" else (SIDE_TILE, ROW_TILE, SIDE_TILE)
 
 
-def _row_tile(rows: Number) -> Number:
-    return smallest(ROW_TILE, round_up(rows, SUBLANES))
+def _count(size: Number, tile: int) -> Number:
+    return kernel_side(size, tile) / _side_tile(size, tile)
 
 
-def _side_tile(size: Number) -> Number:
-    return smallest(SIDE_TILE, size)
+def _side_tile(size: Number, tile: int) -> Number:
+    return round_up(smallest(tile, size), LANES)
+
+
+def _row_tile(rows: Number, tile: int) -> Number:
+    return smallest(tile, round_up(rows, SUBLANES))

@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from tpusim.program.grouped_matmul import SUBLANES
+from tpusim.program.grouped_matmul import LANES, SUBLANES
 from tpusim.program.numeric import Number, round_up, smallest
-
-LANES = 128
-"""Elements of a row of a memory tile (JAX's `tpu_info`)."""
 
 
 def sublane_tiles(count: Number) -> Number:

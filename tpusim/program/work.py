@@ -22,6 +22,7 @@ class MatmulWork:
     epilogue_flops: vector operations of the element-wise group fused to it.
     ragged: side that is as long as an expert has tokens, `m` or `k`, if the batch runs as one
         grouped kernel; that side is then the mean over the experts.
+    tiles: of m, k and n in a grouped kernel; empty for MaxText's defaults (`grouped_matmul`).
     """
 
     batch: Number
@@ -33,6 +34,7 @@ class MatmulWork:
     write_bytes: Number
     epilogue_flops: Number = 0
     ragged: str = ""
+    tiles: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +133,14 @@ class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.
 
     scattered: single elements that are added to its result by their index, one after another.
+    gathered: of the bytes read and written, those of rows that are picked by their index.
     """
 
     read_bytes: Number
     write_bytes: Number
     flops: Number
     scattered: Number = 0
+    gathered: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

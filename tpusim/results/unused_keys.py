@@ -12,7 +12,7 @@ from tpusim.partition import (
     update_layouts,
 )
 from tpusim.pipeline.planned_step import planned_graph
-from tpusim.plan import ALL_TO_ALL, GATHER, Axes, Plan, stage_plan
+from tpusim.plan import ALL_TO_ALL, DEFAULT_TILES, GATHER, Axes, Plan, stage_plan
 
 
 def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
@@ -29,8 +29,8 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     yield from _of_stages(plan)
     if "expert" in graph.sizes:
         yield from _of_experts(graph, plan, table["act_expert"])
-    elif plan.experts.exchange != ALL_TO_ALL:
-        yield "plan.expert_exchange is not used, as the model has no experts"
+    else:
+        yield from _of_no_experts(plan)
     if plan.experts.seed and not plan.experts.skew:
         yield "plan.seed is not used, as plan.expert_skew is 0"
     yield from _of_context(plan, graph, table["act_seq"])
@@ -67,12 +67,21 @@ def _of_experts(graph: Graph, plan: Plan, axes: Axes) -> Iterator[str]:
             f"plan.capacity_factor is {plan.experts.capacity_factor:g}, but at {most:g} each "
             "expert has a slot for every token, and no more are made"
         )
+    if plan.experts.capacity_factor and plan.experts.tiles != DEFAULT_TILES:
+        yield "plan.expert_tiles is not used, as experts with a capacity are batched matmuls"
     if axes:
         return
     if plan.experts.exchange != ALL_TO_ALL:
         yield "plan.expert_exchange is not used, as each device has all experts"
     if plan.experts.skew:
         yield "plan.expert_skew is not used, as each device has all experts"
+
+
+def _of_no_experts(plan: Plan) -> Iterator[str]:
+    if plan.experts.exchange != ALL_TO_ALL:
+        yield "plan.expert_exchange is not used, as the model has no experts"
+    if plan.experts.tiles != DEFAULT_TILES:
+        yield "plan.expert_tiles is not used, as the model has no experts"
 
 
 def _of_context(plan: Plan, graph: Graph, axes: Axes) -> Iterator[str]:

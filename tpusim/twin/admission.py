@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tpusim.base.errors import PlanError
-from tpusim.plan import CIRCULAR, RING, WIDE_DTYPES, Dtypes, Plan
+from tpusim.plan import CIRCULAR, DEFAULT_TILES, RING, WIDE_DTYPES, Dtypes, Plan
 
 
 def check_sayable(plan: Plan) -> None:
@@ -55,6 +55,9 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     yield from _transfers(dtypes)
     if plan.vocab_blocks > 1:
         yield "vocab_blocks", plan.vocab_blocks, "write 1, or vocab_tiles"
+    if plan.experts.tiles != DEFAULT_TILES:
+        remedy = f"write {list(DEFAULT_TILES)}, which kernels of an exported step have"
+        yield "experts.tiles", list(plan.experts.tiles), remedy
     if plan.reduces_once:
         remedy = "write 'per-microbatch', as the compiler reduces in each"
         yield "gradient_reduction", plan.gradient_reduction, remedy

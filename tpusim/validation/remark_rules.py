@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tpusim.maxtext.logical_axes import experts_over_fsdp
+from tpusim.plan import DEFAULT_TILES
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.run_mesh import parse_mesh
 
@@ -111,6 +112,15 @@ _ROUTING = (
                "grouped matmuls over sorted tokens, as many as chose an expert"),
     RemarkRule(r"fsdp_shard_on_exp", _experts_over_fsdp,
                "MaxText's shard_exp_on_fsdp: fsdp shards the experts, not their embed dimension"),
+    RemarkRule(r"tile \((\d+),(\d+),(\d+)\)",
+               lambda found, _: {"expert_tiles": tuple(map(int, found.groups()))},
+               "tiles of MaxText's grouped kernels: rows, embed, the experts' width"),
+    RemarkRule(r"tile (\d+)",
+               lambda found, _: {"expert_tiles": (*DEFAULT_TILES[:2], int(found[1]))},
+               "the tile of the experts' width, the others as MaxText has them"),
+    RemarkRule(r"\d+ token chunks", _fixed(expert_exchange="gather"),
+               "MaxText splits tokens where experts gather them and scatter the results "
+               "(moe.py: num_moe_token_chunks has no effect without use_ring_of_experts)"),
 )  # fmt: skip
 _LAYERS = (
     RemarkRule(r"scaled-MaxText family: relu MLP \(2 matrices\)",

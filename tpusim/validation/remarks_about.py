@@ -122,6 +122,14 @@ _COLUMNS = (
     r"muon|(?:Muon adds )?Newton-Schulz matmuls \(5 steps\) (?:to|in) the update",
 )
 _ASSUMED = (r"random routing",)
+_AS_PLANNED = (
+    r"ragged sort on (?:the )?SparseCore",
+    r"hoisted weight gather",
+    r"no barriers",
+)
+"""Of experts that gather their tokens, MaxText picks the rows of a device's own alone, gathers
+weights once for all chunks of tokens, and leaves the order of the chunks to the compiler
+(moe.py, `use_ragged_sort` and `moe_chunk_barrier`; kernels/ragged/ragged_sort.py)."""
 
 ABOUT: Mapping[str, tuple[str, ...]] = {
     "how the time was measured": _TIME,
@@ -132,4 +140,5 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "that cores ran at the chip's own clock": _CLOCK,
     "what columns, or the framework's defaults, say as well": _COLUMNS,
     "what is assumed of every run: experts are chosen evenly": _ASSUMED,
+    "what a plan whose experts gather tokens does in any case": _AS_PLANNED,
 }

@@ -193,6 +193,11 @@ def test_whatever_else_a_plan_says_runs_with_experts(
         (MESH, {"expert_skew": 0.5, "capacity_factor": 1.0}, "a capacity gives all experts as many "
          "slots; leave one of them out"),
         (MESH, {"seed": 0.5}, "plan.seed is 0.5; it must be a whole number"),
+        (MESH, {"expert_tiles": 512}, "plan.expert_tiles is 512; write three multiples of 8: rows, "
+         "elements of embed and elements of the experts' width, such as [512, 1024, 1024]"),
+        (MESH, {"expert_tiles": (512, 1024)}, "plan.expert_tiles is (512, 1024); write three"),
+        (MESH, {"expert_tiles": (512, 1024, 100)}, "plan.expert_tiles is (512, 1024, 100)"),
+        (MESH, {"expert_tiles": (512, 0, 1024)}, "plan.expert_tiles is (512, 0, 1024)"),
     ],
 )  # fmt: skip
 def test_a_plan_of_experts_that_cannot_be(

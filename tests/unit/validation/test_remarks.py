@@ -61,6 +61,11 @@ def run(notes: str = "", **changes: object) -> MeasuredRun:
         ("batch 36 a device and bf16 weights from the script", {}, {"param_dtype": "bf16"}),
         ("vocab padded to 1000; vocab tiling 4", {"vocab": 1000}, {"vocab_tiles": 4}),
         ("fsdp_shard_on_exp", {}, {"rules": {"expert": ("fsdp",)}}),
+        ("ragged sort on SparseCore; hoisted weight gather, no barriers, 2 token chunks", {},
+         {"expert_exchange": "gather"}),
+        ("dropless, tile (512,2048,1536)", {},
+         {"capacity_factor": 0.0, "expert_tiles": (512, 2048, 1536)}),
+        ("tile 512; HBM near the limit", {}, {"expert_tiles": (512, 1024, 512)}),
         ("axis of 16 = the 4x4 plane", {}, {"placement": {"fsdp": ["x", "y"]}}),
     ],
 )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Sorting of tokens by their experts: passes over rows, and copies between two layouts."""
+
+import pytest
+from plans import any_program_of, flat, plan_of, small
+
+from tpusim.costs.compute import copy_bandwidth, group_seconds
+from tpusim.hardware import Slice, load_chip
+from tpusim.program import Compute, VectorWork
+from tpusim.simulation import simulate
+
+POD = Slice("v5p", "2x2x1")
+BF16, F32 = 2, 4
+
+
+def sorting(choices: int) -> tuple[dict[str, VectorWork], int]:
+    """Return the work of the dispatch, the combine and their gradients, and the tokens' bytes."""
+    model = small(experts=16, experts_per_token=choices, expert_mlp=128)
+    plan = plan_of({"fsdp": 4})
+    program = any_program_of(model, plan, POD)
+    names = {
+        name: op.work
+        for op, _ in flat(program.body)
+        if isinstance(op, Compute) and isinstance(op.work, VectorWork)
+        for name in ("dispatch", "combine", "dispatch/d", "combine/d")
+        if op.name == f"{'bwd/' * name.endswith('/d')}layer/{name}"
+    }
+    tokens = plan.global_batch * plan.seq_len // 4
+    return names, tokens * model.embed * BF16
+
+
+def test_choices_that_fill_tiles_are_sorted_without_a_copy() -> None:
+    """8 choices are 8 sublanes: repeat and pick; pick and add; and their gradients."""
+    found, own = sorting(8)
+    row = 8 * own
+    bytes_of = {name: (work.read_bytes, work.write_bytes) for name, work in found.items()}
+    assert bytes_of == {
+        "dispatch": (own + row, 2 * row),
+        "combine": (2 * row, row + own),
+        "dispatch/d": (2 * row, row + own),
+        "combine/d": (own + 3 * row, 3 * row),
+    }
+    picked = {name: work.gathered for name, work in found.items()}
+    assert picked == {
+        "dispatch": 2 * row, "combine": 2 * row, "dispatch/d": 2 * row, "combine/d": 4 * row,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("choices", "stored"), [(2, 2), (4, 4), (6, 8), (12, 16)])
+def test_other_choices_are_copied_from_one_layout_to_the_other(choices: int, stored: int) -> None:
+    """What is stored, six choices in eight sublanes, is read and written, to be summed in f32.
+
+    Of one layer of DeepSeek-V2-Lite on v5p (6 choices, 49152 tokens of 2048 a chip), the compiler
+    repeats 201 MB to 1611, copies these to 1208, picks 1208; picks 1208, copies them to 3221 and
+    adds those to 201 (libtpu 0.0.42.1).
+    """
+    found, own = sorting(choices)
+    row, held = choices * own, stored * own
+    wide = held * F32 // BF16
+    bytes_of = {name: (work.read_bytes, work.write_bytes) for name, work in found.items()}
+    assert bytes_of == {
+        "dispatch": (own + held + row, held + row + row),
+        "combine": (row + row + wide, row + wide + own),
+        "dispatch/d": (row + row + held, row + held + own),
+        "combine/d": (own + held + 3 * row + wide, held + 3 * row + wide),
+    }
+
+
+def test_rows_that_are_picked_move_at_their_own_share_of_the_bandwidth() -> None:
+    device = load_chip("7x").device
+    share = device.costs.gather_efficiency
+    assert share < 1
+    copy = VectorWork(1e9, 1e9, 0.0)
+    pick = VectorWork(1e9, 1e9, 0.0, gathered=2e9)
+    copied, picked = (
+        float(group_seconds(work, device)) - device.costs.vector_launch for work in (copy, pick)
+    )
+    assert copied == pytest.approx(2e9 / copy_bandwidth(device))
+    assert picked == pytest.approx(copied / share)
+
+
+def test_a_slower_pick_slows_what_is_sorted_and_nothing_else() -> None:
+    """Twice the time for picked rows, for each layer's six picks of a full checkpoint."""
+    model = small(experts=16, experts_per_token=8, expert_mlp=128)
+    dense = small()
+    plan = plan_of({"fsdp": 4})
+    times = {}
+    for share in (1.0, 0.5):
+        pod = Slice(load_chip("v5p").replace(gather_efficiency=share), "2x2x1")
+        times[share] = [simulate(one, plan, pod).breakdown_s["vector"] for one in (model, dense)]
+    row = 8 * plan.global_batch * plan.seq_len // 4 * model.embed * BF16
+    more = times[0.5][0] - times[1.0][0]
+    layer = 2 * row / copy_bandwidth(load_chip("v5p").device)
+    assert more == pytest.approx(model.layers * 6 * layer, rel=1e-5)
+    assert times[0.5][1] == pytest.approx(times[1.0][1])
