@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tpusim.graph import LAYER_IN, Einsum, Op, Scan
 from tpusim.models import Transformer
 
-QKV = ("query_proj", "key_proj", "value_proj")
+QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
 DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
 
 TENSORS: Mapping[str, tuple[str, ...]] = {
@@ -17,7 +17,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "query_proj": ("q",),
     "key_proj": ("k",),
     "value_proj": ("v",),
-    "qkv_proj": (),
+    "qkv_proj": ("qkv",),
     "out_proj": ("out",),
     "mlpwi": ("mlp_in",),
     "mlpwi_0": ("mlp_in_0", "expert_mlp_in_0"),
@@ -39,7 +39,6 @@ Those of latent attention and of experts are there with them.
 """
 
 FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "fused_qkv": ("qkv_proj", ("q", "k", "v")),
     "fused_mlp": ("mlpwi", ("mlp_in_0", "mlp_in_1")),
 }
 """The key of a config that fuses matmuls, the name of the fused result, and our tensors of it."""
