@@ -89,6 +89,7 @@ def _inputs() -> Iterator[Switch]:
         ("loss_labels", "by a mask", _planned(loss_labels="mask")),
         ("vocab_blocks, loss_labels", "1, by a mask", _planned(**WHOLE_LOSS)),
         ("optimizer", "Adam for Muon", _muon_as_adam),
+        ("quantisation_noise", "to the nearest", _planned(quantisation_noise="")),
         ("style", "plain JAX for all", _planned(style="plain")),
         ("lowering", "`ideal` for all", _planned(lowering="ideal")),
     ):

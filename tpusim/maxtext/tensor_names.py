@@ -39,9 +39,11 @@ Those of latent attention and of experts are there with them.
 """
 
 FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "fused_qkv": ("qkv_proj", ("q", "k", "v")),
     "fused_mlp": ("mlpwi", ("mlp_in_0", "mlp_in_1")),
 }
-"""The key of a config that fuses matmuls, the name of the fused result, and our tensors of it."""
+"""The key of a config that fuses matmuls, the name of the fused result, and the results of our
+matmuls that it stands for where the model has them apart."""
 
 
 def our_names(
@@ -66,7 +68,7 @@ def our_names(
         if tensor in (matmuls if name == "mlpwo" else made)
     }
     for name, parts in (FUSED[key] for key in fused):
-        found |= made & set(parts) if name in names else set()
+        found |= matmuls & set(parts) if name in names else set()
     return tuple(sorted(found))
 
 

@@ -18,6 +18,7 @@ class Framework:
     loop: `Plan.loop` of its trainer.
     without_rings: generations on which its recipes switch collective matmuls off.
     int8_gathers: the operands of its int8 matmuls are quantised before they are gathered.
+    int8_noise: dtype of the random numbers that round gradients to int8; empty for none.
     gradient_reduction: `Plan.gradient_reduction` of its gradient accumulation.
     layers: flat keys of `Transformer` that its own models have, by a pattern of the name's start.
     """
@@ -28,6 +29,7 @@ class Framework:
     loop: str = "asynchronous"
     without_rings: tuple[str, ...] = ()
     int8_gathers: bool = False
+    int8_noise: str = ""
     gradient_reduction: str = "per-microbatch"
     layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -37,12 +39,14 @@ _GPT3: Mapping[str, Mapping[str, Any]] = {r"gpt[\W_]*3(?!\d)": {"fused_qkv": Tru
 `fused_qkv`), and in Paxml (`CombinedQKVProjectionLayer` in quant_aqt_v2.py of its MLPerf 3.1)."""
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "maxtext": Framework("maxtext", without_rings=("v6e",), int8_gathers=True, layers=_GPT3),
+    "maxtext": Framework(
+        "maxtext", without_rings=("v6e",), int8_gathers=True, int8_noise="u32", layers=_GPT3
+    ),
     "axlearn": Framework("maxtext"),
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
     "levanter": Framework("plain", loop="synchronous"),
-    "paxml": Framework("maxtext", int8_gathers=True, layers=_GPT3),
+    "paxml": Framework("maxtext", int8_gathers=True, int8_noise="u16", layers=_GPT3),
     "jax-shard_map": Framework("plain", gradient_reduction="per-step"),
     "torch_xla-fsdp": Framework("plain"),
 }
@@ -56,9 +60,11 @@ benchmarks/maxtext_trillium_model_configs.py).
 int8 of MaxText and Paxml is AQT's, which quantises whole arrays, not each device's part: the
 compiler divides its arithmetic, and gathers what it multiplies. MaxText's own program for its GPT3
 175B on v6e 16x16 gathers weights in s8, and so do programs with the same arithmetic for v5e, v5p
-and v6e, there also activations (`lowering/passes/gather_quantised.py`). MaxText's fp8 is Qwix's:
-the kernels of experts gather bf16, and fp8 only under a fixed calibration; of its dense matmuls no
-program was seen.
+and v6e, there also activations (`lowering/passes/gather_quantised.py`). Gradients are rounded
+stochastically, with noise of 32 bits in MaxText (`rng_type="jax.uniform"` in its
+layers/quantizations.py) and of 16 in Paxml (`custom-1` in quant_aqt_v2.py). MaxText's fp8 is
+Qwix's: the kernels of experts gather bf16, and fp8 only under a fixed calibration; of its dense
+matmuls no program was seen.
 
 Paxml: its rules shard the embed dimension of activations between layers over the axis of the model
 (the 175B run would not fit otherwise: the inputs of its layers alone are 39 GB a chip).

@@ -133,6 +133,9 @@ def test_dtypes_and_optimizer() -> None:
     assert {key: run(quantization=key).plan.dtypes.gather for key in ("", "int8", "fp8")} == {
         "": "", "int8": "int8", "fp8": "",
     }  # fmt: skip
+    assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
+        "": "", "int8": "u32", "fp8": "",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
