@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -88,10 +89,12 @@ def _inputs() -> Iterator[Switch]:
         ("loss_labels", "by a mask", _planned(loss_labels="mask")),
         ("vocab_blocks, loss_labels", "1, by a mask", _planned(**WHOLE_LOSS)),
         ("optimizer", "Adam for Muon", _muon_as_adam),
+        ("quantisation_noise", "to the nearest", _planned(quantisation_noise="")),
         ("style", "plain JAX for all", _planned(style="plain")),
         ("lowering", "`ideal` for all", _planned(lowering="ideal")),
     ):
         yield Switch("input of the plan", name, off, change=change)
+    yield Switch("input of the model", "fused_qkv", "three matrices", change=_three_matrices)
     yield Switch("input of the plan", "remarks", "not read", run=_without_notes)
 
 
@@ -102,6 +105,15 @@ def _without_notes(run: MeasuredRun) -> MeasuredRun:
 def _planned(**keys: object) -> SetupChange:
     """Return the change that sets keys of the plan."""
     return lambda setup: replace(setup, plan=setup.plan.replace(**keys))
+
+
+def _three_matrices(setup: RunSetup) -> RunSetup:
+    """Return the setup with a matrix each for queries, keys and values."""
+    if not setup.model.attention.fused_qkv:
+        return setup
+    saved = [{"qkv": ("q", "k", "v")}.get(name, (name,)) for name in setup.plan.remat.save]
+    plan = setup.plan.replace(save=tuple(sorted(chain.from_iterable(saved))))
+    return replace(setup, model=setup.model.replace(fused_qkv=False), plan=plan)
 
 
 def _muon_as_adam(setup: RunSetup) -> RunSetup:

@@ -4,7 +4,7 @@ from tpusim.graph.attention import Attention
 from tpusim.graph.backward import training_step
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool, WindowsRead
-from tpusim.graph.function import ADD, COPY, REPEAT, Function, function
+from tpusim.graph.function import ADD, COPY, PARTS, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
 from tpusim.graph.layer_row import LayerRow, layer_count, layer_row
@@ -52,6 +52,7 @@ __all__ = [
     "KEYS",
     "LAYER_IN",
     "NARROW",
+    "PARTS",
     "PART_DOT",
     "POLICIES",
     "REPEAT",

@@ -29,5 +29,8 @@ def function(name: str, **constants: Constant) -> Function:
     return Function(name, tuple(constants.items()))
 
 
-ADD, COPY, REPEAT, ZEROS = (Function(name) for name in ("add", "copy", "repeat", "zeros"))
-"""The sum of all operands; each operand as it is; one operand with a dimension repeated; zeros."""
+ADD, COPY, PARTS, REPEAT, ZEROS = (
+    Function(name) for name in ("add", "copy", "parts", "repeat", "zeros")
+)
+"""The sum of all operands; each operand as it is; the slices of one operand along its third
+dimension; one operand with a dimension repeated; zeros."""

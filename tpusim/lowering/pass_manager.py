@@ -78,7 +78,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         "quantise activations before they are gathered",
         "activations that only quantised matmuls gather, in plans that gather what is quantised",
         "",
-        lambda nodes, body: gather_quantised(nodes, body.buffers),
+        lambda nodes, body: gather_quantised(nodes, body.buffers, body.plan.dtypes.noise),
         lambda body: body.plan.dtypes.gathers_quantised,
     ),
     LoweringPass(
@@ -140,7 +140,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         "quantise each operand of a quantised matmul that is not quantised yet",
         "plans with a matmul dtype other than the compute dtype",
         "",
-        lambda entries, body: insert_quantisations(entries, body.buffers),
+        lambda entries, body: insert_quantisations(entries, body.buffers, body.plan.dtypes.noise),
         lambda body: body.plan.dtypes.quantised,
     ),
     LoweringPass(

@@ -30,7 +30,6 @@ LEFT_OUT: Mapping[str, str] = {
     "attn_logits_soft_cap": "the soft cap of the attention scores",
     "num_kv_shared_layers": "that the last layers take the keys and values of others",
     "attention_sink": "the attention sinks",
-    "fused_qkv": "Q, K and V in one matmul",
     "fused_mlp": "the MLP's input matrices in one matmul",
     "dropout_rate": "dropout",
     "mtp_num_layers": "the layers that predict further tokens",

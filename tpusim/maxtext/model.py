@@ -89,6 +89,7 @@ def model_of(config: MaxTextConfig) -> Transformer:
         **_experts(config, block),
         **_wide_layers(config),
         "layer_embed": config.size("hidden_size_per_layer_input", least=0),
+        "fused_qkv": config.flag("fused_qkv"),
         "tied_embeddings": config.flag("logits_via_embedding"),
         "logit_cap": float(config.table["final_logits_soft_cap"] or 0),
         "post_norms": _post_norms(config),

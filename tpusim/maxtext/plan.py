@@ -72,7 +72,7 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
-    they are multiplied (`validation/frameworks.py`).
+    they are multiplied, and whose gradients are rounded with noise (`validation/frameworks.py`).
     """
     weights = config.choice("weight_dtype", MAXTEXT_DTYPES)
     dtype = config.choice("dtype", MAXTEXT_DTYPES)
@@ -86,7 +86,7 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         "second_moment_dtype": weights,
     }
     if found["matmul_dtype"] == "int8":
-        found["gather_dtype"] = "int8"
+        found |= {"gather_dtype": "int8", "quantisation_noise": "u32"}
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
     if config.flag("logits_dot_in_fp32"):

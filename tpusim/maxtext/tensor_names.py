@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tpusim.graph import LAYER_IN, Einsum, Op, Scan
 from tpusim.models import Transformer
 
-QKV = ("query_proj", "key_proj", "value_proj")
+QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
 DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
 
 TENSORS: Mapping[str, tuple[str, ...]] = {
@@ -17,7 +17,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "query_proj": ("q",),
     "key_proj": ("k",),
     "value_proj": ("v",),
-    "qkv_proj": (),
+    "qkv_proj": ("qkv",),
     "out_proj": ("out",),
     "mlpwi": ("mlp_in",),
     "mlpwi_0": ("mlp_in_0", "expert_mlp_in_0"),
@@ -42,7 +42,8 @@ FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fused_qkv": ("qkv_proj", ("q", "k", "v")),
     "fused_mlp": ("mlpwi", ("mlp_in_0", "mlp_in_1")),
 }
-"""The key of a config that fuses matmuls, the name of the fused result, and our tensors of it."""
+"""The key of a config that fuses matmuls, the name of the fused result, and the results of our
+matmuls that it stands for where the model has them apart."""
 
 
 def our_names(
@@ -67,7 +68,7 @@ def our_names(
         if tensor in (matmuls if name == "mlpwo" else made)
     }
     for name, parts in (FUSED[key] for key in fused):
-        found |= made & set(parts) if name in names else set()
+        found |= matmuls & set(parts) if name in names else set()
     return tuple(sorted(found))
 
 

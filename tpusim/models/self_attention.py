@@ -28,6 +28,7 @@ class SelfAttention:
     global_keys_as_values: in those layers one projection makes keys and values.
     rotary: queries and keys are rotated by their position.
     qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
+    fused_qkv: one matrix makes queries, keys and values, which have as many heads.
     """
 
     kernel: str = "flash"
@@ -39,10 +40,16 @@ class SelfAttention:
     global_keys_as_values: bool = False
     rotary: bool = True
     qk_norm: bool = False
+    fused_qkv: bool = False
 
     def __post_init__(self) -> None:
         check_types(self, "attention.")
         check_values(self, _ATTENTION_CHOICES, "attention.")
+        if self.fused_qkv and self.global_keys_as_values:
+            raise ModelError(
+                "attention.fused_qkv makes values of their own, but "
+                "attention.global_keys_as_values takes the keys for them; write one of the two"
+            )
         for key in _GLOBAL_KEYS:
             value = getattr(self, key)
             if value and not (self.window and self.global_every):

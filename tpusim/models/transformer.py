@@ -45,6 +45,7 @@ MODEL_KEYS = GroupedKeys(
         "layer_embed": ("", "layer_embed"),
         "tied_embeddings": ("", "tied_embeddings"),
         "logit_cap": ("", "logit_cap"),
+        "fused_qkv": ("attention", "fused_qkv"),
         "rotary": ("attention", "rotary"),
         "attention": ("attention", "kernel"),
         "softmax_dtype": ("attention", "softmax_dtype"),
@@ -169,8 +170,25 @@ class Transformer(GroupedFields, Architecture):
             self.latent.check(self.heads, self.kv_heads, self.head_dim, self.attention)
         except ModelError as error:
             raise ModelError(MODEL_KEYS.with_flat_keys(str(error))) from error
+        self._check_fused()
         self.moe.check_layers(self.layers)
         self._check_wide()
+
+    def _check_fused(self) -> None:
+        """Raise ModelError if one matrix cannot make queries, keys and values of all layers."""
+        if not self.attention.fused_qkv:
+            return
+        if self.latent.kv_rank:
+            raise ModelError(
+                f"fused_qkv makes keys and values of the tokens, but with kv_rank = "
+                f"{self.latent.kv_rank} they are made of latents; write fused_qkv = false"
+            )
+        shared = {self.kv_heads, self.attention.global_kv_heads or self.kv_heads} - {self.heads}
+        if shared:
+            raise ModelError(
+                f"fused_qkv makes as many heads of queries, keys and values, but {self.heads} "
+                f"heads share {min(shared)} K/V heads; write fused_qkv = false"
+            )
 
     def _check_wide(self) -> None:
         """Raise ModelError for wide layers without a width, and for more than there are."""
@@ -318,6 +336,7 @@ class _Pattern:
             window=window if window < w.extent("seq") else 0,
             rotary=own.rotary,
             qk_norm=own.qk_norm,
+            fused_qkv=own.fused_qkv,
             softmax_dtype=own.softmax_dtype,
             keys_as_values=own.is_global(layer) and own.global_keys_as_values,
         )

@@ -23,6 +23,8 @@ CHANNELS, IMAGE_DIMS = "channels", 4
 DTYPE_BYTES = {
     "f32": 4.0,
     "s32": 4.0,
+    "u16": 2.0,
+    "u32": 4.0,
     "bf16": 2.0,
     "f16": 2.0,
     "int8": 1.0,

@@ -12,6 +12,7 @@ WIDE_DTYPES = ("bf16", "f32")
 _DTYPE_CHOICES = {
     "gather": (*WIDE_DTYPES, *NARROW_DTYPES),
     **dict.fromkeys(("matmul", "matmul_dx", "matmul_dw"), MATMUL_DTYPES),
+    "noise": ("u16", "u32"),
 }
 """The dtypes that a field may be where more than the wide ones are possible."""
 
@@ -61,6 +62,9 @@ class Dtypes:
         `compute`. Operands narrower than `compute` are quantised before each matmul.
     matmul_dx: the same for the backward matmuls of input gradients; empty for `matmul`.
     matmul_dw: the same for the backward matmuls of weight gradients; empty for `matmul`.
+    noise: of the random numbers that are added to gradients before they are quantised (stochastic
+        rounding), `u16` or `u32`; empty for rounding to the nearest. AQT's `jax.uniform`, which
+        MaxText takes for int8, draws `u32`, its `custom-1` `u16`.
     """
 
     compute: str = "bf16"
@@ -75,12 +79,13 @@ class Dtypes:
     matmul: str = ""
     matmul_dx: str = ""
     matmul_dw: str = ""
+    noise: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             key, value = field.name, getattr(self, field.name)
             choices = _DTYPE_CHOICES.get(key, WIDE_DTYPES)
-            check_word(f"plan.dtypes.{key}", value, choices, optional=key in _FOLLOWS)
+            check_word(f"plan.dtypes.{key}", value, choices, optional=key in (*_FOLLOWS, "noise"))
 
     def of(self, key: str) -> str:
         """Return the dtype of a field: its own, or where it is empty the one that it follows."""

@@ -48,6 +48,7 @@ PLAN_KEYS = GroupedKeys(
         "matmul_dtype": ("dtypes", "matmul"),
         "matmul_dtype_dx": ("dtypes", "matmul_dx"),
         "matmul_dtype_dw": ("dtypes", "matmul_dw"),
+        "quantisation_noise": ("dtypes", "noise"),
         "param_dtype": ("dtypes", "param"),
         "moment_dtype": ("dtypes", "moment"),
         "grad_dtype": ("dtypes", "grad"),

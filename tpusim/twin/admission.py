@@ -52,6 +52,8 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     for key in ("matmul", "matmul_dx", "matmul_dw"):
         if dtypes.of(key) in WIDE_DTYPES and dtypes.of(key) != dtypes.compute:
             yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}"
+    if dtypes.noise and dtypes.quantised:
+        yield "dtypes.noise", dtypes.noise, "leave it out: what is written rounds to the nearest"
     yield from _transfers(dtypes)
     if plan.vocab_blocks > 1:
         yield "vocab_blocks", plan.vocab_blocks, "write 1, or vocab_tiles"

@@ -68,6 +68,11 @@ def rotary(x: Array, width: int, order: np.ndarray | None = None) -> Array:
     return jnp.concatenate([rest, turned], axis=-1) if rest.shape[-1] else turned
 
 
+def parts(x: Array) -> tuple[Array, ...]:
+    """Return the slices of x, [batch, seq, part, heads, dim], along its parts."""
+    return tuple(x[:, :, place] for place in range(x.shape[2]))
+
+
 def norm_and_rotary(
     x: Array, scale: Array, width: int, order: np.ndarray | None = None
 ) -> tuple[Array, Array]:

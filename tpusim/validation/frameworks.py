@@ -1,7 +1,9 @@
 """Frameworks of measured runs: the style of their programs, their default optimizer and dtype."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from tpusim.models import Transformer
 from tpusim.validation.measured_runs import MeasuredRun
@@ -16,7 +18,9 @@ class Framework:
     loop: `Plan.loop` of its trainer.
     without_rings: generations on which its recipes switch collective matmuls off.
     int8_gathers: the operands of its int8 matmuls are quantised before they are gathered.
+    int8_noise: dtype of the random numbers that round gradients to int8; empty for none.
     gradient_reduction: `Plan.gradient_reduction` of its gradient accumulation.
+    layers: flat keys of `Transformer` that its own models have, by a pattern of the name's start.
     """
 
     style: str
@@ -25,16 +29,24 @@ class Framework:
     loop: str = "asynchronous"
     without_rings: tuple[str, ...] = ()
     int8_gathers: bool = False
+    int8_noise: str = ""
     gradient_reduction: str = "per-microbatch"
+    layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+
+_GPT3: Mapping[str, Mapping[str, Any]] = {r"gpt[\W_]*3(?!\d)": {"fused_qkv": True}}
+"""GPT-3 has one matrix for queries, keys and values: in MaxText (configs/models/gpt3-175b.yml,
+`fused_qkv`), and in Paxml (`CombinedQKVProjectionLayer` in quant_aqt_v2.py of its MLPerf 3.1)."""
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "maxtext": Framework("maxtext", without_rings=("v6e",), int8_gathers=True),
+    "maxtext": Framework(
+        "maxtext", without_rings=("v6e",), int8_gathers=True, int8_noise="u32", layers=_GPT3
+    ),
     "axlearn": Framework("maxtext"),
     "torchprime": Framework("maxtext", "adafactor", "bf16"),
     "lingvo": Framework("plain"),
     "levanter": Framework("plain", loop="synchronous"),
-    "paxml": Framework("maxtext", int8_gathers=True),
+    "paxml": Framework("maxtext", int8_gathers=True, int8_noise="u16", layers=_GPT3),
     "jax-shard_map": Framework("plain", gradient_reduction="per-step"),
     "torch_xla-fsdp": Framework("plain"),
 }
@@ -48,9 +60,11 @@ benchmarks/maxtext_trillium_model_configs.py).
 int8 of MaxText and Paxml is AQT's, which quantises whole arrays, not each device's part: the
 compiler divides its arithmetic, and gathers what it multiplies. MaxText's own program for its GPT3
 175B on v6e 16x16 gathers weights in s8, and so do programs with the same arithmetic for v5e, v5p
-and v6e, there also activations (`lowering/passes/gather_quantised.py`). MaxText's fp8 is Qwix's:
-the kernels of experts gather bf16, and fp8 only under a fixed calibration; of its dense matmuls no
-program was seen.
+and v6e, there also activations (`lowering/passes/gather_quantised.py`). Gradients are rounded
+stochastically, with noise of 32 bits in MaxText (`rng_type="jax.uniform"` in its
+layers/quantizations.py) and of 16 in Paxml (`custom-1` in quant_aqt_v2.py). MaxText's fp8 is
+Qwix's: the kernels of experts gather bf16, and fp8 only under a fixed calibration; of its dense
+matmuls no program was seen.
 
 Paxml: its rules shard the embed dimension of activations between layers over the axis of the model
 (the 175B run would not fit otherwise: the inputs of its layers alone are 39 GB a chip).
@@ -96,6 +110,13 @@ def ignores_remat(run: MeasuredRun, model: Transformer) -> bool:
 def framework_of(run: MeasuredRun) -> Framework:
     """Return the framework that the run names, or plain JAX."""
     return FRAMEWORKS.get(run.framework, PLAIN_JAX)
+
+
+def layers_of(run: MeasuredRun) -> dict[str, Any]:
+    """Return the flat keys of `Transformer` that the framework's own model of this name has."""
+    own = framework_of(run).layers.items()
+    found = (keys for pattern, keys in own if re.match(pattern, run.model.lower()))
+    return {key: value for keys in found for key, value in keys.items()}
 
 
 def optimizer_of(run: MeasuredRun) -> tuple[str, str]:

@@ -134,6 +134,14 @@ _LAYERS = (
     RemarkRule(r"tied embedding(?: assumed)?|LM head taken as tied", _fixed(tied_embeddings=True),
                "the head is the table of embeddings"),
     RemarkRule(r"vocab padded to (\d+)", _number("vocab"), "rows of the table of embeddings"),
+    RemarkRule(r"fused_qkv", _fixed(fused_qkv=True),
+               "one matrix makes queries, keys and values"),
+    RemarkRule(r"tff_quant(?: flags)?", _fixed(fused_qkv=False, quantisation_noise=""),
+               "MLPerf 4.1's scripts for v6e (trillium-512.sh and -2048.sh), the only ones with "
+               "this flag, set fused_qkv=false beside it. The letters stand for forward and both "
+               "backward matmuls, quantised or not, in Paxml's quant_aqt_v2.py; gradients that are "
+               "not have no noise. No source says what multiplies them: in bf16 the three runs "
+               "would be 24 to 50 % too slow, so they stay int8"),
     RemarkRule(r"QK norm|Qwen3-style \(QK norm\)", _fixed(qk_norm=True),
                "norms of queries and keys"),
     RemarkRule(r"hybrid norm|pre and post norms", _fixed(post_norms=True),

@@ -44,7 +44,7 @@ class Remarks:
     def notes(self) -> Iterator[str]:
         """Yield a note for each field."""
         for key, value in {**self.model, **self.plan}.items():
-            yield f"{key} = {value}, as the notes say"
+            yield f"{key} = {'none' if value == '' else value}, as the notes say"
 
 
 @cache

@@ -17,9 +17,11 @@ def dtypes_of(run: MeasuredRun) -> dict[str, str]:
     """
     weights = remarks_of(run).plan.get("param_dtype", framework_of(run).param_dtype)
     gathers = {"gather_dtype": run.dtype} if _gathers_int8(run) else {}
+    noise = {"quantisation_noise": framework_of(run).int8_noise} if run.dtype == "int8" else {}
     return {
         **dict.fromkeys(("param_dtype", "moment_dtype", "second_moment_dtype"), weights),
         **gathers,
+        **noise,
     }
 
 
@@ -36,6 +38,9 @@ def dtype_notes(run: MeasuredRun) -> Iterator[str]:
         )
     if _gathers_int8(run):
         yield "operands of int8 matmuls are quantised before they are gathered, as AQT's are"
+    noise = remarks_of(run).plan.get("quantisation_noise", framework_of(run).int8_noise)
+    if run.dtype == "int8" and noise:
+        yield f"gradients are rounded to int8 with random numbers of {noise}, as AQT does"
     framework = framework_of(run)
     if "param_dtype" not in remarks_of(run).plan and framework.param_dtype != "f32":
         yield (

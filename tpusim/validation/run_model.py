@@ -9,6 +9,7 @@ from typing import Any
 from tpusim import models
 from tpusim.base.errors import ModelError
 from tpusim.models import Transformer
+from tpusim.validation.frameworks import layers_of
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.remarks import remarks_of
 
@@ -48,14 +49,20 @@ def model_of(run: MeasuredRun) -> tuple[Transformer, tuple[str, ...]]:
     families = list(_named_families(run))
     family_notes = tuple(f"{family}: {_describe(layers)}" for family, layers in families)
     layers = {key: value for _, layers in families for key, value in layers.items()}
-    layers |= remarks_of(run).model
+    layers = {**layers, **layers_of(run), **remarks_of(run).model}
     given = _transformer_of(run, layers)
     known = _zoo_by_dimensions().get(_dimension_key(given))
     told = "tied_embeddings" in layers
     model, notes = (known or given, ()) if known or told else _nearest_in_size(run, given)
     attention = _attention_kind(run, given.head_dim)
     model = model.replace(name=given.name, attention=attention, **layers)
-    return model, (*notes, *family_notes, *_size_note(run, model))
+    return model, (*notes, *family_notes, *_own_notes(run, model), *_size_note(run, model))
+
+
+def _own_notes(run: MeasuredRun, model: Transformer) -> Iterator[str]:
+    """Yield a note if the framework's own model has other layers than the same model elsewhere."""
+    if model.attention.fused_qkv and "fused_qkv" not in remarks_of(run).model:
+        yield f"one matrix makes queries, keys and values, as in {run.framework}'s own model"
 
 
 def head_dims_of(run: MeasuredRun) -> tuple[int, int] | None:

@@ -62,16 +62,16 @@ def test_the_custom_policy_puts_each_tensor_where_its_key_says() -> None:
 
 
 def test_what_goes_to_the_host_by_one_name_is_not_kept_by_another() -> None:
-    keys = {"remat_policy": "custom", "qkv_proj": "offload", "query_proj": "device"}
-    given = run(**keys, fused_qkv=True).plan
-    assert (given.save, given.offload) == ((), ("k", "q", "v"))
+    keys = {"remat_policy": "custom", "mlpwi": "offload", "mlpwi_0": "device"}
+    given = run(**keys, fused_mlp=True).plan
+    assert (given.save, given.offload) == ((), ("mlp_in_0", "mlp_in_1"))
 
 
 def test_a_name_that_no_layer_makes_saves_nothing() -> None:
     """As in MaxText: a gated MLP has mlpwi_0 and mlpwi_1, and mlpwi only with fused_mlp."""
     keys = {"remat_policy": "custom", "mlpwi": "device", "qkv_proj": "offload"}
     assert (run(**keys).plan.remat.save, run(**keys).plan.remat.offload) == ((), ())
-    assert run(**keys, fused_qkv=True).plan.remat.offload == ("k", "q", "v")
+    assert run(**keys, fused_qkv=True).plan.remat.offload == ("qkv",)
     assert run(**keys, fused_mlp=True).plan.remat.save == ("mlp_in_0", "mlp_in_1")
     assert run(**keys, mlp_activations=["relu"]).plan.remat.save == ("mlp_in",)
 
@@ -132,6 +132,9 @@ def test_dtypes_and_optimizer() -> None:
     assert run(dtype="float32").plan.dtypes.grad == "f32"
     assert {key: run(quantization=key).plan.dtypes.gather for key in ("", "int8", "fp8")} == {
         "": "", "int8": "int8", "fp8": "",
+    }  # fmt: skip
+    assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
+        "": "", "int8": "u32", "fp8": "",
     }  # fmt: skip
 
 

@@ -72,6 +72,10 @@ WHOLE_KEYS = ("mistral-7b",)
 """Models that see a window of the keys, which MaxText leaves out (layers/decoders.py)."""
 
 
+FUSED = ("gpt3-175b",)
+"""Models with one matrix for queries, keys and values in MaxText's config, and three elsewhere."""
+
+
 OTHERWISE = {
     "deepseek2-16b": "deepseek-v2-lite", "deepseek2-236b": "deepseek-v2",
     "deepseek3-671b": "deepseek-v3",
@@ -120,6 +124,7 @@ def test_a_model_name_is_the_model_of_the_zoo(name: str, known: str) -> None:
     run = ts.from_maxtext("defaults", {"model_name": name}, pod="v5e-16")
     zoo = dims(ts.models.load(known)) | {"name": name}
     whole = {"window": 0} if name in WHOLE_KEYS else {}
+    whole |= {"fused_qkv": True} if name in FUSED else {}
     assert used(dims(run.model)) == used(zoo | whole)
 
 

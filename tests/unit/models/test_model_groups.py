@@ -19,19 +19,21 @@ OTHER: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Values of the keys of each group that are not the defaults."""
 
+APART: dict[str, Any] = {"fused_qkv": True}
+"""The same for keys of `attention` that some of those above rule out."""
+
 
 def test_every_field_has_one_flat_key() -> None:
     homes = [(group, f.name) for group, kind in MODEL_KEYS.groups.items() for f in fields(kind)]
     own = [("", field.name) for field in fields(Transformer) if field.name not in OTHER]
     assert sorted(MODEL_KEYS.table.values()) == sorted(homes + own)
-    assert {key for keys in OTHER.values() for key in keys} == {
+    assert {key for keys in (*OTHER.values(), APART) for key in keys} == {
         key for key, (group, _) in MODEL_KEYS.table.items() if group
     }
 
 
-@pytest.mark.parametrize("group", OTHER)
-def test_flat_and_grouped_are_one_model(group: str) -> None:
-    keys = OTHER[group]
+@pytest.mark.parametrize(("group", "keys"), [*OTHER.items(), ("attention", APART)])
+def test_flat_and_grouped_are_one_model(group: str, keys: dict[str, Any]) -> None:
     inner = {MODEL_KEYS.table[key][1]: value for key, value in keys.items()}
     flat = small(**keys)
     assert small(**{group: inner}) == flat

@@ -157,6 +157,14 @@ CASES = {
               v_head_dim=32),
         plan(FSDP_TENSOR),
     ),
+    "one projection for queries, keys and values": (
+        model(WIDE | {"kv_heads": 4}, attention="flash", fused_qkv=True, rotary=False),
+        plan(FSDP_TENSOR, 128),
+    ),
+    "slices of one projection": (
+        model(SIZES | {"kv_heads": 4}, fused_qkv=True, qk_norm=True),
+        plan(FSDP_TENSOR),
+    ),
     "windows": (
         model(WIDE | {"layers": 5}, attention="flash", window=64, global_every=2, post_norms=True,
               qk_norm=True, tied_embeddings=True),

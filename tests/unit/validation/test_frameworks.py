@@ -65,3 +65,23 @@ def test_int8_of_whole_arrays_is_quantised_before_it_is_gathered(
     one = run(framework=framework, dtype=dtype)
     assert dtypes_of(one).get("gather_dtype", "") == gathers
     assert any("before they are gathered" in note for note in dtype_notes(one)) == bool(gathers)
+
+
+@pytest.mark.parametrize(
+    ("columns", "fused"),
+    [
+        ({"framework": "maxtext", "model": "GPT3-175B"}, True),
+        ({"framework": "paxml", "model": "GPT-3 175B"}, True),
+        ({"framework": "maxtext", "model": "GPT3-175B", "notes": "remat full, tff_quant"}, False),
+        ({"framework": "maxtext", "model": "Llama3-8B"}, False),
+        ({"framework": "maxtext", "model": "Llama3-8B", "notes": "fused_qkv"}, True),
+        ({"framework": "levanter", "model": "GPT3-175B"}, False),
+    ],
+)
+def test_gpt3_has_one_matrix_for_queries_keys_and_values_where_its_code_does(
+    columns: dict[str, str], fused: bool
+) -> None:
+    setup = set_up(run(**columns))
+    assert setup.model.attention.fused_qkv is fused
+    told = any("one matrix" in note for note in setup.notes)
+    assert told == (fused and "notes" not in columns)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.graph import Einsum, Tensor
-from tpusim.lowering.passes.quantise import CATEGORY, is_quantised, operands, quantisation
+from tpusim.lowering.passes.quantise import CATEGORY, is_quantised, operands, quantisation, rounded
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Node, Purpose
 from tpusim.program import CollectiveKind
 
@@ -37,11 +37,15 @@ class _Scales:
         return f"{self.tensor.dtype} over {'+'.join(self.over)}"
 
 
-def gather_quantised(nodes: Sequence[Node], buffers: dict[str, Buffer]) -> list[Node]:
+def gather_quantised(
+    nodes: Sequence[Node], buffers: dict[str, Buffer], noise: str = ""
+) -> list[Node]:
     """Gather activations as their readers multiply them: once for each set of scales, and unscaled.
 
     A gather keeps its place for what its first reader takes; for others there is one more before
     the first of them. `buffers` takes the quantised shards and the copies.
+
+    noise: dtype of the random numbers that round gradients; empty for none.
     """
     gathers: dict[str, CollectiveNode] = {}
     copies: dict[str, dict[_Scales | None, str]] = {}
@@ -53,7 +57,7 @@ def gather_quantised(nodes: Sequence[Node], buffers: dict[str, Buffer]) -> list[
             taken = [_taken(reader, key) for reader in readers]
             if any(taken) and all(isinstance(reader, ComputeNode) for reader in readers):
                 gathers[key], copies[key] = node, {taken[0]: key}
-                result += _gathered(node, taken[0], buffers)
+                result += _gathered(node, taken[0], buffers, noise)
                 continue
         for key in dict.fromkeys(key for key in node.reads if key in gathers):
             assert isinstance(node, ComputeNode)
@@ -62,7 +66,7 @@ def gather_quantised(nodes: Sequence[Node], buffers: dict[str, Buffer]) -> list[
                 copy = copies[key][scales] = f"{key} {scales or 'unscaled'}"
                 again = replace(gathers[key], name=f"all-gather/{copy}", writes=(copy,))
                 buffers[copy] = replace(buffers[key], dtype=again.dtype)
-                result += _gathered(replace(again, phase=node.phase), scales, buffers)
+                result += _gathered(replace(again, phase=node.phase), scales, buffers, noise)
             copy = copies[key][scales]
             node = replace(node, reads=tuple(copy if read == key else read for read in node.reads))
         result.append(node)
@@ -86,7 +90,7 @@ def _taken(reader: Node, key: str) -> _Scales | None:
 
 
 def _gathered(
-    gather: CollectiveNode, scales: _Scales | None, buffers: dict[str, Buffer]
+    gather: CollectiveNode, scales: _Scales | None, buffers: dict[str, Buffer], noise: str
 ) -> list[Node]:
     """Return the gather; of a scaled tensor, with the pass over the shard before it."""
     if scales is None:
@@ -102,4 +106,4 @@ def _gathered(
     )
     buffers[key] = Buffer(local, dtype, CATEGORY)
     buffers[copy] = replace(buffers[copy], dtype=dtype)
-    return [cast, replace(gather, dtype=dtype, reads=(key,))]
+    return [*rounded(cast, noise, buffers), replace(gather, dtype=dtype, reads=(key,))]

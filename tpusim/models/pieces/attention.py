@@ -1,12 +1,13 @@
 """Attention of tokens to those of their own sequence, or of another one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpusim.graph import (
     COMPUTE,
     COPY,
     KEYS,
     PART_DOT,
+    PARTS,
     REPEAT,
     Attention,
     GraphWriter,
@@ -36,6 +37,7 @@ class AttentionForm:
     bias: projections of queries, keys and values have one.
     out_bias: so has the projection of the result.
     keys_as_values: one projection makes keys and values.
+    fused_qkv: one projection makes queries, keys and values, which have as many heads.
     """
 
     causal: bool = False
@@ -47,6 +49,7 @@ class AttentionForm:
     bias: bool = False
     out_bias: bool = False
     keys_as_values: bool = False
+    fused_qkv: bool = False
 
 
 def attention(
@@ -67,6 +70,8 @@ def attention(
     out: name of the result.
     """
     form = form or AttentionForm()
+    if form.fused_qkv:
+        return projected(w, _seen_of_one(w, x, form), x.dims[-1], form, out)
     q, k, v = projections(w, x, x if memory is None else memory, form)
     return attend(w, q, k, v, form, x.dims[-1], out)
 
@@ -105,6 +110,25 @@ def projections(
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v
 
 
+def _seen_of_one(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
+    """Write the one projection of queries, keys and values, and attention of its parts.
+
+    A kernel's operands are copied out of the product; whatever else reads a part takes a slice.
+    """
+    w.size(qkv=len("qkv"))
+    made = w.dense("wqkv", x, "qkv", "heads", "head_dim", out="qkv")
+    if form.bias:
+        made = biased(w, "wqkv", made, *made.dims[-3:])
+    dims = (*made.dims[:2], *made.dims[3:])
+    if form.fused and not (form.rotary or form.qk_norm):
+        given = tuple(w.tensor(f"{name}_kernel", dims) for name in "qkv")
+        w.write(replace(_copy(f"{w.prefix}kernel_in", (made,), given), function=PARTS))
+        return _kernel(w, given, form)
+    q, k, v = parts = tuple(w.tensor(name, dims) for name in "qkv")
+    w.write(Pointwise(f"{w.prefix}qkv_parts", (made,), parts, 0.0, keeps="", function=PARTS))
+    return seen(w, _prepared(w, "q", q, form), _prepared(w, "k", k, form), v, form)
+
+
 def _kv_heads(w: GraphWriter) -> str:
     """Return the dimension of the heads of keys and values: `heads` where there are as many.
 
@@ -138,11 +162,16 @@ def _flash(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm)
     given = tuple(
         w.tensor(f"{name}_kernel", t.dims) for name, t in zip("qkv", (q, k, v), strict=True)
     )
+    w.write(_copy(f"{w.prefix}kernel_in", (q, k, v), given))
+    return _kernel(w, given, form)
+
+
+def _kernel(w: GraphWriter, given: tuple[Tensor, ...], form: AttentionForm) -> Tensor:
+    """Write a fused kernel of copied queries, keys and values; return its result, copied back."""
     queries, keys, values = given
-    context = _context(w, q, v)
+    context = _context(w, queries, values)
     attended = w.tensor("attended", context.dims)
     w.write(
-        _copy(f"{w.prefix}kernel_in", (q, k, v), given),
         Attention(
             f"{w.prefix}attention",
             queries,
