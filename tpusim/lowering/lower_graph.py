@@ -79,7 +79,13 @@ def sizes_of(graph: Graph, plan: Plan) -> Sizes:
     chosen = loads(graph.sizes.get("expert", 0), plan.experts.skew, plan.experts.seed)
     capacity = buffers_of(plan.experts, graph.sizes)
     return Sizes(
-        graph.sizes, plan.active_axes, plan.dtypes.compute, plan.dtypes.param, chosen, capacity
+        graph.sizes,
+        plan.active_axes,
+        plan.dtypes.compute,
+        plan.dtypes.param,
+        chosen,
+        capacity,
+        plan.attention_kernel,
     )
 
 

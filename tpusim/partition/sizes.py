@@ -13,7 +13,7 @@ import numpy as np
 from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import LocalShape
-from tpusim.plan import Axes
+from tpusim.plan import AttentionKernel, Axes
 from tpusim.program import Number, stored_elements
 
 CHANNELS, IMAGE_DIMS = "channels", 4
@@ -39,6 +39,7 @@ class Sizes:
     loads: tokens of each expert over the mean; empty if all have as many. If experts are sharded, a
         device's slots are those of the busiest device.
     capacity: of buffers of slots, where no token is dropped.
+    kernel: of fused attention.
     """
 
     dims: Mapping[str, int]
@@ -47,6 +48,7 @@ class Sizes:
     stored_dtype: str = "f32"
     loads: tuple[float, ...] = ()
     capacity: ExpertCapacity | None = None
+    kernel: AttentionKernel = field(default_factory=AttentionKernel)
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:
