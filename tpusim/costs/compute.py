@@ -5,12 +5,15 @@ The equations take numbers or arrays of them; `convolution` has those of convolu
 """
 
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.hardware import Device
 from tpusim.program import (
+    ATTENTION_BLOCK,
+    FUSED_SHARE,
     SUBLANES,
     AttentionWork,
     EstimatedWork,
@@ -32,17 +35,19 @@ BYTE_SUBLANES = 32
 
 BYTE_DTYPES = ("int8", "fp8")
 
-ATTENTION_BLOCK = 512
-"""Queries and keys of the block that a tuned splash kernel visits at once (marin PR #6330)."""
-
 MEASURED_HEAD_DIM = 128
 """The head_dim for which the chips' attention efficiencies were measured."""
 
-KERNEL_STEP_WORK = 670.0**2
-"""Fixed cost of a kernel step, in scores of one head at full rate.
+STEP_OVERLAP = 1.5
+KERNEL_STEP_WORK = 539.0**2
+"""Fixed cost of a kernel step, in scores of one head at full rate, and the power p of its sum with
+the scores of the block: `(area^p + KERNEL_STEP_WORK^p)^(1/p)`, between the larger of the two and
+their sum, as the copies of a step run beside the scores of another.
 
 v5e reaches 3.7 % of peak with blocks of 128 (jax issue #24633), v5p 38-41 % with blocks of 512
-(marin PR #6330): a time per block of (edge^2 + KERNEL_STEP_WORK) passes through both.
+(marin PR #6330). Of the 2252 cycles that a block of 512 takes there the compiler schedules 1348 for
+its scores (splash attention of jax 0.10.2, libtpu 0.0.42.1), so that in large blocks a score takes
+0.6 of the time. On v6e, blocks of 1024 are a third faster or more (AXLearn PR #958).
 """
 
 STATISTIC_BYTES = 4 * 128
@@ -155,11 +160,12 @@ def estimate_seconds(work: EstimatedWork, device: Device) -> Number:
 def visited_keys(work: AttentionWork) -> Number:
     """Return the keys that the kernel visits for one query, on average, in whole blocks.
 
-    These are the keys that the query sees (`seen_keys`) and half a block at each edge of the mask:
-    one edge on the diagonal of a causal kernel, two with a window, but never more than without a
-    window.
+    These are the keys that the query sees (`seen_keys`) and those of blocks that an edge of the
+    mask crosses, `(q + k - gcd(q, k)) / 2` on average for blocks of q queries and k keys: half a
+    block if q = k, half of the longer side if one divides the other. There is one edge on the
+    diagonal of a causal kernel, and two with a window, but never more keys than without a window.
     """
-    block = smallest(work.kv_len, ATTENTION_BLOCK)
+    block = smallest(work.kv_len, sum(work.block) - gcd(*work.block))
     if not work.window:
         return seen_keys(work) + block / 2 if work.causal else seen_keys(work)
     full = visited_keys(replace(work, window=0))
@@ -190,16 +196,16 @@ def kernel_flops(work: AttentionWork, side: int) -> Number:
     return forward * ((3 * keys + 2 * values) / (keys + values)) if work.backward else forward
 
 
-def short_block_factor(work: AttentionWork) -> Number:
-    """Return the factor on the time of a score if a sequence is shorter than a block, at least 1.
+def block_factor(work: AttentionWork) -> Number:
+    """Return the time of a score over that in a block of 512 x 512.
 
-    A step costs `area + KERNEL_STEP_WORK`, so a score costs `1 + KERNEL_STEP_WORK / area`, relative
-    to that of a whole block.
+    A step costs `(area^2 + KERNEL_STEP_WORK^2)^(1/2)`, so a score costs that over its area. A
+    sequence that is shorter than a block makes it smaller.
     """
-    area = largest(
-        smallest(work.q_len, ATTENTION_BLOCK) * smallest(work.kv_len, ATTENTION_BLOCK), 1
-    )
-    return (1 + KERNEL_STEP_WORK / area) / (1 + KERNEL_STEP_WORK / ATTENTION_BLOCK**2)
+    queries, keys = work.block
+    area = largest(smallest(work.q_len, queries) * smallest(work.kv_len, keys), 1)
+    usual = power_sum(1, KERNEL_STEP_WORK / ATTENTION_BLOCK**2, STEP_OVERLAP)
+    return power_sum(1, KERNEL_STEP_WORK / area, STEP_OVERLAP) / usual
 
 
 def statistics_seconds(work: AttentionWork, device: Device) -> Number:
@@ -215,11 +221,12 @@ def statistics_seconds(work: AttentionWork, device: Device) -> Number:
 
 
 def attention_seconds(work: AttentionWork, device: Device) -> Number:
-    """Return the seconds of a fused kernel: `max(flops x short / (peak e), bytes / HBM) + launch`.
+    """Return the seconds of a fused kernel: `max(flops x f / (peak e), bytes / HBM) + launch`.
 
-    e is the chip's measured efficiency, forward or backward, on the blocks that are visited. The
-    backward kernel comes after `statistics_seconds`. A kernel that is a part of the pass takes its
-    share of it.
+    e is the chip's efficiency on the blocks that are visited if they are 512 x 512, forward, or
+    backward in two kernels; f is `block_factor`. The backward kernel comes after
+    `statistics_seconds`. A kernel that is a part of the pass takes its share of it, and one for all
+    gradients `FUSED_SHARE`.
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
@@ -230,7 +237,8 @@ def attention_seconds(work: AttentionWork, device: Device) -> Number:
         else (costs.attention_efficiency_forward)
     )
     rate = matrix_rate(device, work.dtype) * reached
-    share = work.share if np.any(work.share) else 1
-    array = share * kernel_flops(work, device.mxu_side) * short_block_factor(work) / rate
+    whole = FUSED_SHARE if work.fused and work.backward else 1
+    share = work.share if np.any(work.share) else whole
+    array = share * kernel_flops(work, device.mxu_side) * block_factor(work) / rate
     kernel = largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device))
     return kernel + costs.op_launch + statistics_seconds(work, device)

@@ -80,7 +80,14 @@ def sizes_of(graph: Graph, plan: Plan) -> Sizes:
     capacity = buffers_of(plan.experts, graph.sizes)
     dtypes, tiles = plan.dtypes, plan.experts.tiles
     return Sizes(
-        graph.sizes, plan.active_axes, dtypes.compute, dtypes.param, chosen, capacity, tiles
+        graph.sizes,
+        plan.active_axes,
+        dtypes.compute,
+        dtypes.param,
+        chosen,
+        capacity,
+        tiles,
+        plan.attention_kernel,
     )
 
 

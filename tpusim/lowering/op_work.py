@@ -219,6 +219,8 @@ def _attention(
         read_bytes=read,
         write_bytes=written,
         value_dim=value_dim,
+        block=sizes.kernel.block_of(backward=op.backward),
+        fused=sizes.kernel.fused,
     )
 
 

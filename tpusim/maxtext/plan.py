@@ -9,7 +9,7 @@ from tpusim.maxtext.mesh import mesh_of
 from tpusim.maxtext.remat import remat_of
 from tpusim.maxtext.rules import rules_of
 from tpusim.models import Transformer
-from tpusim.plan import Plan
+from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
 
 MAXTEXT_DTYPES: Mapping[str, str] = {
     "bfloat16": "bf16", "bf16": "bf16", "float32": "f32", "f32": "f32", "fp32": "f32",
@@ -51,6 +51,7 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         **_experts_of(config),
         **_pipeline_of(config, mesh, model),
         **_context_of(config, mesh),
+        **_attention_kernel_of(config),
     }
     return Plan(**given)
 
@@ -179,4 +180,20 @@ def _context_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any
     return {
         "context_exchange": strategy,
         "context_balanced": config.flag("context_parallel_load_balance"),
+    }
+
+
+def _attention_kernel_of(config: MaxTextConfig) -> dict[str, Any]:
+    """Return the blocks of the attention kernel and the kernels of its backward pass.
+
+    The backward pass has the blocks of its kernel for keys and values.
+    """
+    forward, backward = (
+        [config.size(f"sa_block_{side}{of}") for side in ("q", "kv")] for of in ("", "_dkv")
+    )
+    fused = config.flag("sa_use_fused_bwd_kernel")
+    return {
+        "attention_block": forward,
+        "attention_block_backward": backward if backward != forward else (),
+        "attention_backward": ONE_KERNEL if fused else TWO_KERNELS,
     }

@@ -13,7 +13,7 @@ import numpy as np
 from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import LocalShape
-from tpusim.plan import DEFAULT_TILES, Axes
+from tpusim.plan import DEFAULT_TILES, AttentionKernel, Axes
 from tpusim.program import Number, stored_elements
 from tpusim.tape import Traced, call
 
@@ -43,6 +43,7 @@ class Sizes:
         device's slots are those of the busiest device.
     capacity: of buffers of slots, where no token is dropped.
     tiles: of grouped kernels: rows, and elements of `embed` and of the experts' width.
+    kernel: of fused attention.
     """
 
     dims: Mapping[str, int]
@@ -52,6 +53,7 @@ class Sizes:
     loads: tuple[float, ...] = ()
     capacity: ExpertCapacity | None = None
     tiles: Sequence[int] = DEFAULT_TILES
+    kernel: AttentionKernel = field(default_factory=AttentionKernel)
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
 
     def group(self, axes: Axes) -> Number:

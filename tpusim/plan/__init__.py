@@ -1,5 +1,6 @@
 """The plan: everything that a user decides about how a model runs on a slice."""
 
+from tpusim.plan.attention_kernel import ONE_KERNEL, TWO_KERNELS, AttentionKernel
 from tpusim.plan.axes import Axes, Rule, axes_of, check_known, check_once
 from tpusim.plan.compiler import Compiler
 from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
@@ -20,11 +21,14 @@ __all__ = [
     "GATHER",
     "LOOPS",
     "MATMUL_DTYPES",
+    "ONE_KERNEL",
     "PLAN_KEYS",
     "RING",
     "STAGE_AXES",
     "STYLE_RULES",
+    "TWO_KERNELS",
     "WIDE_DTYPES",
+    "AttentionKernel",
     "Axes",
     "Compiler",
     "Context",

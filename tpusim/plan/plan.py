@@ -10,6 +10,7 @@ from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.units import format_seconds
 from tpusim.base.value_checks import check_positive, check_word, is_list, seconds
 from tpusim.graph import Remat
+from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Rule
 from tpusim.plan.compiler import Compiler
 from tpusim.plan.context import Context
@@ -27,6 +28,7 @@ PLAN_KEYS = GroupedKeys(
         "optimizer": Optimizer,
         "dtypes": Dtypes,
         "compiler": Compiler,
+        "attention_kernel": AttentionKernel,
         "context": Context,
         "experts": Experts,
         "pipeline": Pipeline,
@@ -68,6 +70,9 @@ PLAN_KEYS = GroupedKeys(
         "loss_labels": ("", "loss_labels"),
         "context_exchange": ("context", "exchange"),
         "context_balanced": ("context", "balanced"),
+        "attention_block": ("attention_kernel", "block"),
+        "attention_block_backward": ("attention_kernel", "block_backward"),
+        "attention_backward": ("attention_kernel", "backward"),
         "input_s": ("", "input_s"),
         "loop": ("", "loop"),
         "capacity_factor": ("experts", "capacity_factor"),
@@ -141,6 +146,7 @@ class Plan(GroupedFields):
     optimizer: the optimizer and the place of its state.
     dtypes: of weights, gradients, matmuls and collectives.
     compiler: the compiler that is assumed.
+    attention_kernel: the blocks and backward kernels of fused attention.
     context: the exchange of keys and values of sharded sequences.
     experts: the routing of tokens to experts.
     pipeline: the schedule over stages.
@@ -164,6 +170,7 @@ class Plan(GroupedFields):
     optimizer: Optimizer = field(default_factory=Optimizer)
     dtypes: Dtypes = field(default_factory=Dtypes)
     compiler: Compiler = field(default_factory=Compiler)
+    attention_kernel: AttentionKernel = field(default_factory=AttentionKernel)
     context: Context = field(default_factory=Context)
     experts: Experts = field(default_factory=Experts)
     pipeline: Pipeline = field(default_factory=Pipeline)
@@ -274,6 +281,7 @@ class Plan(GroupedFields):
             yield f"loss over {self.vocab_blocks} blocks of the vocabulary"
         if self.loss_labels != LABELS[0]:
             yield "labels by index"
+        yield from self.attention_kernel.phrases()
         yield from self.context.phrases()
         yield str(self.dtypes)
         parts = f" in parts over {', '.join(self.optimizer.axes)}" if self.optimizer.axes else ""

@@ -60,6 +60,8 @@ from tpusim.program.pipeline_schedule import (
 from tpusim.program.program import Program, program_text
 from tpusim.program.tiles import at_least, stored_elements, sublane_tiles
 from tpusim.program.work import (
+    ATTENTION_BLOCK,
+    FUSED_SHARE,
     AttentionWork,
     CombinedWork,
     ConvolutionWork,
@@ -72,8 +74,10 @@ from tpusim.program.work import (
 )
 
 __all__ = [
+    "ATTENTION_BLOCK",
     "CHART_COLUMNS",
     "CHART_MARGIN",
+    "FUSED_SHARE",
     "LANES",
     "SUBLANES",
     "Alloc",

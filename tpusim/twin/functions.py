@@ -234,12 +234,17 @@ def flash_attention(
     causal: bool = False,
     window: int = 0,
     order: np.ndarray | None = None,
+    block: tuple[int, int] = (512, 512),
+    block_backward: tuple[int, int] = (512, 512),
+    fused: bool = False,
     saved_as: str | None = None,
 ) -> Array:
     """Return attention of query, [batch, seq, heads, dim], to keys and values, by a Pallas kernel.
 
     Each device runs the kernel on its own sequences, heads and queries, with all of their keys.
     order: positions of the tokens, where they are not in order.
+    block, block_backward: queries and keys that a step of the kernel visits, at most.
+    fused: one kernel computes the gradients of queries, keys and values.
     saved_as: the name under which a checkpoint policy saves what the backward kernel reads.
     """
     seq, heads, keys = query.shape[1], query.shape[2], key.shape[1]
@@ -249,11 +254,13 @@ def flash_attention(
     mask = attention_mask((own * parts, keys), causal, window, order)
     if order is not None:
         key, value = (x[:, np.argsort(order)] for x in (key, value))
-    rows, columns = block_of(own), block_of(keys)
+    rows, columns = block_of(own, block[0]), block_of(keys, block[1])
+    late_rows, late_columns = block_of(own, block_backward[0]), block_of(keys, block_backward[1])
+    apart = {} if fused else {"block_q_dq": late_rows, "block_kv_dq": late_columns}
     sizes = splash.BlockSizes(
         block_q=rows, block_kv=columns, block_kv_compute=columns,
-        block_q_dkv=rows, block_kv_dkv=columns, block_kv_dkv_compute=columns,
-        block_q_dq=rows, block_kv_dq=columns,
+        block_q_dkv=late_rows, block_kv_dkv=late_columns, block_kv_dkv_compute=late_columns,
+        use_fused_bwd_kernel=fused, **apart,
     )  # fmt: skip
     own_heads = heads // shards(query_spec, 2)
     kernel = splash.make_splash_mha(

@@ -20,6 +20,8 @@ from tpusim.graph import (
     TokenRouting,
     plain_dim,
 )
+from tpusim.plan import AttentionKernel
+from tpusim.program import ATTENTION_BLOCK
 from tpusim.twin.names import constant_name, target_name, unsaid, value_name, weight_name
 from tpusim.twin.routing import grouped_matmul, routed
 from tpusim.twin.shardings import spec
@@ -143,8 +145,18 @@ def _(op: Attention, context: StepContext) -> str:
     options += ["causal=True"] if op.causal else []
     options += [f"window={op.window}"] if op.window else []
     options += ["order=ORDER"] if op.causal and context.order > 1 else []
+    options += _kernel_options(context.plan.attention_kernel)
     options += [f'saved_as="{op.output.short}"'] if op.output.short in context.named else []
     return f"flash_attention({', '.join([*given, *options])})"
+
+
+def _kernel_options(kernel: AttentionKernel) -> list[str]:
+    """Return the blocks of a kernel, and one for the backward pass, where they are not JAX's."""
+    blocks = [kernel.block_of(backward=late) for late in (False, True)]
+    named = zip(("block", "block_backward"), blocks, strict=True)
+    usual = (ATTENTION_BLOCK, ATTENTION_BLOCK)
+    written = [f"{name}={block}" for name, block in named if block != usual]
+    return [*written, *(["fused=True"] if kernel.fused else [])]
 
 
 @expression.register

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tpusim.maxtext.logical_axes import experts_over_fsdp
-from tpusim.plan import DEFAULT_TILES
+from tpusim.plan import DEFAULT_TILES, ONE_KERNEL, TWO_KERNELS
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.run_mesh import parse_mesh
 
@@ -184,6 +184,15 @@ _EXPERTS = (
                "experts that all tokens take, as wide as the others unless the remark says"),
     RemarkRule(r"shared expert (\d+)", _number("shared_mlp"), "an MLP that all tokens take"),
 )  # fmt: skip
+_KERNELS = (
+    RemarkRule(r"sa_block (\d+)", lambda found, _: {"attention_block": [int(found[1])] * 2},
+               "queries and keys of a block of the attention kernel (MaxText's sa_block_*)"),
+    RemarkRule(r"split attention backward", _fixed(attention_backward=TWO_KERNELS),
+               "one kernel for dQ and one for dK and dV"),
+    RemarkRule(r"fused attention backward(?: and tile \d+)?",
+               _fixed(attention_backward=ONE_KERNEL),
+               "one kernel for all three gradients (MaxText's sa_use_fused_bwd_kernel)"),
+)  # fmt: skip
 _COMPILER = (
     RemarkRule(r"collective-matmul disabled", _fixed(collective_matmul=False),
                "the flag that turns collectives in matmuls off"),
@@ -218,4 +227,12 @@ _STEP = (
     RemarkRule(r"vocab tiling (\d+)", _number("vocab_tiles"), "pieces of the loss"),
 )  # fmt: skip
 
-SETTING: tuple[RemarkRule, ...] = (*_ROUTING, *_LAYERS, *_EXPERTS, *_COMPILER, *_DTYPES, *_STEP)
+SETTING: tuple[RemarkRule, ...] = (
+    *_ROUTING,
+    *_LAYERS,
+    *_EXPERTS,
+    *_KERNELS,
+    *_COMPILER,
+    *_DTYPES,
+    *_STEP,
+)

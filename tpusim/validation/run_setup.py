@@ -16,6 +16,7 @@ from tpusim.maxtext.logical_axes import sharding_rules
 from tpusim.maxtext.tensor_names import TENSORS, layer_ops, our_names
 from tpusim.models import Transformer
 from tpusim.plan import Plan
+from tpusim.validation.attention_kernels import attention_kernel_of, attention_notes
 from tpusim.validation.frameworks import (
     FRAMEWORKS,
     framework_of,
@@ -59,7 +60,12 @@ def set_up(run: MeasuredRun) -> RunSetup:
     pod, slice_notes = slice_of(run)
     model, model_notes = model_of(run)
     plan, mesh_notes = plan_of(run, model, pod)
-    own_notes = (*_plan_notes(run, model), *model_notes, *loss_notes(run, model))
+    own_notes = (
+        *_plan_notes(run, model),
+        *model_notes,
+        *attention_notes(run),
+        *loss_notes(run, model),
+    )
     notes = (*slice_notes, *mesh_notes, *own_notes, *remarks_of(run).notes)
     return RunSetup(model, plan, pod, notes)
 
@@ -96,6 +102,7 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         collective_matmul=run.chip not in framework_of(run).without_rings,
         capacity_factor=run.capacity_factor,
         expert_exchange=run.expert_exchange or "all-to-all",
+        **attention_kernel_of(run),
         **dtypes_of(run),
         **loss_of(run, model),
     )

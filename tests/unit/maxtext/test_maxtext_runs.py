@@ -14,47 +14,53 @@ from tpusim.validation.run_setup import RunSetup, set_up
 TABLE = Path(__file__).parents[2] / "validation" / "training_runs.csv"
 
 CUSTOM = ("remat_policy=custom", "attention=flash", "max_target_length=8192", "use_iota_embed=True")
+LARGE_BLOCKS = (
+    "sa_block_q=2048", "sa_block_kv=2048", "sa_block_q_dkv=2048", "sa_block_kv_dkv=2048",
+)  # fmt: skip
+FUSED = "sa_use_fused_bwd_kernel=True"
 RECIPES = {
     "TR-v6e-Llama3.1-70B-256": (
         "v6e-256", "model_name=llama3.1-70b", "per_device_batch_size=5", *CUSTOM,
         "decoder_layer_input=offload", "query_proj=offload", "key_proj=offload",
-        "value_proj=offload", "dataset_type=synthetic", "sa_block_q=2048",
+        "value_proj=offload", "dataset_type=synthetic", *LARGE_BLOCKS, FUSED,
     ),
     "TR-v6e-Llama3.1-8B-8": (
         "v6e-8", "model_name=llama3.1-8b", "per_device_batch_size=3", *CUSTOM,
         "decoder_layer_input=offload", "out_proj=offload", "query_proj=offload",
-        "key_proj=offload", "value_proj=offload", "profiler=xplane",
+        "key_proj=offload", "value_proj=offload", "profiler=xplane", *LARGE_BLOCKS, FUSED,
     ),
     "TR-v5p-Llama3.1-405B": (
         "v5p-1024", "model_name=llama3.1-405b", "per_device_batch_size=2", *CUSTOM,
-        "context=offload", "mlpwo=offload", "num_vocab_tiling=4",
+        "context=offload", "mlpwo=offload", "num_vocab_tiling=4", *LARGE_BLOCKS,
     ),
     "TR-v6e-GPT3-int8": (
         "v6e-256", "model_name=gpt3-175b", "per_device_batch_size=3", "remat_policy=full",
-        "attention=flash", "quantization=int8",
+        "attention=flash", "quantization=int8", "sa_block_q=1024", "sa_block_q_dkv=2048",
     ),
     "TR-v6e-Gemma3-12B-1x": (
         "v6e-256", "model_name=gemma3-12b", "per_device_batch_size=1", "num_vocab_tiling=16",
         "remat_policy=custom", "decoder_layer_input=device", "query_proj=remat", "key_proj=remat",
-        "value_proj=remat", "max_target_length=32768", "attention=flash",
+        "value_proj=remat", "max_target_length=32768", "attention=flash", "sa_block_q=1024",
+        "sa_block_kv=1024", "sa_block_q_dkv=512", "sa_block_kv_dkv=2048",
     ),
     "TR-v7x-70b-128k-bf16-head": (
         "tpu7x-4x8x8", "model_name=llama3.1-70b", "dtype=bfloat16", "per_device_batch_size=0.125",
         "remat_policy=custom", "decoder_layer_input=device", "context=device", "query_proj=device",
         "key_proj=device", "value_proj=device", "mlpwo=device", "num_vocab_tiling=4",
         "ici_fsdp_parallelism=-1", "ici_context_parallelism=8", "opt_type=adam_pax",
-        "max_target_length=131072", "attention=flash",
+        "max_target_length=131072", "attention=flash", "sa_block_q=2048", "sa_block_kv=2048",
+        "sa_block_q_dkv=1024", "sa_block_kv_dkv=4096", FUSED,
     ),
     "TR-v6e-Mixtral-8x7B-pdb8": (
         "v6e-256", "model_name=mixtral-8x7b", "per_device_batch_size=8", "ici_fsdp_parallelism=-1",
         "max_target_length=4096", "remat_policy=full", "attention=flash", "megablox=False",
-        "sparse_matmul=False", "capacity_factor=1.25",
+        "sparse_matmul=False", "capacity_factor=1.25", "sa_block_q=2048", "sa_block_q_dkv=2048",
     ),
     "TR-v7x-dsv3-128-bf16-head": (
         "tpu7x-4x4x8", "model_name=deepseek3-671b", "per_device_batch_size=8.0",
         "max_target_length=4096", "remat_policy=custom", "decoder_layer_input=offload",
         "opt_type=adamw", "mu_dtype=bfloat16", "grad_dtype=bfloat16", "megablox=True",
-        "sparse_matmul=True", "use_custom_sort_vjp=True", "attention=flash",
+        "sparse_matmul=True", "use_custom_sort_vjp=True", "attention=flash", *LARGE_BLOCKS, FUSED,
     ),
     "MT-v5e-128B-16x": (
         "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",

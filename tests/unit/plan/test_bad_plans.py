@@ -38,6 +38,17 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
             "plan.mesh.tensr shards nothing: no rule and no annotation names it; use one of "
             "context, data, dcn_data, dcn_fsdp, expert, fsdp, tensor",
         ),
+        (
+            MESH, {"attention_block": [500, 512]},
+            "plan.attention_block is [500, 512]; write the queries and the keys of a block, "
+            "multiples of 128, such as [1024, 512]",
+        ),
+        (MESH, {"attention_block": 512}, "plan.attention_block is 512; write the queries"),
+        (MESH, {"attention_block_backward": [512]}, "plan.attention_block_backward is [512];"),
+        (
+            MESH, {"attention_backward": "fused"},
+            "plan.attention_backward is 'fused': valid are one-kernel, two-kernels",
+        ),
         (MESH, {"global_batch": 0}, "plan.global_batch is 0; it must be a whole number"),
         (
             MESH, {"global_batch": 30},

@@ -27,6 +27,8 @@ OTHER: dict[str, Any] = {
     "second_moment_dtype": "bf16", "loss_dtype": "f32", "vocab_tiles": 2,
     "vocab_blocks": 4, "loss_labels": "index",
     "context_exchange": {"context": "ring"}, "context_balanced": False,
+    "attention_block": (1024, 512), "attention_block_backward": (512, 2048),
+    "attention_backward": "one-kernel",
     "input_s": 0.5, "loop": "synchronous", "capacity_factor": 1.25, "dispatch": "sort",
     "expert_exchange": "ring", "expert_buffer": 1.5, "expert_skew": 0.5, "seed": 3,
     "expert_tiles": (256, 2048, 1536),

@@ -450,6 +450,16 @@ def test_results_of_grouped_kernels_are_saved_by_name(remat: str, saved: bool) -
     assert bool(re.search(r'save_only_these_names\([^)]*"expert_mlp_in_0"', source)) == saved
 
 
+def test_a_kernel_has_the_blocks_of_the_plan_and_one_backward_kernel_on_request() -> None:
+    pod, model = ts.Slice("v5e", "2x2"), ts.models.load("llama2-7b").replace(layers=2)
+    keys = {"attention_block": [1024, 512], "attention_backward": "one-kernel"}
+    for given, written in ((keys, True), ({}, False)):
+        plan = Plan(mesh={"fsdp": 4}, seq_len=2048, global_batch=8, **given)
+        source = export_step(model, plan, pod).source
+        for option in ("block=(1024, 512)", "block_backward=(1024, 512)", "fused=True"):
+            assert (f" {option}," in source) is written
+
+
 def test_keys_that_the_kernel_cannot_take_are_one_sentence() -> None:
     with pytest.raises(ts.TpusimError, match=r"a fused kernel over 192 keys, .* blocks of 128"):
         ts.export_jax(model(WIDE, attention="flash"), plan(FSDP_TENSOR, 192), POD)

@@ -7,14 +7,11 @@ from math import prod
 from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dtype_name
-from tpusim.program import AttentionWork, seen_keys
+from tpusim.program import FUSED_SHARE, AttentionWork, seen_keys
 
 BACKWARD_SHARES = {"dq": 3 / 7, "dkv": 4 / 7}
 """Parts of the backward pass that its two kernels do: dQ takes three matmuls, dK and dV four, as
 both compute the scores and their gradient (JAX, splash and flash attention kernels)."""
-
-FUSED_SHARE = 5 / 7
-"""Part that one kernel for all three gradients does: five matmuls instead of seven."""
 
 USEFUL_MATMULS = {"dq": 1, "dkv": 3, "": 4}
 """Matmuls of a backward kernel whose result is new: dQ; dP, dK and dV. The probabilities are

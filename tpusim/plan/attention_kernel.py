@@ -1,0 +1,70 @@
+"""The fused attention kernel of a plan: its blocks, and the kernels of its backward pass."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_word, is_list
+from tpusim.program import ATTENTION_BLOCK
+
+TWO_KERNELS, ONE_KERNEL = BACKWARD_KERNELS = ("two-kernels", "one-kernel")
+LANES = 128
+"""A kernel's blocks are multiples of the lanes of a register."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKernel:
+    """The fused attention kernel.
+
+    block: queries and keys that a step of the kernel visits at once: `[queries, keys]`. Large
+        blocks cost less for each score, and compute more of those that a causal mask hides.
+        MaxText's `sa_block_q` and `sa_block_kv`.
+    block_backward: the same in the backward pass (`sa_block_q_dkv`, `sa_block_kv_dkv`); empty if
+        it has the blocks of the forward pass.
+    backward: `two-kernels`, one for the gradient of the queries and one for those of keys and
+        values, which both compute the scores; or `one-kernel` for all three (MaxText's
+        `sa_use_fused_bwd_kernel`).
+    """
+
+    block: Sequence[int] = (ATTENTION_BLOCK, ATTENTION_BLOCK)
+    block_backward: Sequence[int] = ()
+    backward: str = TWO_KERNELS
+
+    def __post_init__(self) -> None:
+        check_word("plan.attention_kernel.backward", self.backward, BACKWARD_KERNELS)
+        _check_block("plan.attention_kernel.block", self.block)
+        if self.block_backward != ():
+            _check_block("plan.attention_kernel.block_backward", self.block_backward)
+        object.__setattr__(self, "block", tuple(self.block))
+        object.__setattr__(self, "block_backward", tuple(self.block_backward))
+
+    def block_of(self, *, backward: bool) -> tuple[int, int]:
+        """Return the queries and keys of a block of the forward or the backward pass."""
+        queries, keys = (backward and self.block_backward) or self.block
+        return queries, keys
+
+    @property
+    def fused(self) -> bool:
+        """True if one kernel computes all gradients."""
+        return self.backward == ONE_KERNEL
+
+    def phrases(self) -> Iterator[str]:
+        """Yield phrases of a plan's text: blocks and kernels other than the default."""
+        if self.block != (ATTENTION_BLOCK, ATTENTION_BLOCK) or self.block_backward:
+            forward, backward = (self.block_of(backward=late) for late in (False, True))
+            apart = "" if forward == backward else f", backward {backward[0]} x {backward[1]}"
+            yield f"attention in blocks of {forward[0]} x {forward[1]}{apart}"
+        if self.fused:
+            yield "one backward kernel of attention"
+
+
+def _check_block(where: str, value: Any) -> None:
+    """Raise PlanError unless the value is a pair of multiples of 128."""
+    sides = list(value) if is_list(value) else []
+    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in sides)
+    if len(sides) != 2 or not whole or any(one < 1 or one % LANES for one in sides):
+        raise PlanError(
+            f"{where} is {value!r}; write the queries and the keys of a block, multiples of "
+            f"{LANES}, such as [1024, 512]"
+        )
