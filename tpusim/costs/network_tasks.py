@@ -55,6 +55,7 @@ class CollectiveCosts:
     """The costs of the collectives of one program; each group is worked out once.
 
     nics: the links of DCN.
+    slowed: the routes of groups with slow links, by axes and the route without them.
     """
 
     chip: Chip
@@ -63,6 +64,9 @@ class CollectiveCosts:
     placement: Placement
     sizes: Mapping[str, int]
     nics: SliceNics
+    slowed: Mapping[tuple[tuple[str, ...], CollectiveRoute], CollectiveRoute] = field(
+        default_factory=dict
+    )
     groups: dict[tuple[object, ...], CostedGroup] = field(default_factory=dict)
 
     @classmethod
@@ -78,8 +82,9 @@ class CollectiveCosts:
         found = self.groups.get(key)
         if found is None:
             made = self._group(op)
+            within = self.slowed.get((made.ici_axes, made.ici), made.ici)
             found = replace(
-                made, ici=made.ici.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
+                made, ici=within.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
             )
             self.groups[key] = found
         return found
@@ -126,6 +131,7 @@ def _within_slice(
         "bytes": nbytes * path.share / BUSIEST_WEIGHT,
         "uses": path.uses,
         "moves": _message_builder(path, nbytes, chip),
+        "meets": group.ici_axes,
     }
     adding = float(adding_seconds(path, nbytes, chip))
     if not adding:
@@ -164,6 +170,7 @@ def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts)
         "delay_s": dcn_delay_seconds(op.kind, group.dcn, machine.chip),
         "bytes": nbytes * group.dcn.share / BUSIEST_WEIGHT,
         "uses": group.dcn.uses,
+        "meets": group.dcn_axes,
     }
 
 

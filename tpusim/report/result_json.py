@@ -97,7 +97,7 @@ def _slice(result: Result) -> dict[str, Any]:
         "clock_hz": pod.chip.clock,
         "chips": pod.chips,
         "devices": pod.devices,
-    }
+    } | ({"slow": pod.slow.written} if pod.slow else {})
 
 
 def _placement(result: Result) -> dict[str, Any]:

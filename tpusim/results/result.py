@@ -299,17 +299,17 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
         ),
     )
     cells = [(label, phase) for label in ranked for phase in Phase if split[label, phase]]
-    return _means(cells, split, len(timeline.lanes))
+    return _means(cells, split, timeline.core_count)
 
 
 def _means(
-    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], lanes: int
+    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], cores: int
 ) -> dict[tuple[str, Phase], int]:
-    """Return the means per lane in whole picoseconds, rounded such that their sum is exact."""
+    """Return the means per core in whole picoseconds, rounded such that their sum is exact."""
     means, so_far = {}, 0
     for cell in cells:
         before, so_far = so_far, so_far + sums[cell]
-        means[cell] = so_far // lanes - before // lanes
+        means[cell] = so_far // cores - before // cores
     return means
 
 

@@ -1,8 +1,11 @@
 """One run of a plan: its programs on the given or the fastest placement."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
+from tpusim.base.errors import PlanError
+from tpusim.costs import cost_classes
 from tpusim.engine import run
 from tpusim.graph import Graph, Scan
 from tpusim.hardware import Placement, Slice, candidates, placement_from
@@ -30,16 +33,33 @@ def run_plan(
     network: str,
 ) -> PlanResult:
     """Simulate one training step; see `simulate`."""
-    step = planned_step(model, plan, pod)
+    step = planned_step(model, plan, pod.healthy)
     given = placement or given_placement(plan, pod)
     placements = (given,) if given else tuple(among or candidates(pod, plan.mesh))
-    placed = fastest_run(step, pod, placements, partial(run, fold=fold))
+    placed = fastest_run(step, pod.healthy, placements, partial(run, fold=fold))
+    if pod.slow:
+        placed = _slowed_run(placed, pod, fold)
     if network == "hops":
         placed = run_on(placed.placement, placed.programs, pod, partial(run, network="hops"))
     verdicts = Verdicts(step.dropped, given is not None, network, unread_names(step.graph, plan))
     return make_result(
         model, plan, pod, placed.placement, step.graph, placed.programs, placed.timeline, verdicts
     )
+
+
+def _slowed_run(placed: PlacedRun, pod: Slice, fold: bool) -> PlacedRun:
+    """Return a run of a healthy pod on the same placement of one with slow parts.
+
+    Raise PlanError for a pipeline whose stages have programs of their own.
+    """
+    if len(placed.programs) > 1:
+        raise PlanError(
+            f"the slice has slow parts ({pod.slow}), and each stage of the schedule has a program "
+            "of its own, for which slow parts are not simulated; leave them out, or take schedule "
+            "= 'circular', whose stages run one program"
+        )
+    lanes = cost_classes(placed.programs[0], pod, placed.placement, fold=fold)
+    return replace(placed, timeline=run(lanes, fold=fold))
 
 
 def unread_names(graph: Graph, plan: Plan) -> tuple[str, ...]:
