@@ -109,7 +109,11 @@ def test_groups_begin_and_end_together() -> None:
         times: dict[tuple[str, tuple[str, ...], int], dict[int, list[tuple[int, int]]]] = {}
         for each in timeline.tasks:
             if each.name in meets:
-                key = (each.name, meets[each.name], dict(lanes[each.lane].groups)[meets[each.name]])
+                key = (
+                    each.name,
+                    meets[each.name],
+                    dict(lanes[each.lane].groups or ())[meets[each.name]],
+                )
                 times.setdefault(key, {}).setdefault(each.lane, []).append(
                     (each.start_ps, each.end_ps)
                 )
@@ -119,11 +123,7 @@ def test_groups_begin_and_end_together() -> None:
 
 
 def flat(body: Sequence[TaskOp]) -> list[Task]:
-    return [
-        task
-        for op in body
-        for task in (flat(op.body) if isinstance(op, TaskLoop) else [op])
-    ]
+    return [task for op in body for task in (flat(op.body) if isinstance(op, TaskLoop) else [op])]
 
 
 def test_the_random_lanes_wait_for_each_other() -> None:

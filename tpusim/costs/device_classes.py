@@ -22,7 +22,15 @@ from tpusim.costs.program_costs import cost_lane
 from tpusim.costs.route import NO_ROUTE, CollectiveRoute
 from tpusim.costs.slowed_route import slowed_route
 from tpusim.costs.tasks import CostedProgram
-from tpusim.hardware import DCN_PREFIX, DIE, Chip, Placement, Slice, link_ends
+from tpusim.hardware import (
+    DCN_PREFIX,
+    DIE,
+    Chip,
+    Placement,
+    Slice,
+    link_ends,
+    speed_words,
+)
 from tpusim.program import Collective, Program, walk_ops
 
 Numbers = NDArray[np.intp]
@@ -116,10 +124,12 @@ class _Devices:
         return len(self.places)
 
     def name(self, device: int) -> str:
-        """Return the coordinates of a device."""
+        """Return the coordinates of a device, and what is left of its speed."""
         number, *at, core = self.places[device].tolist()
         words = [f"slice {number}"] * (self.pod.num_slices > 1) + [",".join(map(str, at))]
-        return " ".join(words + [f"core {core}"] * (self.pod.chip.devices > 1))
+        words += [f"core {core}"] * (self.pod.chip.devices > 1)
+        left = speed_words(*self.pod.slow.speeds(tuple(at), number))
+        return " ".join([*words, left] if left else words)
 
     def groups(self, axes: Axes) -> Numbers:
         """Return the number of each device's group along some axes of the mesh."""

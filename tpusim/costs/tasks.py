@@ -101,7 +101,7 @@ class CostedProgram:
     messages: the messages of the segments; equal ones of several lanes share their task.
     devices: devices that the lane stands for.
     groups: where devices differ, the number of the lane's group along the axes of each collective
-        (`Task.meets`): lanes of one number begin and end such a collective together.
+        (`Task.meets`): lanes of one number begin and end such a collective together; else None.
     """
 
     name: str
@@ -113,7 +113,7 @@ class CostedProgram:
     segments: tuple[TaskSegment, ...] = ()
     messages: tuple[MessageTask, ...] = ()
     devices: int = 1
-    groups: tuple[tuple[tuple[str, ...], int], ...] = ()
+    groups: tuple[tuple[tuple[str, ...], int], ...] | None = None
 
 
 def first_phase(body: Sequence[TaskOp]) -> Phase:

@@ -142,10 +142,10 @@ class CoupledLane(Lane):
     def _note_wait(self, step: TaskStep, start: int) -> None:
         """Note a wait in three parts: before the lane arrived, for the others, and from then on."""
         met, now = self._awaited_meeting, self.clock.now
-        if met is None:
+        if met is None or max(start, met.arrived) >= met.began:
             super()._note_wait(step, start)
             return
-        arrived, began = max(start, met.arrived), max(start, met.began)
+        arrived, began = max(start, met.arrived), met.began
         waits, booked = self.journal.waits, self.journal.booked_ps
         if start < arrived:
             waits.append((step, start + booked, arrived + booked))

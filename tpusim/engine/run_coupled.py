@@ -104,14 +104,14 @@ def _groups(programs: Sequence[CostedProgram]) -> Groups:
     """Return the groups of several lanes, by axes and number."""
     found: dict[GroupKey, list[int]] = {}
     for number, program in enumerate(programs):
-        for key in program.groups:
+        for key in program.groups or ():
             found.setdefault(key, []).append(number)
     return {key: tuple(lanes) for key, lanes in found.items() if len(lanes) > 1}
 
 
 def _group_steps(code: LaneCode, program: CostedProgram) -> Iterator[tuple[TaskStep, GroupKey]]:
     """Yield the steps in which a lane meets others, with the group."""
-    numbers = dict(program.groups)
+    numbers = dict(program.groups or ())
     for step in code.steps:
         if step.task.meets in numbers:
             yield step, (step.task.meets, numbers[step.task.meets])

@@ -56,7 +56,7 @@ def run(
     `lane_memory`, `run_calls`), and PlanError for an unknown `network`, or too many messages.
     """
     check_network_mode(network)
-    if any(lane.groups for lane in lanes):
+    if any(lane.groups is not None for lane in lanes):
         return run_coupled(lanes, fold)
     if any(has_calls(lane) for lane in lanes):
         return run_calls(lanes, partial(_run_alone, fold=fold, network=network))

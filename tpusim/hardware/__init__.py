@@ -17,6 +17,7 @@ from tpusim.hardware.slow_parts import (
     SlowParts,
     SlowSlice,
     link_ends,
+    speed_words,
 )
 from tpusim.hardware.spans import DIE, Span
 from tpusim.hardware.topology import DIMENSION_NAMES, TWISTED, Topology
@@ -59,4 +60,5 @@ __all__ = [
     "placements",
     "show_chip",
     "show_chips",
+    "speed_words",
 ]

@@ -34,7 +34,7 @@ class SlowChip:
     slice: int = 0
 
     def __str__(self) -> str:
-        return f"chip {_chip(self.at, self.slice)} {_speeds(self.compute, self.hbm)}"
+        return f"chip {_chip(self.at, self.slice)} {speed_words(self.compute, self.hbm)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class SlowSlice:
     hbm: float = 1.0
 
     def __str__(self) -> str:
-        return f"slice {self.slice} {_speeds(self.compute, self.hbm)}"
+        return f"slice {self.slice} {speed_words(self.compute, self.hbm)}"
 
 
 SlowPart = TypeVar("SlowPart", SlowChip, SlowLink, SlowSlice)
@@ -114,6 +114,17 @@ class SlowParts:
             "slices": [_row(each) for each in self.slices],
         }
         return {key: rows for key, rows in found.items() if rows}
+
+    def speeds(self, at: Dims, number: int) -> tuple[float, float]:
+        """Return the shares of compute and HBM of the chip at `at` of slice `number`."""
+        compute = hbm = 1.0
+        for part in self.slices:
+            if part.slice == number:
+                compute, hbm = compute * part.compute, hbm * part.hbm
+        for each in self.chips:
+            if (each.at, each.slice) == (at, number):
+                compute, hbm = compute * each.compute, hbm * each.hbm
+        return compute, hbm
 
     def __bool__(self) -> bool:
         return bool(self.every)
@@ -292,7 +303,8 @@ def _chip(at: Dims, slice_: int) -> str:
     return ",".join(map(str, at)) + (f" of slice {slice_}" if slice_ else "")
 
 
-def _speeds(compute: float, hbm: float) -> str:
+def speed_words(compute: float, hbm: float) -> str:
+    """Return what is left of a chip's speed, in words; empty for all of it."""
     shares = {"compute": compute, "HBM": hbm}
     return " ".join(f"{name} x{share:g}" for name, share in shares.items() if share != 1)
 

@@ -7,6 +7,7 @@ from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipeli
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
 from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
+from tpusim.results.straggler_table import DeviceClass, StragglerTable, stragglers
 from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
 from tpusim.results.totals import collective_axes
 
@@ -19,6 +20,7 @@ __all__ = [
     "LEAST_SHOWN",
     "PAUSES",
     "PICO",
+    "DeviceClass",
     "Fit",
     "PlanResult",
     "ProgramOrigin",
@@ -26,6 +28,7 @@ __all__ = [
     "Result",
     "StageSlot",
     "StageUse",
+    "StragglerTable",
     "UnknownOperation",
     "Verdicts",
     "aligned",
@@ -40,6 +43,7 @@ __all__ = [
     "operation_of",
     "operations_by_name",
     "pipelined",
+    "stragglers",
     "verdict_need",
     "verdict_reason",
 ]

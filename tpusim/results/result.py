@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
+from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import Timeline
 from tpusim.hardware import Placement, Slice
@@ -40,8 +41,9 @@ class Result(ABC):
     memory_bytes: the peak by category; sums to `hbm_peak_bytes`.
     link_use: the fraction of the step in which each link would be busy at its full rate.
     programs: the program of one device; with a pipeline, one of each stage. Times are means over
-        the stages, and links are those of the busiest.
-    lane: the stage with the highest peak, whose memory this is.
+        the stages, and links are those of the busiest. Where devices differ (`Slice.slow`), times
+        are means over all devices, and links are those of the busiest.
+    lane: the stage, or the class of devices, with the highest peak, whose memory this is.
     """
 
     pod: Slice
@@ -73,7 +75,8 @@ class Result(ABC):
             its peak and the bytes lost between buffers (`FRAGMENTATION`).
         own: the fields of this kind of result alone.
         """
-        each = [held or memory_held(one, timeline, lane) for lane, one in enumerate(programs)]
+        lanes = range(len(timeline.lanes))
+        each = [held or memory_held(_of(programs, lane), timeline, lane) for lane in lanes]
         lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
         return cls(
             pod=pod,
@@ -158,7 +161,7 @@ class Result(ABC):
     def idle_bytes(self, lane: int) -> int:
         """Return the bytes lost between the buffers of a lane's device."""
         return int(
-            memory_held(self.programs[lane], self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
+            memory_held(self.program_of(lane), self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
         )
 
     @property
@@ -179,12 +182,29 @@ class Result(ABC):
     @property
     def program(self) -> Program:
         """The program of `lane`."""
-        return self.programs[self.lane]
+        return self.program_of(self.lane)
+
+    def program_of(self, lane: int) -> Program:
+        """Return the program of a lane; those of devices that differ have the same."""
+        return _of(self.programs, lane)
+
+    @property
+    def reported_lanes(self) -> tuple[int, ...]:
+        """The lanes that tables of operations have: all stages, or else `lane` alone."""
+        return tuple(range(len(self.programs))) if len(self.programs) > 1 else (self.lane,)
+
+    def costed(self) -> tuple[CostedProgram, ...]:
+        """Return the costs of each lane of the timeline."""
+        if not self.timeline.devices:
+            return cost_programs(self.programs, self.pod, self.placement)
+        fold = len(self.timeline.lanes) < self.pod.devices
+        return cost_classes(self.program, self.pod, self.placement, fold=fold)
 
     @property
     def shown(self) -> Timeline:
         """The timeline of `lane` alone, for figures and tables of one device."""
-        return self.timeline if len(self.programs) == 1 else _of_lane(self.timeline, self.lane)
+        one = len(self.timeline.lanes) == 1
+        return self.timeline if one else _of_lane(self.timeline, self.lane)
 
     @property
     def peak_flops(self) -> float:
@@ -236,6 +256,10 @@ class Result(ABC):
         return {str(phase): picoseconds * PICO for phase, picoseconds in totals.items()}
 
 
+def _of(programs: tuple[Program, ...], lane: int) -> Program:
+    return programs[lane] if len(programs) > 1 else programs[0]
+
+
 def _of_lane(timeline: Timeline, lane: int) -> Timeline:
     """Return one lane of a timeline, renumbered as its first."""
     return replace(
@@ -245,6 +269,7 @@ def _of_lane(timeline: Timeline, lane: int) -> Timeline:
         tasks=tuple(replace(task, lane=0) for task in timeline.tasks if task.lane == lane),
         waits=tuple(replace(wait, lane=0) for wait in timeline.waits if wait.lane == lane),
         links=tuple(use._replace(lane=0) for use in timeline.links if use.lane == lane),
+        devices=(),
     )
 
 
