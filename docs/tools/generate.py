@@ -62,12 +62,14 @@ MEANINGS = {
     "its uplink; at least 1",
     "clock": 'clock of the cores, such as `"1.9 GHz"`, where power holds them below the chip\'s '
     "own: matrix and vector units slow down with it, HBM and links do not",
+    "slow": "chips, links and slices that are slower than the others: lists of tables, see below",
 }  # fmt: skip
 SLICE_DEFAULTS = {
     "num_slices": "1",
     "twisted": "false",
     "dcn_oversubscription": "1.0",
     "clock": "the chip's",
+    "slow": "none",
 }
 MODEL_MEANINGS = {
     "name": "a model of the zoo, or a name of your own",
@@ -131,6 +133,7 @@ def keys_of(
 
 def kind_of(hint: Any) -> str:
     """The type of a key in TOML's words."""
+    hint = getattr(hint, "__supertype__", hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(kind_of(one) for one in inner if one is not NoneType))

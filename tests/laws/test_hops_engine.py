@@ -19,6 +19,7 @@ from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork, LinkCrossing
 from tpusim.engine.lane import Lane
+from tpusim.engine.lane_clock import LaneClock
 from tpusim.network import CollectiveMoves, Message
 from tpusim.program import Dep, Phase
 
@@ -69,9 +70,10 @@ def crossings(program: CostedProgram) -> tuple[list[LinkCrossing], int]:
     code = compile_lane(program)
     add_messages(code, program)
     env = Environment(0)
-    flows = FlowNetwork(env, [rate for _, rate in code.links])
+    clock = LaneClock(env)
+    flows = FlowNetwork(clock, [rate for _, rate in code.links])
     log: list[LinkCrossing] = []
-    lane = Lane(env, flows, code, False, HopNetwork(env, flows, link_rates(program), log))
+    lane = Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(program), log))
     run_processes(env, [lane])
     return log, lane.end_ps
 

@@ -55,7 +55,10 @@ WithoutPass: TypeAlias = Annotated[
 ]
 FoldOption: TypeAlias = Annotated[
     bool,
-    typer.Option("--fold/--no-fold", help="Book repeated iterations instead of simulating each."),
+    typer.Option(
+        "--fold/--no-fold",
+        help="Book repeated iterations, and devices that are alike, instead of each.",
+    ),
 ]
 
 

@@ -24,6 +24,7 @@ from tpusim.costs.convolution import (
     is_depthwise,
     useful_share,
 )
+from tpusim.costs.device_classes import cost_classes
 from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, TO_HOST, capacities
 from tpusim.costs.network_tasks import CollectiveCosts
 from tpusim.costs.program_costs import cost_program, cost_programs
@@ -44,6 +45,7 @@ from tpusim.costs.tasks import (
     INPUT,
     ON_HOST,
     SKEW,
+    STRAGGLERS,
     CostedProgram,
     MessageTask,
     Task,
@@ -70,6 +72,7 @@ __all__ = [
     "INPUT",
     "ON_HOST",
     "SKEW",
+    "STRAGGLERS",
     "TO_HOST",
     "CollectiveCosts",
     "CollectiveRoute",
@@ -88,6 +91,7 @@ __all__ = [
     "collective_seconds",
     "convolution_seconds",
     "core_seconds",
+    "cost_classes",
     "cost_program",
     "cost_programs",
     "dcn_route",

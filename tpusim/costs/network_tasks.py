@@ -89,6 +89,7 @@ class CollectiveCosts:
 
     nics: the links of DCN.
     tape: records the numbers of the routes, if they are traced.
+    slowed: the routes of groups with slow links, by axes and the route without them.
     """
 
     chip: Chip
@@ -97,6 +98,9 @@ class CollectiveCosts:
     placement: Placement
     sizes: Mapping[str, int]
     nics: SliceNics
+    slowed: Mapping[tuple[tuple[str, ...], CollectiveRoute], CollectiveRoute] = field(
+        default_factory=dict
+    )
     tape: Tape | None = None
     groups: dict["RouteQuestion", CostedGroup] = field(default_factory=dict)
 
@@ -106,7 +110,7 @@ class CollectiveCosts:
         nics = SliceNics.of((each for _, each in placement.listed), pod.num_slices)
         sizes = {axis: untraced(size) for axis, size in program.axes}
         tape = tape_of(size for _, size in program.axes)
-        return cls(pod.chip, pod.chip.device, pod, placement, sizes, nics, tape)
+        return cls(pod.chip, pod.chip.device, pod, placement, sizes, nics, tape=tape)
 
     @classmethod
     def at(cls, place: Place) -> "CollectiveCosts":
@@ -131,8 +135,9 @@ class CollectiveCosts:
     def routed(self, op: "RouteQuestion") -> CostedGroup:
         """Return the group of collectives that a question is about."""
         made = self._group(op)
+        within = self.slowed.get((made.ici_axes, made.ici), made.ici)
         return replace(
-            made, ici=made.ici.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
+            made, ici=within.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
         )
 
     def _group(self, op: "RouteQuestion") -> CostedGroup:
@@ -197,6 +202,7 @@ def _within_slice(
         "bytes": nbytes * path.share / BUSIEST_WEIGHT,
         "uses": path.uses,
         "moves": _message_builder(path, nbytes, chip),
+        "meets": group.ici_axes,
     }
     adding = as_float(adding_seconds(path, nbytes, chip))
     if not adding:
@@ -235,6 +241,7 @@ def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts)
         "delay_s": dcn_delay_seconds(op.kind, group.dcn, machine.chip),
         "bytes": nbytes * group.dcn.share / BUSIEST_WEIGHT,
         "uses": group.dcn.uses,
+        "meets": group.dcn_axes,
     }
 
 

@@ -143,9 +143,18 @@ def cost_programs(
     algorithm that the collective cannot use.
     """
     machine = CollectiveCosts.of(programs[0], pod, placement)
-    found = capacities(pod.chip, pod.dcn_oversubscription, machine.nics.links())
-    links, costs = tuple(found.items()), _ProgramCosts(machine, len(programs))
+    links, costs = _link_rates(machine), _ProgramCosts(machine, len(programs))
     return tuple(costs.lane(stage, program, links) for stage, program in enumerate(programs))
+
+
+def cost_lane(program: Program, machine: CollectiveCosts) -> CostedProgram:
+    """Return a program of all devices as tasks on a device of this machine."""
+    return _ProgramCosts(machine, 1).lane(0, program, _link_rates(machine))
+
+
+def _link_rates(machine: CollectiveCosts) -> "Links":
+    ratio = machine.pod.dcn_oversubscription
+    return tuple(capacities(machine.chip, ratio, machine.nics.links()).items())
 
 
 Links: TypeAlias = tuple[tuple[str, float], ...]

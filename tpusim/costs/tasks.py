@@ -24,6 +24,9 @@ HBM = "hbm"
 HOST_LABEL, DISPATCH, INPUT = "host", "dispatch", "input"
 """Labels of waits for transfers from or to the host, for the step's start, and for its batch."""
 
+STRAGGLERS = "stragglers"
+"""The label of waits for other devices to arrive at a collective, and for the last at the end."""
+
 SKEW, WAIT_LABEL = "slice skew", "wait"
 """Labels of the barriers between slices, and of tasks of no length before which the core waits."""
 
@@ -36,6 +39,7 @@ class Task:
     label: the name of its time in the breakdown (`matmul`, `attention`, `vector`, `fsdp`, ...).
     moves: makes its messages on the torus; a function, as a big torus has many and only the
         hop-by-hop network needs them.
+    meets: of a transfer between devices, the mesh axes along which they are a group.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Task:
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()
     moves: Callable[[], CollectiveMoves] | None = field(default=None, compare=False, repr=False)
+    meets: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,9 @@ class CostedProgram:
         alone and share nothing with the lane, and the step does not end before them.
     segments: bodies of the calls; equal ones of several lanes are one object.
     messages: the messages of the segments; equal ones of several lanes share their task.
+    devices: devices that the lane stands for.
+    groups: where devices differ, the number of the lane's group along the axes of each collective
+        (`Task.meets`): lanes of one number begin and end such a collective together; else None.
     """
 
     name: str
@@ -105,6 +113,8 @@ class CostedProgram:
     host: tuple[Task, ...] = ()
     segments: tuple[TaskSegment, ...] = ()
     messages: tuple[MessageTask, ...] = ()
+    devices: int = 1
+    groups: tuple[tuple[tuple[str, ...], int], ...] | None = None
 
 
 def first_phase(body: Sequence[TaskOp]) -> Phase:

@@ -14,10 +14,10 @@ from functools import reduce
 from itertools import count
 from typing import TypeAlias
 
-from simpy import Environment, Event
-from simpy.events import Timeout
+from simpy import Event
 
 from tpusim.engine.instructions import TaskStep
+from tpusim.engine.lane_clock import LaneClock
 
 
 class Flow:
@@ -50,12 +50,12 @@ class Flow:
 
 
 class FlowNetwork:
-    """All flows of all lanes; `rates` are the capacities of the links in nB/ps."""
+    """The flows of lanes with one clock; `rates` are the capacities of the links in nB/ps."""
 
-    __slots__ = ("_env", "_known", "flows", "numbers", "rates", "wake", "wake_due")
+    __slots__ = ("_clock", "_known", "flows", "numbers", "rates", "wake", "wake_due")
 
-    def __init__(self, env: Environment, rates: Sequence[int]) -> None:
-        self._env = env
+    def __init__(self, clock: LaneClock, rates: Sequence[int]) -> None:
+        self._clock = clock
         self._known: dict[tuple[TaskStep, ...], list[int]] = {}
         self.rates = rates
         self.flows: list[Flow] = []
@@ -66,7 +66,7 @@ class FlowNetwork:
     def start(self, flow: Flow) -> None:
         """Put `flow` on its links; `flow.finish` is called with it when it ends."""
         self.flows.append(flow)
-        self._share(int(self._env.now))
+        self._share(self._clock.now)
 
     def _share(self, now: int) -> None:
         flows = self.flows
@@ -79,7 +79,7 @@ class FlowNetwork:
         if due != self.wake_due:
             self.wake_due = due
             self.wake = next(self.numbers)
-            call_after(self._env, due - now, self.wake, self._wake_up)
+            self._clock.call_after(due - now, self.wake, self._wake_up)
 
     def _fair_rates(self) -> list[int]:
         if len(self.flows) == 1:
@@ -93,21 +93,13 @@ class FlowNetwork:
     def _wake_up(self, event: Event) -> None:
         if event.value != self.wake:
             return
-        now = int(self._env.now)
+        now = self._clock.now
         self.wake = self.wake_due = -1
         ended = [flow for flow in self.flows if flow.due <= now]
         self.flows = [flow for flow in self.flows if flow.due > now]
         self._share(now)
         for flow in ended:
             flow.finish(flow)
-
-
-def call_after(
-    env: Environment, delay: int, number: int, callback: Callable[[Event], None]
-) -> None:
-    """Call `callback` once, `delay` picoseconds from now, with an event of value `number`."""
-    timeout = Timeout(env, delay, number)
-    timeout.callbacks.append(callback)
 
 
 CapShare: TypeAlias = tuple[int, int]

@@ -13,11 +13,12 @@ A transfer of an outer body that is in flight differs in its time since the star
 folded before it has ended. Memory does not steer the engine, so its level is not in the state.
 """
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol
 
 from tpusim.engine.instructions import LoopEnd
 from tpusim.engine.journal import Journal, JournalMark
+from tpusim.engine.lane_clock import LaneClock
 
 
 class Fold(NamedTuple):
@@ -29,17 +30,30 @@ class Fold(NamedTuple):
     period_ps: int
 
 
+class FoldedLane(Protocol):
+    """A lane whose periods are booked."""
+
+    @property
+    def clock(self) -> LaneClock:
+        """Its clock."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """What it has done."""
+        ...
+
+
 class FoldDetector:
     """The states seen at iterations of the loops that a lane is in, one table per loop entered.
 
     `wanted[loop]` is false once the loop has been folded: less than a period is left.
     """
 
-    __slots__ = ("_journal", "_seen", "folds", "wanted")
+    __slots__ = ("_seen", "folds", "wanted")
 
-    def __init__(self, journal: Journal, loops: int, folding: bool) -> None:
-        self._journal = journal
-        self._seen: list[dict[Hashable, tuple[int, JournalMark]]] = [{} for _ in range(loops)]
+    def __init__(self, loops: int, folding: bool) -> None:
+        self._seen: list[dict[Hashable, tuple[int, list[JournalMark]]]] = [{} for _ in range(loops)]
         self.wanted = [folding] * loops
         self.folds: list[Fold] = []
 
@@ -48,16 +62,23 @@ class FoldDetector:
         self._seen[loop] = {}
         self.wanted[loop] = folding
 
-    def skip(self, loop: LoopEnd, trip: int, state: Hashable, clock_ps: int) -> int:
-        """Return the iterations to skip at the start of `trip`; book their time and records."""
+    def skip(
+        self, loop: LoopEnd, trip: int, state: Hashable, lanes: Sequence[FoldedLane], left: int
+    ) -> int:
+        """Return the iterations to skip at the start of `trip`; book their time and records.
+
+        lanes: those whose state it is.
+        left: iterations that may be skipped.
+        """
         seen = self._seen[loop.loop]
         if state not in seen:
-            seen[state] = (trip, self._journal.mark(clock_ps))
+            seen[state] = (trip, [lane.journal.mark(lane.clock.now) for lane in lanes])
             return 0
-        first, mark = seen[state]
+        first, marks = seen[state]
         self.wanted[loop.loop] = False
-        repeats = (loop.trips - trip) // (trip - first)
+        repeats = left // (trip - first)
         if repeats:
-            period = self._journal.repeat(mark, repeats, clock_ps)
+            for lane, mark in zip(lanes, marks, strict=True):
+                period = lane.journal.repeat(mark, repeats, lane.clock.now)
             self.folds.append(Fold(loop.name, trip - first, repeats, period))
         return repeats * (trip - first)

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from simpy import Environment, Event
+from simpy import Event
 
-from tpusim.engine.flows import Flow, FlowNetwork, call_after
+from tpusim.engine.flows import Flow, FlowNetwork
 from tpusim.engine.instructions import CollectiveMessages
+from tpusim.engine.lane_clock import LaneClock
 
 
 class LinkCrossing(NamedTuple):
@@ -64,14 +65,14 @@ class HopNetwork:
 
     def __init__(
         self,
-        env: Environment,
+        clock: LaneClock,
         flows: FlowNetwork,
         rates: Sequence[int],
         log: list[LinkCrossing] | None = None,
     ) -> None:
         self.crossings = 0
         self.log = log
-        self._env = env
+        self._clock = clock
         self._flows = flows
         self._rates = rates
         self._free = [0] * len(rates)
@@ -87,7 +88,7 @@ class HopNetwork:
 
         The task's flow over links off the torus drains beside them.
         """
-        now = int(self._env.now)
+        now = self._clock.now
         flight = InFlightCollective(flow, messages, self._sent, now)
         self._sent += flight.left
         for message, awaited in enumerate(messages.awaited):
@@ -105,12 +106,12 @@ class HopNetwork:
         if self._heads and not 0 <= self._wake_due <= self._heads[0][0]:
             self._wake_due = self._heads[0][0]
             self._wake += 1
-            call_after(self._env, self._wake_due - int(self._env.now), self._wake, self._wake_up)
+            self._clock.call_after(self._wake_due - self._clock.now, self._wake, self._wake_up)
 
     def _wake_up(self, event: Event) -> None:
         if event.value == self._wake:
             self._wake_due = -1
-            self._advance(self._env.peek())
+            self._advance(self._clock.env.peek())
             self._schedule()
 
     def _advance(self, until: float) -> None:
@@ -155,8 +156,8 @@ class HopNetwork:
             self._land(flight)
 
     def _land(self, flight: InFlightCollective) -> None:
-        delay = flight.arrived - int(self._env.now)
-        call_after(self._env, delay, 0, lambda _: _end_part(flight))
+        delay = flight.arrived - self._clock.now
+        self._clock.call_after(delay, 0, lambda _: _end_part(flight))
 
 
 def _end_part(flight: InFlightCollective) -> None:

@@ -14,14 +14,13 @@ per stream, timers and flows. The process keeps nothing but its loop.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
-from simpy import Environment, Event
-from simpy.events import Timeout
+from simpy import Event
 
-from tpusim.engine.flows import Flow, FlowNetwork, call_after
+from tpusim.engine.flows import Flow, FlowNetwork
 from tpusim.engine.fold import FoldDetector
 from tpusim.engine.hops import HopNetwork
 from tpusim.engine.instructions import (
@@ -34,11 +33,11 @@ from tpusim.engine.instructions import (
     TaskStep,
 )
 from tpusim.engine.journal import Journal, JournalEntry, TimedStep
+from tpusim.engine.lane_clock import LaneClock, WaitEvents
 from tpusim.engine.timeline import Stats
 
 MAX_OPEN_TRANSFERS = 16
 
-WaitEvents: TypeAlias = Generator[Event, Any, None]
 # An issued task that has not started, and the completions (step, how many) that it waits for.
 QueuedStep: TypeAlias = tuple[TaskStep, tuple[tuple[int, int], ...]]
 
@@ -48,21 +47,21 @@ class Lane:
 
     def __init__(
         self,
-        env: Environment,
+        clock: LaneClock,
         network: FlowNetwork,
         code: LaneCode,
         folding: bool,
         hops: HopNetwork | None = None,
     ) -> None:
+        self.clock = clock
         self.code = code
         self.hops = hops
         self.journal = Journal()
-        self.folder = FoldDetector(self.journal, code.loops, folding)
+        self.folder = FoldDetector(code.loops, folding)
         self.end_ps = 0
         self.events = 0
         self.finished = False
         self.trips = 0
-        self._env = env
         self._network = network
         self._folding = folding
         self._cursor = 0
@@ -76,6 +75,8 @@ class Lane:
         # completion in a stream, whose index is then inverted (~).
         self._awaited = (0, 0)
         self._signal: Event | None = None
+        # When the core's task or wait began.
+        self._since = 0
 
     def run(self) -> WaitEvents:
         """Run the code, then wait for the streams to drain and for the host."""
@@ -84,6 +85,7 @@ class Lane:
             op = instructions[self._cursor]
             if isinstance(op, LoopEnd):
                 self._cursor = op.body if self._next_trip(op) else self._cursor + 1
+                yield from self.clock.stand()
                 continue
             if isinstance(op, LoopStart):
                 self._enter(op)
@@ -99,7 +101,7 @@ class Lane:
         for stream in range(len(self._streams)):
             yield from self._wait_for_capacity(stream, 1)
         yield from self._wait_for_host()
-        self.end_ps = int(self._env.now) + self.journal.booked_ps
+        self.end_ps = self.clock.now + self.journal.booked_ps
         self.finished = True
 
     def status(self) -> str:
@@ -118,17 +120,21 @@ class Lane:
         """Count an iteration and the periods skipped; return True if iterations are left."""
         trip = self._trip[loop.loop] + 1
         if trip < loop.trips and self.folder.wanted[loop.loop]:
-            state = self._state(min(trip, loop.reach))
-            trip += self.folder.skip(loop, trip, state, int(self._env.now))
+            trip += self._skip(loop, trip)
         self._trip[loop.loop] = trip
         self.trips += trip < loop.trips
         return trip < loop.trips
+
+    def _skip(self, loop: LoopEnd, trip: int) -> int:
+        """Return the iterations to skip at the start of `trip`, if the lane has repeated itself."""
+        state = self._state(min(trip, loop.reach))
+        return self.folder.skip(loop, trip, state, (self,), loop.trips - trip)
 
     def _state(self, reached: int) -> Hashable:
         """Return everything that the future depends on, relative to now (between two tasks)."""
         if not any(self._incomplete):
             return reached
-        now, done = int(self._env.now), self._done
+        now, done = self.clock.now, self._done
         queues = tuple(
             tuple(
                 (step, tuple((other, max(0, target - done[other])) for other, target in needs))
@@ -142,20 +148,24 @@ class Lane:
         return (reached, queues, timers, flows, earlier)
 
     def _execute(self, step: TaskStep) -> WaitEvents:
-        start = int(self._env.now)
+        start = self._since = self.clock.now
         if step.takes is not None:
             self._log(step.takes)
         if step.messages is None and not (step.volume and any(self._incomplete)):
             # No link is shared: nothing is in flight, and nothing starts until the core goes on.
             if step.alone_ps:
-                yield Timeout(self._env, step.alone_ps)
+                yield from self.clock.pause(step.alone_ps)
         else:
-            if step.delay_ps:
-                yield Timeout(self._env, step.delay_ps)
-            ended = Event(self._env)
-            self._move(step, start, lambda _: ended.succeed())
-            yield ended
+            yield from self._delay_and_move(step, start)
         self._end(step, start)
+
+    def _delay_and_move(self, step: TaskStep, start: int) -> WaitEvents:
+        """Hold the core for the delay of `step` and until its flow has ended."""
+        if step.delay_ps:
+            yield from self.clock.pause(step.delay_ps)
+        ended = Event(self.clock.env)
+        self._move(step, start, lambda _: ended.succeed())
+        yield from self.clock.wait(ended)
 
     def _issue(self, step: TaskStep) -> None:
         """Hand `step` to its stream, which starts it now if nothing precedes it."""
@@ -164,7 +174,7 @@ class Lane:
         self._issued[step.index] += 1
         self._incomplete[step.stream] += 1
         queue = self._streams[step.stream]
-        if queue or unmet:
+        if queue or not self._may_start((step, unmet)):
             queue.append((step, unmet))
         else:
             self._start(step)
@@ -176,52 +186,62 @@ class Lane:
         return self._issued[need.step] - need.lag
 
     def _start(self, step: TaskStep) -> None:
-        now = int(self._env.now)
         if step.takes is not None:
             self._log(step.takes)
+        self._transfer(step)
+
+    def _transfer(self, step: TaskStep) -> None:
+        now = self.clock.now
         if step.uses_network and not step.delay_ps:
             self._move(step, now, self._flow_ended)
             return
         number = next(self._network.numbers)
         self._timers[number] = (step, now)
-        call_after(
-            self._env,
-            step.delay_ps if step.uses_network else step.alone_ps,
-            number,
-            self._timer_ended,
-        )
+        delay = step.delay_ps if step.uses_network else step.alone_ps
+        self.clock.call_after(delay, number, self._timer_ended)
 
     def _timer_ended(self, event: Event) -> None:
         step, started = self._timers.pop(cast(int, event.value))
         if step.uses_network:
             self._move(step, started, self._flow_ended)
         else:
-            self._complete(step, started)
+            self._transferred(step, started)
 
     def _move(self, step: TaskStep, started: int, finish: Callable[[Flow], object]) -> None:
         """Put the flow of `step` on its links, or its messages; `finish` is called at their end."""
-        flow = Flow(step, started, int(self._env.now), finish)
+        flow = Flow(step, started, self.clock.now, finish)
         if self.hops is None or step.messages is None:
             self._network.start(flow)
         else:
             self.hops.start(flow, step.messages)
 
     def _flow_ended(self, flow: Flow) -> None:
-        self._complete(flow.step, flow.started)
+        self._transferred(flow.step, flow.started)
+
+    def _transferred(self, step: TaskStep, started: int) -> None:
+        """End a transfer whose bytes have all been moved."""
+        self._complete(step, started)
 
     def _complete(self, step: TaskStep, started: int) -> None:
         """End a transfer, start those that waited for it, and wake the core if it did."""
         self._end(step, started)
         self._done[step.index] += 1
         self._incomplete[step.stream] -= 1
-        for queue in self._streams:
-            while queue and all(self._done[other] >= target for other, target in queue[0][1]):
-                self._start(queue.popleft()[0])
+        self._start_ready()
         if self._signal is not None:
             awaited, target = self._awaited
             if awaited == ~step.stream or (awaited == step.index and self._done[awaited] >= target):
                 signal, self._signal = self._signal, None
                 signal.succeed(step)
+
+    def _start_ready(self) -> None:
+        """Start the tasks at the head of their streams that wait for nothing any more."""
+        for queue in self._streams:
+            while queue and self._may_start(queue[0]):
+                self._start(queue.popleft()[0])
+
+    def _may_start(self, queued: QueuedStep) -> bool:
+        return all(self._done[other] >= target for other, target in queued[1])
 
     def _wait_for(self, need: CompletionNeed) -> WaitEvents:
         """Hold the core until `need` is met."""
@@ -235,10 +255,14 @@ class Lane:
             yield from self._wait(~stream, 0)
 
     def _wait(self, awaited: int, target: int) -> WaitEvents:
-        start = int(self._env.now)
+        start = self._since = self.clock.now
         self._awaited = (awaited, target)
-        self._signal = Event(self._env)
-        step = yield self._signal
+        self._signal = Event(self.clock.env)
+        step = yield from self.clock.wait(self._signal)
+        self._note_wait(step, start)
+
+    def _note_wait(self, step: TaskStep, start: int) -> None:
+        """Note that the core has waited for `step` until now."""
         self._note(self.journal.waits, step, start)
 
     def _wait_for_host(self) -> WaitEvents:
@@ -247,10 +271,10 @@ class Lane:
         for step in self.code.host:
             began, ended = ended, ended + step.alone_ps
             self.journal.tasks.append((step, began, ended))
-            now = int(self._env.now)
+            now = self.clock.now
             left = ended - now - self.journal.booked_ps
             if left > 0:
-                yield Timeout(self._env, left)
+                yield from self.clock.pause(left)
                 self._note(self.journal.waits, step, now)
 
     def _end(self, step: TaskStep, started: int) -> None:
@@ -260,10 +284,10 @@ class Lane:
 
     def _note(self, spans: list[JournalEntry[TimedStep]], step: TaskStep, started: int) -> None:
         booked = self.journal.booked_ps
-        spans.append((step, started + booked, int(self._env.now) + booked))
+        spans.append((step, started + booked, self.clock.now + booked))
 
     def _log(self, change: MemoryDelta) -> None:
-        self.journal.changes.append((int(self._env.now) + self.journal.booked_ps, change))
+        self.journal.changes.append((self.clock.now + self.journal.booked_ps, change))
 
 
 def lane_stats(lanes: Sequence[Lane], events: int, began_s: float) -> Stats:

@@ -1,7 +1,6 @@
 """Run lanes through SimPy."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Literal, TypeAlias, get_args
@@ -9,7 +8,6 @@ from typing import Literal, TypeAlias, get_args
 from simpy import Environment
 
 from tpusim.base.errors import PlanError, nearest
-from tpusim.base.phase import Phase
 from tpusim.costs import CostedProgram
 from tpusim.engine.compile_lane import EnclosingLane, compile_lane
 from tpusim.engine.event_loop import run_processes
@@ -17,12 +15,12 @@ from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork
 from tpusim.engine.instructions import LaneCode
-from tpusim.engine.journal import JournalEntry, TimedStep, flatten
 from tpusim.engine.lane import Lane, lane_stats
-from tpusim.engine.lane_part import core_time_of, link_volumes
-from tpusim.engine.memory import lane_memory, memory_profile
+from tpusim.engine.lane_clock import LaneClock
+from tpusim.engine.lane_timeline import lanes_timeline
 from tpusim.engine.pipeline import has_calls, run_calls
-from tpusim.engine.timeline import LinkUse, Record, Records, Stats, Timeline, record_of
+from tpusim.engine.run_coupled import run_coupled
+from tpusim.engine.timeline import Timeline
 
 NetworkMode: TypeAlias = Literal["flows", "hops"]
 NETWORK_MODES: tuple[NetworkMode, ...] = get_args(NetworkMode)
@@ -34,7 +32,7 @@ def run(
     """Return the timeline of one step of `lanes`, which start together with a core and links each.
 
     fold: skip iterations of loops that repeat exactly (see `fold`). The result is the same to the
-        picosecond; several lanes are not folded, as their states would have to repeat together.
+        picosecond; of several lanes only those that meet in groups are folded (`coupled_lane`).
     network: `flows` lets a collective draw on classes of links as one flow. `hops` sends its
         messages (`Task.moves`) over each physical link of the torus, to check the flows on small
         tori.
@@ -51,32 +49,37 @@ def run(
     calls (see `lane_part`, `stage_lane`). Folding and `hops` are then within segments; a message
     between lanes always takes as long as its task does alone.
 
+    Lanes with groups (`CostedProgram.groups`) are devices of one program that differ, or classes of
+    them: a collective begins and ends for all lanes of its group together (see `coupled_lane`).
+
     Raise ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
     `lane_memory`, `run_calls`), and PlanError for an unknown `network`, or too many messages.
     """
     check_network_mode(network)
+    if any(lane.groups is not None for lane in lanes):
+        return run_coupled(lanes, fold)
     if any(has_calls(lane) for lane in lanes):
         return run_calls(lanes, partial(_run_alone, fold=fold, network=network))
     began = perf_counter()
     codes = _compile(lanes)
-    env = Environment(0)
-    flows = FlowNetwork(env, [rate for code in codes for _, rate in code.links])
+    clock = LaneClock(Environment(0))
+    flows = FlowNetwork(clock, [rate for code in codes for _, rate in code.links])
     alike = fold and len(codes) == 1
     states = [
-        _lane(env, flows, code, lane, alike, network)
+        _lane(clock, flows, code, lane, alike, network)
         for code, lane in zip(codes, lanes, strict=True)
     ]
-    events = run_processes(env, states)
+    events = run_processes(clock.env, states)
     events += sum(lane.hops.crossings for lane in states if lane.hops)
-    return _timeline(states, lane_stats(states, events, began))
+    return lanes_timeline(states, lane_stats(states, events, began))
 
 
 def run_code(code: LaneCode, *, fold: bool = True) -> Timeline:
     """Return the timeline of a single lane; see `run`."""
-    began, env = perf_counter(), Environment(0)
-    lane = Lane(env, FlowNetwork(env, [rate for _, rate in code.links]), code, fold)
-    events = run_processes(env, [lane])
-    return _timeline([lane], lane_stats([lane], events, began))
+    began, clock = perf_counter(), LaneClock(Environment(0))
+    lane = Lane(clock, FlowNetwork(clock, [rate for _, rate in code.links]), code, fold)
+    events = run_processes(clock.env, [lane])
+    return lanes_timeline([lane], lane_stats([lane], events, began))
 
 
 def check_network_mode(network: str) -> None:
@@ -99,16 +102,15 @@ def _run_alone(
     program: CostedProgram, enclosing: EnclosingLane, fold: bool, network: NetworkMode
 ) -> Lane:
     """Return the lane of a part, run to its end."""
-    env, code = Environment(0), compile_lane(program, enclosing=enclosing)
-    lane = _lane(
-        env, FlowNetwork(env, [rate for _, rate in code.links]), code, program, fold, network
-    )
-    lane.events = run_processes(env, [lane]) + (lane.hops.crossings if lane.hops else 0)
+    clock, code = LaneClock(Environment(0)), compile_lane(program, enclosing=enclosing)
+    flows = FlowNetwork(clock, [rate for _, rate in code.links])
+    lane = _lane(clock, flows, code, program, fold, network)
+    lane.events = run_processes(clock.env, [lane]) + (lane.hops.crossings if lane.hops else 0)
     return lane
 
 
 def _lane(
-    env: Environment,
+    clock: LaneClock,
     flows: FlowNetwork,
     code: LaneCode,
     program: CostedProgram,
@@ -117,45 +119,6 @@ def _lane(
 ) -> Lane:
     """Return a lane; hop by hop, its collectives send messages over the links of the torus."""
     if network == "flows":
-        return Lane(env, flows, code, fold)
+        return Lane(clock, flows, code, fold)
     add_messages(code, program)
-    return Lane(env, flows, code, False, HopNetwork(env, flows, link_rates(program)))
-
-
-def _timeline(lanes: Sequence[Lane], stats: Stats) -> Timeline:
-    waits = [wait for at, lane in enumerate(lanes) for wait in _records(at, lane.journal.waits)]
-    core: Counter[tuple[str, Phase]] = Counter()
-    for lane in lanes:
-        core.update(core_time_of(flatten(lane.journal.tasks)))
-    return Timeline(
-        total_ps=max((lane.end_ps for lane in lanes), default=0),
-        lanes=tuple((lane.code.name, lane.end_ps) for lane in lanes),
-        tasks=Records(
-            lambda: (record for at, lane in enumerate(lanes) for record in _tasks(at, lane)), core
-        ),
-        waits=tuple(wait for wait in waits if wait.duration_ps),
-        links=tuple(use for at, lane in enumerate(lanes) for use in _link_uses(at, lane)),
-        memory=tuple(
-            lane_memory(lane.code.resident, memory_profile(lane.code, lane.journal.changes))
-            for lane in lanes
-        ),
-        stats=stats,
-    )
-
-
-def _tasks(number: int, lane: Lane) -> Iterator[Record]:
-    return _records(number, lane.journal.tasks)
-
-
-def _records(lane: int, entries: Sequence[JournalEntry[TimedStep]]) -> Iterator[Record]:
-    for (step, start, end), levels in flatten(entries):
-        yield record_of(lane, step.task, start, end, levels)
-
-
-def _link_uses(number: int, lane: Lane) -> list[LinkUse]:
-    code = lane.code
-    carried = link_volumes(tuple(flatten(lane.journal.tasks)), code.first_link, len(code.links))
-    return [
-        LinkUse(number, name, volume, rate)
-        for (name, rate), volume in zip(code.links, carried, strict=True)
-    ]
+    return Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(program)))

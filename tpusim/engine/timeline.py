@@ -68,11 +68,15 @@ CoreTime: TypeAlias = Mapping[tuple[str, Phase], int]
 """Picoseconds of cores by label and phase."""
 
 
-def core_time(records: Iterable[Record]) -> Counter[tuple[str, Phase]]:
-    """Return the picoseconds of records by label and phase."""
+def core_time(records: Iterable[Record], devices: Sequence[int] = ()) -> Counter[tuple[str, Phase]]:
+    """Return the picoseconds of records by label and phase, on as many devices as lanes stand for.
+
+    devices: of each lane; () for one each.
+    """
     found: Counter[tuple[str, Phase]] = Counter()
     for record in records:
-        found[record.label, record.phase] += record.total_ps
+        times = devices[record.lane] if devices else 1
+        found[record.label, record.phase] += times * record.total_ps
     return found
 
 
@@ -124,10 +128,13 @@ class Timeline:
     lanes: name and end (ps) of each lane.
     tasks: in the order in which they ended, then those of the host. A lane with calls has the tasks
         of each of its segments, in the order in which they ended, then its sends.
-    waits: of the core, and for which task.
+    waits: of the core, and for which task; in waits for stragglers the stream is the name of the
+        lane that arrived last.
+    devices: where lanes are devices that differ, or classes of them, the number that each stands
+        for; else ().
 
     A lane's waits and its tasks of stream `core` follow one another without gap from 0 to its end,
-    and from there to `total_ps` if it has calls: then its last wait is for the other lanes.
+    and from there to `total_ps` if it has calls or meets others: then its last wait is for them.
     """
 
     total_ps: int
@@ -137,18 +144,25 @@ class Timeline:
     links: tuple[LinkUse, ...]
     memory: tuple[LaneMemory, ...]
     stats: Stats = field(compare=False)
+    devices: tuple[int, ...] = ()
 
     @property
     def core_ps(self) -> CoreTime:
         """Tasks and waits of the cores of all lanes, in picoseconds by label and phase.
 
-        They sum to `total_ps` per lane if every lane waits for all others.
+        They sum to `total_ps` per lane if every lane waits for all others. Lanes that stand for
+        several devices count as many times.
         """
         if isinstance(self.tasks, Records):
             work = self.tasks.core
         else:
-            work = core_time(record for record in self.tasks if record.stream == CORE)
-        return core_time(self.waits) + Counter(work)
+            work = core_time((r for r in self.tasks if r.stream == CORE), self.devices)
+        return core_time(self.waits, self.devices) + Counter(work)
+
+    @property
+    def core_count(self) -> int:
+        """The cores whose time `core_ps` is: one for each lane, or for each device."""
+        return sum(self.devices) or len(self.lanes)
 
     @property
     def device_ps(self) -> int:

@@ -10,6 +10,15 @@ from tpusim.hardware.placement import DCN_PREFIX, Place, Placement, check_mesh, 
 from tpusim.hardware.placement_candidates import candidates, placements
 from tpusim.hardware.slice_rules import SliceRules, can_twist
 from tpusim.hardware.slices import Slice, parse_slice
+from tpusim.hardware.slow_parts import (
+    SLOW_ADVICE,
+    SlowChip,
+    SlowLink,
+    SlowParts,
+    SlowSlice,
+    link_ends,
+    speed_words,
+)
 from tpusim.hardware.spans import DIE, Span
 from tpusim.hardware.topology import DIMENSION_NAMES, TWISTED, Topology
 
@@ -18,6 +27,7 @@ __all__ = [
     "DIE",
     "DIMENSION_NAMES",
     "DTYPES",
+    "SLOW_ADVICE",
     "TWISTED",
     "Chip",
     "CostConstants",
@@ -28,6 +38,10 @@ __all__ = [
     "Placement",
     "Slice",
     "SliceRules",
+    "SlowChip",
+    "SlowLink",
+    "SlowParts",
+    "SlowSlice",
     "Sourced",
     "Span",
     "Topology",
@@ -38,6 +52,7 @@ __all__ = [
     "default_shape",
     "format_shape",
     "legal_shapes",
+    "link_ends",
     "load_chip",
     "load_entries",
     "parse_shape",
@@ -46,4 +61,5 @@ __all__ = [
     "placements",
     "show_chip",
     "show_chips",
+    "speed_words",
 ]

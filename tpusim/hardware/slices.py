@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.hardware.catalogue import catalogue_rules, load_chip, rules_of
@@ -10,6 +11,7 @@ from tpusim.hardware.chip import Chip
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.legality import default_shape
 from tpusim.hardware.slice_rules import SliceRules
+from tpusim.hardware.slow_parts import SlowParts
 from tpusim.hardware.topology import Topology
 
 
@@ -24,8 +26,11 @@ class Slice:
     dcn_oversubscription: bandwidth of the NICs of a slice's hosts over that of its uplink to the
         data centre network; at least 1.
     clock: Hz of the chips' cores, where it is not the chip's own (`Chip.at_clock`); else None.
+    slow: chips, links and slices that are slower than the others, as a table of lists such as
+        `{"chips": [{"at": [0, 0, 0], "compute": 0.5}]}`; see `SlowParts`.
 
-    Raise HardwareError for an unknown chip, an illegal shape, and a number out of range.
+    Raise HardwareError for an unknown chip, an illegal shape, a number out of range, and slow parts
+    that the machine does not have.
 
     >>> pod = Slice("v4", "8x16x16")
     >>> print(pod, pod.chips, pod.name)
@@ -37,6 +42,7 @@ class Slice:
     num_slices: int
     dcn_oversubscription: float
     clock: float | None
+    slow: SlowParts
 
     def __init__(
         self,
@@ -46,6 +52,7 @@ class Slice:
         twisted: bool = False,
         dcn_oversubscription: float = 1.0,
         clock: str | float | None = None,
+        slow: Any = None,
     ) -> None:
         chip = load_chip(chip) if isinstance(chip, str) else chip
         chip = chip if clock is None else chip.at_clock(clock)
@@ -53,10 +60,12 @@ class Slice:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
         _check_ratio(dcn_oversubscription)
         object.__setattr__(self, "chip", chip)
-        object.__setattr__(self, "topology", Topology.of(_rules(chip), shape, twisted))
+        topology = Topology.of(_rules(chip), shape, twisted)
+        object.__setattr__(self, "topology", topology)
         object.__setattr__(self, "num_slices", num_slices)
         object.__setattr__(self, "dcn_oversubscription", float(dcn_oversubscription))
         object.__setattr__(self, "clock", None if clock is None else chip.clock)
+        object.__setattr__(self, "slow", SlowParts.of(slow, topology, num_slices))
 
     @classmethod
     def from_name(
@@ -66,6 +75,7 @@ class Slice:
         twisted: bool = False,
         dcn_oversubscription: float = 1.0,
         clock: str | float | None = None,
+        slow: Any = None,
     ) -> "Slice":
         """Return the slice of a name, in its default, most cube-like shape.
 
@@ -82,7 +92,18 @@ class Slice:
             )
         rules = _rules_of_prefix(found[1], name)
         shape: str | Dims = found[3] or default_shape(rules, _chips(rules, int(found[2]), name))
-        return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription, clock)
+        return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription, clock, slow)
+
+    @property
+    def healthy(self) -> "Slice":
+        """The slice without its slow parts; itself if it has none."""
+        if not self.slow:
+            return self
+        made = object.__new__(Slice)
+        for name in self.__dataclass_fields__:
+            object.__setattr__(made, name, getattr(self, name))
+        object.__setattr__(made, "slow", SlowParts())
+        return made
 
     @property
     def slice_rules(self) -> SliceRules:
@@ -109,7 +130,8 @@ class Slice:
         ratio = self.dcn_oversubscription
         dcn = f", DCN oversubscribed {ratio:g}:1" if ratio > 1 else ""
         clock = "" if self.clock is None else f", cores at {self.clock / 1e9:g} GHz"
-        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}"
+        slow = f", slow: {self.slow}" if self.slow else ""
+        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}{slow}"
 
 
 def _rules(chip: Chip) -> SliceRules:

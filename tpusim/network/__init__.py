@@ -23,6 +23,7 @@ from tpusim.network.messages import CollectiveMoves, Message, messages
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import Pattern, link_loads_of, paths_seconds, pattern
 from tpusim.network.schedule import SchedulePhase, ScheduleStage
+from tpusim.network.slow_links import slowed_pattern
 from tpusim.network.stage_shift import chain_positions, shift_loads, shift_pattern
 
 __all__ = [
@@ -62,4 +63,5 @@ __all__ = [
     "resolve_algorithm",
     "shift_loads",
     "shift_pattern",
+    "slowed_pattern",
 ]

@@ -1,7 +1,7 @@
 """The loads of a collective on the torus: bytes per link class, hops, and words."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
@@ -11,7 +11,7 @@ from tpusim.hardware import DIMENSION_NAMES, Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.groups import covered_part, dimension_sizes
 from tpusim.network.paths import Loads, link_shape
-from tpusim.network.schedule import SchedulePhase
+from tpusim.network.schedule import SchedulePhase, ScheduleStage
 from tpusim.program import CollectiveKind, Number, largest, power_sum
 
 Paths = tuple[tuple[float, int], ...]
@@ -99,7 +99,7 @@ def _pattern(
 
 def phases_pattern(phases: Sequence[SchedulePhase], text: str) -> RelativePattern:
     """Return the pattern of phases; the names of the dimensions are to be filled in."""
-    return RelativePattern(busiest_links(phases_loads(phases)), _phases_paths(phases), text)
+    return RelativePattern(busiest_links(phases_loads(phases)), phases_paths(phases), text)
 
 
 def phases_loads(phases: Sequence[SchedulePhase]) -> Loads:
@@ -107,11 +107,18 @@ def phases_loads(phases: Sequence[SchedulePhase]) -> Loads:
     return np.asarray(np.sum([stage.loads() for phase in phases for stage in phase], axis=0))
 
 
-def _phases_paths(phases: Sequence[SchedulePhase]) -> Paths:
-    """Return the paths through all phases: any path of any stage of each."""
+def phases_paths(
+    phases: Sequence[SchedulePhase], slowness: Callable[[ScheduleStage], float] = lambda _: 1.0
+) -> Paths:
+    """Return the paths through all phases: any path of any stage of each.
+
+    slowness: the factor by which the bytes of a stage take longer.
+    """
     found: Paths = ((0.0, 0),)
     for phase in phases:
-        steps = {step for stage in phase for step in stage.paths}
+        steps = {
+            (slowness(stage) * nbytes, hops) for stage in phase for nbytes, hops in stage.paths
+        }
         found = _longest_paths({(a + b, x + y) for a, x in found for b, y in steps})
     return found
 

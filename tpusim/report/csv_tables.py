@@ -9,7 +9,7 @@ from io import StringIO
 from itertools import chain
 
 from tpusim.base.phase import Phase
-from tpusim.costs import CostedProgram, cost_programs
+from tpusim.costs import CostedProgram
 from tpusim.engine import Record
 from tpusim.program import Call, Collective, Program, Send, Transfer, walk_ops
 from tpusim.results import Result, explain_lines, operation_of
@@ -35,7 +35,7 @@ def operations_csv(result: Result) -> str:
     program for each stage of a pipeline, each row has its stage, whose rows sum to the step.
     """
     rows: list[Sequence[str]] = []
-    for stage, (tasks, waits) in enumerate(_by_stage(result)):
+    for stage, (tasks, waits) in zip(result.reported_lanes, _by_stage(result), strict=True):
         core = ((record, "runs") for record in tasks if record.stream == "core")
         records = chain(core, ((wait, "waits") for wait in waits))
         rows += (
@@ -52,10 +52,10 @@ def transfers_csv(result: Result) -> str:
     collective has a row for each of its parts: transfers within the slice, additions after them,
     and across slices. Messages between stages are of kind `send`, each row with its stage.
     """
-    costed = cost_programs(result.programs, result.pod, result.placement)
+    costed = result.costed()
     rows: list[Sequence[str]] = []
-    for stage, (tasks, _) in enumerate(_by_stage(result)):
-        moving = _moving(result.programs[stage], costed[stage])
+    for stage, (tasks, _) in zip(result.reported_lanes, _by_stage(result), strict=True):
+        moving = _moving(result.program_of(stage), costed[stage])
         rows += (
             (str(stage), r.name, str(r.phase), r.stream, *_described(op), *_times(r))
             for r in sorted(tasks, key=lambda record: record.start_ps)
@@ -87,8 +87,8 @@ def lines_csv(result: Result) -> str:
 
 
 def _by_stage(result: Result) -> Iterator[tuple[list[Record], list[Record]]]:
-    """Yield the tasks and the waits of each lane."""
-    for lane in range(len(result.programs)):
+    """Yield the tasks and the waits of each stage, or of the one lane that is reported."""
+    for lane in result.reported_lanes:
         yield (
             [task for task in result.timeline.tasks if task.lane == lane],
             [wait for wait in result.timeline.waits if wait.lane == lane],

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from tpusim.costs import CostedProgram, Task, TaskLoop, TaskOp, cost_programs
+from tpusim.costs import CostedProgram, Task, TaskLoop, TaskOp
 from tpusim.engine import LinkUse, Record, TaskStep, compile_lane, fair_rates
 from tpusim.program import Call
 from tpusim.results import Result
@@ -72,7 +72,7 @@ def link_volumes(result: Result) -> dict[str, Counter[str]]:
     for use in result.timeline.links:
         if use.link not in busiest or use.volume_nb > busiest[use.link].volume_nb:
             busiest[use.link] = use
-    costed = cost_programs(result.programs, result.pod, result.placement)
+    costed = result.costed()
     volumes = {lane: _volumes(costed[lane]) for lane in {use.lane for use in busiest.values()}}
     return {name: volumes[use.lane][name] for name, use in busiest.items()}
 
@@ -94,7 +94,7 @@ def link_loads(result: Result, start_ps: int, end_ps: int) -> list[LinkLoad]:
     A task draws at the engine's rate, the fair one among those in flight, from the end of its delay
     to its own end.
     """
-    costed = cost_programs(result.programs, result.pod, result.placement)
+    costed = result.costed()
     lane = _LaneTraffic.of(costed[result.lane])
     flows = _flows(result.shown.tasks, lane, start_ps, end_ps)
     times = sorted({start_ps, end_ps, *(time for _, *span in flows for time in span)})

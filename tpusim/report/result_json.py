@@ -5,7 +5,15 @@ from typing import Any
 
 from tpusim import __version__
 from tpusim.program import PassKind
-from tpusim.results import PICO, PlanResult, Result, StageUse, pipelined, verdict_reason
+from tpusim.results import (
+    PICO,
+    PlanResult,
+    Result,
+    StageUse,
+    pipelined,
+    stragglers,
+    verdict_reason,
+)
 from tpusim.results.stage_uses import stage_uses
 
 
@@ -50,7 +58,23 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "unasked": [],
         "versions": {"tpusim": __version__},
     }
-    return common | dict(result.facts())
+    return common | _classes(result) | dict(result.facts())
+
+
+def _classes(result: Result) -> dict[str, Any]:
+    """Return the classes of devices, where they differ: waits in seconds by class waited for."""
+    found = stragglers(result)
+    if found is None:
+        return {}
+    rows = [
+        {
+            "like": row.name,
+            "devices": row.devices,
+            "waits_s": {name: ps * PICO for name, ps in row.waits},
+        }
+        for row in found.rows
+    ]
+    return {"classes": rows}
 
 
 def _pair(ends: tuple[float, float] | None) -> list[float] | None:
@@ -97,7 +121,7 @@ def _slice(result: Result) -> dict[str, Any]:
         "clock_hz": pod.chip.clock,
         "chips": pod.chips,
         "devices": pod.devices,
-    }
+    } | ({"slow": pod.slow.written} if pod.slow else {})
 
 
 def _placement(result: Result) -> dict[str, Any]:

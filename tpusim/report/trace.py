@@ -73,9 +73,10 @@ def trace_bytes(result: Result, expand: Expand = "ends") -> bytes:
 def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
     """Yield process, threads and counter of one lane."""
     stage = f" stage {lane}" if len(result.programs) > 1 else ""
+    stage += f" {result.timeline.lanes[lane][0]}" if result.timeline.devices else ""
     yield _metadata("process_name", lane, name=f"/device:TPU:{lane}{stage}")
     yield _metadata("process_sort_index", lane, sort_index=lane)
-    about = dict(_about(result.programs[lane]))
+    about = dict(_about(result.program_of(lane)))
     for thread, (name, slices) in enumerate(
         _threads(result.timeline, lane, every).items(), STEPS_THREAD + 1
     ):

@@ -77,7 +77,7 @@ def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[
 
     every: True for each repetition; False for the first and the last, with one change between.
     """
-    program = result.programs[lane]
+    program = result.program_of(lane)
     level = sum(whole_bytes(float(alloc.bytes)) for alloc in program.resident)
     level += result.idle_bytes(lane)
     changes = change_blocks(split_changes(result.timeline.memory[lane].changes, every))

@@ -7,6 +7,7 @@ from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipeli
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
 from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
+from tpusim.results.straggler_table import DeviceClass, StragglerTable, stragglers
 from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
 from tpusim.results.totals import StepContents, collective_axes, step_contents
 
@@ -19,6 +20,7 @@ __all__ = [
     "LEAST_SHOWN",
     "PAUSES",
     "PICO",
+    "DeviceClass",
     "Fit",
     "PlanResult",
     "ProgramOrigin",
@@ -27,6 +29,7 @@ __all__ = [
     "StageSlot",
     "StageUse",
     "StepContents",
+    "StragglerTable",
     "UnknownOperation",
     "Verdicts",
     "aligned",
@@ -42,6 +45,7 @@ __all__ = [
     "operations_by_name",
     "pipelined",
     "step_contents",
+    "stragglers",
     "verdict_need",
     "verdict_reason",
 ]

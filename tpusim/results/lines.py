@@ -114,19 +114,20 @@ class LineTable:
 
 
 def explain_lines(result: Result) -> LineTable:
-    """Return the core's time in a simulated step by line of code, the mean of a pipeline's stages.
+    """Return the core's time in a simulated step by line of code, the mean of stages or devices.
 
     A line has the core's time in its operations and in waits for them. Operations without a known
     line are listed by scope, or else by kind; time outside operations, such as a wait for the host,
     by label.
     """
     cells: Counter[_LineCell] = Counter()
-    for lane, program in enumerate(result.programs):
-        known = operations_by_name(program)
-        for record in core_records(result.timeline, lane):
-            cells[_cell(record, known)] += record.total_ps
-    lanes = len(result.programs)
-    seconds = {cell: ps * PICO / lanes for cell, ps in cells.items() if ps}
+    timeline = result.timeline
+    for lane in range(len(timeline.lanes)):
+        known = operations_by_name(result.program_of(lane))
+        devices = timeline.devices[lane] if timeline.devices else 1
+        for record in core_records(timeline, lane):
+            cells[_cell(record, known)] += devices * record.total_ps
+    seconds = {cell: ps * PICO / timeline.core_count for cell, ps in cells.items() if ps}
     rows = (_line(*each) for each in _grouped(seconds, attrgetter("place")))
     return LineTable(_sorted(rows), result.step_time_s, any(cell.sourced for cell in cells))
 

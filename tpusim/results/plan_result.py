@@ -14,6 +14,7 @@ from tpusim.plan.dtypes import NARROW_DTYPES
 from tpusim.program import Program, Single
 from tpusim.results.circular_iterations import iterations_of
 from tpusim.results.result import BUBBLE_LABEL, Result
+from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
 from tpusim.results.totals import StepContents, collective_axes
 from tpusim.results.unused_keys import unused_keys
@@ -91,9 +92,10 @@ class PlanResult(Result):
     def error_range(self) -> ErrorRange | None:
         """The range of measured over predicted time, from measured runs like this one.
 
-        None under the lowering `ideal`, as no run is compiled perfectly.
+        None under the lowering `ideal`, as no run is compiled perfectly, and for a slice with slow
+        parts, as no measured run is known to have had any.
         """
-        if self.plan.compiler.lowering != "xla":
+        if self.plan.compiler.lowering != "xla" or self.pod.slow:
             return None
         return expected_range(self.features)
 
@@ -147,6 +149,11 @@ class PlanResult(Result):
             f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, {self._throughput}, "
             f"{self.tflops_per_device:.1f} TFLOP/s a device"
         )
+
+    def tables(self) -> Iterator[object]:
+        """Yield the classes of devices, where they differ."""
+        if (classes := stragglers(self)) is not None:
+            yield classes
 
     def called(self, op: Single) -> str:
         """Return the name of an operation, which consists of the model's names."""

@@ -8,16 +8,19 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
+from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import LaneMemory, Timeline
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Flops, Program, Single
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.totals import StepContents, to_host_bytes
+
+Each = TypeVar("Each")
 
 PICO = 1e-12
 
@@ -40,8 +43,9 @@ class Result(ABC):
     memory_bytes: the peak by category; sums to `hbm_peak_bytes`.
     link_use: the fraction of the step in which each link would be busy at its full rate.
     programs: the program of one device; with a pipeline, one of each stage. Times are means over
-        the stages, and links are those of the busiest.
-    lane: the stage with the highest peak, whose memory this is.
+        the stages, and links are those of the busiest. Where devices differ (`Slice.slow`), times
+        are means over all devices, and links are those of the busiest.
+    lane: the stage, or the class of devices, with the highest peak, whose memory this is.
     """
 
     pod: Slice
@@ -75,10 +79,8 @@ class Result(ABC):
             its peak and the bytes lost between buffers (`FRAGMENTATION`).
         own: the fields of this kind of result alone.
         """
-        each = [
-            held or _held_bytes(timeline.memory[lane], arguments)
-            for lane, arguments in enumerate(contents.arguments)
-        ]
+        arguments, lanes = contents.arguments, range(len(timeline.lanes))
+        each = [held or _held_bytes(timeline.memory[lane], _of(arguments, lane)) for lane in lanes]
         lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
         return cls(
             pod=pod,
@@ -163,7 +165,7 @@ class Result(ABC):
     def idle_bytes(self, lane: int) -> int:
         """Return the bytes lost between the buffers of a lane's device."""
         return int(
-            memory_held(self.programs[lane], self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
+            memory_held(self.program_of(lane), self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
         )
 
     @property
@@ -184,12 +186,29 @@ class Result(ABC):
     @property
     def program(self) -> Program:
         """The program of `lane`."""
-        return self.programs[self.lane]
+        return self.program_of(self.lane)
+
+    def program_of(self, lane: int) -> Program:
+        """Return the program of a lane; those of devices that differ have the same."""
+        return _of(self.programs, lane)
+
+    @property
+    def reported_lanes(self) -> tuple[int, ...]:
+        """The lanes that tables of operations have: all stages, or else `lane` alone."""
+        return tuple(range(len(self.programs))) if len(self.programs) > 1 else (self.lane,)
+
+    def costed(self) -> tuple[CostedProgram, ...]:
+        """Return the costs of each lane of the timeline."""
+        if not self.timeline.devices:
+            return cost_programs(self.programs, self.pod, self.placement)
+        fold = len(self.timeline.lanes) < self.pod.devices
+        return cost_classes(self.program, self.pod, self.placement, fold=fold)
 
     @property
     def shown(self) -> Timeline:
         """The timeline of `lane` alone, for figures and tables of one device."""
-        return self.timeline if len(self.programs) == 1 else _of_lane(self.timeline, self.lane)
+        one = len(self.timeline.lanes) == 1
+        return self.timeline if one else _of_lane(self.timeline, self.lane)
 
     @property
     def peak_flops(self) -> float:
@@ -241,6 +260,11 @@ class Result(ABC):
         return {str(phase): picoseconds * PICO for phase, picoseconds in totals.items()}
 
 
+def _of(each: Sequence[Each], lane: int) -> Each:
+    """Return what belongs to a lane, of one for each program; all lanes may run the same."""
+    return each[lane] if len(each) > 1 else each[0]
+
+
 def _of_lane(timeline: Timeline, lane: int) -> Timeline:
     """Return one lane of a timeline, renumbered as its first."""
     return replace(
@@ -250,6 +274,7 @@ def _of_lane(timeline: Timeline, lane: int) -> Timeline:
         tasks=tuple(replace(task, lane=0) for task in timeline.tasks if task.lane == lane),
         waits=tuple(replace(wait, lane=0) for wait in timeline.waits if wait.lane == lane),
         links=tuple(use._replace(lane=0) for use in timeline.links if use.lane == lane),
+        devices=(),
     )
 
 
@@ -306,17 +331,17 @@ def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
         ),
     )
     cells = [(label, phase) for label in ranked for phase in Phase if split[label, phase]]
-    return _means(cells, split, len(timeline.lanes))
+    return _means(cells, split, timeline.core_count)
 
 
 def _means(
-    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], lanes: int
+    cells: list[tuple[str, Phase]], sums: Counter[tuple[str, Phase]], cores: int
 ) -> dict[tuple[str, Phase], int]:
-    """Return the means per lane in whole picoseconds, rounded such that their sum is exact."""
+    """Return the means per core in whole picoseconds, rounded such that their sum is exact."""
     means, so_far = {}, 0
     for cell in cells:
         before, so_far = so_far, so_far + sums[cell]
-        means[cell] = so_far // lanes - before // lanes
+        means[cell] = so_far // cores - before // cores
     return means
 
 

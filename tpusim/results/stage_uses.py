@@ -163,7 +163,7 @@ def timed_slots(
 
 def _circular_stages(result: PlanResult) -> Iterator[StageUse]:
     """Yield the stages of a circular pipeline."""
-    runs = circular_runs(result.program, result.timeline, result.plan)
+    runs = circular_runs(result.program, result.shown, result.plan)
     end = result.timeline.total_ps
     every = [iteration for run in runs for iteration in run.iterations]
     waits = tuple(sorted(span for iteration in every for span in iteration.send_waits))

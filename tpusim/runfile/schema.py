@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Tag, conlist, create_
 from pydantic import Field as Limits
 
 from tpusim.base.grouped_keys import GroupedKeys
+from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.plan import PLAN_KEYS, Plan, Rule
 
@@ -19,6 +20,9 @@ LARGEST_COUNT = 10**9
 Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
 OrNone = NewType("OrNone", int)
 """A count that may be 0, as it is where it is not written: no window, no latent, no experts."""
+
+SlowTable = NewType("SlowTable", dict[str, Any])
+"""Lists of slow parts by kind; the slice itself reads what is in them."""
 
 
 def _hints(kind: type) -> Mapping[str, Any]:
@@ -68,6 +72,7 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         str | list[str],
         '"all", "all+twisted" or a list of shapes, such as ["4x8x8", "4x4x16"]',
     ),
+    SlowTable: (dict[str, list[dict[str, Any]]], SLOW_ADVICE),
     Sequence[Mapping[str, int]]: (
         list[dict[str, Count]],
         "a list of meshes, such as [{ fsdp = 64, tensor = 4 }, { fsdp = 256 }]",
@@ -91,6 +96,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "twisted": bool,
     "dcn_oversubscription": float,
     "clock": str,
+    "slow": SlowTable,
 }
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
 """The sections whose keys have two spellings."""

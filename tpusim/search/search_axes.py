@@ -130,7 +130,14 @@ def _same_size(pod: Slice, shape: str, where: str) -> str:
 
 def _reshaped(pod: Slice, shape: str) -> Slice:
     ratio = pod.dcn_oversubscription
-    return Slice(pod.chip, shape, pod.num_slices, dcn_oversubscription=ratio, clock=pod.clock)
+    return Slice(
+        pod.chip,
+        shape,
+        pod.num_slices,
+        dcn_oversubscription=ratio,
+        clock=pod.clock,
+        slow=pod.slow,
+    )
 
 
 @lru_cache(maxsize=1024)

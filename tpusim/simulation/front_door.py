@@ -71,8 +71,8 @@ def simulate(
         and its slice unless `pod` is given.
     placement: in place of the plan's own. If neither is given, it is the one of `among` with the
         shortest step, the first of equal ones; `among` defaults to `hardware.candidates`.
-    fold: skip repeated iterations of loops and book their time; the result is the same to the
-        picosecond.
+    fold: skip repeated iterations of loops and book their time, and on a slice with slow parts run
+        one device of each class; the result is the same to the picosecond.
     network: `flows`, or `hops` for every message of every collective on every link, as a check of
         the first on a small slice; it is not folded, and the placement is chosen with flows.
     costs, mesh, model_flops: of a compiled program, see `replay`.
@@ -89,6 +89,7 @@ def simulate(
     if plan is None or pod is None:
         raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
     _check_network(network, plan, pod)
+    _check_slow(network, pod)
     return run_plan(model, plan, pod, fold=fold, placement=placement, among=among, network=network)
 
 
@@ -110,6 +111,15 @@ def _check_model(model: object) -> None:
         raise PlanError(
             "the model is a function; compile it first: "
             "simulate(ts.xla.compile(fn, *args, slice=..., mesh=...))"
+        )
+
+
+def _check_slow(network: str, pod: Slice) -> None:
+    """Raise PlanError for slow parts where every message is followed."""
+    if pod.slow and network == "hops":
+        raise PlanError(
+            f'network = "hops" follows the messages of a healthy slice, and this one has slow '
+            f'parts ({pod.slow}); leave them out, or take network = "flows"'
         )
 
 

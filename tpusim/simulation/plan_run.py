@@ -1,9 +1,12 @@
 """One run of a plan: its programs on the given or the fastest placement."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
+from tpusim.base.errors import PlanError
 from tpusim.base.lazy import LazyTuple
+from tpusim.costs import cost_classes
 from tpusim.engine import run
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
@@ -34,12 +37,14 @@ def run_plan(
     """Simulate one training step; see `simulate`."""
     given = placement or given_placement(plan, pod)
     placements = (given,) if given else tuple(among or candidates(pod, plan.mesh))
-    if network == "flows":
+    if network == "flows" and not pod.slow:
         known = RECORDED.fastest(model, plan, pod, placements, fold=fold)
         if known is not None:
             return _known_result(model, plan, pod, known, given is not None)
-    step = planned_step(model, plan, pod)
-    placed = fastest_run(step, pod, placements, partial(run, fold=fold))
+    step = planned_step(model, plan, pod.healthy)
+    placed = fastest_run(step, pod.healthy, placements, partial(run, fold=fold))
+    if pod.slow:
+        placed = _slowed_run(placed, pod, fold)
     if network == "hops":
         placed = run_on(placed.placement, placed.programs, pod, partial(run, network="hops"))
     verdicts = Verdicts(step.dropped, given is not None, network, unread_names(step.graph, plan))
@@ -72,6 +77,21 @@ def _known_result(
         numbers.tokens,
         Verdicts(numbers.dropped, given, unread=numbers.unread),
     )
+
+
+def _slowed_run(placed: PlacedRun, pod: Slice, fold: bool) -> PlacedRun:
+    """Return a run of a healthy pod on the same placement of one with slow parts.
+
+    Raise PlanError for a pipeline whose stages have programs of their own.
+    """
+    if len(placed.programs) > 1:
+        raise PlanError(
+            f"the slice has slow parts ({pod.slow}), and each stage of the schedule has a program "
+            "of its own, for which slow parts are not simulated; leave them out, or take schedule "
+            "= 'circular', whose stages run one program"
+        )
+    lanes = cost_classes(placed.programs[0], pod, placed.placement, fold=fold)
+    return replace(placed, timeline=run(lanes, fold=fold))
 
 
 def given_placement(plan: Plan, pod: Slice) -> Placement | None:

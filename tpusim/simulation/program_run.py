@@ -52,6 +52,11 @@ def replay(
     """
     from tpusim.compiler import check_flops, lower_compiled
 
+    if isinstance(pod, Slice) and pod.slow:
+        raise PlanError(
+            f"the slice has slow parts ({pod.slow}), which are simulated for plans and not for "
+            "compiled programs; leave them out"
+        )
     chosen = choose_costs(costs)
     if model_flops is not None:
         check_flops(model_flops)

@@ -9,6 +9,7 @@ from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.instructions import CompletionNeed
 from tpusim.engine.lane import Lane
+from tpusim.engine.lane_clock import LaneClock
 from tpusim.program import Dep
 
 
@@ -163,8 +164,9 @@ def test_a_core_that_waits_for_ever_is_an_error_and_no_hang() -> None:
     code = compile_lane(program(transfer("load", 1), task("dot", 1, deps=(Dep("load"),))))
     code.steps[1].needs = (CompletionNeed(step=0, lag=-1, loop=0, distance=0),)
     env = Environment()
+    clock = LaneClock(env)
     with pytest.raises(StalledError, match="lane 'test' is at instruction 1"):
-        run_processes(env, [Lane(env, FlowNetwork(env, []), code, False)])
+        run_processes(env, [Lane(clock, FlowNetwork(clock, []), code, False)])
 
 
 def test_lanes_run_side_by_side() -> None:
