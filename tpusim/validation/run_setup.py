@@ -112,7 +112,7 @@ def _sharding_rules(
     """
     lingvo = {"act_embed": "tensor"} if run.framework == "lingvo" and "tensor" in mesh else {}
     style, latent = framework_of(run).style, model.latent.kv_rank > 0
-    own = sharding_rules(mesh, latent=latent, style=style)
+    own = sharding_rules(mesh, latent=latent, layer_embed=model.layer_embed > 0, style=style)
     return {**lingvo, **own, **remarks_of(run).plan.get("rules", {})}
 
 
