@@ -188,6 +188,22 @@ def test_the_compiler_is_told_of_a_plan_without_collective_matmuls() -> None:
     assert all(each.comparison.same_mode_share > 0.9 for each in made)
 
 
+@pytest.mark.parametrize("remat", ["full", "none"])
+def test_layers_without_a_scan_take_the_time_of_their_plan(remat: str) -> None:
+    """Without a checkpoint the compiler chooses what is kept: a third less time than JAX's choice.
+
+    4096 wide, 14336 in the MLP, as four layers of Llama 3 8B.
+    """
+    wide = {"layers": 4, "embed": 4096, "mlp": 14336, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    model = ts.models.Transformer(name="wide", vocab=32000, attention="flash", **wide)
+    plan = ts.Plan(mesh={"fsdp": 16}, seq_len=4096, global_batch=32, remat=remat)
+    made = ts.check(model, plan.replace(scan_layers=False), ts.Slice("v6e", "4x4"))
+    assert made.plan.step_time_s == pytest.approx(made.program.step_time_s, rel=0.03)
+    if remat == "none":
+        scanned = ts.simulate(model, plan, ts.Slice("v6e", "4x4"))
+        assert made.plan.step_time_s < 0.85 * scanned.step_time_s
+
+
 @pytest.mark.parametrize(("dtypes", "sent"), [({}, {"bf16"}), ({"gather_dtype": "int8"}, {"s8"})])
 def test_activations_are_gathered_as_the_plan_says(dtypes: dict[str, str], sent: set[str]) -> None:
     """In the layers, forward and backward, for all three matmuls of each weight."""

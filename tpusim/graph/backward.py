@@ -164,7 +164,8 @@ def _transpose_scan(
 ) -> Scan:
     """Add the backward scan to the sweep; return the forward one with the tensors to save."""
     remat = Remat() if op.recomputed else remat
-    op = replace(op, body=tuple(remat.with_residuals(one) for one in op.body))
+    body = tuple(remat.with_residuals(one) for one in op.body)
+    op = replace(op, body=body, unrolled=op.over_layers and remat.unrolled)
     stacked = {inside.name for inside, outside in op.stacks if outside.name in given}
     carried = {
         inside.name: _cotangent(inside, "~carried" if inside.name in stacked else "")
@@ -187,7 +188,8 @@ def _transpose_scan(
     stacks = _gradients(op, inner, sweep, ((part, whole) for whole, part in op.slices))
     after = _weights_after(op, inner, stacks, sweep) if op.weights_after else {}
     sums = _gradients(op, inner, sweep, ((t, _summed(t)) for t in op.shared if t not in after))
-    again, kept = recompute(op.body, inner.ops, _keeps_sums if op.steps else remat.keeps)
+    keeps = _keeps_sums if op.steps else remat.keeps
+    again, kept = recompute(op.body, inner.ops, keeps, in_readers=remat.left_to_compiler)
     body = _block_by_block(again, inner.ops)
     parts = (
         *((given[o.name], written[i.name]) for i, o in op.stacks if i.name in written),
@@ -195,8 +197,9 @@ def _transpose_scan(
     )
     name, phase = f"{op.name}/d", Phase.BACKWARD
     back = Scan(
-        name, op.trips, body, carries, stacks=stacks, sums=sums, steps=op.steps, phase=phase
-    )
+        name, op.trips, body, carries, stacks=stacks, sums=sums, steps=op.steps,
+        unrolled=op.unrolled, phase=phase,
+    )  # fmt: skip
     back = _with_reads(back, kept, parts, (*op.shared, *added.values()))
     sweep.ops.append(back)
     sweep.ops.extend(after.values())

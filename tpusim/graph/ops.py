@@ -37,6 +37,7 @@ class Scan:
     recomputed: the backward scan computes the body again, whatever else is saved.
     weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
         other half has saved.
+    unrolled: each iteration is written on its own, so that nothing is stacked.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Scan:
     weights_after: bool = False
     recomputed: bool = False
     weights_only: bool = False
+    unrolled: bool = False
     phase: Phase = Phase.FORWARD
 
     @property

@@ -29,6 +29,7 @@ class Pointwise:
         `with_residuals`; of a backward group, those that it reads.
     generated: it makes a large result of small operands (a one-hot mask), so a matmul can make it
         as it reads it.
+    inlined: whatever reads its result computes it, as no checkpoint keeps the compiler from it.
     picks: dimension along which it reads one element by its index, rather than all of them with a
         mask; the gradient is then a scatter, element by element. Empty for none.
     function: what it computes; None where only its cost is known, and for transposes.
@@ -50,6 +51,7 @@ class Pointwise:
     after_sums: bool = False
     residuals: tuple[Tensor, ...] = ()
     generated: bool = False
+    inlined: bool = False
     picks: str = ""
     function: Function | None = None
     gradient_flops: float | None = None

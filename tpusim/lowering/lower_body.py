@@ -232,7 +232,7 @@ class BodyLowerer:
         around, self.on_chip = self.on_chip, kept_on_chip(loop_node, self.sizes, buffers, device)
         (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
         self.on_chip = around
-        if self.decisions.ideal:
+        if self.decisions.ideal or loop_node.scan.unrolled:
             return body
         arriving = arrivals(host_copies(loop_node, self.offload))
         grad_dtype = self.memory.grad_dtype

@@ -62,9 +62,6 @@ LEFT_OUT: Mapping[str, str] = {
 }
 """Keys of features that are not modelled, and the feature; each is a note."""
 
-SCANNED = "scan_layers"
-"""The key that makes the layers a loop; here they always are."""
-
 EFFECTIVE_AT_ONE = (
     "mtp_num_layers",
     "z_loss_multiplier",

@@ -25,6 +25,7 @@ LOGICAL_AXES: Mapping[str, tuple[str, Axes]] = {
     "embed": ("embed", WEIGHT_AXES),
     "q_rank": ("q_lora", WEIGHT_AXES),
     "kv_rank": ("kv_lora", WEIGHT_AXES),
+    "layer_embed": ("embed_vocab", WEIGHT_AXES),
     "mlp": ("mlp", ("fsdp_transpose", *WIDE)),
     "heads": ("q_heads", WIDE),
     "kv_heads": ("kv_heads", WIDE),
@@ -34,8 +35,8 @@ LOGICAL_AXES: Mapping[str, tuple[str, Axes]] = {
 MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
 
 ACTIVATION_EMBED = "act_embed"
-LATENT = ("q_rank", "kv_rank")
-"""Dimensions that latent attention alone has."""
+LATENT, LAYER_EMBED = ("q_rank", "kv_rank"), "layer_embed"
+"""Dimensions that latent attention alone has, and the width of tables that layers have."""
 
 
 def sharding_rules(
@@ -43,16 +44,22 @@ def sharding_rules(
     given: Mapping[str, Axes] | None = None,
     *,
     latent: bool,
+    layer_embed: bool,
     style: str = "maxtext",
 ) -> dict[str, Axes]:
     """Return MaxText's rules on a mesh, where they differ from those of the style.
 
     given: axes of the mesh by logical axis, where they are not MaxText's own.
     latent: the model has latent attention.
+    layer_embed: its layers have embeddings of their own.
     style: `Plan.style`; `activation_embed` belongs to the style `maxtext` alone.
     """
     usual_rules = {**DEFAULT_RULES, **STYLE_RULES[style]}
-    absent = {*(() if latent else LATENT), *(() if style == "maxtext" else (ACTIVATION_EMBED,))}
+    absent = {
+        *(() if latent else LATENT),
+        *(() if layer_embed else (LAYER_EMBED,)),
+        *(() if style == "maxtext" else (ACTIVATION_EMBED,)),
+    }
     rules = {}
     for key, (name, own) in LOGICAL_AXES.items():
         axes = axes_on(mesh, (given or {}).get(name, own))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tpusim.base.errors import nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.maxtext.config import MaxTextConfig, named
-from tpusim.maxtext.key_table import LEFT_OUT, REFUSED, SCANNED, has_effect, ignored
+from tpusim.maxtext.key_table import LEFT_OUT, REFUSED, has_effect, ignored
 from tpusim.maxtext.shipped_tables import defaults
 
 MOST_LISTED = 30
@@ -30,8 +30,6 @@ def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
         value = config.table.get(key)
         if has_effect(value, key):
             yield f"not modelled: {what} ({key} = {shown(value)})"
-    if not config.flag(SCANNED):
-        yield "the layers are taken as a scan (scan_layers = false)"
     if config.replaced:
         keys = ", ".join(config.replaced)
         yield f"model_name {config.text('model_name')} sets {keys} in the file's place"

@@ -43,6 +43,7 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         "remat": policy,
         "save": save,
         "offload": offload,
+        "scan_layers": config.flag("scan_layers"),
         "offload_optimizer": config.flag("optimizer_memory_host_offload"),
         "optimizer": config.choice("opt_type", MAXTEXT_OPTIMIZERS),
         "style": "maxtext",

@@ -20,7 +20,10 @@ _LOGICAL = tuple(name for name, _ in LOGICAL_AXES.values())
 def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
     """Return `rules` of the plan: MaxText's on this mesh, where they differ from the style's."""
     latent = config.text("attention_type") == "mla"
-    rules: dict[str, Any] = sharding_rules(mesh, _given(config), latent=latent)
+    layer_embed = config.size("hidden_size_per_layer_input", least=0) > 0
+    rules: dict[str, Any] = sharding_rules(
+        mesh, _given(config), latent=latent, layer_embed=layer_embed
+    )
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
         rules["expert"] = experts_over_fsdp(mesh)
     return {"rules": rules} if rules else {}

@@ -9,7 +9,7 @@ from tpusim.base.errors import TpusimError, blame
 from tpusim.base.shown_value import shown
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
-from tpusim.maxtext.key_table import LEFT_OUT, SCANNED
+from tpusim.maxtext.key_table import LEFT_OUT
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import model_of
 from tpusim.maxtext.notes import check_refused, notes_of
@@ -20,7 +20,7 @@ from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, changed_plan
 
 SIZE = "_parallelism"
-NOTED = (*LEFT_OUT, SCANNED)
+NOTED = tuple(LEFT_OUT)
 """Keys that have a note of their own where they have an effect."""
 
 Taken: TypeAlias = tuple[Transformer, Plan, Slice]

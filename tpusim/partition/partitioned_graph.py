@@ -132,8 +132,10 @@ class LoopNode:
 
         A checkpoint bars fusion with what it saved. Outside of one, a group slices what it alone
         reads, element by element, itself (activation functions on v5p 2x2x4 and v6e 4x4, libtpu
-        0.0.42.1).
+        0.0.42.1). Layers that are not scanned have no stacks.
         """
+        if self.scan.unrolled:
+            return ()
         readers = Counter(tensor.name for op in self.scan.body for tensor in op.inputs)
         sliced = {
             tensor.name

@@ -58,10 +58,10 @@ _SEQ = "seq"
 
 _BASE_DIMS = frozenset(key.removeprefix("act_") for key in DEFAULT_RULES)
 
-_LATENT = ("q_rank", "kv_rank")
-"""Dimensions of latent attention, whose default rule is that of `embed`."""
+_AS_EMBED = ("q_rank", "kv_rank", "layer_embed")
+"""Dimensions that few models have, of weights that lack `embed`; their default rule is its own."""
 
-_NORMED = ("embed", "head_dim", *_LATENT)
+_NORMED = ("embed", "head_dim", *_AS_EMBED)
 """Dimensions whose weights of one dimension are replicated: scales of norms, and biases of the
 residual stream. A bias of another dimension is sharded as the matmul's result (Flax's `Dense`)."""
 
@@ -175,11 +175,10 @@ def weights_are_tiled(plan: Plan, over: Axes = ()) -> bool:
         weights, and these are sharded over the axes of the updates too.
 
     No device then has a part of a weight that another has too, as with an axis of data alone. The
-    default rules of latent dimensions do not count: they repeat that of `embed`, and few models
-    have them.
+    default rules of dimensions that repeat that of `embed`, and that few models have, do not count.
     """
     named = named_axes(plan.context, plan.mesh)
-    default = {key: rule for key, rule in DEFAULT_RULES.items() if key not in _LATENT}
+    default = {key: rule for key, rule in DEFAULT_RULES.items() if key not in _AS_EMBED}
     rules = {**default, **STYLE_RULES[plan.compiler.style], **plan.rules}
     given = {
         axis

@@ -13,6 +13,7 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "head_dim": (),
     "q_rank": ("fsdp", "dcn_fsdp", "context", "expert"),
     "kv_rank": ("fsdp", "dcn_fsdp", "context", "expert"),
+    "layer_embed": ("fsdp", "dcn_fsdp", "context", "expert"),
     "expert": ("expert",),
     "expert_mlp": ("tensor",),
     "shared_mlp": ("tensor",),
@@ -40,9 +41,10 @@ of the residual stream and of its norms (tensors of tokens and `embed`) besides 
 with `tensor`, Megatron sequence parallelism (arXiv:2205.05198, section 4.2.2; MaxText's
 `activation_norm_length`). `dcn_data` and `dcn_fsdp` are `data` and `fsdp` across slices. `expert`
 shards the experts, and outside of their block the batch and the weights, as MaxText's does (its
-base.yml): tensors and weights that list the experts first give them the axis. `q_rank` and
-`kv_rank`, of latent attention, have the layout of `embed`, a dimension that the matrices that
-expand them lack (MaxText's `q_lora` and `kv_lora`)."""
+base.yml): tensors and weights that list the experts first give them the axis. Weights that lack
+`embed` have its layout on another dimension: `q_rank` and `kv_rank` of latent attention (MaxText's
+`q_lora` and `kv_lora`), and `layer_embed`, the width of the tables that layers have of their own
+(its `embed_vocab`)."""
 
 STYLE_RULES: Mapping[str, Mapping[str, Axes]] = {
     "plain": {},

@@ -42,6 +42,7 @@ PLAN_KEYS = GroupedKeys(
         "remat": ("remat", "policy"),
         "save": ("remat", "save"),
         "offload": ("remat", "offload"),
+        "scan_layers": ("remat", "scan_layers"),
         "rules": ("", "rules"),
         "annotate": ("", "annotate"),
         "placement": ("", "placement"),
@@ -272,6 +273,8 @@ class Plan(GroupedFields):
         yield from self.pipeline.phrases(self.stages)
         saved = f" + {', '.join(self.remat.save)}" if self.remat.save else ""
         yield f"remat {self.remat.policy}{saved}"
+        if not self.remat.scan_layers:
+            yield "layers not scanned"
         moved = [*self.remat.offload, *(["optimizer state"] if self.optimizer.offload else [])]
         if moved:
             yield f"on the host: {', '.join(moved)}"

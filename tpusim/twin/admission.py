@@ -49,6 +49,8 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     dtypes = plan.dtypes
     if plan.stages > 1:
         yield from _pipeline(plan)
+    if not plan.remat.scan_layers and (plan.stages > 1 or plan.optimizer.name == "muon"):
+        yield "remat.scan_layers", False, "write true where there are stages, and with Muon"
     for key in ("matmul", "matmul_dx", "matmul_dw"):
         if dtypes.of(key) in WIDE_DTYPES and dtypes.of(key) != dtypes.compute:
             yield f"dtypes.{key}", dtypes.of(key), f"write {dtypes.compute!r}"

@@ -91,7 +91,12 @@ class StepBodies:
         )
 
     def _lead(self, group: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the sharding and the sizes of the first dimensions of the weights of layers."""
+        """Return the sharding and the sizes of the first dimensions of the weights of layers.
+
+        Layers that are not scanned have tables of weights of their own.
+        """
+        if not self.context.scans_layers:
+            return (), ()
         if self.staged:
             return ("None", self.staged, "None"), ("REPEATS", "STAGES", constant_name(group))
         return ("None",), (constant_name(group),)
@@ -164,7 +169,8 @@ class StepBodies:
         given = ", ".join([*shared, each])
         layer = f"lambda x, w: {name}({given}, w)" if shared or several else name
         start, end = (f"({before})", f"({after})") if several else (before, after)
-        call = f'lax.scan({self._checkpointed(layer)}, {start}, w["{op.name}"])'
+        loop = "lax.scan" if self.context.scans_layers else "unrolled"
+        call = f'{loop}({self._checkpointed(layer)}, {start}, w["{op.name}"])'
         return assignment(f"{end}, _", call, op.name)
 
     def _recurrence(self, op: Scan) -> list[StepLine]:
@@ -255,8 +261,9 @@ class StepBodies:
         if remat.policy == "none":
             return name
         policy = self._policy()
+        barred = ", prevent_cse=False" if self.context.scans_layers else ""
         given = f", policy={policy}" if policy else ""
-        return f"jax.checkpoint({name}, prevent_cse=False{given})"
+        return f"jax.checkpoint({name}{barred}{given})"
 
     def _policy(self, *more: str) -> str:
         """Return JAX's policy as source, empty for none. more: names that it saves besides."""

@@ -12,6 +12,13 @@ from jax.sharding import PartitionSpec as P
 from tpusim.twin.functions import Array, Weights, shard
 
 
+def unrolled(layer: Any, x: Any, weights: list[Any]) -> tuple[Any, None]:
+    """Return the result of layers, each with weights of its own, as `lax.scan` returns it."""
+    for own in weights:
+        x, _ = layer(x, own)
+    return x, None
+
+
 def shifted(x: Array, by: int) -> Array:
     """Return x with the part of each stage on the next one, or of -1 on the one before; zeros."""
     rest = [(0, 0)] * (x.ndim - 1)

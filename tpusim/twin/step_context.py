@@ -98,6 +98,11 @@ class StepContext:
         return {tensor.name: tensor for tensor in self.graph.given}
 
     @property
+    def scans_layers(self) -> bool:
+        """True if the layers are a scan; otherwise one follows the other in the program."""
+        return self.plan.remat.scan_layers
+
+    @property
     def casts_weights(self) -> bool:
         """True if weights are cast where they are used, and not once per step."""
         return self.plan.dtypes.grad != self.plan.dtypes.compute

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from textwrap import fill
 
 from tpusim.graph import Remat, Scan, Tensor, TensorRole, training_step
@@ -68,7 +69,7 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     bodies = StepBodies(context)
     forward = bodies.lines(context.graph.ops)
     step = [*bodies.functions, *_loss(context, forward)]
-    weights = _weights(list(bodies.weights.values()))
+    weights = _weights(context, list(bodies.weights.values()))
     settings = _settings(context)
     used = _words([*step, *settings]) | library_constants(_wanted(context))
     helpers = library_functions(used)
@@ -160,7 +161,7 @@ def _dtype(context: StepContext, tensor: Tensor) -> str:
     return context.plan.dtypes.compute if context.dtype(tensor) == "COMPUTE" else tensor.dtype
 
 
-def _weights(weights: list[WeightSource]) -> list[StepLine]:
+def _weights(context: StepContext, weights: list[WeightSource]) -> list[StepLine]:
     """Return the tables of shapes, of shardings, and of matrices if any are made orthogonal.
 
     There are shardings of updates where weights are updated in parts.
@@ -168,18 +169,24 @@ def _weights(weights: list[WeightSource]) -> list[StepLine]:
     """
     matrices = [weight for weight in weights if weight.matrices]
     divided = any(weight.update != weight.spec for weight in weights)
+    table = partial(_table, listed=not context.scans_layers)
     return [
-        *_table("SHAPES", weights, lambda weight: weight.shape),
-        *_table("SPECS", weights, lambda weight: weight.spec),
-        *(_table("UPDATE_SPECS", weights, lambda weight: weight.update) if divided else []),
-        *(_table("MATRICES", matrices, lambda weight: weight.matrices) if matrices else []),
-        *(_table("MATRIX_SPECS", matrices, lambda weight: weight.matrix_spec) if matrices else []),
+        *table("SHAPES", weights, lambda weight: weight.shape),
+        *table("SPECS", weights, lambda weight: weight.spec),
+        *(table("UPDATE_SPECS", weights, lambda weight: weight.update) if divided else []),
+        *(table("MATRICES", matrices, lambda weight: weight.matrices) if matrices else []),
+        *(table("MATRIX_SPECS", matrices, lambda weight: weight.matrix_spec) if matrices else []),
     ]
 
 
 def _table(
-    name: str, weights: list[WeightSource], entry: Callable[[WeightSource], str]
+    name: str,
+    weights: list[WeightSource],
+    entry: Callable[[WeightSource], str],
+    *,
+    listed: bool,
 ) -> list[StepLine]:
+    """Return a table of weights; if `listed`, a scan's is a list with one for each iteration."""
     groups: dict[str, list[WeightSource]] = {}
     for weight in weights:
         groups.setdefault(weight.group or weight.name, []).append(weight)
@@ -189,7 +196,8 @@ def _table(
             lines.append(StepLine(f'"{key}": {entry(members[0])},'))
             continue
         inner = [StepLine(f'"{one.name}": {entry(one)},') for one in members]
-        lines += [StepLine(f'"{key}": {{'), *indented(inner), StepLine("},")]
+        start, end = ("[{", f"}}] * {constant_name(key)},") if listed else ("{", "},")
+        lines += [StepLine(f'"{key}": {start}'), *indented(inner), StepLine(end)]
     return [StepLine(""), StepLine(f"{name} = {{"), *indented(lines), StepLine("}")]
 
 

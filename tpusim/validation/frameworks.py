@@ -21,6 +21,7 @@ class Framework:
     int8_noise: dtype of the random numbers that round gradients to int8; empty for none.
     gradient_reduction: `Plan.gradient_reduction` of its gradient accumulation.
     layers: flat keys of `Transformer` that its own models have, by a pattern of the name's start.
+    scan_layers: its layers are a scan, unless remarks say otherwise.
     """
 
     style: str
@@ -32,6 +33,7 @@ class Framework:
     int8_noise: str = ""
     gradient_reduction: str = "per-microbatch"
     layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    scan_layers: bool = True
 
 
 _GPT3: Mapping[str, Mapping[str, Any]] = {r"gpt[\W_]*3(?!\d)": {"fused_qkv": True}}
@@ -48,7 +50,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "levanter": Framework("plain", loop="synchronous"),
     "paxml": Framework("maxtext", int8_gathers=True, int8_noise="u16", layers=_GPT3),
     "jax-shard_map": Framework("plain", gradient_reduction="per-step"),
-    "torch_xla-fsdp": Framework("plain"),
+    "torch_xla-fsdp": Framework("plain", scan_layers=False),
 }
 """What is known of each framework, and from where.
 
@@ -80,7 +82,8 @@ measures the step with it.
 Code of one's own with shard_map and an explicit psum has what it writes: activations that are
 replicated over the heads' axis, and gradients that a device adds up over its microbatches before
 the psum, as the compiler adds no collective to those of a shard_map. PyTorch/XLA's FSDP gathers
-synchronously (its post of 2022 says so), as plain JAX does.
+synchronously (its post of 2022 says so), as plain JAX does; it wraps modules, all of which are
+traced (`torch_xla.experimental.scan` is of its release 2.6, 2025).
 """
 
 PLAIN_JAX = Framework("plain")
@@ -95,9 +98,7 @@ UNCHECKED_UNTIL = "2026-08"
 """Year and month until which MaxText checkpoints no layers that have embeddings of their own.
 
 They are not scanned (`scan_layers` must be false), and that path had no `jax.checkpoint` until its
-pull request 4847. Without a scan the compiler, not JAX, chooses what is kept: of two blocks of such
-layers, compiled for 7x 2x2x1, 3.0 GiB of the 9.8 that JAX's residuals are, about the results of
-matmuls (libtpu 0.0.42.1). So `dots` stands for it.
+pull request 4847. So the compiler, not JAX, chooses what is kept (`Remat.left_to_compiler`).
 """
 
 

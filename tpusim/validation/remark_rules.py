@@ -219,6 +219,12 @@ _DTYPES = (
                "weights that are quantised already (its kernels/megablox/ops.py)"),
 )  # fmt: skip
 _STEP = (
+    RemarkRule(r"(?:layers )?not scanned|no scan|before scan and offload were added.*|"
+               r"model yaml at this commit: remat llama \(.*, no scan, .*\)|"
+               r"eqx\.filter_checkpoint on every block.*",
+               _fixed(scan_layers=False),
+               "each layer is written on its own: torchprime's checkpoint_module, a Python loop "
+               "over blocks in marin's grug (experiments/grug, its model.py)"),
     RemarkRule(r"(\d+) accumulation steps(?: \(.*\))?", _number("microbatches"),
                "parts of the batch, one after the other"),
     RemarkRule(r"axis of (?P<size>\d+) = the (?:torus dimension of )?"

@@ -113,7 +113,7 @@ _COLUMNS = (
     r"attention autoselected|(?:splash|flash) attention|attention_kernel \w+",
     r"Non-flash default attention and default remat assumed",
     r"remat (?:full|save|SAVE|custom|of|llama-scan-).*|gradient_checkpointing true",
-    r"eqx\.filter_checkpoint .*|.* wrapped with gradient checkpointing",
+    r".* wrapped with gradient checkpointing",
     r"model/remat=llama-scan: .*|model yaml: remat llama-scan-offload|scan over layers",
     r"scaling/llama-fsdp-tp\.yaml: checkpoint LlamaDecoderLayer",
     r"no (?:host )?offload",

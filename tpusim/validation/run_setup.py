@@ -92,6 +92,7 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         remat=remat,
         save=save,
         offload=offload,
+        scan_layers=framework_of(run).scan_layers and not ignores_remat(run, model),
         vocab_tiles=max(run.vocab_tiles, 1),
         optimizer=optimizer_of(run)[0],
         dtype=DTYPE_SPELLINGS.get(run.dtype, "bf16"),
@@ -119,7 +120,7 @@ def _sharding_rules(
     """
     lingvo = {"act_embed": "tensor"} if run.framework == "lingvo" and "tensor" in mesh else {}
     style, latent = framework_of(run).style, model.latent.kv_rank > 0
-    own = sharding_rules(mesh, latent=latent, style=style)
+    own = sharding_rules(mesh, latent=latent, layer_embed=model.layer_embed > 0, style=style)
     return {**lingvo, **own, **remarks_of(run).plan.get("rules", {})}
 
 
@@ -132,7 +133,7 @@ def _remat_fields(
     the tensors that it saves.
     """
     if ignores_remat(run, model):
-        return "dots", (), ()
+        return "none", (), ()
     policy, _, excluded = run.remat.partition(":")
     listed = _split_names(run.save)
     for name in listed:
@@ -203,8 +204,8 @@ def _plan_notes(run: MeasuredRun, model: Transformer) -> Iterator[str]:
         yield f"the framework ({run.framework}) is lowered as plain JAX"
     if ignores_remat(run, model):
         yield (
-            f"remat is taken as dots: {run.framework} did not apply its policy to layers with "
-            "embeddings of their own"
+            f"remat is none, and layers are not scanned: {run.framework} did not apply its policy "
+            "to layers with embeddings of their own"
         )
     if not run.attention:
         yield "no attention is given: taken as a fused kernel"

@@ -5,7 +5,18 @@ from plans import small
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
-from tpusim.graph import Attention, Einsum, Graph, Op, Remat, Scan, TensorRole, training_step, walk
+from tpusim.graph import (
+    Attention,
+    Einsum,
+    Graph,
+    Op,
+    Pointwise,
+    Remat,
+    Scan,
+    TensorRole,
+    training_step,
+    walk,
+)
 from tpusim.models import Transformer
 
 NORMS = {"layer/attn_norm", "layer/mlp_norm"}
@@ -70,6 +81,35 @@ def test_dots_recomputes_no_product_but_a_kernel_is_none() -> None:
 def test_none_recomputes_nothing() -> None:
     for attention in ("dot", "flash"):
         assert again(small(attention=attention), "none") == set()
+
+
+def test_without_a_scan_or_a_checkpoint_the_compiler_keeps_products_and_what_kernels_read() -> None:
+    """It computes norms, activation functions and sums again, in whatever reads them."""
+    graph = step(small(), Remat("none", scan_layers=False))
+    (forward,) = (op for op in graph.ops if isinstance(op, Scan) and op.phase is Phase.FORWARD)
+    assert {tensor.short for tensor in forward.saves} == {
+        "layer_in", "q_kernel", "k_kernel", "v_kernel", "context", "attended", "out", "mlp_in_0",
+        "mlp_in_1",
+    }  # fmt: skip
+    groups = [op for op, _ in walk(graph.ops) if op.phase is Phase.RECOMPUTE]
+    assert {op.name for op in groups} == {
+        "layer/attn_norm", "layer/mid", "layer/mlp_norm", "layer/silu",
+    }  # fmt: skip
+    assert all(isinstance(op, Pointwise) and op.inlined for op in groups)
+
+
+def test_a_checkpoint_keeps_the_same_with_and_without_a_scan() -> None:
+    for policy in ("full", "minimal", "dots"):
+        one, other = (step(small(), Remat(policy, scan_layers=scan)) for scan in (True, False))
+        scans = [[op for op in graph.ops if isinstance(op, Scan)] for graph in (one, other)]
+        assert [op.saves for op in scans[0]] == [op.saves for op in scans[1]]
+        assert [op.body for op in scans[0]] == [op.body for op in scans[1]]
+
+
+def test_what_is_offloaded_needs_a_scan() -> None:
+    """Its layers are lowered as one: what goes to the host is copied out of stacks."""
+    assert Remat("full", scan_layers=False).unrolled
+    assert not Remat("full", offload=("layer_in",), scan_layers=False).unrolled
 
 
 def test_a_save_list_cuts_the_recomputation_short() -> None:

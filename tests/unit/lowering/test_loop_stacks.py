@@ -35,6 +35,38 @@ def test_products_write_to_their_stacks_and_all_that_is_saved_is_sliced_from_the
     assert {"layer/layer_in", "layer/q", "layer/k", "layer/v", "layer/out"} <= set(loaded)
 
 
+@pytest.mark.parametrize("remat", ["full", "minimal", "dots", "none"])
+def test_layers_without_a_scan_have_no_stacks(remat: str) -> None:
+    """Neither copies of what is saved, nor of gradients; all else of a checkpointed layer stays."""
+    scanned, written = (program(remat=remat, scan_layers=scan) for scan in (True, False))
+    names = [[op.name for op, _ in flat(one.body)] for one in (scanned, written)]
+    copied = [name for name in names[0] if name.startswith(("load/", "save/", "stack/"))]
+    assert copied
+    if remat != "none":
+        assert names[1] == [name for name in names[0] if name not in copied]
+    assert not [name for name in names[1] if name.startswith(("load/", "save/", "stack/"))]
+
+
+def test_without_a_checkpoint_a_matmul_reads_what_its_operand_is_computed_of() -> None:
+    """The gradient of the last matrix reads gate and up projection, in place of their product.
+
+    That of the first reads the residual stream and a scale in place of its norm. No pass computes
+    either.
+    """
+    saved, chosen = (
+        {
+            op.scope: op.work.read_bytes
+            for op in loop(program(remat="none", scan_layers=scan).body, "layers/d").body
+            if isinstance(op, Compute)
+        }
+        for scan in (True, False)
+    )
+    hidden, scale = TOKENS * 4 * EMBED * 2, EMBED * 2
+    assert chosen["layer/wo_mlp/dw"] - saved["layer/wo_mlp/dw"] == hidden
+    assert chosen["layer/wq/dw"] - saved["layer/wq/dw"] == scale
+    assert not {"layer/silu", "layer/mlp_norm", "layer/attn_norm"} & chosen.keys()
+
+
 def test_a_perfect_compiler_copies_nothing() -> None:
     names = [op.name for op, _ in flat(program(lowering="ideal").body)]
     assert not [name for name in names if name.startswith(("load/", "save/", "stack/"))]

@@ -318,6 +318,11 @@ def test_overrides_are_typed_as_their_defaults() -> None:
     )  # fmt: skip
 
 
+def test_layers_are_scanned_unless_the_config_says_otherwise() -> None:
+    assert from_maxtext(None, SMALL, pod="v5e-16").plan.scan_layers
+    assert not from_maxtext(None, SMALL | {"scan_layers": False}, pod="v5e-16").plan.scan_layers
+
+
 def test_settings_change_the_plan_alone() -> None:
     settings = ["plan.lowering=ideal", 'plan.placement={ fsdp = ["x", "y"] }']
     given = from_maxtext(None, SMALL, pod="v5e-16", settings=settings).plan
@@ -328,10 +333,9 @@ def test_settings_change_the_plan_alone() -> None:
 
 
 def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None:
-    notes = run(attention_bias=True, steps=10, scan_layers=False, run_name="mine").notes
+    notes = run(attention_bias=True, steps=10, run_name="mine").notes
     assert notes == (
         "not modelled: the biases of Q, K and V (attention_bias = true)",
-        "the layers are taken as a scan (scan_layers = false)",
         "ignored, as no step depends on them: steps, run_name",
     )
 

@@ -8,7 +8,7 @@ from plans import graph_of, partitioned_of, plan_of, small
 from tpusim.graph import Tensor, TensorRole
 from tpusim.partition.layout import Layout, is_across, within_slice
 from tpusim.partition.reshard import reshard
-from tpusim.partition.rules import resolve_rules
+from tpusim.partition.rules import resolve_rules, weights_are_tiled
 from tpusim.program import CollectiveKind
 
 AXES = ("data", "fsdp", "tensor")
@@ -139,6 +139,20 @@ def test_the_default_rules_are_those_that_jax_users_know(
 ) -> None:
     """`data` replicates weights, `fsdp` shards them over embed, `tensor` over heads and mlp."""
     assert rule_layout(Tensor("t", dims, role), MESH) == layout
+
+
+def test_tables_of_layers_are_sharded_by_their_width_and_their_gates_by_embed() -> None:
+    """MaxText's `embed_vocab` and `embed`; the norm of the width is replicated as others are."""
+    found = partitioned_of(small(layer_embed=64), plan_of(MESH)).layouts
+    assert found["layer/layer_embed_table"] == (("tensor",), ("fsdp",))
+    assert found["layer/layer_embed_gate"] == found["layer/layer_embed_wi"] == (("fsdp",), ())
+    assert found["layer/layer_embed_norm_scale"] == ((),)
+
+
+def test_the_width_of_tables_of_layers_does_not_shard_weights_that_embed_leaves_whole() -> None:
+    """Models without such tables have the rule too, and it shards nothing of theirs."""
+    assert weights_are_tiled(plan_of({"fsdp": 8}))
+    assert not weights_are_tiled(plan_of({"fsdp": 8}, rules={"embed": None}))
 
 
 def test_a_tensor_takes_each_axis_once() -> None:

@@ -198,6 +198,15 @@ CASES = {
     "labels by index": (model(), plan({"fsdp": 2, "tensor": 4}, loss_labels="index")),
     "loss in tiles": (model(), plan({"fsdp": 2, "tensor": 4}, vocab_tiles=128)),
     "saved by name": (model(), plan(FSDP_TENSOR, save=["out", "mlp_in_0"])),
+    "layers without a scan": (
+        model(WIDE, attention="flash"),
+        plan({"fsdp": 4, "tensor": 2}, 128, remat="none", scan_layers=False),
+    ),
+    "layers of several shapes without a scan": (
+        model(WIDE | {"layers": 7}, window=64, global_every=2, post_norms=True, wide_layers=2,
+              wide_mlp=512, layer_embed=32),
+        plan(FSDP_TENSOR, 128, 16, microbatches=2, remat="minimal", scan_layers=False),
+    ),
     "circular pipeline": (
         model(layers=8),
         plan({"stage": 4, "fsdp": 2}, global_batch=16, microbatches=8, schedule="circular"),
@@ -244,7 +253,7 @@ CASES = {
 FAST = (
     "fused attention", "balanced context", "an encoder in context", "experts", "microbatches",
     "sorted experts", "experts that pick gathered tokens", "circular rounds",
-    "orthogonal momentum of experts", "joined tokens",
+    "orthogonal momentum of experts", "joined tokens", "layers without a scan",
 )  # fmt: skip
 
 
@@ -350,6 +359,14 @@ def test_a_vocabulary_that_its_axes_do_not_divide_is_padded() -> None:
         (
             {"dtype": "f32", "grad_dtype": "f32", "reduce_dtype": "bf16"},
             "plan.dtypes.reduce is 'bf16', .*; write 'f32'",
+        ),
+        (
+            {"scan_layers": False, "optimizer": "muon"},
+            "plan.remat.scan_layers is False, .*; write true where there are stages, and with Muon",
+        ),
+        (
+            CIRCULAR | {"scan_layers": False},
+            "plan.remat.scan_layers is False, .*; write true where there are stages",
         ),
         ({"offload_optimizer": True}, "plan.optimizer.offload is True, which tpusim cannot"),
         (

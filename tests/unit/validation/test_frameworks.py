@@ -51,6 +51,22 @@ def test_only_code_with_its_own_psum_adds_up_gradients_before_they_are_reduced(n
     assert (plan.microbatches, plan.gradient_reduction) == (2, expected)
 
 
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_only_torch_xlas_wrapped_modules_are_no_scan(name: str) -> None:
+    assert set_up(run(framework=name)).plan.scan_layers == (name != "torch_xla-fsdp")
+    assert not set_up(run(framework=name, notes="layers not scanned")).plan.scan_layers
+
+
+def test_maxtext_left_layers_with_embeddings_of_their_own_to_the_compiler() -> None:
+    """Until the middle of 2026; without a checkpoint and without a scan."""
+    for date, expected in (("2026-08-07", ("none", False)), ("2026-09-01", ("full", True))):
+        given = run(
+            framework="maxtext", date=date, remat="full", notes="per-layer embeddings (16 x 512)"
+        )
+        plan = set_up(given).plan
+        assert (plan.remat.policy, plan.scan_layers) == expected
+
+
 @pytest.mark.parametrize(
     ("framework", "dtype", "gathers"),
     [

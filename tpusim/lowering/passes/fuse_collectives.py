@@ -85,6 +85,8 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
     if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
         gathers = collective.purpose is Purpose.WEIGHT
         wanted = (low.gather if gathers else low.reduce) is Mode.RING
+        if gathers and body.plan.remat.left_to_compiler:
+            return False  # its users in both passes are known at once; see compiler.md
         if not wanted or collective in body.crossing or (gathers and len(computes) > 1):
             return False
         return all(
