@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
-from tpusim.network.grids import Grid, Numbers, Pairs, Tour, tours
-from tpusim.network.groups import Chips, groups
+from tpusim.network.grids import Grid, LineTraffic, Numbers, Tour, tours
+from tpusim.network.groups import Chips, covered_part, groups, merged
 from tpusim.network.paths import Loads, link_loads, shortest_moves
 
 
@@ -283,6 +283,20 @@ def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     return _grid_chain(spans, topology)
 
 
+@lru_cache(maxsize=4096)
+def is_ring(spans: tuple[Span, ...], topology: Topology) -> bool:
+    """Return True if the best chain through a group is a ring whose edges share no link.
+
+    spans: of a group over several dimensions.
+
+    Each edge returns by the links that it came by, and no other crosses them.
+    """
+    inner, part, _ = covered_part(spans, topology)
+    chain = one_chain(merged(inner), part)
+    unshared = chain.gather_load == (chain.length - 1) / 2
+    return chain.closed and unshared and not chain.same_order
+
+
 def _members(spans: Sequence[Span], topology: Topology) -> Chips:
     """Return the chips of all groups, [group, member, dimension], row by row in each."""
     return groups(sorted(spans, key=lambda span: (span.dim, -span.stride)), topology)
@@ -365,11 +379,7 @@ class _GridChain:
 
 
 @lru_cache(maxsize=1024)
-def _gathered(tour: Tour, closed: bool, same_order: bool) -> tuple[tuple[Pairs, Numbers], ...]:
-    """Return what passes on each line of a grid in a gather; of lines that are alike, one."""
+def _gathered(tour: Tour, closed: bool, same_order: bool) -> tuple[LineTraffic, ...]:
+    """Return what passes along each dimension in a gather."""
     n = len(tour.cells)
-    weights = gather_weights(n, n if closed else n - 1, closed)
-    return tuple(
-        (pairs, np.array(list({line.tobytes(): line for line in lines}.values())))
-        for pairs, lines in tour.passed(weights, same_order)
-    )
+    return tour.passed(gather_weights(n, n if closed else n - 1, closed), same_order)

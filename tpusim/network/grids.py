@@ -28,10 +28,25 @@ Indices = NDArray[np.intp]
 Pairs = tuple[tuple[int, ...], tuple[int, ...]]
 """Members of a row that edges lead from, and those that they lead to."""
 
-Passed = Sequence[tuple[Pairs, Numbers]]
-"""For each dimension, what passes between pairs of members on each line of a grid, [line, pair].
 
-First forwards, then backwards."""
+class LineTraffic(NamedTuple):
+    """What passes between members on the lines of a grid along one dimension.
+
+    kinds: chunks between each pair, first forwards, then backwards, [kind of line, pair].
+    which: the kind of each line.
+    """
+
+    pairs: Pairs
+    kinds: Numbers
+    which: Indices
+
+    @classmethod
+    def of(cls, pairs: Pairs, lines: Numbers) -> "LineTraffic":
+        """Return what passes on each line, [line, pair]; many lines are alike."""
+        numbers: dict[bytes, int] = {}
+        which = np.array([numbers.setdefault(line.tobytes(), len(numbers)) for line in lines])
+        _, firsts = np.unique(which, return_index=True)
+        return cls(pairs, lines[firsts], which)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,10 +160,10 @@ class Tour:
         """Return True if an edge of the chain leads along several dimensions."""
         return bool(self.turns[: len(self.cells) if closed else -1].any())
 
-    def passed(self, weights: tuple[Numbers, Numbers], same_order: bool) -> Passed:
-        """Return what passes if each edge carries its weight forwards and backwards.
+    def passed(self, weights: tuple[Numbers, Numbers], same_order: bool) -> tuple[LineTraffic, ...]:
+        """Return what passes along each dimension if each edge carries its weights.
 
-        weights: of an open chain, none for the closing edge.
+        weights: forwards and backwards; of an open chain, none for the closing edge.
         same_order: see `Chain`.
         """
         found = []
@@ -156,8 +171,9 @@ class Tour:
             shape = len(self.cells) // size, len(steps.pairs[0])
             back = steps.other_lines if same_order else steps.lines
             sides = zip((steps.lines, back), weights, strict=True)
-            found.append((steps.pairs, np.hstack([steps.counted(*side, shape) for side in sides])))
-        return found
+            lines = np.hstack([steps.counted(*side, shape) for side in sides])
+            found.append(LineTraffic.of(steps.pairs, lines))
+        return tuple(found)
 
 
 def _steps(starts: Indices, ends: Indices, dim: int, sizes: tuple[int, ...]) -> _Steps:
@@ -225,6 +241,12 @@ def _comb(column: Chips, snake: Chips, width: int) -> Chips:
     return np.concatenate([*teeth, column[:, ::-1]], axis=1)
 
 
+def _line_loads(row: Row, passed: LineTraffic, alone: bool = False) -> Numbers:
+    """Return the load of each link of each kind of line, [kind, link]."""
+    loads = _pair_loads(row, passed.pairs, alone)
+    return np.asarray(np.einsum("kp,pl->kl", passed.kinds, loads))
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """The groups of spans, by the rows along each dimension of the torus."""
@@ -251,27 +273,26 @@ class Grid:
         """Members of a group along each dimension."""
         return tuple(row.size for row in self.rows)
 
-    def busiest(self, passed: Passed, alone: bool = False) -> float:
-        """Return the load of the busiest link, of what passes on each line of the grid.
+    def busiest(self, passed: Sequence[LineTraffic], alone: bool = False) -> float:
+        """Return the load of the busiest link, of what passes along each dimension.
 
         alone: in the first group alone.
         """
         return max(
-            float((many @ _pair_loads(row, pairs, alone)).max())
-            for row, (pairs, many) in zip(self.rows, passed, strict=True)
-            if many.size
+            float(_line_loads(row, each, alone).max())
+            for row, each in zip(self.rows, passed, strict=True)
         )
 
-    def loads(self, passed: Passed) -> Loads:
-        """Return the load of each link, of what passes on each line of the grid."""
+    def loads(self, passed: Sequence[LineTraffic]) -> Loads:
+        """Return the load of each link, of what passes along each dimension."""
         found = []
-        for dim, (row, (pairs, many)) in enumerate(zip(self.rows, passed, strict=True)):
+        for dim, (row, each) in enumerate(zip(self.rows, passed, strict=True)):
             others = [other for at, other in enumerate(self.rows) if at != dim]
-            lines = many @ _pair_loads(row, pairs, alone=False)
-            grid = lines.reshape(*(other.size for other in others), 2, -1)
+            which = each.which.reshape([other.size for other in others])
             if others:
-                grid = grid[np.ix_(*(other.members for other in others))]
-            found.append(np.moveaxis(grid, (-2, -1), (0, dim + 1)))
+                which = which[np.ix_(*(other.members for other in others))]
+            lines = _line_loads(row, each).reshape(-1, 2, row.length)[which]
+            found.append(np.moveaxis(lines, (-2, -1), (0, dim + 1)))
         return np.stack(found)
 
     def edge_hops(self, tour: Tour) -> Indices:

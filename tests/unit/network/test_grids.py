@@ -4,13 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from toruses import places, torus
 
 from tpusim.hardware import Span, Topology
-from tpusim.network import Chain, ChainMove, groups, on_torus, one_chain
+from tpusim.network import (
+    Algorithm,
+    Chain,
+    ChainMove,
+    dimension_sizes,
+    groups,
+    is_ring,
+    on_torus,
+    one_chain,
+    pattern,
+)
 from tpusim.network.chains import best_chain, edge_weights
 from tpusim.network.grids import Grid, tours
+from tpusim.network.groups import merged
+from tpusim.program import CollectiveKind
 
 Place = tuple[tuple[Span, ...], Topology]
 
@@ -50,6 +62,27 @@ def test_the_best_chain_of_a_grid_is_the_best_of_all_that_are_walked(where: Plac
     assert found.chips.tolist() == best.chips.tolist()
     assert found.forward.tolist() == best.forward.tolist()
     assert (found.closed, found.same_order) == (best.closed, best.same_order)
+
+
+@given(places())
+def test_a_ring_carries_half_the_bytes_on_every_link_of_a_permute(where: Place) -> None:
+    """To both neighbours, on a group over several dimensions."""
+    spans, topology = on_torus(where[0]), where[1]
+    assume(len(dimension_sizes(spans)) > 1)
+    shifted = pattern(CollectiveKind.PERMUTE, Algorithm.NEIGHBOURS, spans, topology)
+    assert is_ring(spans, topology) == (max(load for _, load in shifted.links) == 0.5)
+
+
+@given(places())
+def test_spans_that_are_joined_make_the_same_groups(where: Place) -> None:
+    spans, topology = on_torus(where[0]), where[1]
+    found, joined = (
+        {frozenset(map(tuple, group)) for group in groups(each, topology).tolist()}
+        for each in (spans, merged(spans))
+    )
+    assert found == joined
+    ends = {(span.dim, span.size * span.stride) for span in merged(spans)}
+    assert not ends & {(span.dim, span.stride) for span in merged(spans)}
 
 
 @pytest.mark.parametrize(
