@@ -6,12 +6,8 @@ from math import prod
 from typing import Any
 
 from tpusim.hardware import DIE, Placement, Slice, Span, Topology
-from tpusim.network import Algorithm, dimension_sizes, on_torus, pattern
+from tpusim.network import dimension_sizes, is_ring, on_torus
 from tpusim.plan import Axes
-from tpusim.program import CollectiveKind
-
-HALF = 0.5
-"""Load of each link of a ring in a permute to both neighbours, where no other ring shares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,4 @@ def group_of(
 def _is_ring(spans: tuple[Span, ...], sizes: Mapping[int, int], topology: Topology) -> bool:
     if len(sizes) == 1:
         return all(size == topology.dims[dim] for dim, size in sizes.items())
-    if not sizes:
-        return False
-    shifted = pattern(CollectiveKind.PERMUTE, Algorithm.NEIGHBOURS, on_torus(spans), topology)
-    return max(load for _, load in shifted.links) == HALF
+    return bool(sizes) and is_ring(on_torus(spans), topology)

@@ -16,7 +16,7 @@ from tpusim.network.algorithm import (
     register_algorithm,
     resolve_algorithm,
 )
-from tpusim.network.chains import Chain, ChainMove, dimension_chain, one_chain
+from tpusim.network.chains import Chain, ChainMove, dimension_chain, is_ring, one_chain
 from tpusim.network.groups import dimension_sizes, groups, on_torus
 from tpusim.network.listed_groups import ListedLoads, listed_loads, listed_messages, listed_pattern
 from tpusim.network.messages import CollectiveMoves, Message, messages
@@ -49,6 +49,7 @@ __all__ = [
     "dimension_sizes",
     "groups",
     "is_flat",
+    "is_ring",
     "link_loads_of",
     "link_shape",
     "listed_loads",

@@ -15,7 +15,7 @@ from tpusim.base.errors import PlanError, nearest
 from tpusim.hardware import Span, Topology
 from tpusim.network.at_once import EXCHANGE, IN_MESH_ORDER, SentAtOnce
 from tpusim.network.chains import ChainMove
-from tpusim.network.groups import dimension_sizes, on_torus
+from tpusim.network.groups import dimension_sizes, merged, on_torus
 from tpusim.network.schedule import (
     SchedulePhase,
     chain_phases,
@@ -276,5 +276,5 @@ def schedule(
     kind: CollectiveKind, name: str, spans: Spans, topology: Topology
 ) -> tuple[SchedulePhase, ...]:
     """Return the phases of a collective; none for a group of one chip and for an all-to-all."""
-    phases, spans = ALGORITHMS[name].phases, on_torus(spans)
+    phases, spans = ALGORITHMS[name].phases, merged(on_torus(spans))
     return phases(kind, spans, topology) if phases and spans else ()

@@ -7,18 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import permutations
-from math import prod
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
-from tpusim.network.groups import Chips, groups
+from tpusim.network.grids import Grid, LineTraffic, Numbers, Tour, tours
+from tpusim.network.groups import Chips, covered_part, groups, merged
 from tpusim.network.paths import Loads, link_loads, shortest_moves
-
-Numbers = NDArray[np.floating[Any]]
 
 
 class ChainMove(StrEnum):
@@ -53,6 +50,7 @@ class Chain:
     distinct: places in a row that hold different chunks; 0 for all of them (see `twisted_rings`).
     same_order: edges through several dimensions take them in the same order in both directions,
         instead of returning by the same links.
+    grid, tour: the groups and the order of their members, on a torus without a twist.
     """
 
     chips: Chips
@@ -62,6 +60,8 @@ class Chain:
     backward: Chips
     distinct: int = 0
     same_order: bool = False
+    grid: Grid | None = None
+    tour: Tour | None = None
 
     @classmethod
     def of(cls, chips: Chips, closed: bool, topology: Topology) -> "Chain":
@@ -70,6 +70,11 @@ class Chain:
         starts, ends = (chips, ends) if closed else (chips[:, :-1], ends[:, :-1])
         forward = shortest_moves(starts, ends, topology)
         return cls(chips, closed, topology, forward, -forward)
+
+    def passed_on(self, closed: bool) -> "Chain":
+        """Return the chain through the same chips that closes, or the one that does not."""
+        chain = Chain.of(self.chips, closed, self.topology)
+        return replace(chain, grid=self.grid, tour=self.tour)
 
     @classmethod
     def variants(cls, chips: Chips, topology: Topology) -> "Iterator[Chain]":
@@ -80,11 +85,21 @@ class Chain:
             if (np.count_nonzero(chain.forward, axis=2) > 1).any():
                 yield replace(chain, same_order=True)
 
+    def busiest(self, weights: tuple[Numbers, Numbers], alone: bool = False) -> float:
+        """Return the load of the busiest link if each edge carries its weight both ways.
+
+        alone: in the first group alone.
+        """
+        if self.grid and self.tour:
+            return self.grid.busiest(self.tour.passed(weights, self.same_order), alone)
+        return float((self.first if alone else self).loads(weights).max())
+
     @property
     def first(self) -> "Chain":
         """The chain of the first group alone."""
+        one = replace(self, grid=None, tour=None)
         return replace(
-            self, chips=self.chips[:1], forward=self.forward[:1], backward=self.backward[:1]
+            one, chips=self.chips[:1], forward=self.forward[:1], backward=self.backward[:1]
         )
 
     @property
@@ -96,6 +111,24 @@ class Chain:
     def chunks(self) -> int:
         """Different chunks along the chain."""
         return self.distinct or self.length
+
+    @property
+    def least_cost(self) -> tuple[float, float]:
+        """A bound: the mean load over all links in use, on a ring."""
+        hops = np.abs(self.forward)
+        used = np.count_nonzero(hops.any(axis=(0, 1)))
+        edges = float(hops.sum()) * (self.length - 1) / 2 if self.closed else 0.0
+        return edges / max(1, int(used) * self.topology.chips) - 1e-9, 0
+
+    @property
+    def gather_load(self) -> float:
+        """The load of the busiest link in a gather."""
+        return busiest_load(ChainMove.GATHER, self)
+
+    @property
+    def gather_hops(self) -> int:
+        """The links that a gather crosses one after another, see `chain_hops`."""
+        return chain_hops(ChainMove.GATHER, self)
 
     @property
     def edge_hops(self) -> NDArray[np.intp]:
@@ -116,6 +149,8 @@ class Chain:
 
     def loads(self, weights: tuple[Numbers, Numbers]) -> Loads:
         """Return the load of each link if each edge carries its weight forwards and backwards."""
+        if self.grid and self.tour:
+            return self.grid.loads(self.tour.passed(weights, self.same_order))
         many = self.chips.shape[0]
         return sum(
             (
@@ -136,12 +171,10 @@ def edge_weights(move: ChainMove, chain: Chain) -> tuple[Numbers, Numbers]:
     n, edges = chain.chunks, chain.forward.shape[1]
     place = np.arange(edges, dtype=float)
     match move:
-        case ChainMove.GATHER | ChainMove.SCATTER if chain.closed:
-            return np.full(edges, (n - 1) / 2), np.full(edges, (n - 1) / 2)
         case ChainMove.GATHER:
-            return place + 1, n - 1 - place
+            return gather_weights(n, edges, chain.closed)
         case ChainMove.SCATTER:
-            return n - 1 - place, place + 1
+            return gather_weights(n, edges, chain.closed)[::-1]
         case ChainMove.SHIFT | ChainMove.HALO:
             return np.full(edges, 0.5), np.full(edges, 0.5)
         case ChainMove.MIRROR:
@@ -152,6 +185,14 @@ def edge_weights(move: ChainMove, chain: Chain) -> tuple[Numbers, Numbers]:
         case ChainMove.SPREAD if chain.closed:
             return 0.5 * (place < n - 1), 0.5 * (place > 0)
     return np.ones(edges), np.zeros(edges)
+
+
+def gather_weights(chunks: int, edges: int, closed: bool) -> tuple[Numbers, Numbers]:
+    """Return the chunks of a gather on each edge, in both directions; see `edge_weights`."""
+    if closed:
+        return np.full(edges, (chunks - 1) / 2), np.full(edges, (chunks - 1) / 2)
+    place = np.arange(edges, dtype=float)
+    return place + 1, chunks - 1 - place
 
 
 def mirror_path(chain: Chain, place: int) -> list[tuple[int, int]]:
@@ -175,6 +216,12 @@ def move_loads(move: ChainMove, chain: Chain) -> Loads:
     return chain.loads(edge_weights(move, chain))
 
 
+@lru_cache(maxsize=256)
+def busiest_load(move: ChainMove, chain: Chain, alone: bool = False) -> float:
+    """Return the chunks on the busiest link; alone: of the first group."""
+    return chain.busiest(edge_weights(move, chain), alone)
+
+
 def chain_hops(move: ChainMove, chain: Chain) -> int:
     """Return the links that are crossed one after another until the last chip has its data.
 
@@ -185,8 +232,8 @@ def chain_hops(move: ChainMove, chain: Chain) -> int:
     match move:
         case ChainMove.SHIFT | ChainMove.HALO | ChainMove.ONWARD | ChainMove.STEP:
             return int(hops.max())
-        case ChainMove.GATHER | ChainMove.SCATTER if chain.closed:
-            return _longest_run(hops, max(1, chain.chunks // 2))
+        case ChainMove.GATHER | ChainMove.SCATTER:
+            return _gather_hops(hops, chain.chunks, chain.closed)
         case ChainMove.MIRROR:
             ways = (mirror_path(chain, place) for place in range(chain.length))
             return max(int(hops[:, [edge for _, edge in way]].sum(axis=1).max()) for way in ways)
@@ -195,50 +242,106 @@ def chain_hops(move: ChainMove, chain: Chain) -> int:
     return int(hops.sum(axis=1).max())
 
 
+def _gather_hops(hops: NDArray[np.intp], chunks: int, closed: bool) -> int:
+    return _longest_run(hops, max(1, chunks // 2)) if closed else int(hops.sum(axis=1).max())
+
+
 def _longest_run(hops: NDArray[np.intp], count: int) -> int:
     """Return the most links on `count` edges in a row, round the ring."""
-    turned = np.concatenate([hops, hops[:, : count - 1]], axis=1)
-    sums = np.cumsum(np.pad(turned, ((0, 0), (1, 0))), axis=1)
+    turned = np.concatenate([0 * hops[:, :1], hops, hops[:, : count - 1]], axis=1)
+    sums = np.cumsum(turned, axis=1)
     return int((sums[:, count:] - sums[:, :-count]).max())
 
 
 @lru_cache(maxsize=256)
 def dimension_chain(dim: int, spans: tuple[Span, ...], topology: Topology) -> Chain:
     """Return the chain along one dimension of a group: a ring if that loads no link more."""
-    along = sorted((span for span in spans if span.dim == dim), key=lambda span: -span.stride)
-    chips = groups(along, topology)
-    return best_chain([Chain.of(chips, closed, topology) for closed in (True, False)])
+    along = tuple(span for span in spans if span.dim == dim)
+    if topology.twisted:
+        chips = _members(along, topology)
+        return best_chain(Chain.of(chips, closed, topology) for closed in (True, False))
+    return _grid_chain(along, topology)
 
 
 @lru_cache(maxsize=256)
 def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     """Return the best chain through all chips of a group, over all dimensions that it covers.
 
-    Candidates pass row after row in the orders of `traversals`, along each dimension first. The
-    best loads its links least; then the shortest run of hops decides, then the order of candidates.
+    Candidates pass row after row in the orders of `tours`, along each dimension first. The best
+    loads its links least; then the shortest run of hops decides, then the order of candidates.
     """
-    dims = sorted({span.dim for span in spans})
+    dims = {span.dim for span in spans}
     if len(dims) == 1:
-        return dimension_chain(dims[0], spans, topology)
-    chips = _grid(dims, spans, topology)
-    return best_chain(
-        chain
-        for turned in permutations(range(len(dims)))
-        for ordered in traversals(chips, turned)
-        for chain in Chain.variants(ordered, topology)
+        return dimension_chain(*dims, spans, topology)
+    if topology.twisted:
+        chips, sizes = _members(spans, topology), Grid.of(spans, topology).sizes
+        return best_chain(
+            chain
+            for tour in tours(sizes)
+            for chain in Chain.variants(chips[:, tour.order], topology)
+        )
+    return _grid_chain(spans, topology)
+
+
+@lru_cache(maxsize=4096)
+def is_ring(spans: tuple[Span, ...], topology: Topology) -> bool:
+    """Return True if the best chain through a group is a ring whose edges share no link.
+
+    spans: of a group over several dimensions.
+
+    Each edge returns by the links that it came by, and no other crosses them.
+    """
+    inner, part, _ = covered_part(spans, topology)
+    chain = one_chain(merged(inner), part)
+    unshared = chain.gather_load == (chain.length - 1) / 2
+    return chain.closed and unshared and not chain.same_order
+
+
+def _members(spans: Sequence[Span], topology: Topology) -> Chips:
+    """Return the chips of all groups, [group, member, dimension], row by row in each."""
+    return groups(sorted(spans, key=lambda span: (span.dim, -span.stride)), topology)
+
+
+def _grid_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
+    """Return the best chain through groups that are grids, on a torus without a twist."""
+    grid = Grid.of(spans, topology)
+    best = best_chain(
+        _GridChain(grid, tour, closed, same_order)
+        for tour in tours(grid.sizes)
+        for closed in (True, False)
+        for same_order in ((False, True) if tour.turns_on(closed) else (False,))
     )
+    chain = Chain.of(_members(spans, topology)[:, best.tour.order], best.closed, topology)
+    return replace(chain, same_order=best.same_order, grid=grid, tour=best.tour)
 
 
-def best_chain(chains: Iterable[Chain]) -> Chain:
+class _Candidate(Protocol):
+    """What decides between chains: the load of the busiest link in a gather, then its hops."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def least_cost(self) -> tuple[float, float]:
+        """Bounds of the load and the hops, cheaper than they are."""
+
+    @property
+    def gather_load(self) -> float: ...
+
+    @property
+    def gather_hops(self) -> int: ...
+
+
+_C = TypeVar("_C", bound=_Candidate)
+
+
+def best_chain(candidates: Iterable[_C]) -> _C:
     """Return the chain whose links carry least in a gather, then the one of the fewest hops."""
     best, least = None, (np.inf, np.inf)
-    for chain in chains:
-        if _least_load(chain) >= least[0]:
+    for chain in candidates:
+        if chain.least_cost >= least or (load := chain.gather_load) > least[0]:
             continue
-        cost = (
-            float(move_loads(ChainMove.GATHER, chain).max()),
-            float(chain_hops(ChainMove.GATHER, chain)),
-        )
+        cost = load, float(chain.gather_hops)
         if cost < least:
             best, least = chain, cost
         if least <= ((chain.length - 1) / 2, chain.length // 2):
@@ -247,53 +350,36 @@ def best_chain(chains: Iterable[Chain]) -> Chain:
     return best
 
 
-def _least_load(chain: Chain) -> float:
-    """Return a bound of the busiest link's load in a gather: the mean over all links in use."""
-    hops = np.abs(chain.forward)
-    used = np.count_nonzero(hops.any(axis=(0, 1)))
-    edges = float(hops.sum()) * (chain.length - 1) / 2 if chain.closed else 0.0
-    return edges / max(1, int(used) * chain.topology.chips) - 1e-9
+@dataclass(frozen=True, slots=True, eq=False)
+class _GridChain:
+    """A chain through groups that are grids, while it is a candidate."""
+
+    grid: Grid
+    tour: Tour
+    closed: bool
+    same_order: bool
+
+    @property
+    def length(self) -> int:
+        return len(self.tour.cells)
+
+    @property
+    def least_cost(self) -> tuple[float, float]:
+        """Those of a line: all other chunks cross its last edge, and one crosses all edges."""
+        return (0.0, 0.0) if self.closed else (self.length - 1, self.length - 1)
+
+    @property
+    def gather_load(self) -> float:
+        return self.grid.busiest(_gathered(self.tour, self.closed, self.same_order))
+
+    @property
+    def gather_hops(self) -> int:
+        hops = self.grid.edge_hops(self.tour)[: self.length if self.closed else -1]
+        return _gather_hops(hops[None], self.length, self.closed)
 
 
-def _grid(dims: Sequence[int], spans: Sequence[Span], topology: Topology) -> Chips:
-    """Return the groups with their members along each of `dims`, [group, *members, dimension]."""
-    along = [
-        span
-        for dim in dims
-        for span in sorted((s for s in spans if s.dim == dim), key=lambda s: -s.stride)
-    ]
-    sizes = [prod(span.size for span in spans if span.dim == dim) for dim in dims]
-    chips = groups(along, topology)
-    return chips.reshape(len(chips), *sizes, -1)
-
-
-def traversals(grid: Chips, turned: Sequence[int]) -> Iterator[Chips]:
-    """Yield the chips of each group in three orders, the last of the `turned` dimensions fastest.
-
-    Row by row (a helix, if rows wrap); every other row backwards (a snake); and a snake that leaves
-    out the first column and returns through it (a comb, which closes without wraps).
-    """
-    count = len(grid)
-    turned_grid = grid.transpose(0, *(1 + dim for dim in turned), grid.ndim - 1)
-    yield turned_grid.reshape(count, -1, turned_grid.shape[-1])
-    snake = _snake(turned_grid)
-    yield snake
-    yield _comb(_snake(turned_grid[..., 0, :]), snake, turned_grid.shape[-2])
-
-
-def _snake(grid: Chips) -> Chips:
-    """Return [group, rows, ..., dimension] flattened, every other row of each level backwards."""
-    if grid.ndim == 3:
-        return grid
-    inner = [_snake(grid[:, row]) for row in range(grid.shape[1])]
-    return np.concatenate(
-        [row if at % 2 == 0 else row[:, ::-1] for at, row in enumerate(inner)], axis=1
-    )
-
-
-def _comb(column: Chips, snake: Chips, width: int) -> Chips:
-    """Return the snake over all columns but the first, then back up the first."""
-    many = column.shape[1]
-    lines = snake.reshape(len(snake), many, width, -1)
-    teeth = [lines[:, at, 1:] if at % 2 == 0 else lines[:, at, :-1] for at in range(many)]
-    return np.concatenate([*teeth, column[:, ::-1]], axis=1)
+@lru_cache(maxsize=1024)
+def _gathered(tour: Tour, closed: bool, same_order: bool) -> tuple[LineTraffic, ...]:
+    """Return what passes along each dimension in a gather."""
+    n = len(tour.cells)
+    return tour.passed(gather_weights(n, n if closed else n - 1, closed), same_order)

@@ -20,6 +20,22 @@ def on_torus(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(span for span in spans if span.dim != DIE and span.size > 1)
 
 
+def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return the spans of the same groups in one order, with those that continue others joined.
+
+    >>> merged((Span(1, 2), Span(0, 4, 4), Span(0, 4)))
+    (Span(dim=0, size=16, stride=1), Span(dim=1, size=2, stride=1))
+    """
+    found: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.dim, span.stride)):
+        last = found[-1] if found else None
+        if last and last.dim == span.dim and last.size * last.stride == span.stride:
+            found[-1] = replace(last, size=last.size * span.size)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
 def dimension_sizes(spans: Sequence[Span]) -> dict[int, int]:
     """Return the chips of a group along each dimension of the torus that it covers."""
     sizes: dict[int, int] = {}

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.hardware import ListedGroups, Topology
-from tpusim.network.chains import Chain, ChainMove, best_chain, traversals
+from tpusim.network.chains import Chain, ChainMove, best_chain
+from tpusim.network.grids import traversals
 from tpusim.network.groups import Chips
 from tpusim.network.messages import Message, packets, phase_messages
 from tpusim.network.paths import Loads, link_loads, link_paths, run_loads, shortest_moves

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpusim.hardware import DIMENSION_NAMES, Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
-from tpusim.network.groups import covered_part, dimension_sizes
+from tpusim.network.groups import covered_part, dimension_sizes, merged
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.schedule import SchedulePhase, ScheduleStage
 from tpusim.program import CollectiveKind, Number, largest, power_sum
@@ -67,6 +67,8 @@ def pattern(
     messages of an all-to-all do not wait: see `exchange_paths`.
     """
     inner, part, dims = covered_part(spans, topology)
+    if ALGORITHMS[algorithm].phases is not None:
+        inner = merged(inner)
     found = _pattern(kind, algorithm, inner, part)
     links = tuple((link_class(dims[dim], side), load) for (dim, side), load in found.loads)
     names = ",".join(DIMENSION_NAMES[dim] for dim in dimension_sizes(spans))

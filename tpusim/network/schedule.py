@@ -8,6 +8,7 @@ from tpusim.hardware import Span, Topology
 from tpusim.network.chains import (
     Chain,
     ChainMove,
+    busiest_load,
     chain_hops,
     dimension_chain,
     edge_weights,
@@ -38,7 +39,7 @@ class ScheduleStage:
     @property
     def busiest(self) -> float:
         """Bytes on the busiest link."""
-        return self.chunk * float(move_loads(self.move, self.chain).max())
+        return self.chunk * busiest_load(self.move, self.chain)
 
     @property
     def hops(self) -> int:
@@ -67,8 +68,8 @@ class ScheduleStage:
 
         Their messages wait for each other at the first link and then pass on together.
         """
-        loads = move_loads(self.move, self.chain.first).max()
-        return bool(loads > max(side.max() for side in edge_weights(self.move, self.chain)))
+        load = busiest_load(self.move, self.chain, alone=True)
+        return bool(load > max(side.max() for side in edge_weights(self.move, self.chain)))
 
 
 SchedulePhase = tuple[ScheduleStage, ...]
@@ -97,8 +98,8 @@ def permute_phases(
     distance: of the device that it sends to. All send at once, so each link carries as many
         messages, as if they were passed on from neighbour to neighbour.
     """
-    chips = one_chain(tuple(spans), topology).chips
-    chain = Chain.of(chips, move not in (ChainMove.HALO, ChainMove.STEP), topology)
+    found = one_chain(tuple(spans), topology)
+    chain = found.passed_on(closed=move not in (ChainMove.HALO, ChainMove.STEP))
     return ((ScheduleStage(chain, move, 1.0),),) * distance
 
 

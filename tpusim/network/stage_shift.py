@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
-from tpusim.network.chains import Chain, Numbers, one_chain
+from tpusim.network.chains import one_chain
+from tpusim.network.grids import Numbers
 from tpusim.network.groups import covered_part, on_torus
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import busiest_links, link_class, on_all_links
@@ -26,7 +27,7 @@ def shift_pattern(
     closed: the last sends to the first too, through all others if the chain is a line.
     """
     inner, part, dims = covered_part(spans, topology)
-    chain = Chain.of(one_chain(on_torus(inner), part).chips, closed, part)
+    chain = one_chain(on_torus(inner), part).passed_on(closed)
     edges = chain.forward.shape[1]
     weights = (np.zeros(edges), np.ones(edges))
     loads = busiest_links(chain.loads(weights if backward else weights[::-1]))
@@ -58,7 +59,7 @@ def shift_loads(spans: Sequence[Span], topology: Topology, ahead: Numbers, back:
         return np.zeros(link_shape(topology))
     inner, part, dims = covered_part(spans, topology)
     closed = bool(ahead[-1] or back[0])
-    chain = Chain.of(one_chain(inner, part).chips, closed, part)
+    chain = one_chain(inner, part).passed_on(closed)
     edges = chain.forward.shape[1]
     loads = chain.loads((ahead[:edges], np.roll(back, -1)[:edges]))
     return on_all_links(loads, dims, topology)
