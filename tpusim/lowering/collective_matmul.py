@@ -36,7 +36,6 @@ from tpusim.program import (
     Op,
     VectorWork,
     as_int,
-    largest,
 )
 from tpusim.tape import call
 
@@ -73,7 +72,7 @@ def ring_ops(
     """
     compute, collective = ring.compute, ring.collective
     n = as_int(sizes.group(collective.axes))
-    steps = largest(n // 2, 1)
+    steps = call(max, n // 2, 1)
     whole = work_of(compute, sizes, buffers)
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)

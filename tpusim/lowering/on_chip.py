@@ -21,7 +21,8 @@ def kept_on_chip(
 ) -> dict[str, int]:
     """Return the buffers of the program around a recurrence that stay on the chip in its loop.
 
-    Each is given with 1. The smallest ones are, as many as fit; none of other loops, whose iterations share little.
+    Each is given with 1. The smallest ones are, as many as fit; none of other loops, whose
+    iterations share little.
     """
     room = device.vmem_bytes + device.cmem_bytes
     kept: dict[str, int] = {}

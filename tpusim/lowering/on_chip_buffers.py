@@ -69,8 +69,8 @@ def placed_on_chip(
     names: the name under which each buffer is allocated.
     room: bytes on the chip.
 
-    Those that live shortest come first, and of equally short ones the smaller. Of traced sizes, each
-    buffer that could be there has the traced 1 or 0 that says whether it is.
+    Those that live shortest come first, and of equally short ones the smaller. Of traced sizes,
+    each buffer that could be there has the traced 1 or 0 that says whether it is.
     """
     spans = _spans(lives) if room else {}
     for name in _in_hbm(entries, names):

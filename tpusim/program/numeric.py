@@ -4,7 +4,7 @@ Operators serve both already; functions are chosen here by type, because a NumPy
 Python numbers costs twenty times a Python one.
 """
 
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ def round_up(value: Number, multiple: Number) -> Number:
     4224
     """
     return -(-value // multiple) * multiple
+
+
+@overload
+def largest(first: float, second: float) -> float: ...
+
+
+@overload
+def largest(first: Number, second: Number) -> Number: ...
 
 
 def largest(first: Number, second: Number) -> Number:

@@ -118,9 +118,10 @@ class _Form:
             if (numbers := at(answers)) is not None:
                 return numbers
         for recorded in rest:
-            if (at := recorded.given(plan)) is not None:
-                known.append((recorded, at))
-                if (numbers := at(answers)) is not None:
+            holds = recorded.given(plan)
+            if holds is not None:
+                known.append((recorded, holds))
+                if (numbers := holds(answers)) is not None:
                     self._use(recorded)
                     return numbers
         if len(self.steps) == MOST_STEPS:
@@ -130,11 +131,10 @@ class _Form:
         except (TpusimError, TracedHashError):
             return None
         self.steps.insert(0, made)
-        at = made.given(plan)
-        numbers = at(answers) if at else None
-        if at is None or numbers is None:
+        holds = made.given(plan)
+        if holds is None or (numbers := holds(answers)) is None:
             raise AssertionError(f"the recorded step of a plan does not hold for it: {plan}")
-        known.append((made, at))
+        known.append((made, holds))
         return numbers
 
     def _use(self, recorded: RecordedStep) -> None:

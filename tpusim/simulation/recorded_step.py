@@ -41,16 +41,14 @@ class StepNumbers:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNumbers:
-    """The numbers of a step on one placement, before they are put together.
-
-    core_ps: picoseconds of its core's tasks, a lower bound of the step.
-    """
+    """The numbers of a step on one placement, before they are put together."""
 
     recorded: "RecordedStep"
     values: tuple[Any, ...]
 
     @property
     def core_ps(self) -> int:
+        """Picoseconds of the core's tasks: no step is shorter."""
         return self.values[0]  # type: ignore[no-any-return]
 
     def step(self) -> StepNumbers:

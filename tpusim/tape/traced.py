@@ -2,14 +2,13 @@
 
 import operator
 from collections.abc import Callable
-from functools import lru_cache, update_wrapper
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 if TYPE_CHECKING:
     from tpusim.tape.tape import Tape
 
 Result = TypeVar("Result")
-Given = ParamSpec("Given")
 
 
 class Traced:
@@ -98,6 +97,7 @@ def _floor(value: float) -> int:
     return value.__floor__()
 
 
+# Operators that are not here are not recorded: Python then says that it has none for the number.
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or"):
     _function = getattr(operator, f"{_name}_" if _name in ("and", "or") else _name)
     setattr(Traced, f"__{_name}__", _forward(_function))
@@ -110,7 +110,7 @@ Traced.__ceil__ = _alone(_ceil)  # type: ignore[attr-defined]
 Traced.__floor__ = _alone(_floor)  # type: ignore[attr-defined]
 
 
-def call(function: Callable[..., Any], *given: Any) -> Any:
+def call(function: Callable[..., Result], *given: Any) -> Result:
     """Return `function(*given)`, as one operation of the tape where a number is traced.
 
     A pure function of plain numbers then stays one step of the tape, and its own conditions decide
@@ -118,7 +118,7 @@ def call(function: Callable[..., Any], *given: Any) -> Any:
     """
     for each in given:
         if type(each) is Traced:
-            return each.tape.apply(function, *given)
+            return cast(Result, each.tape.apply(function, *given))
     return function(*given)
 
 
@@ -132,20 +132,19 @@ def untraced(value: Any) -> Any:
 
 def uncached_if_traced(
     maxsize: int,
-) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Return a decorator that caches as `lru_cache` does, but no call with traced numbers."""
 
-    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
         cached = lru_cache(maxsize=maxsize)(function)
 
-        def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Result:
             try:
                 return cached(*args, **kwargs)
             except TracedHashError:
                 return function(*args, **kwargs)
 
-        update_wrapper(run, function)
-        run.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
         return run
 
     return decorate
