@@ -5,8 +5,10 @@ function takes those and returns the inner one, which takes the rest and returns
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,6 +34,9 @@ _SYMBOLS = {
     operator.eq: "==",
     operator.ne: "!=",
 }
+_TAKEN = re.compile(r"given|run|[vc]\d+")
+"""Names that mean something else in the source."""
+
 _PREFIXES = {operator.neg: "-", operator.pos: "+"}
 
 
@@ -117,7 +122,9 @@ class _Writer:
         return f"{self._function(function)}({', '.join(operands)})"
 
     def _function(self, function: Callable[..., Any]) -> str:
-        name = getattr(function, "__name__", "").strip("<>_") or "function"
+        name = getattr(function, "__name__", "").strip("_")
+        if not name.isidentifier() or iskeyword(name) or _TAKEN.fullmatch(name):
+            name = "function"
         unique, number = name, 1
         while self.scope.setdefault(unique, function) != function:
             number += 1
