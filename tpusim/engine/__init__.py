@@ -16,10 +16,10 @@ from tpusim.engine.journal import CallTimes, Level, RepeatLevel
 from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
 from tpusim.engine.run_lanes import (
     NETWORK_MODES,
+    LaneRun,
     NetworkMode,
     check_network_mode,
     run,
-    run_code,
 )
 from tpusim.engine.timeline import BUBBLE, LinkUse, Record, Stats, Timeline
 
@@ -32,6 +32,7 @@ __all__ = [
     "HeldTensor",
     "LaneCode",
     "LaneMemory",
+    "LaneRun",
     "Level",
     "LinkUse",
     "LoopEnd",
@@ -48,6 +49,5 @@ __all__ = [
     "compile_lane",
     "fair_rates",
     "run",
-    "run_code",
     "whole_bytes",
 ]

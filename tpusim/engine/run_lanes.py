@@ -8,13 +8,14 @@ from typing import Literal, TypeAlias, get_args
 from simpy import Environment
 
 from tpusim.base.errors import PlanError, nearest
-from tpusim.costs import CostedProgram
+from tpusim.costs import ON_HOST, CostedProgram
 from tpusim.engine.compile_lane import EnclosingLane, compile_lane
 from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork
 from tpusim.engine.instructions import LaneCode
+from tpusim.engine.journal import flatten
 from tpusim.engine.lane import Lane, lane_stats
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.engine.lane_timeline import lanes_timeline
@@ -74,12 +75,28 @@ def run(
     return lanes_timeline(states, lane_stats(states, events, began))
 
 
-def run_code(code: LaneCode, *, fold: bool = True) -> Timeline:
-    """Return the timeline of a single lane; see `run`."""
-    began, clock = perf_counter(), LaneClock(Environment(0))
-    lane = Lane(clock, FlowNetwork(clock, [rate for _, rate in code.links]), code, fold)
-    events = run_processes(clock.env, [lane])
-    return lanes_timeline([lane], lane_stats([lane], events, began))
+class LaneRun:
+    """The run of a single lane, whose timeline is put together when it is asked for."""
+
+    __slots__ = ("_lane", "_stats")
+
+    def __init__(self, code: LaneCode, *, fold: bool = True) -> None:
+        began, clock = perf_counter(), LaneClock(Environment(0))
+        network = FlowNetwork(clock, [rate for _, rate in code.links])
+        self._lane = Lane(clock, network, code, fold)
+        events = run_processes(clock.env, [self._lane])
+        self._stats = lane_stats([self._lane], events, began)
+
+    @property
+    def device_ps(self) -> int:
+        """The time of the step without waits for the host, as `Timeline.device_ps`."""
+        waits = flatten(self._lane.journal.waits)
+        on_host = ((end - start) for (step, start, end), _ in waits if step.task.stream == ON_HOST)
+        return self._lane.end_ps - sum(on_host)
+
+    def timeline(self) -> Timeline:
+        """Return the timeline; see `run`."""
+        return lanes_timeline([self._lane], self._stats)
 
 
 def check_network_mode(network: str) -> None:

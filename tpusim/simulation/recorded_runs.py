@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.base.errors import TpusimError
-from tpusim.engine import Timeline, run_code
+from tpusim.engine import LaneRun, Timeline
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
@@ -162,10 +162,10 @@ def _fastest(
     """
     if len(placed) == 1:
         numbers = placed[0].step()
-        return NumbersRun(placements[0], numbers, run_code(numbers.code, fold=fold))
+        return NumbersRun(placements[0], numbers, LaneRun(numbers.code, fold=fold).timeline())
     seen: set[Hashable] = set()
     best: tuple[int, int] | None = None
-    found: NumbersRun | None = None
+    found: tuple[Placement, StepNumbers, LaneRun] | None = None
     for number in sorted(range(len(placed)), key=lambda at: (placed[at].core_ps, at)):
         if best is not None and best < (placed[number].core_ps, number):
             break
@@ -175,13 +175,14 @@ def _fastest(
         if pattern in seen or (best is not None and best < (totals.links_ps, number)):
             continue
         seen.add(pattern)
-        timeline = run_code(numbers.code, fold=fold)
-        took = (timeline.device_ps, number)
+        run = LaneRun(numbers.code, fold=fold)
+        took = (run.device_ps, number)
         if best is None or took < best:
-            best, found = took, NumbersRun(placements[number], numbers, timeline)
+            best, found = took, (placements[number], numbers, run)
     if found is None:
         raise ValueError("there is no placement to run on")
-    return found
+    placement, numbers, run = found
+    return NumbersRun(placement, numbers, run.timeline())
 
 
 def _axes(plan: Plan) -> tuple[Hashable, ...]:
