@@ -31,6 +31,9 @@ MOST_FORMS = 64
 MOST_STEPS = 128
 """Recorded steps of a form. Beyond, its plans are lowered one by one."""
 
+MOST_IN_ALL = 256
+"""Recorded steps of all forms, of 1 to 2 MB each; forms go as by `MOST_FORMS`."""
+
 MOST_PLACES = 4096
 """Places of a form whose answers are kept."""
 
@@ -77,12 +80,18 @@ class RecordedRuns:
         form = self._forms.get(key)
         if form is None:
             self._forms[key] = _Form(model, pod)
-            if len(self._forms) > MOST_FORMS:
-                self._forms.popitem(last=False)
+            self._forget()
             return None
         self._forms.move_to_end(key)
         placed = form.placed(plan, placements)
+        self._forget()
         return None if placed is None else _fastest(placed, placements, fold)
+
+    def _forget(self) -> None:
+        """Drop the forms that were not used for longest, while there are too many."""
+        steps = sum(len(form.steps) for form in self._forms.values())
+        while len(self._forms) > 1 and (len(self._forms) > MOST_FORMS or steps > MOST_IN_ALL):
+            steps -= len(self._forms.popitem(last=False)[1].steps)
 
 
 @dataclass(slots=True)

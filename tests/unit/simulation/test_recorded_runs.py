@@ -107,6 +107,16 @@ def test_no_more_steps_and_forms_are_kept_than_allowed(
     assert len(runs._forms) == 2
 
 
+def test_forms_go_when_their_steps_are_too_many_in_all(
+    runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_runs, "MOST_IN_ALL", 1)
+    place = {"fsdp": "y", "tensor": "x"}
+    for length in (128, 128, 256, 256):
+        ts.simulate(MODEL, plan(seq_len=length, placement=place), POD)
+    assert recordings(runs) == 1
+
+
 def test_programs_are_made_when_they_are_asked_for(
     runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
