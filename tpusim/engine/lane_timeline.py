@@ -21,8 +21,9 @@ def lanes_timeline(lanes: Sequence[Lane], stats: Stats, devices: tuple[int, ...]
     waits = [wait for at, lane in enumerate(lanes) for wait in _records(at, lane.journal.waits)]
     waits += _last_waits(lanes) if devices else ()
     core: Counter[tuple[str, Phase]] = Counter()
-    for lane in lanes:
-        core.update(core_time_of(flatten(lane.journal.tasks)))
+    for at, lane in enumerate(lanes):
+        for cell, picoseconds in core_time_of(flatten(lane.journal.tasks)).items():
+            core[cell] += picoseconds * (devices[at] if devices else 1)
     return Timeline(
         total_ps=max((lane.end_ps for lane in lanes), default=0),
         lanes=tuple((lane.code.name, lane.end_ps) for lane in lanes),

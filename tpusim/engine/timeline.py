@@ -83,7 +83,7 @@ def core_time(records: Iterable[Record], devices: Sequence[int] = ()) -> Counter
 class Records(LazyTuple[Record]):
     """Records that are made when the first is read.
 
-    core: the sum of those of the core.
+    core: the sum of those of the core, each as many times as devices run its lane.
     """
 
     __slots__ = ("core",)

@@ -35,19 +35,20 @@ def run_plan(
     network: str,
 ) -> PlanResult:
     """Simulate one training step; see `simulate`."""
-    given = placement or given_placement(plan, pod)
-    placements = (given,) if given else tuple(among or candidates(pod, plan.mesh))
+    given = placement is not None or plan.placement is not None
     if network == "flows" and not pod.slow:
-        known = RECORDED.fastest(model, plan, pod, placements, fold=fold)
+        places = partial(_placements, plan, pod, placement, among)
+        known = RECORDED.fastest(model, plan, pod, places, fold=fold)
         if known is not None:
-            return _known_result(model, plan, pod, known, given is not None)
+            return _known_result(model, plan, pod, known, given)
     step = planned_step(model, plan, pod.healthy)
+    placements = _placements(plan, pod, placement, among)
     placed = fastest_run(step, pod.healthy, placements, partial(run, fold=fold))
     if pod.slow:
         placed = _slowed_run(placed, pod, fold)
     if network == "hops":
         placed = run_on(placed.placement, placed.programs, pod, partial(run, network="hops"))
-    verdicts = Verdicts(step.dropped, given is not None, network, unread_names(step.graph, plan))
+    verdicts = Verdicts(step.dropped, given, network, unread_names(step.graph, plan))
     return make_result(
         model,
         plan,
@@ -59,6 +60,14 @@ def run_plan(
         step.graph.tokens * plan.microbatches,
         verdicts,
     )
+
+
+def _placements(
+    plan: Plan, pod: Slice, placement: Placement | None, among: Sequence[Placement] | None
+) -> tuple[Placement, ...]:
+    """Return the given placement, or those among which the fastest is chosen."""
+    given = placement or given_placement(plan, pod)
+    return (given,) if given else tuple(among or candidates(pod, plan.mesh))
 
 
 def _known_result(

@@ -65,11 +65,11 @@ class RecordedRuns:
         model: Architecture,
         plan: Plan,
         pod: Slice,
-        placements: Sequence[Placement],
+        placements_of: Callable[[], Sequence[Placement]],
         *,
         fold: bool,
     ) -> NumbersRun | None:
-        """Return the fastest run of a plan, the first of equal ones.
+        """Return the fastest run of a plan on some placements, the first of equal ones.
 
         None for a plan that is lowered as ever: the first of its form, one that cannot be recorded,
         and one that cannot be simulated, which then gets its sentence.
@@ -83,7 +83,11 @@ class RecordedRuns:
             self._forget()
             return None
         self._forms.move_to_end(key)
-        placed = form.placed(plan, placements)
+        try:
+            placements = placements_of()
+            placed = form.placed(plan, placements)
+        except (TpusimError, TracedHashError):
+            return None
         self._forget()
         return None if placed is None else _fastest(placed, placements, fold)
 
@@ -135,10 +139,7 @@ class _Form:
                     return numbers
         if len(self.steps) == MOST_STEPS:
             return None
-        try:
-            made = record_step(self.model, plan, self.pod, placement)
-        except (TpusimError, TracedHashError):
-            return None
+        made = record_step(self.model, plan, self.pod, placement)
         self.steps.insert(0, made)
         holds = made.given(plan)
         if holds is None or (numbers := holds(answers)) is None:

@@ -20,7 +20,15 @@ from tpusim.plan import Plan
 from tpusim.results import StepContents, step_contents
 from tpusim.simulation.loads import core_ps
 from tpusim.simulation.unread_names import unread_names
-from tpusim.tape import Answer, Builder, Question, RecordedFunction, Tape, builder_of
+from tpusim.tape import (
+    Answer,
+    Builder,
+    Question,
+    RecordedFunction,
+    Tape,
+    builder_of,
+    recorded_function,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,7 @@ def record_step(model: Architecture, plan: Plan, pod: Slice, placement: Placemen
     )
     outputs: list[Any] = [core_ps(numbers.code)]
     build = builder_of(numbers, outputs, shared=(Task,))
-    return RecordedStep(dict(tape.questions), tape.function(outputs), build)
+    return RecordedStep(dict(tape.questions), recorded_function(tape, outputs), build)
 
 
 def _sizes(plan: Plan) -> Iterable[int]:

@@ -6,7 +6,7 @@ without running the function, as long as every decision comes out as it did.
 """
 
 from tpusim.tape.builder import Builder, builder_of
-from tpusim.tape.recorded_function import RecordedFunction
+from tpusim.tape.recorded_function import RecordedFunction, recorded_function
 from tpusim.tape.tape import Answer, Question, Tape, tape_of
 from tpusim.tape.traced import Traced, TracedHashError, call, uncached_if_traced, untraced
 
@@ -20,6 +20,7 @@ __all__ = [
     "TracedHashError",
     "builder_of",
     "call",
+    "recorded_function",
     "tape_of",
     "uncached_if_traced",
     "untraced",

@@ -22,10 +22,10 @@ def builder_of(data: Any, numbers: list[Traced], shared: tuple[type, ...] = ()) 
 
     An object that stands in several places is made once, so identities are kept.
     """
-    return _Writer(numbers, shared).builder(data)
+    return _BuilderWriter(numbers, shared).builder(data)
 
 
-class _Writer:
+class _BuilderWriter:
     """Writes the source of a builder: a line for each object with traced numbers."""
 
     def __init__(self, numbers: list[Traced], shared: tuple[type, ...]) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from tpusim.tape.tape import Tape
+from tpusim.tape.tape import Tape
+from tpusim.tape.traced import Traced
 
 Outputs: TypeAlias = tuple[Any, ...]
 
@@ -62,11 +62,12 @@ class RecordedFunction:
         return None if run is None else run(*late)
 
 
-def compile_tape(tape: "Tape", outputs: Sequence[int]) -> RecordedFunction:
-    """Return the function of a tape's inputs that gives these numbers."""
+def recorded_function(tape: Tape, numbers: Sequence[Traced]) -> RecordedFunction:
+    """Return the function from a tape's inputs to some of its numbers."""
+    outputs = [each.node for each in numbers]
     needed = _needed(tape, outputs)
     late = _depends(tape, tape.late_inputs)
-    writer = _Writer(tape)
+    writer = _TapeWriter(tape)
     writer.name_constants(needed)
     early_lines = list(writer.lines(at for at in needed if at not in late))
     late_lines = list(writer.lines(at for at in needed if at in late))
@@ -82,14 +83,14 @@ def compile_tape(tape: "Tape", outputs: Sequence[int]) -> RecordedFunction:
     return RecordedFunction(source, len(tape.decisions), operations, writer.scope["given"])
 
 
-class _Writer:
+class _TapeWriter:
     """Writes the lines of a tape.
 
     names: the expression of each number.
     scope: the functions and constants that the lines name.
     """
 
-    def __init__(self, tape: "Tape") -> None:
+    def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.names: dict[int, str] = {}
         self.scope: dict[str, Any] = {}
@@ -139,7 +140,7 @@ class _Writer:
         return name
 
 
-def _needed(tape: "Tape", outputs: Sequence[int]) -> list[int]:
+def _needed(tape: Tape, outputs: Sequence[int]) -> list[int]:
     """Return the positions on which outputs and decisions depend, in order."""
     found: set[int] = set()
     open_nodes = [*outputs, *(at for at, _ in tape.decisions)]
@@ -152,7 +153,7 @@ def _needed(tape: "Tape", outputs: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def _depends(tape: "Tape", inputs: Iterable[int]) -> set[int]:
+def _depends(tape: Tape, inputs: Iterable[int]) -> set[int]:
     """Return the positions that depend on some inputs, with the inputs themselves."""
     found = set(inputs)
     for at, operation in enumerate(tape.operations):

@@ -1,9 +1,8 @@
 """The tape: operations in the order in which they were first computed, and decisions."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from tpusim.tape.recorded_function import RecordedFunction, compile_tape
 from tpusim.tape.traced import Traced
 
 
@@ -89,10 +88,6 @@ class Tape:
             self.decisions[node, truth] = bool(value) if truth else value
         return value
 
-    def function(self, outputs: Sequence[Traced]) -> RecordedFunction:
-        """Return the function from the inputs to the outputs, valid where the decisions hold."""
-        return compile_tape(self, [each.node for each in outputs])
-
     def _position(self, value: Any) -> int:
         if type(value) is Traced:
             if value.tape is not self:
@@ -113,4 +108,5 @@ class Tape:
 
 def tape_of(values: Iterable[Any]) -> Tape | None:
     """Return the tape of the first traced number among some values, or None."""
-    return next((each.tape for each in values if isinstance(each, Traced)), None)
+    found = next((each.tape for each in values if isinstance(each, Traced)), None)
+    return found if isinstance(found, Tape) else None

@@ -3,12 +3,24 @@
 import operator
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
-
-if TYPE_CHECKING:
-    from tpusim.tape.tape import Tape
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 Result = TypeVar("Result")
+
+
+class Recorder(Protocol):
+    """What a traced number needs of its tape.
+
+    values: by position.
+    """
+
+    values: list[Any]
+
+    def apply(self, function: Callable[..., Any], *given: Any) -> "Traced":
+        """Return the result of a function of numbers."""
+
+    def decide(self, node: int, truth: bool) -> Any:
+        """Return the value of a number, on which the rest depends."""
 
 
 class Traced:
@@ -23,7 +35,7 @@ class Traced:
 
     __slots__ = ("node", "tape")
 
-    def __init__(self, tape: "Tape", node: int) -> None:
+    def __init__(self, tape: Recorder, node: int) -> None:
         self.tape = tape
         self.node = node
 

@@ -17,16 +17,17 @@ from tpusim.tape import (
     TracedHashError,
     builder_of,
     call,
+    recorded_function,
     uncached_if_traced,
     untraced,
 )
 
 
-def recorded(function: Callable[..., Any], *numbers: Any) -> Any:
+def replayed(function: Callable[..., Any], *numbers: Any) -> Any:
     """The recorded function of one output, as a function of its early inputs."""
     tape = Tape()
     made = function(*(tape.input(each) for each in numbers))
-    run = tape.function([made])
+    run = recorded_function(tape, [made])
 
     def replay(*others: Any) -> Any:
         found = run(others)
@@ -49,19 +50,19 @@ def mixed(a: int, b: int, c: float) -> float:
     c=st.floats(0, 1e12, allow_nan=False),
 )
 def test_other_numbers_give_what_the_function_gives_bit_by_bit(a: int, b: int, c: float) -> None:
-    found = recorded(mixed, 5, 2, 1.5)(a, b, c)
+    found = replayed(mixed, 5, 2, 1.5)(a, b, c)
     assert found == mixed(a, b, c)
     assert type(found) is type(mixed(a, b, c))
 
 
 def test_a_condition_holds_while_its_outcome_does() -> None:
-    replay = recorded(lambda n: n * 10 if n > 4 else n, 8)
+    replay = replayed(lambda n: n * 10 if n > 4 else n, 8)
     assert replay(5) == 50
     assert replay(4) is None
 
 
 def test_a_function_that_is_one_step_decides_nothing() -> None:
-    replay = recorded(lambda n: call(lambda m: m * 10 if m > 4 else m, n), 8)
+    replay = replayed(lambda n: call(lambda m: m * 10 if m > 4 else m, n), 8)
     assert (replay(5), replay(4)) == (50, 4)
 
 
@@ -77,7 +78,7 @@ def test_a_function_that_is_one_step_decides_nothing() -> None:
     ],
 )
 def test_python_gets_the_number_itself_only_with_a_decision(use: Callable[[Any], Any]) -> None:
-    replay = recorded(use, 3)
+    replay = replayed(use, 3)
     assert replay(3) == use(3)
     assert replay(4) is None
 
@@ -129,7 +130,7 @@ def test_answers_are_late_inputs_and_their_fixed_part_is_kept() -> None:
     place = {"kind": "ring", "links": 5}
     (links,) = tape.ask(Width("links"), place)
     assert tape.ask(Width("links"), place)[0] is links
-    run = tape.function([n * 3 + links])
+    run = recorded_function(tape, [n * 3 + links])
     assert tape.questions == {Width("links"): "ring"}
     at = run.given(7)
     assert at is not None
@@ -141,7 +142,7 @@ def test_the_source_can_be_read() -> None:
     n = tape.input(6)
     total = call(max, n * 2, 3)
     assert total > 4
-    text = tape.function([total]).source
+    text = recorded_function(tape, [total]).source
     assert text == (
         "def given(v0):\n"
         "    v2 = v0 * (2)\n"
@@ -181,7 +182,7 @@ def test_a_builder_makes_equal_data_and_keeps_identities() -> None:
     tape, numbers = Tape(), list[Traced]()
     data = tree(tape.input(3))
     build = builder_of(data, numbers)
-    run = tape.function(numbers)
+    run = recorded_function(tape, numbers)
     values = run((8,))
     assert values is not None
     made = build(values)
