@@ -45,6 +45,7 @@ MODEL_KEYS = GroupedKeys(
         "layer_embed": ("", "layer_embed"),
         "tied_embeddings": ("", "tied_embeddings"),
         "logit_cap": ("", "logit_cap"),
+        "dropout": ("", "dropout"),
         "fused_qkv": ("attention", "fused_qkv"),
         "rotary": ("attention", "rotary"),
         "attention": ("attention", "kernel"),
@@ -102,6 +103,8 @@ class Transformer(GroupedFields, Architecture):
         none; see `pieces.layer_embedding`.
     tied_embeddings: the head is the table of embeddings.
     logit_cap: bound of the logits, which become `cap tanh(logits / cap)`; 0 for none.
+    dropout: share of elements that training sets to zero: of the embeddings, of the results of
+        attention and MLP, and of the probabilities where attention is no kernel; 0 for none.
     attention: the attention of the layers.
     latent: the latents of queries, keys and values (DeepSeek); none unless given.
     moe: the experts; none unless given.
@@ -127,6 +130,7 @@ class Transformer(GroupedFields, Architecture):
     layer_embed: int = 0
     tied_embeddings: bool = False
     logit_cap: float = 0.0
+    dropout: float = 0.0
     attention: SelfAttention = field(default_factory=SelfAttention)
     latent: Latent = field(default_factory=Latent)
     moe: MoE = field(default_factory=MoE)
@@ -170,6 +174,11 @@ class Transformer(GroupedFields, Architecture):
             self.latent.check(self.heads, self.kv_heads, self.head_dim, self.attention)
         except ModelError as error:
             raise ModelError(MODEL_KEYS.with_flat_keys(str(error))) from error
+        if self.dropout >= 1:
+            raise ModelError(
+                f"dropout is {self.dropout:g}, which leaves no element; write a share below 1, "
+                "such as 0.1"
+            )
         self._check_fused()
         self.moe.check_layers(self.layers)
         self._check_wide()
@@ -224,6 +233,7 @@ class Transformer(GroupedFields, Architecture):
         ids = w.input("ids", ("batch", "seq"))
         x, table = pieces.embedding(w, ids)
         tokens = (ids, x) if self.layer_embed else None
+        x = pieces.dropout(w, "embedded", x) if self.dropout else x
         for name, trips, layers in self._runs():
             pattern = _Pattern(self, layers, choices, tokens)
             x = w.layers(name, trips, x, pattern.write)
@@ -309,12 +319,17 @@ class _Pattern:
         """Write one layer: attention and MLP, serial or parallel."""
         attn_in = pieces.norm(w, "attn_norm", x)
         attended = self._post_norm(w, "attn", self._attention(w, attn_in, layer))
+        attended = self._dropped(w, "attn", attended)
         if self.model.parallel:
             self._sum(w, (x, attended, *self._terms(w, attn_in, layer)), out)
             return
         mid = w.add("mid", x, attended)
         terms = self._terms(w, pieces.norm(w, "mlp_norm", mid), layer)
         self._sum(w, (mid, *terms), out)
+
+    def _dropped(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
+        """Return the result of attention or MLP, with dropout if the model has it."""
+        return pieces.dropout(w, name, x) if self.model.dropout else x
 
     def _sum(self, w: GraphWriter, terms: tuple[Tensor, ...], out: Tensor) -> None:
         """Write the result of a layer, the sum of terms and of what its own embedding adds."""
@@ -338,6 +353,7 @@ class _Pattern:
             qk_norm=own.qk_norm,
             fused_qkv=own.fused_qkv,
             softmax_dtype=own.softmax_dtype,
+            dropout=self.model.dropout > 0,
             keys_as_values=own.is_global(layer) and own.global_keys_as_values,
         )
         if not latent.kv_rank:
@@ -352,11 +368,12 @@ class _Pattern:
         if not model.moe.has_experts(layer):
             wide = layer >= model.layers - model.wide_layers
             made = pieces.mlp(w.sized(_WIDE) if wide else w, x, **kind)
-            return (self._post_norm(w, "mlp", made),)
+            return (self._dropped(w, "mlp", self._post_norm(w, "mlp", made)),)
         made = pieces.experts(w, x, self.choices.routing, **kind)
         if not model.moe.shared_mlp:
-            return (self._post_norm(w, "mlp", made),)
+            return (self._dropped(w, "mlp", self._post_norm(w, "mlp", made)),)
         terms = made, pieces.mlp(w, x, prefix="shared_", **kind)
-        if not model.post_norms:
+        if not (model.post_norms or model.dropout):
             return terms
-        return (self._post_norm(w, "mlp", w.add("mlp_sum", *terms)),)
+        made = self._post_norm(w, "mlp", w.add("mlp_sum", *terms))
+        return (self._dropped(w, "mlp", made),)

@@ -40,6 +40,11 @@ _GPT3: Mapping[str, Mapping[str, Any]] = {r"gpt[\W_]*3(?!\d)": {"fused_qkv": Tru
 """GPT-3 has one matrix for queries, keys and values: in MaxText (configs/models/gpt3-175b.yml,
 `fused_qkv`), and in Paxml (`CombinedQKVProjectionLayer` in quant_aqt_v2.py of its MLPerf 3.1)."""
 
+_GPT2: Mapping[str, Mapping[str, Any]] = {r"hf-gpt2(?!\d)": {"dropout": 0.1}}
+"""GPT-2 in PyTorch is Hugging Face's, whose config drops a tenth of the embeddings, of the results
+of attention and MLP and of the probabilities (transformers, configuration_gpt2.py: `embd_pdrop`,
+`resid_pdrop`, `attn_pdrop`)."""
+
 FRAMEWORKS: Mapping[str, Framework] = {
     "maxtext": Framework(
         "maxtext", without_rings=("v6e",), int8_gathers=True, int8_noise="u32", layers=_GPT3
@@ -50,7 +55,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "levanter": Framework("plain", loop="synchronous"),
     "paxml": Framework("maxtext", int8_gathers=True, int8_noise="u16", layers=_GPT3),
     "jax-shard_map": Framework("plain", gradient_reduction="per-step"),
-    "torch_xla-fsdp": Framework("plain", scan_layers=False),
+    "torch_xla-fsdp": Framework("plain", layers=_GPT2, scan_layers=False),
 }
 """What is known of each framework, and from where.
 

@@ -63,6 +63,8 @@ def _own_notes(run: MeasuredRun, model: Transformer) -> Iterator[str]:
     """Yield a note if the framework's own model has other layers than the same model elsewhere."""
     if model.attention.fused_qkv and "fused_qkv" not in remarks_of(run).model:
         yield f"one matrix makes queries, keys and values, as in {run.framework}'s own model"
+    if model.dropout:
+        yield f"dropout of {model.dropout:g}, as in the model that {run.framework} took"
 
 
 def head_dims_of(run: MeasuredRun) -> tuple[int, int] | None:

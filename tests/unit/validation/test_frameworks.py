@@ -101,3 +101,15 @@ def test_gpt3_has_one_matrix_for_queries_keys_and_values_where_its_code_does(
     assert setup.model.attention.fused_qkv is fused
     told = any("one matrix" in note for note in setup.notes)
     assert told == (fused and "notes" not in columns)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "share"),
+    [
+        ("torch_xla-fsdp", "HF-GPT2-2B", 0.1),
+        ("torch_xla-fsdp", "Llama2-7B", 0.0),
+        ("maxtext", "HF-GPT2-2B", 0.0),
+    ],
+)
+def test_hugging_faces_gpt2_drops_a_tenth(framework: str, model: str, share: float) -> None:
+    assert set_up(run(framework=framework, model=model)).model.dropout == share

@@ -38,6 +38,7 @@ from tpusim.models.pieces.convolution import (
     silu,
     upsample,
 )
+from tpusim.models.pieces.dropout import dropout
 from tpusim.models.pieces.embedding import embedding
 from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool, representation
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
@@ -80,6 +81,7 @@ __all__ = [
     "concatenated",
     "convolution",
     "device_norm",
+    "dropout",
     "embedding",
     "encoder",
     "experts",

@@ -17,6 +17,7 @@ from tpusim.graph import (
     renamed,
 )
 from tpusim.models.pieces.bias import biased
+from tpusim.models.pieces.dropout import dropout
 from tpusim.models.pieces.norms import norm
 
 SOFTMAX_FLOPS = 10.0
@@ -38,6 +39,7 @@ class AttentionForm:
     out_bias: so has the projection of the result.
     keys_as_values: one projection makes keys and values.
     fused_qkv: one projection makes queries, keys and values, which have as many heads.
+    dropout: probabilities are dropped, where attention is not a kernel (kernels have none).
     """
 
     causal: bool = False
@@ -50,6 +52,7 @@ class AttentionForm:
     out_bias: bool = False
     keys_as_values: bool = False
     fused_qkv: bool = False
+    dropout: bool = False
 
 
 def attention(
@@ -227,6 +230,8 @@ def _dot(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -
         residuals=(exponentials,),
         function=function("softmax", causal=form.causal, window=form.window, width=width),
     )
+    if form.dropout:
+        probs = dropout(w, "probs", probs)
     return w.einsum("context", probs, v, _context(w, q, v), share=share)
 
 
