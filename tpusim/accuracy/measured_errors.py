@@ -53,7 +53,7 @@ class Bandwidths:
     prior: float
 
 
-BANDWIDTHS = Bandwidths(chip=2.0, kind=3.0, size=1.0, shares=0.5, prior=0.6)
+BANDWIDTHS = Bandwidths(chip=1.0, kind=1.0, size=0.7, shares=0.5, prior=0.4)
 """Those of `BANDWIDTH_CHOICES` with the best score on the measured runs, to within some percent;
 `tpusim.validation.residual_table` prints both scores."""
 
