@@ -42,6 +42,7 @@ from tpusim.program import (
     Send,
     TopOp,
     as_float,
+    same_number,
 )
 from tpusim.tape import Answer, Tape, Traced, tape_of, untraced
 
@@ -132,6 +133,14 @@ class CollectiveCosts:
             self.groups[question] = found
         return found
 
+    def message_route(self, question: "MessageQuestion") -> CollectiveRoute:
+        """Return the route of messages between the stages of a pipeline."""
+        path = question.routed(self.placement, self.pod)
+        if self.tape is None:
+            return path
+        place = Place(self.pod, self.placement, self.sizes)
+        return path.with_numbers(self.tape.ask(question, place))
+
     def routed(self, op: "RouteQuestion") -> CostedGroup:
         """Return the group of collectives that a question is about."""
         made = self._group(op)
@@ -181,6 +190,29 @@ class RouteQuestion:
         """Return the form of the group in a place, and its numbers."""
         group = CollectiveCosts.at(place).routed(self)
         return Answer(group.form, group.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuestion:
+    """The route of messages from each stage to its neighbour along some axes.
+
+    backward: True if they go to the stage before.
+    closed: True if they go between the first stage and the last.
+    """
+
+    axes: tuple[str, ...]
+    backward: bool
+    closed: bool
+
+    def routed(self, placement: Placement, pod: Slice) -> CollectiveRoute:
+        """Return the route on a placement."""
+        spans = tuple(span for axis in self.axes for span in placement.spans(axis))
+        return shift_route(spans, pod.topology, self.backward, self.closed)
+
+    def answer(self, place: Place) -> Answer:
+        """Return the form of the route in a place, and its numbers."""
+        path = self.routed(place.placement, place.pod)
+        return Answer(path.form, path.numbers)
 
 
 _TaskFields = dict[str, Any]
@@ -299,7 +331,9 @@ class StageMessageCosts:
 
     machine: CollectiveCosts
     stages: int
-    _known: dict[tuple[object, ...], Task] = field(default_factory=dict)
+    _known: dict[tuple[str, Phase, StageNeighbour], list[tuple[Send, Task]]] = field(
+        default_factory=dict
+    )
 
     def messages(
         self, stage: int, body: Iterable[TopOp], phases: Mapping[str, Phase]
@@ -310,23 +344,27 @@ class StageMessageCosts:
 
         Raise ValueError for a stage that is not a neighbour on the ring of stages.
         """
-        found: dict[tuple[str, int, float], Send] = {}
+        found: dict[tuple[str, int], list[Send]] = {}
         for call in body:
             if isinstance(call, Call):
                 for send in call.sends:
-                    found.setdefault((call.segment, send.to, as_float(send.bytes)), send)
-        for (segment, to, nbytes), send in found.items():
-            task = self._task(send, stage, segment, phases[segment])
-            yield MessageTask(segment=segment, to=to, bytes=nbytes, task=task)
+                    known = found.setdefault((call.segment, send.to), [])
+                    if not any(same_number(send.bytes, each.bytes) for each in known):
+                        known.append(send)
+        for (segment, to), sends in found.items():
+            for send in sends:
+                task = self._task(send, stage, segment, phases[segment])
+                yield MessageTask(segment=segment, to=to, bytes=as_float(send.bytes), task=task)
 
     def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
         neighbour = _neighbour(stage, send.to, self.stages)
-        key = (segment, phase, neighbour, send.axes, as_float(send.bytes))
-        task = self._known.get(key)
-        if task is None:
-            alike = sum(known[:3] == key[:3] for known in self._known)
-            name = f"{segment} to {neighbour}" + (f" ({alike + 1})" if alike else "")
-            task = self._known[key] = _message_task(send, name, neighbour, phase, self.machine)
+        known = self._known.setdefault((segment, phase, neighbour), [])
+        for other, task in known:
+            if send.axes == other.axes and same_number(send.bytes, other.bytes):
+                return task
+        name = f"{segment} to {neighbour}" + (f" ({len(known) + 1})" if known else "")
+        task = _message_task(send, name, neighbour, phase, self.machine)
+        known.append((send, task))
         return task
 
 
@@ -353,10 +391,9 @@ def _message_task(
         path = dcn_route(CollectiveKind.PERMUTE, 2, machine.nics.links())
         stream, delay = DCN, dcn_delay_seconds(CollectiveKind.PERMUTE, path, chip)
     else:
-        spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))
         backward = neighbour in (StageNeighbour.PREVIOUS, StageNeighbour.LAST)
         closed = neighbour in (StageNeighbour.FIRST, StageNeighbour.LAST)
-        path = shift_route(spans, machine.pod.topology, backward, closed)
+        path = machine.message_route(MessageQuestion(send.axes, backward, closed))
         stream, delay = f"ici:{','.join(send.axes)}", delay_seconds(path, chip)
     return Task(
         name=name,

@@ -2,8 +2,9 @@
 
 Read `compile_lane` (tasks to integers), `instructions`, `lane` (the process of one device), `flows`
 (shared links), `fold` (periodic loops), `journal` (what happened), `memory` and `timeline` (what
-follows from it), in this order; `run_lanes` ties them together. Pipelines add `lane_part`,
-`stage_lane`, `stage_memory` and `pipeline`; the hop-by-hop network adds `hop_messages` and `hops`.
+follows from it), in this order; `run_lanes` ties them together. Pipelines add `stage_code`,
+`lane_part`, `stage_lane`, `stage_memory` and `pipeline`; the hop-by-hop network adds `hop_messages`
+and `hops`.
 """
 
 from tpusim.engine.clock import whole_bytes
@@ -21,6 +22,7 @@ from tpusim.engine.run_lanes import (
     run,
     run_code,
 )
+from tpusim.engine.stage_code import PipelineCode, StageCode, compile_pipeline, has_calls
 from tpusim.engine.timeline import BUBBLE, LinkUse, Record, Stats, Timeline
 
 __all__ = [
@@ -38,15 +40,19 @@ __all__ = [
     "LoopStart",
     "MemoryChange",
     "NetworkMode",
+    "PipelineCode",
     "Record",
     "RepeatLevel",
+    "StageCode",
     "StalledError",
     "Stats",
     "TaskStep",
     "Timeline",
     "check_network_mode",
     "compile_lane",
+    "compile_pipeline",
     "fair_rates",
+    "has_calls",
     "run",
     "run_code",
     "whole_bytes",

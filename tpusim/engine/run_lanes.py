@@ -9,7 +9,7 @@ from simpy import Environment
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.costs import CostedProgram
-from tpusim.engine.compile_lane import EnclosingLane, compile_lane
+from tpusim.engine.compile_lane import compile_lane
 from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
@@ -18,8 +18,9 @@ from tpusim.engine.instructions import LaneCode
 from tpusim.engine.lane import Lane, lane_stats
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.engine.lane_timeline import lanes_timeline
-from tpusim.engine.pipeline import has_calls, run_calls
+from tpusim.engine.pipeline import run_pipeline
 from tpusim.engine.run_coupled import run_coupled
+from tpusim.engine.stage_code import PipelineCode, compile_pipeline, has_calls
 from tpusim.engine.timeline import Timeline
 
 NetworkMode: TypeAlias = Literal["flows", "hops"]
@@ -53,29 +54,30 @@ def run(
     them: a collective begins and ends for all lanes of its group together (see `coupled_lane`).
 
     Raise ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
-    `lane_memory`, `run_calls`), and PlanError for an unknown `network`, or too many messages.
+    `lane_memory`, `compile_pipeline`), and PlanError for an unknown `network`, or too many
+    messages.
     """
     check_network_mode(network)
     if any(lane.groups is not None for lane in lanes):
         return run_coupled(lanes, fold)
-    if any(has_calls(lane) for lane in lanes):
-        return run_calls(lanes, partial(_run_alone, fold=fold, network=network))
+    if has_calls(lanes):
+        code = compile_pipeline(lanes)
+        return run_pipeline(code, partial(_run_alone, fold=fold, network=network))
     began = perf_counter()
     codes = _compile(lanes)
     clock = LaneClock(Environment(0))
     flows = FlowNetwork(clock, [rate for code in codes for _, rate in code.links])
     alike = fold and len(codes) == 1
-    states = [
-        _lane(clock, flows, code, lane, alike, network)
-        for code, lane in zip(codes, lanes, strict=True)
-    ]
+    states = [_lane(clock, flows, code, alike, network) for code in codes]
     events = run_processes(clock.env, states)
     events += sum(lane.hops.crossings for lane in states if lane.hops)
     return lanes_timeline(states, lane_stats(states, events, began))
 
 
-def run_code(code: LaneCode, *, fold: bool = True) -> Timeline:
-    """Return the timeline of a single lane; see `run`."""
+def run_code(code: LaneCode | PipelineCode, *, fold: bool = True) -> Timeline:
+    """Return the timeline of a single lane, or of the lanes of a pipeline; see `run`."""
+    if isinstance(code, PipelineCode):
+        return run_pipeline(code, partial(_run_alone, fold=fold, network="flows"))
     began, clock = perf_counter(), LaneClock(Environment(0))
     lane = Lane(clock, FlowNetwork(clock, [rate for _, rate in code.links]), code, fold)
     events = run_processes(clock.env, [lane])
@@ -98,27 +100,20 @@ def _compile(lanes: Sequence[CostedProgram]) -> list[LaneCode]:
     return codes
 
 
-def _run_alone(
-    program: CostedProgram, enclosing: EnclosingLane, fold: bool, network: NetworkMode
-) -> Lane:
+def _run_alone(code: LaneCode, fold: bool, network: NetworkMode) -> Lane:
     """Return the lane of a part, run to its end."""
-    clock, code = LaneClock(Environment(0)), compile_lane(program, enclosing=enclosing)
+    clock = LaneClock(Environment(0))
     flows = FlowNetwork(clock, [rate for _, rate in code.links])
-    lane = _lane(clock, flows, code, program, fold, network)
+    lane = _lane(clock, flows, code, fold, network)
     lane.events = run_processes(clock.env, [lane]) + (lane.hops.crossings if lane.hops else 0)
     return lane
 
 
 def _lane(
-    clock: LaneClock,
-    flows: FlowNetwork,
-    code: LaneCode,
-    program: CostedProgram,
-    fold: bool,
-    network: NetworkMode,
+    clock: LaneClock, flows: FlowNetwork, code: LaneCode, fold: bool, network: NetworkMode
 ) -> Lane:
     """Return a lane; hop by hop, its collectives send messages over the links of the torus."""
     if network == "flows":
         return Lane(clock, flows, code, fold)
-    add_messages(code, program)
-    return Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(program)))
+    add_messages(code)
+    return Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(code)))

@@ -71,8 +71,6 @@ class RecordedRuns:
         None for a plan that is lowered as ever: the first of its form, one that cannot be recorded,
         and one that cannot be simulated, which then gets its sentence.
         """
-        if plan.active_schedule:
-            return None
         key = (model, pod, *_axes(plan), *(_key(getattr(plan, each)) for each in _FORM_FIELDS))
         form = self._forms.get(key)
         if form is None:
