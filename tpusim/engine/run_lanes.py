@@ -61,27 +61,29 @@ def run(
     if any(lane.groups is not None for lane in lanes):
         return run_coupled(lanes, fold)
     if has_calls(lanes):
-        code = compile_pipeline(lanes)
-        return run_pipeline(code, partial(_run_alone, fold=fold, network=network))
+        return run_code(compile_pipeline(lanes), fold=fold, network=network)
+    if len(lanes) == 1:
+        return run_code(compile_lane(lanes[0]), fold=fold, network=network)
     began = perf_counter()
     codes = _compile(lanes)
     clock = LaneClock(Environment(0))
     flows = FlowNetwork(clock, [rate for code in codes for _, rate in code.links])
-    alike = fold and len(codes) == 1
-    states = [_lane(clock, flows, code, alike, network) for code in codes]
+    states = [_lane(clock, flows, code, False, network) for code in codes]
     events = run_processes(clock.env, states)
     events += sum(lane.hops.crossings for lane in states if lane.hops)
     return lanes_timeline(states, lane_stats(states, events, began))
 
 
-def run_code(code: LaneCode | PipelineCode, *, fold: bool = True) -> Timeline:
+def run_code(
+    code: LaneCode | PipelineCode, *, fold: bool = True, network: NetworkMode = "flows"
+) -> Timeline:
     """Return the timeline of a single lane, or of the lanes of a pipeline; see `run`."""
+    run_alone = partial(_run_alone, fold=fold, network=network)
     if isinstance(code, PipelineCode):
-        return run_pipeline(code, partial(_run_alone, fold=fold, network="flows"))
-    began, clock = perf_counter(), LaneClock(Environment(0))
-    lane = Lane(clock, FlowNetwork(clock, [rate for _, rate in code.links]), code, fold)
-    events = run_processes(clock.env, [lane])
-    return lanes_timeline([lane], lane_stats([lane], events, began))
+        return run_pipeline(code, run_alone)
+    began = perf_counter()
+    lane = run_alone(code)
+    return lanes_timeline([lane], lane_stats([lane], lane.events, began))
 
 
 def check_network_mode(network: str) -> None:
@@ -102,10 +104,11 @@ def _compile(lanes: Sequence[CostedProgram]) -> list[LaneCode]:
 
 def _run_alone(code: LaneCode, fold: bool, network: NetworkMode) -> Lane:
     """Return the lane of a part, run to its end."""
-    clock = LaneClock(Environment(0))
+    clock = LaneClock(Environment(0), alone=network == "flows")
     flows = FlowNetwork(clock, [rate for _, rate in code.links])
     lane = _lane(clock, flows, code, fold, network)
-    lane.events = run_processes(clock.env, [lane]) + (lane.hops.crossings if lane.hops else 0)
+    events = run_processes(clock.env, [lane]) + clock.skipped
+    lane.events = events + (lane.hops.crossings if lane.hops else 0)
     return lane
 
 

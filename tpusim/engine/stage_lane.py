@@ -46,14 +46,6 @@ class StageLane:
         self.departures = [[] for _ in self.code.messages]
         self.links_free = {to: 0 for to, _ in self.code.messages}
 
-    def send(self, message: int, made_ps: int) -> int:
-        """Return the arrival of a message made at `made_ps`, once those before it have left."""
-        to, step = self.code.messages[message]
-        leaves = max(made_ps, self.links_free[to])
-        self.departures[message].append(leaves)
-        arrives = self.links_free[to] = leaves + step.alone_ps
-        return arrives
-
     def note_wait(self, part: LanePart, late: SentMessage, free: int, made: int) -> None:
         """Note the waits until the awaited messages are made, and until the last arrives."""
         arrives, _, maker, step = late
@@ -64,26 +56,37 @@ class StageLane:
 
 
 def run_stages(code: PipelineCode, parts: Sequence[LanePart]) -> list[StageLane]:
-    """Return the lanes after all their runs: each when its messages have arrived.
+    """Return the lanes after all their runs: each starts when its messages have arrived.
+
+    Its own messages leave when it is done and those before them have left.
 
     parts: those of the code, each of which takes as long as it does alone.
     """
     lanes = [StageLane(stage) for stage in code.stages]
+    durations, ends = [part.duration_ps for part in parts], [0] * len(lanes)
     sent: dict[str, SentMessage] = {}
-    for number, run in code.order:
-        lane, part = lanes[number], parts[run.part]
-        free = start = made = lane.end_ps
-        late = None
-        for message in run.awaits:
-            found = sent[message]
-            if found[0] > start:
-                start, late = found[0], found
-            if found[1] > made:
-                made = found[1]
-        if late is not None:
-            lane.note_wait(part, late, free, min(made, start))
+    for number, (_, part, awaits, sends) in code.order:
+        lane, free = lanes[number], ends[number]
+        start = free
+        if awaits:
+            start = made = free
+            late = None
+            for message in awaits:
+                found = sent[message]
+                if found[0] > start:
+                    start, late = found[0], found
+                if found[1] > made:
+                    made = found[1]
+            if late is not None:
+                lane.note_wait(parts[part], late, free, min(made, start))
         lane.starts.append(start)
-        end = lane.end_ps = start + part.duration_ps
-        for message, at in run.sends:
-            sent[message] = (lane.send(at, end), end, part, lane.code.messages[at][1])
+        end = ends[number] = start + durations[part]
+        for message, at in sends:
+            to, step = lane.code.messages[at]
+            leaves = max(end, lane.links_free[to])
+            lane.departures[at].append(leaves)
+            arrives = lane.links_free[to] = leaves + step.alone_ps
+            sent[message] = (arrives, end, parts[part], step)
+    for lane, end in zip(lanes, ends, strict=True):
+        lane.end_ps = end
     return lanes
