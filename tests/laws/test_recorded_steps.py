@@ -49,7 +49,7 @@ KINDS = {
     ),
     "sorted experts": Kind(EXPERTS, POD, ("fsdp", "expert"), keys={"dispatch": "sort"}),
     "experts of a capacity": Kind(
-        EXPERTS, POD, ("data", "expert"), keys={"dispatch": "einsum", "capacity_factor": 1.25}
+        EXPERTS, POD, ("data", "expert"), keys={"dispatch": "one_hot", "capacity_factor": 1.25}
     ),
     "context": Kind(DENSE, POD, ("fsdp", "context"), keys={"context_exchange": "ring"}),
     "several slices": Kind(

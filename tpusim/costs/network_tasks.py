@@ -14,9 +14,10 @@ from tpusim.base.phase import Phase
 from tpusim.costs.collective import (
     BEST_ALGORITHM,
     adding_seconds,
-    best_route,
+    best_candidates,
     dcn_delay_seconds,
     delay_seconds,
+    fastest_route,
     path_seconds,
 )
 from tpusim.costs.links import DCN, SliceNics
@@ -45,6 +46,9 @@ from tpusim.program import (
     same_number,
 )
 from tpusim.tape import Answer, Tape, Traced, tape_of, untraced
+
+IN_HBM = (1.0, 1.0)
+"""Shares of operands and results in HBM where all of them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +126,20 @@ class CollectiveCosts:
 
     def group(self, op: Collective) -> CostedGroup:
         """Return the group of a collective."""
-        nbytes = float(op.bytes) if op.algorithm == BEST_ALGORITHM else 0.0
-        question = RouteQuestion(op.kind, op.axes, op.algorithm, nbytes, op.hbm)
+        algorithm = op.algorithm
+        if algorithm == BEST_ALGORITHM and self.placement.listed_as(op.axes) is None:
+            algorithm = self._fastest_algorithm(op)
+        return self._asked(RouteQuestion(op.kind, op.axes, algorithm, op.hbm))
+
+    def _fastest_algorithm(self, op: Collective) -> str:
+        """Return the algorithm of least time on a healthy slice."""
+        names = best_candidates(op.kind)
+        asked = (RouteQuestion(op.kind, op.axes, name, IN_HBM) for name in names)
+        groups = [self._group(each) if self.tape is None else self._asked(each) for each in asked]
+        return names[fastest_route([each.ici for each in groups], as_float(op.bytes), self.chip)]
+
+    def _asked(self, question: "RouteQuestion") -> CostedGroup:
+        """Return the group that a question is about, once found."""
         found = self.groups.get(question)
         if found is None:
             found = self.routed(question)
@@ -161,10 +177,7 @@ class CollectiveCosts:
             across = dcn_route(op.kind, slices, self.nics.links(listed))
             return CostedGroup(f"ici:{op.axes[0]}", ici, dcn, path, across, size)
         spans = tuple(span for axis in ici for span in self.placement.spans(axis))
-        if op.algorithm == BEST_ALGORITHM:
-            within = best_route(op.kind, spans, self.pod.topology, op.nbytes, self.chip)
-        else:
-            within = route(op.kind, spans, self.pod.topology, op.algorithm)
+        within = route(op.kind, spans, self.pod.topology, op.algorithm)
         slices = prod(self.sizes[axis] for axis in dcn)
         size = prod(self.sizes[axis] for axis in ici)
         across = dcn_route(op.kind, slices, self.nics.links())
@@ -176,14 +189,12 @@ class CollectiveCosts:
 class RouteQuestion:
     """The route of collectives of one kind over the same group.
 
-    nbytes: of the tensor, if the route depends on it; otherwise 0.
     hbm: see `Collective`.
     """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     algorithm: str
-    nbytes: float
     hbm: tuple[float, float]
 
     def answer(self, place: Place) -> Answer:

@@ -20,8 +20,8 @@ class LaneClock:
     """The time of a lane in picoseconds.
 
     alone: True if no other lane has this environment.
-    stood_ps: the time that it has stood still, or will have when it goes on at `frozen_until`; below
-        0 if it has gone ahead.
+    stood_ps: the time that it has stood still, or will have when it goes on at `frozen_until`;
+        below 0 if it has gone ahead.
     skipped: the number of times that it has gone ahead.
     """
 
