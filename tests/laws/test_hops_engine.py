@@ -68,12 +68,12 @@ def moves_of(program: CostedProgram) -> dict[str, CollectiveMoves]:
 def crossings(program: CostedProgram) -> tuple[list[LinkCrossing], int]:
     """All crossings of links, in the order in which they were worked out, and the end."""
     code = compile_lane(program)
-    add_messages(code, program)
+    add_messages(code)
     env = Environment(0)
     clock = LaneClock(env)
     flows = FlowNetwork(clock, [rate for _, rate in code.links])
     log: list[LinkCrossing] = []
-    lane = Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(program), log))
+    lane = Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(code), log))
     run_processes(env, [lane])
     return log, lane.end_ps
 
@@ -88,7 +88,7 @@ class Oracle:
         self.moves = moves_of(program)
         self.deps = {op.name: [dep.op for dep in op.deps] for op in program.body
                      if isinstance(op, Task)}  # fmt: skip
-        self.rates = link_rates(program)
+        self.rates = link_rates(compile_lane(program))
         self.free = [0] * len(self.rates)
         self.begun: dict[str, int] = {}
         self.ends: dict[str, int] = {}
@@ -147,7 +147,7 @@ def test_it_is_what_the_definitions_say(seed: int) -> None:
 def test_a_link_carries_one_message_at_a_time_and_all_of_its_bytes(seed: int) -> None:
     program = random_program(seed)
     log, end = crossings(program)
-    rates = link_rates(program)
+    rates = link_rates(compile_lane(program))
     carried = Counter[int]()
     for moves in moves_of(program).values():
         for message in moves.messages:

@@ -26,9 +26,22 @@ def best_route(
     kind: CollectiveKind, spans: Sequence[Span], topology: Topology, nbytes: float, chip: Chip
 ) -> CollectiveRoute:
     """Return the route of least time for so many bytes."""
-    names = [each.name for each in algorithms_for(kind) if each.in_best]
-    routes = [route(kind, spans, topology, name) for name in names]
-    return min(routes, key=lambda path: route_seconds(path, nbytes, chip))
+    routes = [route(kind, spans, topology, name) for name in best_candidates(kind)]
+    return routes[fastest_route(routes, nbytes, chip)]
+
+
+def best_candidates(kind: CollectiveKind) -> tuple[str, ...]:
+    """Return the algorithms of which `best` takes the fastest."""
+    return tuple(each.name for each in algorithms_for(kind) if each.in_best)
+
+
+def fastest_route(routes: Sequence[CollectiveRoute], nbytes: float, chip: Chip) -> int:
+    """Return the index of the first route of least time for so many bytes."""
+    return int(call(_first_least, *(route_seconds(path, nbytes, chip) for path in routes)))
+
+
+def _first_least(*seconds: float) -> int:
+    return seconds.index(min(seconds))
 
 
 def delay_seconds(path: CollectiveRoute, chip: Chip) -> float:
@@ -75,11 +88,16 @@ def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number
 
 def link_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     """Return the seconds of the bytes on the links, without the delay and additions after them."""
-    links = capacities(chip)
-    slowest = max(
-        (weight / BUSIEST_WEIGHT / links[name] for name, weight in path.uses), default=0.0
-    )
+    slowest = call(_slowest_link, path.uses, tuple(capacities(chip).items()))
     return largest(nbytes * (path.share * slowest), path_seconds(path, nbytes, chip))
+
+
+def _slowest_link(
+    uses: tuple[tuple[str, int], ...], capacities: tuple[tuple[str, float], ...]
+) -> float:
+    """Return the seconds of a byte of the busiest link on the slowest link."""
+    rates = dict(capacities)
+    return max((weight / BUSIEST_WEIGHT / rates[name] for name, weight in uses), default=0.0)
 
 
 def route_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:

@@ -14,9 +14,10 @@ from tpusim.base.phase import Phase
 from tpusim.costs.collective import (
     BEST_ALGORITHM,
     adding_seconds,
-    best_route,
+    best_candidates,
     dcn_delay_seconds,
     delay_seconds,
+    fastest_route,
     path_seconds,
 )
 from tpusim.costs.links import DCN, SliceNics
@@ -42,8 +43,12 @@ from tpusim.program import (
     Send,
     TopOp,
     as_float,
+    same_number,
 )
 from tpusim.tape import Answer, Tape, Traced, tape_of, untraced
+
+IN_HBM = (1.0, 1.0)
+"""Shares of operands and results in HBM where all of them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,20 @@ class CollectiveCosts:
 
     def group(self, op: Collective) -> CostedGroup:
         """Return the group of a collective."""
-        nbytes = float(op.bytes) if op.algorithm == BEST_ALGORITHM else 0.0
-        question = RouteQuestion(op.kind, op.axes, op.algorithm, nbytes, op.hbm)
+        algorithm = op.algorithm
+        if algorithm == BEST_ALGORITHM and self.placement.listed_as(op.axes) is None:
+            algorithm = self._fastest_algorithm(op)
+        return self._asked(RouteQuestion(op.kind, op.axes, algorithm, op.hbm))
+
+    def _fastest_algorithm(self, op: Collective) -> str:
+        """Return the algorithm of least time on a healthy slice."""
+        names = best_candidates(op.kind)
+        asked = (RouteQuestion(op.kind, op.axes, name, IN_HBM) for name in names)
+        groups = [self._group(each) if self.tape is None else self._asked(each) for each in asked]
+        return names[fastest_route([each.ici for each in groups], as_float(op.bytes), self.chip)]
+
+    def _asked(self, question: "RouteQuestion") -> CostedGroup:
+        """Return the group that a question is about, once found."""
         found = self.groups.get(question)
         if found is None:
             found = self.routed(question)
@@ -131,6 +148,14 @@ class CollectiveCosts:
                 found = found.with_numbers(self.tape.ask(question, place))
             self.groups[question] = found
         return found
+
+    def message_route(self, question: "MessageQuestion") -> CollectiveRoute:
+        """Return the route of messages between the stages of a pipeline."""
+        path = question.routed(self.placement, self.pod)
+        if self.tape is None:
+            return path
+        place = Place(self.pod, self.placement, self.sizes)
+        return path.with_numbers(self.tape.ask(question, place))
 
     def routed(self, op: "RouteQuestion") -> CostedGroup:
         """Return the group of collectives that a question is about."""
@@ -152,10 +177,7 @@ class CollectiveCosts:
             across = dcn_route(op.kind, slices, self.nics.links(listed))
             return CostedGroup(f"ici:{op.axes[0]}", ici, dcn, path, across, size)
         spans = tuple(span for axis in ici for span in self.placement.spans(axis))
-        if op.algorithm == BEST_ALGORITHM:
-            within = best_route(op.kind, spans, self.pod.topology, op.nbytes, self.chip)
-        else:
-            within = route(op.kind, spans, self.pod.topology, op.algorithm)
+        within = route(op.kind, spans, self.pod.topology, op.algorithm)
         slices = prod(self.sizes[axis] for axis in dcn)
         size = prod(self.sizes[axis] for axis in ici)
         across = dcn_route(op.kind, slices, self.nics.links())
@@ -167,20 +189,41 @@ class CollectiveCosts:
 class RouteQuestion:
     """The route of collectives of one kind over the same group.
 
-    nbytes: of the tensor, if the route depends on it; otherwise 0.
     hbm: see `Collective`.
     """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     algorithm: str
-    nbytes: float
     hbm: tuple[float, float]
 
     def answer(self, place: Place) -> Answer:
         """Return the form of the group in a place, and its numbers."""
         group = CollectiveCosts.at(place).routed(self)
         return Answer(group.form, group.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuestion:
+    """The route of messages from each stage to its neighbour along some axes.
+
+    backward: True if they go to the stage before.
+    closed: True if they go between the first stage and the last.
+    """
+
+    axes: tuple[str, ...]
+    backward: bool
+    closed: bool
+
+    def routed(self, placement: Placement, pod: Slice) -> CollectiveRoute:
+        """Return the route on a placement."""
+        spans = tuple(span for axis in self.axes for span in placement.spans(axis))
+        return shift_route(spans, pod.topology, self.backward, self.closed)
+
+    def answer(self, place: Place) -> Answer:
+        """Return the form of the route in a place, and its numbers."""
+        path = self.routed(place.placement, place.pod)
+        return Answer(path.form, path.numbers)
 
 
 _TaskFields = dict[str, Any]
@@ -299,7 +342,9 @@ class StageMessageCosts:
 
     machine: CollectiveCosts
     stages: int
-    _known: dict[tuple[object, ...], Task] = field(default_factory=dict)
+    _known: dict[tuple[str, Phase, StageNeighbour], list[tuple[Send, Task]]] = field(
+        default_factory=dict
+    )
 
     def messages(
         self, stage: int, body: Iterable[TopOp], phases: Mapping[str, Phase]
@@ -310,23 +355,27 @@ class StageMessageCosts:
 
         Raise ValueError for a stage that is not a neighbour on the ring of stages.
         """
-        found: dict[tuple[str, int, float], Send] = {}
+        found: dict[tuple[str, int], list[Send]] = {}
         for call in body:
             if isinstance(call, Call):
                 for send in call.sends:
-                    found.setdefault((call.segment, send.to, as_float(send.bytes)), send)
-        for (segment, to, nbytes), send in found.items():
-            task = self._task(send, stage, segment, phases[segment])
-            yield MessageTask(segment=segment, to=to, bytes=nbytes, task=task)
+                    known = found.setdefault((call.segment, send.to), [])
+                    if not any(same_number(send.bytes, each.bytes) for each in known):
+                        known.append(send)
+        for (segment, to), sends in found.items():
+            for send in sends:
+                task = self._task(send, stage, segment, phases[segment])
+                yield MessageTask(segment=segment, to=to, bytes=as_float(send.bytes), task=task)
 
     def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
         neighbour = _neighbour(stage, send.to, self.stages)
-        key = (segment, phase, neighbour, send.axes, as_float(send.bytes))
-        task = self._known.get(key)
-        if task is None:
-            alike = sum(known[:3] == key[:3] for known in self._known)
-            name = f"{segment} to {neighbour}" + (f" ({alike + 1})" if alike else "")
-            task = self._known[key] = _message_task(send, name, neighbour, phase, self.machine)
+        known = self._known.setdefault((segment, phase, neighbour), [])
+        for other, task in known:
+            if send.axes == other.axes and same_number(send.bytes, other.bytes):
+                return task
+        name = f"{segment} to {neighbour}" + (f" ({len(known) + 1})" if known else "")
+        task = _message_task(send, name, neighbour, phase, self.machine)
+        known.append((send, task))
         return task
 
 
@@ -353,10 +402,9 @@ def _message_task(
         path = dcn_route(CollectiveKind.PERMUTE, 2, machine.nics.links())
         stream, delay = DCN, dcn_delay_seconds(CollectiveKind.PERMUTE, path, chip)
     else:
-        spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))
         backward = neighbour in (StageNeighbour.PREVIOUS, StageNeighbour.LAST)
         closed = neighbour in (StageNeighbour.FIRST, StageNeighbour.LAST)
-        path = shift_route(spans, machine.pod.topology, backward, closed)
+        path = machine.message_route(MessageQuestion(send.axes, backward, closed))
         stream, delay = f"ici:{','.join(send.axes)}", delay_seconds(path, chip)
     return Task(
         name=name,

@@ -2,8 +2,9 @@
 
 Read `compile_lane` (tasks to integers), `instructions`, `lane` (the process of one device), `flows`
 (shared links), `fold` (periodic loops), `journal` (what happened), `memory` and `timeline` (what
-follows from it), in this order; `run_lanes` ties them together. Pipelines add `lane_part`,
-`stage_lane`, `stage_memory` and `pipeline`; the hop-by-hop network adds `hop_messages` and `hops`.
+follows from it), in this order; `run_lanes` ties them together. Pipelines add `stage_code`,
+`lane_part`, `stage_lane`, `stage_memory` and `pipeline`; the hop-by-hop network adds `hop_messages`
+and `hops`.
 """
 
 from tpusim.engine.clock import whole_bytes
@@ -16,11 +17,12 @@ from tpusim.engine.journal import CallTimes, Level, RepeatLevel
 from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
 from tpusim.engine.run_lanes import (
     NETWORK_MODES,
-    LaneRun,
+    CodeRun,
     NetworkMode,
     check_network_mode,
     run,
 )
+from tpusim.engine.stage_code import PipelineCode, StageCode, compile_pipeline, has_calls
 from tpusim.engine.timeline import BUBBLE, LinkUse, Record, Stats, Timeline
 
 __all__ = [
@@ -28,26 +30,30 @@ __all__ = [
     "NETWORK_MODES",
     "ON_CORE",
     "CallTimes",
+    "CodeRun",
     "Fold",
     "HeldTensor",
     "LaneCode",
     "LaneMemory",
-    "LaneRun",
     "Level",
     "LinkUse",
     "LoopEnd",
     "LoopStart",
     "MemoryChange",
     "NetworkMode",
+    "PipelineCode",
     "Record",
     "RepeatLevel",
+    "StageCode",
     "StalledError",
     "Stats",
     "TaskStep",
     "Timeline",
     "check_network_mode",
     "compile_lane",
+    "compile_pipeline",
     "fair_rates",
+    "has_calls",
     "run",
     "whole_bytes",
 ]

@@ -76,6 +76,7 @@ def compile_lane(
         tensors=tuple(alloc for _, _, alloc in layout.tensors.values()),
         resident=program.resident,
         host=tuple(layout.step(task) for task in program.host),
+        torus=program.torus,
     )
 
 

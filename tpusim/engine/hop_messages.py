@@ -1,17 +1,15 @@
 """The messages of collectives in integer units, for the hop-by-hop network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import PlanError
-from tpusim.costs import CostedProgram, TaskLoop, TopTask
-from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds
+from tpusim.engine.clock import nanobytes, picoseconds
 from tpusim.engine.instructions import CollectiveMessages, LaneCode, TaskStep
 from tpusim.hardware import DIMENSION_NAMES
 from tpusim.network import CollectiveMoves, Message
-from tpusim.program import Call
 
 MAX_CROSSINGS = 50_000_000
 """About two minutes of simulation."""
@@ -19,49 +17,48 @@ MAX_CROSSINGS = 50_000_000
 TORUS_PREFIX = "ici:"
 
 
-def link_rates(program: CostedProgram) -> list[int]:
+def link_rates(code: LaneCode) -> list[int]:
     """Return the rate (nB/ps) of each physical link of the torus, which is that of its class.
 
     Links are numbered as in an array [dimension, direction, *coordinates of a chip].
 
     Raise ValueError for a class without a rate.
     """
-    known = dict(program.links)
-    chips = prod(program.torus)
+    known = dict(code.links)
+    chips = prod(code.torus)
     rates: list[int] = []
-    for name in DIMENSION_NAMES[: len(program.torus)]:
+    for name in DIMENSION_NAMES[: len(code.torus)]:
         for direction in "+-":
             link = f"{TORUS_PREFIX}{name}{direction}"
             if link not in known:
                 raise ValueError(f"the torus has the links {link!r}, which have no rate")
-            rates += [nanobytes_per_ps(float(known[link]))] * chips
+            rates += [known[link]] * chips
     return rates
 
 
-def add_messages(code: LaneCode, program: CostedProgram) -> None:
+def add_messages(code: LaneCode) -> None:
     """Give the steps of `code` the messages of their tasks, and the delay before the first leaves.
 
     Raise PlanError if they would cross more links than can be stepped through, and ValueError for
     messages that name links or messages that do not exist.
     """
-    physical = 2 * len(program.torus) * prod(program.torus)
-    runs = dict(_task_runs(program.body, 1))
+    physical = 2 * len(code.torus) * prod(code.torus)
     graphs: dict[int, _MessageGraph] = {}
     crossings = 0
-    for step in code.steps:
-        if step.task.moves is None or not runs[step.task.name]:
+    for step, runs in code.runs():
+        if step.task.moves is None or not runs:
             continue
         moves = step.task.moves()
         # Many tasks send the same messages; the table keeps them, so no other can take their place.
         graph = graphs.get(id(moves.messages))
         if graph is None:
             graph = graphs[id(moves.messages)] = _message_graph(moves.messages, physical)
-        crossings += runs[step.task.name] * graph.crossings
+        crossings += runs * graph.crossings
         step.messages = _step_messages(step, moves, graph, code)
         step.delay_ps = picoseconds(moves.launch_s)
     if crossings > MAX_CROSSINGS:
         raise PlanError(
-            f"the messages of {program.name!r} cross {crossings:,} links, and hop by hop at most "
+            f"the messages of {code.name!r} cross {crossings:,} links, and hop by hop at most "
             f"{MAX_CROSSINGS:,} can be stepped through; take a smaller slice, or the network "
             '"flows" (--network flows on the command line)'
         )
@@ -123,12 +120,3 @@ def _rest_off_torus(step: TaskStep, code: LaneCode) -> TaskStep | None:
         return None
     cap = min(max(1, rate // weight) for (_, weight), rate in uses)
     return replace(step, uses=tuple(use for use, _ in uses), work_ps=0, cap=cap)
-
-
-def _task_runs(body: Sequence[TopTask], runs: int) -> Iterator[tuple[str, int]]:
-    """Yield the name of each task, and how often it runs."""
-    for op in body:
-        if isinstance(op, TaskLoop):
-            yield from _task_runs(op.body, runs * op.trips)
-        elif not isinstance(op, Call):
-            yield op.name, runs

@@ -112,6 +112,7 @@ class LaneCode:
     loops: the number of its loops.
     trips: the iterations of all loops together.
     links: name and rate (nB/ps) of each link; the steps number them from `first_link`.
+    torus: chips along each dimension of the topology.
     tensors: the first allocation of each tensor that the tasks take, by index.
     host: tasks of the host beside the lane; no instructions, so their index is not one of `steps`.
     """
@@ -127,3 +128,17 @@ class LaneCode:
     tensors: tuple[Alloc, ...]
     resident: tuple[Alloc, ...]
     host: tuple[TaskStep, ...]
+    torus: tuple[int, ...] = ()
+
+    def runs(self) -> list[tuple[TaskStep, int]]:
+        """Return the steps in order, and how often each runs."""
+        runs, found = [1], []
+        for instruction in self.instructions:
+            if isinstance(instruction, TaskStep):
+                found.append((instruction, runs[-1]))
+            elif isinstance(instruction, LoopEnd):
+                runs.pop()
+            else:
+                end = self.instructions[instruction.end]
+                runs.append(runs[-1] * (end.trips if isinstance(end, LoopEnd) else 1))
+        return found

@@ -9,7 +9,7 @@ from simpy import Environment
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.costs import ON_HOST, CostedProgram
-from tpusim.engine.compile_lane import EnclosingLane, compile_lane
+from tpusim.engine.compile_lane import compile_lane
 from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
@@ -19,8 +19,9 @@ from tpusim.engine.journal import flatten
 from tpusim.engine.lane import Lane, lane_stats
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.engine.lane_timeline import lanes_timeline
-from tpusim.engine.pipeline import has_calls, run_calls
+from tpusim.engine.pipeline import run_pipeline
 from tpusim.engine.run_coupled import run_coupled
+from tpusim.engine.stage_code import PipelineCode, compile_pipeline, has_calls
 from tpusim.engine.timeline import Timeline
 
 NetworkMode: TypeAlias = Literal["flows", "hops"]
@@ -54,49 +55,64 @@ def run(
     them: a collective begins and ends for all lanes of its group together (see `coupled_lane`).
 
     Raise ValueError for a program that contradicts itself (see `compile_lane`, `add_messages`,
-    `lane_memory`, `run_calls`), and PlanError for an unknown `network`, or too many messages.
+    `lane_memory`, `compile_pipeline`), and PlanError for an unknown `network`, or too many
+    messages.
     """
     check_network_mode(network)
     if any(lane.groups is not None for lane in lanes):
         return run_coupled(lanes, fold)
-    if any(has_calls(lane) for lane in lanes):
-        return run_calls(lanes, partial(_run_alone, fold=fold, network=network))
+    if has_calls(lanes):
+        return run_code(compile_pipeline(lanes), fold=fold, network=network)
+    if len(lanes) == 1:
+        return run_code(compile_lane(lanes[0]), fold=fold, network=network)
     began = perf_counter()
     codes = _compile(lanes)
     clock = LaneClock(Environment(0))
     flows = FlowNetwork(clock, [rate for code in codes for _, rate in code.links])
-    alike = fold and len(codes) == 1
-    states = [
-        _lane(clock, flows, code, lane, alike, network)
-        for code, lane in zip(codes, lanes, strict=True)
-    ]
+    states = [_lane(clock, flows, code, False, network) for code in codes]
     events = run_processes(clock.env, states)
     events += sum(lane.hops.crossings for lane in states if lane.hops)
     return lanes_timeline(states, lane_stats(states, events, began))
 
 
-class LaneRun:
-    """The run of a single lane, whose timeline is put together when it is asked for."""
+class CodeRun:
+    """The run of a code; the timeline of a single lane is put together when it is asked for."""
 
-    __slots__ = ("_lane", "_stats")
+    __slots__ = ("_lane", "_stats", "_timeline")
 
-    def __init__(self, code: LaneCode, *, fold: bool = True) -> None:
-        began, clock = perf_counter(), LaneClock(Environment(0))
-        network = FlowNetwork(clock, [rate for _, rate in code.links])
-        self._lane = Lane(clock, network, code, fold)
-        events = run_processes(clock.env, [self._lane])
-        self._stats = lane_stats([self._lane], events, began)
+    def __init__(
+        self, code: LaneCode | PipelineCode, *, fold: bool = True, network: NetworkMode = "flows"
+    ) -> None:
+        run_alone = partial(_run_alone, fold=fold, network=network)
+        self._timeline: Timeline | None = None
+        if isinstance(code, PipelineCode):
+            self._timeline = run_pipeline(code, run_alone)
+            return
+        began = perf_counter()
+        self._lane = run_alone(code)
+        self._stats = lane_stats([self._lane], self._lane.events, began)
 
     @property
     def device_ps(self) -> int:
         """The time of the step without waits for the host, as `Timeline.device_ps`."""
+        if self._timeline is not None:
+            return self._timeline.device_ps
         waits = flatten(self._lane.journal.waits)
         on_host = ((end - start) for (step, start, end), _ in waits if step.task.stream == ON_HOST)
         return self._lane.end_ps - sum(on_host)
 
     def timeline(self) -> Timeline:
         """Return the timeline; see `run`."""
-        return lanes_timeline([self._lane], self._stats)
+        if self._timeline is None:
+            self._timeline = lanes_timeline([self._lane], self._stats)
+        return self._timeline
+
+
+def run_code(
+    code: LaneCode | PipelineCode, *, fold: bool = True, network: NetworkMode = "flows"
+) -> Timeline:
+    """Return the timeline of a single lane, or of the lanes of a pipeline; see `run`."""
+    return CodeRun(code, fold=fold, network=network).timeline()
 
 
 def check_network_mode(network: str) -> None:
@@ -115,27 +131,21 @@ def _compile(lanes: Sequence[CostedProgram]) -> list[LaneCode]:
     return codes
 
 
-def _run_alone(
-    program: CostedProgram, enclosing: EnclosingLane, fold: bool, network: NetworkMode
-) -> Lane:
+def _run_alone(code: LaneCode, fold: bool, network: NetworkMode) -> Lane:
     """Return the lane of a part, run to its end."""
-    clock, code = LaneClock(Environment(0)), compile_lane(program, enclosing=enclosing)
+    clock = LaneClock(Environment(0), alone=network == "flows")
     flows = FlowNetwork(clock, [rate for _, rate in code.links])
-    lane = _lane(clock, flows, code, program, fold, network)
-    lane.events = run_processes(clock.env, [lane]) + (lane.hops.crossings if lane.hops else 0)
+    lane = _lane(clock, flows, code, fold, network)
+    events = run_processes(clock.env, [lane]) + clock.skipped
+    lane.events = events + (lane.hops.crossings if lane.hops else 0)
     return lane
 
 
 def _lane(
-    clock: LaneClock,
-    flows: FlowNetwork,
-    code: LaneCode,
-    program: CostedProgram,
-    fold: bool,
-    network: NetworkMode,
+    clock: LaneClock, flows: FlowNetwork, code: LaneCode, fold: bool, network: NetworkMode
 ) -> Lane:
     """Return a lane; hop by hop, its collectives send messages over the links of the torus."""
     if network == "flows":
         return Lane(clock, flows, code, fold)
-    add_messages(code, program)
-    return Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(program)))
+    add_messages(code)
+    return Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(code)))

@@ -7,121 +7,86 @@ messages share no link with the tasks of the parts, as when the pipeline's axis 
 dimension of its own. Their use of HBM is neglected, and so is the contention of messages and parts
 on the same links: of DCN, if both cross it, and of a torus dimension that two axes divide.
 
-As nothing else joins lanes, each keeps a time of its own and goes on until it needs a message that
-has not been sent; messages carry their times (Chandy and Misra, "Distributed simulation", IEEE
-Transactions on Software Engineering, 1979). SimPy's clock stands still meanwhile.
+As nothing else joins lanes, each has a time of its own, and messages carry their times (Chandy and
+Misra, "Distributed simulation", IEEE Transactions on Software Engineering, 1979): the times are the
+same in every order of the runs in which each message is sent before it is awaited.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-from simpy import Environment, Event
+from typing import TypeAlias
 
 from tpusim.engine.instructions import TaskStep
 from tpusim.engine.lane_part import LanePart
-from tpusim.program import Call
+from tpusim.engine.stage_code import PipelineCode, StageCode
 
 SentMessage: TypeAlias = tuple[int, int, LanePart, TaskStep]
 """A message: its arrival, the end of the part that makes it, that part, and its step."""
 
 
 @dataclass(slots=True, eq=False)
-class MessageBoard:
-    """The messages of all lanes that have been sent, and the lanes that wait for others."""
-
-    sent: dict[str, SentMessage] = field(default_factory=dict)
-    waiting: dict[str, Event] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class MessageLink:
-    """The link of a segment's messages to another lane; `departures` has when each message left.
-
-    taken: the time until which the link is taken, of which all segments share one list.
-    """
-
-    step: TaskStep
-    taken: list[int]
-    departures: list[int] = field(default_factory=list)
-
-    def send(self, made_ps: int) -> int:
-        """Return the arrival of a message made at `made_ps`, once those before it have left."""
-        leaves = max(made_ps, self.taken[0])
-        self.departures.append(leaves)
-        arrives = self.taken[0] = leaves + self.step.alone_ps
-        return arrives
-
-
 class StageLane:
-    """One lane: its process steps through its runs.
+    """One lane, and what it did.
 
-    message_links: of the messages of each segment to each other lane.
     starts: of each run.
     waits: starts of the core's waits, by the part that is to run, what it waits for (a part of
         another lane, or a message) and the length.
+    departures: of each message of the lane's.
+    links_free: the time from which the link to each other lane is free.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        board: MessageBoard,
-        name: str,
-        runs: Sequence[tuple[Call, LanePart]],
-        steps: Mapping[tuple[str, int, float], TaskStep],
-    ) -> None:
-        links: dict[int, list[int]] = {to: [0] for _, to, _ in steps}
-        self._env = env
-        self._board = board
-        self.message_links = {key: MessageLink(step, links[key[1]]) for key, step in steps.items()}
-        self.name = name
-        self.runs = runs
-        self.starts: list[int] = []
-        self.waits: dict[tuple[LanePart, LanePart | TaskStep, int], list[int]] = {}
-        self.awaited = ""
-        self.end_ps = 0
-        self.finished = False
+    code: StageCode
+    starts: list[int] = field(default_factory=list)
+    waits: dict[tuple[LanePart, LanePart | TaskStep, int], list[int]] = field(default_factory=dict)
+    departures: list[list[int]] = field(init=False)
+    links_free: dict[int, int] = field(init=False)
+    end_ps: int = 0
 
-    def status(self) -> str:
-        """Return the position of the lane, for the message when it has stalled."""
-        call, _ = self.runs[len(self.starts)]
-        return f"lane {self.name!r} waits before {call.name} for {self.awaited!r}"
+    def __post_init__(self) -> None:
+        self.departures = [[] for _ in self.code.messages]
+        self.links_free = {to: 0 for to, _ in self.code.messages}
 
-    def run(self) -> Generator[Event, Any, None]:
-        """Run after run: each when its messages have arrived, for as long as its part takes."""
-        env, sent, waiting = self._env, self._board.sent, self._board.waiting
-        free = 0
-        for call, part in self.runs:
-            start, made, late = free, free, None
-            for message in call.awaits:
-                if message not in sent:
-                    self.awaited = message
-                    signal = waiting[message] = Event(env)
-                    yield signal
-                found = sent[message]
-                if found[0] > start:
-                    start, late = found[0], found
-                if found[1] > made:
-                    made = found[1]
-            if late is not None:
-                self._note_wait(part, late, free, min(made, start))
-            self.starts.append(start)
-            free = start + part.duration_ps
-            for send in call.sends:
-                message = send.message
-                if message in sent:
-                    raise ValueError(f"call {call.name!r} sends {message!r}, which has been sent")
-                link = self.message_links[call.segment, send.to, float(send.bytes)]
-                sent[message] = (link.send(free), free, part, link.step)
-                if message in waiting:
-                    waiting.pop(message).succeed()
-        self.end_ps = free
-        self.finished = True
-
-    def _note_wait(self, part: LanePart, late: SentMessage, free: int, made: int) -> None:
+    def note_wait(self, part: LanePart, late: SentMessage, free: int, made: int) -> None:
         """Note the waits until the awaited messages are made, and until the last arrives."""
         arrives, _, maker, step = late
         if free < made:
             self.waits.setdefault((part, maker, made - free), []).append(free)
         if made < arrives:
             self.waits.setdefault((part, step, arrives - made), []).append(made)
+
+
+def run_stages(code: PipelineCode, parts: Sequence[LanePart]) -> list[StageLane]:
+    """Return the lanes after all their runs: each starts when its messages have arrived.
+
+    Its own messages leave when it is done and those before them have left.
+
+    parts: those of the code, each of which takes as long as it does alone.
+    """
+    lanes = [StageLane(stage) for stage in code.stages]
+    durations, ends = [part.duration_ps for part in parts], [0] * len(lanes)
+    sent: dict[str, SentMessage] = {}
+    for number, (_, part, awaits, sends) in code.order:
+        lane, free = lanes[number], ends[number]
+        start = free
+        if awaits:
+            start = made = free
+            late = None
+            for message in awaits:
+                found = sent[message]
+                if found[0] > start:
+                    start, late = found[0], found
+                if found[1] > made:
+                    made = found[1]
+            if late is not None:
+                lane.note_wait(parts[part], late, free, min(made, start))
+        lane.starts.append(start)
+        end = ends[number] = start + durations[part]
+        for message, at in sends:
+            to, step = lane.code.messages[at]
+            leaves = max(end, lane.links_free[to])
+            lane.departures[at].append(leaves)
+            arrives = lane.links_free[to] = leaves + step.alone_ps
+            sent[message] = (arrives, end, parts[part], step)
+    for lane, end in zip(lanes, ends, strict=True):
+        lane.end_ps = end
+    return lanes

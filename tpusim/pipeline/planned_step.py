@@ -259,16 +259,19 @@ def _parts(
 ) -> tuple[ModelPart, ...]:
     """Return the parts of a model between layers, equal ones as one object, cached."""
     forward = _forward(model, key)
-    known: dict[ModelPart, ModelPart] = {}
-    found = (
-        cut(forward, first, last, key.remat, tiled=_tiling(key)) for first, last in pairwise(bounds)
-    )
-    parts = [known.setdefault(part, part) for part in found]
+    known: list[ModelPart] = []
+    kinds: list[int] = []
+    for first, last in pairwise(bounds):
+        part = cut(forward, first, last, key.remat, tiled=_tiling(key))
+        if part not in known:
+            known.append(part)
+        kinds.append(known.index(part))
     labels = Counter(part.label for part in known)
-    for number, part in enumerate(known.values(), start=1):
-        if labels[part.label] > 1:
-            known[part] = replace(part, label=f"{part.label} (kind {number})")
-    return tuple(known[part] for part in parts)
+    named = [
+        replace(part, label=f"{part.label} (kind {number})") if labels[part.label] > 1 else part
+        for number, part in enumerate(known, start=1)
+    ]
+    return tuple(named[kind] for kind in kinds)
 
 
 @uncached_if_traced(32)

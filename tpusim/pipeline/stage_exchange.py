@@ -27,7 +27,7 @@ class StageExchange:
     def __init__(self, plan: Plan, parts: Sequence[LoweredPart]) -> None:
         self.plan = plan
         self.last = plan.stages - 1
-        self.inner = plan.mesh.get(STAGE_AXES[-1], 1)
+        self.inner = int(plan.mesh.get(STAGE_AXES[-1], 1))
         self.tied = _tied(parts, plan)
         self._added = {name: _addition(name, nbytes, plan) for name, nbytes in self.tied.items()}
         self._sent = {

@@ -42,6 +42,7 @@ from tpusim.program import (
     Slot,
     Transfer,
 )
+from tpusim.tape import uncached_if_traced
 
 BUFFERS = "stage buffers"
 """Memory category of the copies that are sent to other stages."""
@@ -50,7 +51,7 @@ BUFFERS = "stage buffers"
 def schedule_of(plan: Plan) -> Schedule:
     """Return the schedule of the plan's pipeline. Raise PlanError for an impossible one."""
     return _schedule(
-        plan.active_schedule, plan.stages, plan.microbatches, plan.pipeline.virtual_stages
+        plan.active_schedule, plan.stages, int(plan.microbatches), plan.pipeline.virtual_stages
     )
 
 
@@ -84,9 +85,9 @@ def stage_programs(
     calls = _calls(
         plan.active_schedule,
         plan.stages,
-        plan.microbatches,
+        int(plan.microbatches),
         plan.pipeline.virtual_stages,
-        plan.mesh.get(STAGE_AXES[-1], 1),
+        int(plan.mesh.get(STAGE_AXES[-1], 1)),
         hands,
     )
     kinds: dict[tuple[int, ...], StageProgram] = {}
@@ -124,7 +125,8 @@ class _PartitionedParts:
         self.plan = plan
         alike = plan.replace(schedule="", virtual_stages=1, stage_layers=(), input_s=0.0)
         found = tuple((part, tuple(partitioned.layouts.items())) for part, partitioned in parts)
-        self._key = (repr(alike), found)
+        sizes = (*plan.mesh.values(), plan.global_batch, plan.microbatches)
+        self._key = (sizes, repr(alike), found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _PartitionedParts) and self._key == other._key
@@ -133,7 +135,7 @@ class _PartitionedParts:
         return hash(self._key)
 
 
-@lru_cache(maxsize=16)
+@uncached_if_traced(16)
 def _lowered(given: _PartitionedParts, pod: Slice, placement: Placement) -> tuple[LoweredPart, ...]:
     """Return the lowered parts, cached for the next schedule."""
     known = Bodies()
@@ -164,7 +166,7 @@ def _hand(part: LoweredPart) -> _PartCalls:
     )
 
 
-@lru_cache(maxsize=16)
+@uncached_if_traced(16)
 def _calls(
     name: str,
     stages: int,

@@ -95,4 +95,4 @@ class Pipeline:
 
 def stages_of(mesh: Mapping[str, int]) -> int:
     """Return the stages of a mesh; 1 where no axis has any."""
-    return prod(mesh.get(axis, 1) for axis in STAGE_AXES)
+    return int(prod(mesh.get(axis, 1) for axis in STAGE_AXES))

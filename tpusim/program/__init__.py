@@ -20,6 +20,7 @@ from tpusim.program.numeric import (
     largest,
     power_sum,
     round_up,
+    same_number,
     smallest,
 )
 from tpusim.program.ops import (
@@ -131,6 +132,7 @@ __all__ = [
     "program_text",
     "rearrangements",
     "round_up",
+    "same_number",
     "seen_keys",
     "slot_times",
     "smallest",

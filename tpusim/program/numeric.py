@@ -59,6 +59,11 @@ def power_sum(first: Number, second: Number, power: float) -> Number:
     return high * (1 + ratio**power) ** (1 / power)
 
 
+def same_number(first: Number, second: Number) -> bool:
+    """Return True if two numbers are equal; what is one object is, whatever it is."""
+    return first is second or bool(first == second)
+
+
 def as_float(value: Number) -> float:
     """Return a number as a float; a traced one stays traced."""
     return call(float, value)

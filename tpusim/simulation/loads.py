@@ -1,16 +1,16 @@
 """The costs of operations in isolation, in the integers of the engine."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.costs import cost_program
-from tpusim.engine import ON_CORE, LaneCode, LoopEnd, TaskStep, compile_lane
+from tpusim.engine import ON_CORE, LaneCode, PipelineCode, StageCode, TaskStep, compile_lane
 from tpusim.hardware import Placement, Slice
-from tpusim.program import Collective, Loop, Program, Single, walk_ops
+from tpusim.program import Collective, Loop, Number, Program, Single, as_int, largest, walk_ops
 
 OperationCounts: TypeAlias = Mapping[Single, int]
 """Executions of each operation that is not a loop."""
@@ -56,35 +56,37 @@ def isolated_totals(
     return code_totals(compile_lane(cost_program(bare, pod, placement)))
 
 
-def core_ps(code: LaneCode) -> int:
-    """Return the picoseconds of the core's tasks of a lane, which no step of it is shorter than."""
-    return sum(times * step.alone_ps for step, times in _steps_with_runs(code) if _on_core(step))
+def core_ps(code: LaneCode | PipelineCode) -> int:
+    """Return the picoseconds of the core's tasks of a lane, which no step of it is shorter than.
+
+    Of the lanes of a pipeline, they are those of the lane with the most.
+    """
+    if isinstance(code, PipelineCode):
+        parts = [core_ps(part.code) for part in code.parts]
+        most: Number = 0
+        for stage in code.stages:
+            most = largest(most, _of_stage(stage, parts))
+        return as_int(most)
+    return sum(times * step.alone_ps for step, times in code.runs() if _on_core(step))
+
+
+def _of_stage(stage: StageCode, of_parts: Sequence[int]) -> int:
+    """Return the sum over the runs of a stage; `of_parts` has what each part takes."""
+    return sum(len(runs) * of_parts[part] for part, runs in stage.calls)
 
 
 def _on_core(step: TaskStep) -> bool:
     return step.stream == ON_CORE
 
 
-def _steps_with_runs(code: LaneCode) -> list[tuple[TaskStep, int]]:
-    """Return the steps of a lane, and how often each runs."""
-    runs, steps = [1], []
-    for instruction in code.instructions:
-        if isinstance(instruction, TaskStep):
-            steps.append((instruction, runs[-1]))
-        elif isinstance(instruction, LoopEnd):
-            runs.pop()
-        else:
-            end = code.instructions[instruction.end]
-            runs.append(runs[-1] * (end.trips if isinstance(end, LoopEnd) else 1))
-    return steps
-
-
-def code_totals(code: LaneCode) -> TaskTotals:
-    """Return the totals of a lane.
+def code_totals(code: LaneCode | PipelineCode) -> TaskTotals:
+    """Return the totals of a lane, or of the lane of a pipeline that has most.
 
     The engine's own integers are summed, so no rounding separates the bound from a run.
     """
-    steps = _steps_with_runs(code)
+    if isinstance(code, PipelineCode):
+        return _pipeline_totals(code)
+    steps = code.runs()
     weights = [[0] * len(steps) for _ in code.links]
     for at, (step, _) in enumerate(steps):
         for link, weight in step.uses:
@@ -99,4 +101,23 @@ def code_totals(code: LaneCode) -> TaskTotals:
             tuple((step.delay_ps, step.work_ps, step.volume, step.stream) for step, _ in steps),
             tuple(sorted((rate, *each) for (_, rate), each in links)),
         ),
+    )
+
+
+def _pipeline_totals(code: PipelineCode) -> TaskTotals:
+    """Return the totals of the lane that has most.
+
+    Parts of a lane follow one another, so each takes at least as long as its busiest link. The time
+    of messages is known by simulation alone, so each pipeline has a pattern of its own.
+    """
+    parts = [code_totals(part.code) for part in code.parts]
+
+    def most(of_parts: Sequence[int]) -> int:
+        return max(_of_stage(stage, of_parts) for stage in code.stages)
+
+    return TaskTotals(
+        core_ps=most([part.core_ps for part in parts]),
+        all_ps=most([part.all_ps for part in parts]),
+        links_ps=most([max(part.core_ps, part.links_ps) for part in parts]),
+        pattern=object(),
     )

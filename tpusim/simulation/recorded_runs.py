@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.base.errors import TpusimError
-from tpusim.engine import LaneRun, Timeline
+from tpusim.engine import CodeRun, Timeline
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
@@ -74,8 +74,6 @@ class RecordedRuns:
         None for a plan that is lowered as ever: the first of its form, one that cannot be recorded,
         and one that cannot be simulated, which then gets its sentence.
         """
-        if plan.active_schedule:
-            return None
         key = (model, pod, *_axes(plan), *(_key(getattr(plan, each)) for each in _FORM_FIELDS))
         form = self._forms.get(key)
         if form is None:
@@ -172,10 +170,10 @@ def _fastest(
     """
     if len(placed) == 1:
         numbers = placed[0].step()
-        return NumbersRun(placements[0], numbers, LaneRun(numbers.code, fold=fold).timeline())
+        return NumbersRun(placements[0], numbers, CodeRun(numbers.code, fold=fold).timeline())
     seen: set[Hashable] = set()
     best: tuple[int, int] | None = None
-    found: tuple[Placement, StepNumbers, LaneRun] | None = None
+    found: tuple[Placement, StepNumbers, CodeRun] | None = None
     for number in sorted(range(len(placed)), key=lambda at: (placed[at].core_ps, at)):
         if best is not None and best < (placed[number].core_ps, number):
             break
@@ -185,7 +183,7 @@ def _fastest(
         if pattern in seen or (best is not None and best < (totals.links_ps, number)):
             continue
         seen.add(pattern)
-        run = LaneRun(numbers.code, fold=fold)
+        run = CodeRun(numbers.code, fold=fold)
         took = (run.device_ps, number)
         if best is None or took < best:
             best, found = took, (placements[number], numbers, run)

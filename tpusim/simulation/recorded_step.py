@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpusim.costs import Task, cost_programs
-from tpusim.engine import LaneCode, compile_lane
+from tpusim.engine import LaneCode, PipelineCode, compile_lane, compile_pipeline, has_calls
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
@@ -35,12 +35,12 @@ from tpusim.tape import (
 class StepNumbers:
     """A step with all its numbers, ready to run.
 
-    code: of its single lane.
+    code: of its single lane, or of the lanes of a pipeline.
     tokens: of the step, all devices together.
     dropped, unread: see `Verdicts`.
     """
 
-    code: LaneCode
+    code: LaneCode | PipelineCode
     contents: StepContents
     tokens: int
     dropped: tuple[tuple[str, int, str, int], ...]
@@ -112,7 +112,7 @@ class PlaceAnswers:
 
 
 def record_step(model: Architecture, plan: Plan, pod: Slice, placement: Placement) -> RecordedStep:
-    """Lower and cost a step without a pipeline on traced numbers.
+    """Lower and cost a step on traced numbers.
 
     Raise PlanError as `planned_step` does.
     """
@@ -120,9 +120,9 @@ def record_step(model: Architecture, plan: Plan, pod: Slice, placement: Placemen
     traced = _traced(plan, tape)
     step = planned_step(model, traced, pod)
     programs = step.programs_on(placement)
-    (costed,) = cost_programs(programs, pod, placement)
+    lanes = cost_programs(programs, pod, placement)
     numbers = StepNumbers(
-        code=compile_lane(costed),
+        code=compile_pipeline(lanes) if has_calls(lanes) else compile_lane(lanes[0]),
         contents=step_contents(programs),
         tokens=step.graph.tokens * traced.microbatches,
         dropped=step.dropped,
