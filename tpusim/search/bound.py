@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
-from tpusim.graph import Graph, layer_count
+from tpusim.graph import Gather, Graph, layer_count, walk
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
@@ -74,7 +74,8 @@ def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]
     """Yield the indices of plans that have one partitioned graph and one chip.
 
     The graph depends on which axes are larger than one, and on which dimensions are smaller than
-    the product of the axes that shard them.
+    the product of the axes that shard them; and on whether a device has fewer tokens to look up
+    than a table has rows (`exchanged_tables`).
     """
     devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
     chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
@@ -97,6 +98,12 @@ def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]
     for product in products.values():
         columns.append(np.searchsorted(single, product))
         columns += [product > e for e in sizes.values() if isinstance(e, np.ndarray)]
+    looked_up = [
+        op for op, _ in walk(_forward(model, base, int(batch[0])).ops) if isinstance(op, Gather)
+    ]
+    for op in looked_up:
+        ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
+        columns += [ids // product < extents[op.dim] for product in products.values()]
     rows = np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
     _, inverse = np.unique(rows, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
