@@ -8,7 +8,7 @@ the step for themselves. Where a matmul may take a collective in, the pair takes
 longer of the two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from tpusim.graph import Gather, Graph, layer_count, walk
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
-from tpusim.partition import PartitionedGraph, partition_graph, resolve_rules
+from tpusim.partition import PartitionedGraph, body_nodes, partition_graph, resolve_rules
 from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
 from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, part_bounds, stage_plan
 from tpusim.program import Number, largest
@@ -55,6 +55,7 @@ def bound(model: Architecture, plan: Plan, pod: Slice) -> float:
 def bounds(model: Architecture, plans: PlanArrays) -> PlanBounds:
     """Return lower bounds of many plans."""
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
+    steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
     for some in _alike(model, plans):
         members = some
         while len(members):
@@ -64,9 +65,13 @@ def bounds(model: Architecture, plans: PlanArrays) -> PlanBounds:
                 members = members[1:]
                 continue
             members = members[step.divides(plans.take(members))]
+            steps.setdefault(step.key(plans, int(some[0])), (step, []))[1].append(members)
+            break
+    for step, parts in steps.values():
+        members = np.concatenate(parts)
+        if len(members):
             for array, values in zip(found, step.bounds(model, plans.take(members)), strict=True):
                 array[members] = values
-            break
     return found
 
 
@@ -152,6 +157,25 @@ class _KnownStep(NamedTuple):
         if plan.active_schedule:
             part_bounds(plan, layer_count(_forward(model, plan, plan.microbatch)), model.name)
         return cls(plan, graph, partition_graph(graph, inner))
+
+    def key(self, plans: PlanArrays, at: int) -> Hashable:
+        """Return what is equal for plans that are bounded together: chip and partitioned graph."""
+        pod, made, plan = plans.pods[plans.pod[at]], self.partitioned, self.plan
+        sized = plan.vocab_tiles > 1 or plan.context.exchanges_heads
+        return (
+            pod.chip,
+            pod.num_slices,
+            plan.microbatches > 1,
+            plan.active_schedule,
+            tuple(plan.active_axes),
+            (plan.microbatch, *plan.mesh.values()) if sized else (),
+            tuple(sorted(made.layouts.items())),
+            made.weights,
+            tuple(
+                (node.name, getattr(node, "axes", ()), getattr(node, "split", ()))
+                for node, _ in body_nodes(made.nodes)
+            ),
+        )
 
     @property
     def inner(self) -> Plan:
