@@ -15,7 +15,11 @@ from .results.replay_result import ReplayResult as ReplayResult
 from .results.result import Result as Result
 from .results.stage_table import explain_pipeline as explain_pipeline
 from .runfile import read_run as read_run
+from .search import PlanSpace as PlanSpace
 from .search import Space as Space
+from .search import bound as bound
+from .search import search as search
+from .search import slices_of as slices_of
 from .search import sweep as sweep
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement

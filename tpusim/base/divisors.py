@@ -1,4 +1,6 @@
-"""Divisors of a whole number near another number: what a message suggests instead."""
+"""Divisors of a whole number, and those near another number: what a message suggests instead."""
+
+from math import isqrt
 
 
 def divisor_from(number: int, least: int) -> int:
@@ -17,3 +19,13 @@ def divisor_up_to(number: int, most: int) -> int:
     (4, 12)
     """
     return next(n for n in range(min(most, number), 0, -1) if number % n == 0)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors of a number, in order.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    low = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return (*low, *(number // n for n in reversed(low) if n * n != number))

@@ -13,7 +13,15 @@ from dataclasses import replace
 from tpusim.hardware import Device
 from tpusim.lowering.op_work import Buffers, buffer_bytes
 from tpusim.partition import ComputeNode, LoopNode, Sizes
-from tpusim.program import ConvolutionWork, MatmulWork, VectorWork, Work, as_float, largest
+from tpusim.program import (
+    ConvolutionWork,
+    MatmulWork,
+    Number,
+    VectorWork,
+    Work,
+    as_float,
+    largest,
+)
 
 
 def kept_on_chip(
@@ -37,11 +45,11 @@ def kept_on_chip(
 
 
 def without_on_chip(
-    work: Work, compute: ComputeNode, kept: Mapping[str, int], sizes: Sizes, buffers: Buffers
+    work: Work, compute: ComputeNode, kept: Mapping[str, Number], sizes: Sizes, buffers: Buffers
 ) -> Work:
     """Return the work of an operation with its traffic to HBM only.
 
-    kept: 1 for each buffer that is on the chip.
+    kept: 1 for each buffer that is on the chip; may be arrays of 1 and 0.
     """
     if kept.keys().isdisjoint((*compute.reads, *compute.writes)):
         return work

@@ -173,7 +173,7 @@ def _each(rows: Callable[[int], int], shards: Number) -> Number:
 
 
 def _ceil_div(size: int, parts: Number) -> Number:
-    if isinstance(parts, np.ndarray):
+    if isinstance(parts, np.ndarray) or isinstance(size, np.ndarray):
         return np.ceil(size / parts)
     return call(_whole_shards, size, parts)
 

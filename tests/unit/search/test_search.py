@@ -1,0 +1,116 @@
+"""The search finds what an exhaustive sweep finds, and simulates less."""
+
+import pytest
+
+from tpusim.base.errors import PlanError, TpusimError
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.plan import Plan
+from tpusim.search import OBJECTIVES, PlanSpace, search, slices_of
+from tpusim.simulation import simulate
+
+MODEL = Transformer(layers=4, embed=512, mlp=2048, heads=4, vocab=1000)
+BASE = Plan(mesh={"data": 1}, seq_len=128, global_batch=64)
+SLICES = {
+    "v5e": [Slice("v5e", "4x4")],
+    "v4": [Slice("v4", "2x2x4")],
+    "7x": [Slice("7x", "2x2x1")],
+    "two": [Slice("v5e", "2x4"), Slice("v6e", "2x2")],
+}
+VARIED = [
+    {"microbatches": [1, 4]},
+    {"remat": ["full", "minimal", "none"]},
+    {"dtype": ["bf16", "f32"], "style": ["plain", "maxtext"]},
+    {"global_batch": [32, 64], "optimizer": ["adam", "sgd"]},
+    {"schedule": ["1f1b", "gpipe"], "microbatches": [4]},
+]
+
+
+def small_space(slices: str, number: int) -> PlanSpace:
+    axes = ("data", "fsdp", "tensor") if number < 4 else ("fsdp", "tensor", "stage")
+    return PlanSpace(
+        base=BASE, slices=SLICES[slices], axes=axes, vary=VARIED[number],
+        most={"stage": 4} if number == 4 else {},
+    )  # fmt: skip
+
+
+def every_step(space: PlanSpace) -> list[tuple[float, float]]:
+    """Step time and seconds for each token and chip of all plans that fit."""
+    found = []
+    for block in space.blocks:
+        for at in range(len(block)):
+            pod = block.pods[block.pod[at]]
+            try:
+                result = simulate(MODEL, block.plan(at), pod)
+            except TpusimError:
+                continue
+            if result.fits:
+                each = result.step_time_s * pod.chips / result.tokens
+                found.append((result.step_time_s, each))
+    return found
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("number", range(len(VARIED)))
+def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
+    space = small_space(slices, number)
+    every = every_step(space)
+    found = search(MODEL, space, top=3, workers=1)
+    assert found.proved
+    assert found.gap == 0
+    assert found.plans == len(space)
+    assert [each.step_time_s for each in found.best] == sorted(step for step, _ in every)[:3]
+    best = search(MODEL, space, "chip_time", workers=1).best[0]
+    assert best.values[0] == pytest.approx(min(each for _, each in every), rel=1e-12)
+
+
+def test_a_front_holds_what_no_other_plan_beats_in_both() -> None:
+    space = small_space("two", 1)
+    every = every_step(space)
+    front = search(MODEL, space, ("step_time", "chip_time"), workers=1).best
+    apart = {
+        one for one in every
+        if not any(o[0] <= one[0] and o[1] <= one[1] and o != one for o in every)
+    }  # fmt: skip
+    assert {each.step_time_s for each in front} == {step for step, _ in apart}
+
+
+def test_an_interrupted_search_has_a_gap() -> None:
+    def stop(state: object) -> None:
+        raise KeyboardInterrupt
+
+    found = search(MODEL, small_space("v5e", 0), workers=1, progress=stop)
+    assert not found.proved
+    assert found.simulated == 1
+    assert found.possible <= found.best[0].values[0]
+    assert found.gap == found.best[0].values[0] / found.possible - 1
+
+
+def test_values_of_a_pipeline_count_once_without_stages() -> None:
+    space = small_space("v5e", 4)
+    assert sum((block.stages == 1).sum() for block in space.blocks) == 5
+
+
+def test_the_slices_of_a_range_are_all_legal_ones() -> None:
+    assert [str(pod) for pod in slices_of(["v5e"], 16, 32)] == ["v5e:4x4", "v5e:4x8"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"slices": []}, "search.slices is empty"),
+        ({"most": {"expert": 2}}, "search.most has 'expert'"),
+        ({"vary": {"mesh": [{}]}}, "search.vary does not take 'mesh'"),
+        ({"vary": {"remat": "full"}}, "search.vary.remat is 'full'; write a list"),
+        ({"most": {"data": 1, "fsdp": 1}}, "no mesh of the axes"),
+    ],
+)
+def test_a_space_that_cannot_be_is_refused(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence):
+        PlanSpace(**{"base": BASE, "slices": SLICES["v5e"], "axes": ("data", "fsdp"), **given})
+
+
+def test_an_unknown_objective_is_refused() -> None:
+    with pytest.raises(PlanError, match="did you mean 'step_time'"):
+        search(MODEL, small_space("v5e", 0), "step_tim")
+    assert set(OBJECTIVES) == {"step_time", "chip_time", "cost", "energy"}

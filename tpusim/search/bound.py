@@ -1,0 +1,234 @@
+"""A lower bound of the step time in closed form, for arrays of plans.
+
+The bound knows the partitioned graph, in which all plans of a kind are the same operations and
+collectives on other sizes, but no decision of the lowering and no placement. It adds up what the
+core cannot avoid: its operations, and the collectives that it waits for, each on all links that
+a group of its size can have. What may run beside the core is no term of the sum: its links bound
+the step for themselves. Where a matmul may take a collective in, the pair takes as long as the
+longer of the two.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import Gather, Graph, layer_count, walk
+from tpusim.hardware import Slice
+from tpusim.lowering import sizes_of
+from tpusim.models import Architecture
+from tpusim.partition import PartitionedGraph, body_nodes, partition_graph, resolve_rules
+from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
+from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, part_bounds, stage_plan
+from tpusim.program import Number, largest
+from tpusim.search.bound_bodies import BodySeconds, StepParts
+from tpusim.search.plan_arrays import PlanArrays
+
+Floats = NDArray[np.float64]
+
+
+class PlanBounds(NamedTuple):
+    """Lower bounds of plans: seconds of the step, and bytes of the HBM peak.
+
+    Both are infinite for a plan that is refused.
+    """
+
+    seconds: Floats
+    hbm_bytes: Floats
+
+
+def bound(model: Architecture, plan: Plan, pod: Slice) -> float:
+    """Return seconds that no step of the plan is shorter than, whatever its placement.
+
+    Raise PlanError for a plan that the model does not admit.
+    """
+    seconds = float(bounds(model, PlanArrays.of([(plan, pod)])).seconds[0])
+    if np.isinf(seconds):
+        planned_step(model, plan, pod)
+    return seconds
+
+
+def bounds(model: Architecture, plans: PlanArrays) -> PlanBounds:
+    """Return lower bounds of many plans."""
+    found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
+    steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
+    for some in _alike(model, plans):
+        members = some
+        while len(members):
+            try:
+                step = _KnownStep.of(model, plans, int(members[0]))
+            except PlanError:
+                members = members[1:]
+                continue
+            members = members[step.divides(plans.take(members))]
+            steps.setdefault(step.key(plans, int(some[0])), (step, []))[1].append(members)
+            break
+    for step, parts in steps.values():
+        members = np.concatenate(parts)
+        if len(members):
+            for array, values in zip(found, step.bounds(model, plans.take(members)), strict=True):
+                array[members] = values
+    return found
+
+
+def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of plans that have one partitioned graph and one chip.
+
+    The graph depends on which axes are larger than one, and on which dimensions are smaller than
+    the product of the axes that shard them; and on whether a device has fewer tokens to look up
+    than a table has rows (`exchanged_tables`).
+    """
+    devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
+    chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
+    columns = [chips[plans.pod], plans.microbatches > 1]
+    columns += [sizes > 1 for sizes in plans.mesh.values()]
+    columns.append(plans.stages)
+    axes = [axis for axis in plans.mesh if axis not in STAGE_AXES]
+    batch = plans.batch
+    extents = _extents(model, plans)
+    base = plans.base
+    if base.vocab_tiles > 1 or base.context.exchanges_heads:
+        columns += [batch, *plans.mesh.values()]
+    products = {
+        group: np.prod([plans.mesh[axis] for axis in group], axis=0)
+        for count in range(1, len(axes) + 1)
+        for group in combinations(axes, count)
+    }
+    sizes = {id(extent): extent for extent in extents.values()}
+    single = sorted({int(e) for e in sizes.values() if not isinstance(e, np.ndarray)})
+    for product in products.values():
+        columns.append(np.searchsorted(single, product))
+        columns += [product > e for e in sizes.values() if isinstance(e, np.ndarray)]
+    looked_up = [
+        op for op, _ in walk(_forward(model, base, int(batch[0])).ops) if isinstance(op, Gather)
+    ]
+    for op in looked_up:
+        ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
+        columns += [ids // product < extents[op.dim] for product in products.values()]
+    rows = np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
+    _, inverse = np.unique(rows, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    order = np.argsort(inverse, kind="stable")
+    return iter(np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1))
+
+
+def _extents(model: Architecture, plans: PlanArrays) -> dict[str, Number]:
+    """Return the sizes of the graph's dimensions, arrays where they depend on the batch."""
+    values, inverse = np.unique(plans.batch, return_inverse=True)
+    graphs = [_forward(model, plans.base, int(value)) for value in values]
+    found: dict[str, Number] = {}
+    arrays: dict[tuple[int, ...], NDArray[np.float64]] = {}
+    for dim in graphs[0].sizes:
+        each = tuple(graph.sizes[dim] for graph in graphs)
+        if len(set(each)) == 1:
+            found[dim] = each[0]
+            continue
+        if each not in arrays:
+            arrays[each] = np.array(each, float)[inverse.reshape(-1)]
+        found[dim] = arrays[each]
+    return found
+
+
+def _forward(model: Architecture, base: Plan, batch: int) -> Graph:
+    plain = {"vocab_tiles": 1, "context_exchange": "gather"}
+    mesh = dict.fromkeys(base.mesh, 1)
+    return forward_graph(
+        model, base.replace(mesh=mesh, global_batch=batch, microbatches=1, **plain)
+    )
+
+
+class _KnownStep(NamedTuple):
+    """The partitioned graph that plans share."""
+
+    plan: Plan
+    graph: Graph
+    partitioned: PartitionedGraph
+
+    @classmethod
+    def of(cls, model: Architecture, plans: PlanArrays, at: int) -> "_KnownStep":
+        plan = plans.plan(at)
+        inner = stage_plan(plan) if plan.active_schedule else plan
+        plan.check_together()
+        graph = planned_graph(model, plan)
+        if plan.active_schedule:
+            part_bounds(plan, layer_count(_forward(model, plan, plan.microbatch)), model.name)
+        return cls(plan, graph, partition_graph(graph, inner))
+
+    def key(self, plans: PlanArrays, at: int) -> Hashable:
+        """Return what is equal for plans that are bounded together: chip and partitioned graph."""
+        pod, made, plan = plans.pods[plans.pod[at]], self.partitioned, self.plan
+        sized = plan.vocab_tiles > 1 or plan.context.exchanges_heads
+        return (
+            pod.chip,
+            pod.num_slices,
+            plan.microbatches > 1,
+            plan.active_schedule,
+            tuple(plan.active_axes),
+            (plan.microbatch, *plan.mesh.values()) if sized else (),
+            tuple(sorted(made.layouts.items())),
+            made.weights,
+            tuple(
+                (node.name, getattr(node, "axes", ()), getattr(node, "split", ()))
+                for node, _ in body_nodes(made.nodes)
+            ),
+        )
+
+    @property
+    def inner(self) -> Plan:
+        """The plan of a stage, or of the whole step."""
+        return stage_plan(self.plan) if self.plan.active_schedule else self.plan
+
+    def divides(self, plans: PlanArrays) -> NDArray[np.bool_]:
+        """Return True for plans whose axes divide their batch, and their parts the layers."""
+        rules = dict(resolve_rules(self.inner, self.graph).table)
+        group = np.prod([np.ones(len(plans)), *(plans.mesh[a] for a in rules["act_batch"])], axis=0)
+        fine: NDArray[np.bool_] = (plans.batch % group == 0) & (
+            plans.global_batch % plans.microbatches == 0
+        )
+        return fine
+
+    def bounds(self, model: Architecture, plans: PlanArrays) -> PlanBounds:
+        """Return the bounds of each of the plans."""
+        ones = np.ones(len(plans))
+        with np.errstate(all="ignore"):
+            seconds, held = self._bounds(model, plans)
+        return PlanBounds(seconds * ones, held * ones)
+
+    def _bounds(self, model: Architecture, plans: PlanArrays) -> tuple[Number, Number]:
+        dims: dict[str, Any] = {**self.graph.sizes, **_extents(model, plans)}
+        axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
+        sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes, _extents={})
+        parts = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans).step_parts()
+        if self.plan.active_schedule:
+            held = (parts.layers_stored + parts.stacked) / plans.stages
+            return _pipelined(self.plan, plans, parts), held
+        m = plans.microbatches.astype(float)
+        core = m * (parts.layers + parts.edges) + parts.once
+        return largest(core, m * parts.links), parts.stored + parts.stacked
+
+
+def _pipelined(plan: Plan, plans: PlanArrays, parts: StepParts) -> Number:
+    """Return the bound of a pipeline.
+
+    Its busiest stage has at least the mean of all stages' work. Where all have as many layers, the
+    last has the head besides, and waits until the first microbatch has passed all others, whose
+    backward pass of the last microbatch it precedes: (p - 1) / v layers' worth of a stage
+    (Narayanan et al., arXiv:2104.04473, section 2.2). Weight gradients may fill that time where the
+    schedule separates them.
+    """
+    stages = plans.stages
+    m, chunks = plans.microbatches.astype(float), plan.pipeline.virtual_stages
+    layers = parts.layers / stages
+    links = m * parts.layer_links / stages
+    if plan.active_schedule == CIRCULAR:
+        return largest((m + (stages - 1) / chunks) * layers, links)
+    mean = m * largest(layers, links / m) + m * parts.edges / stages + parts.layers_once / stages
+    if plan.pipeline.stage_layers:
+        return mean
+    ramp = parts.forward_layers if plan.active_schedule.startswith("zb") else parts.layers
+    filled = m * (layers + parts.head) + (stages - 1) / chunks * ramp / stages
+    return largest(mean, filled + parts.layers_once / stages)

@@ -1,0 +1,82 @@
+"""Many plans at once: arrays of what varies, beside a plan that holds the rest."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.hardware import Slice
+from tpusim.plan import STAGE_AXES, Plan
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanArrays:
+    """Plans that differ in their slice, the sizes of their mesh, their batch and microbatches.
+
+    base: all else; its own sizes do not count.
+    pods: the slices.
+    pod: for each plan the index of its slice.
+    mesh: sizes of each axis.
+    global_batch, microbatches: for each plan.
+    """
+
+    base: Plan
+    pods: Sequence[Slice]
+    pod: Whole
+    mesh: Mapping[str, Whole]
+    global_batch: Whole
+    microbatches: Whole
+
+    @classmethod
+    def of(cls, plans: Sequence[tuple[Plan, Slice]]) -> "PlanArrays":
+        """Return plans of the same form, each with its slice."""
+        numbers = {pod: number for number, pod in enumerate(dict.fromkeys(p for _, p in plans))}
+        first = plans[0][0]
+        return cls(
+            first,
+            tuple(numbers),
+            np.array([numbers[pod] for _, pod in plans]),
+            {axis: np.array([plan.mesh[axis] for plan, _ in plans]) for axis in first.mesh},
+            np.array([plan.global_batch for plan, _ in plans]),
+            np.array([plan.microbatches for plan, _ in plans]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.pod)
+
+    @property
+    def batch(self) -> Whole:
+        """Sequences of a microbatch, over all devices."""
+        found: Whole = np.maximum(self.global_batch // self.microbatches, 1)
+        return found
+
+    @property
+    def stages(self) -> Whole:
+        """Stages of the pipeline; 1 where there is none."""
+        ones = np.ones(len(self), np.int64)
+        found: Whole = np.prod(
+            [ones, *(self.mesh[a] for a in STAGE_AXES if a in self.mesh)], axis=0
+        )
+        return found
+
+    def plan(self, at: int) -> Plan:
+        """Return one of the plans. Raise PlanError for sizes that no plan has."""
+        return self.base.replace(
+            mesh={axis: int(sizes[at]) for axis, sizes in self.mesh.items()},
+            global_batch=int(self.global_batch[at]),
+            microbatches=int(self.microbatches[at]),
+        )
+
+    def take(self, some: Whole) -> "PlanArrays":
+        """Return the plans at these indices."""
+        return PlanArrays(
+            self.base,
+            self.pods,
+            self.pod[some],
+            {axis: sizes[some] for axis, sizes in self.mesh.items()},
+            self.global_batch[some],
+            self.microbatches[some],
+        )
