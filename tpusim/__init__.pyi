@@ -15,7 +15,9 @@ from .results.replay_result import ReplayResult as ReplayResult
 from .results.result import Result as Result
 from .results.stage_table import explain_pipeline as explain_pipeline
 from .runfile import read_run as read_run
+from .search import Scaling as Scaling
 from .search import Space as Space
+from .search import scaling as scaling
 from .search import sweep as sweep
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement
@@ -24,5 +26,6 @@ from .twin import PlanCheck as PlanCheck
 from .twin import check as check
 from .twin import export_jax as export_jax
 from .validation import validate as validate
+from .validation import with_measured as with_measured
 
 __version__: str

@@ -1,7 +1,17 @@
 """Sweeps: many plans of one model on one slice, as a table."""
 
+from tpusim.search.scaling import Scaling, scaling
 from tpusim.search.search_axes import SearchAxis, SweepCandidate
 from tpusim.search.space import PLACEMENTS, Space, candidates
 from tpusim.search.sweep import sweep
 
-__all__ = ["PLACEMENTS", "SearchAxis", "Space", "SweepCandidate", "candidates", "sweep"]
+__all__ = [
+    "PLACEMENTS",
+    "Scaling",
+    "SearchAxis",
+    "Space",
+    "SweepCandidate",
+    "candidates",
+    "scaling",
+    "sweep",
+]
