@@ -17,6 +17,7 @@ from .results.stage_table import explain_pipeline as explain_pipeline
 from .runfile import read_run as read_run
 from .search import Scaling as Scaling
 from .search import Space as Space
+from .search import cluster as cluster
 from .search import scaling as scaling
 from .search import sweep as sweep
 from .simulation import explain_collectives as explain_collectives

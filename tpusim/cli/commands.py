@@ -288,6 +288,12 @@ def sweep(
         int | None,
         typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
@@ -296,7 +302,7 @@ def sweep(
     """Simulate many plans: mesh shapes, placements, any values."""
     from tpusim.cli.sweep_command import sweep_file
 
-    return sweep_file(path, settings or (), _out_folder(out, "table"), workers)
+    return sweep_file(path, settings or (), _out_folder(out, "table"), workers, cluster)
 
 
 @app.command()

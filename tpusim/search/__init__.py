@@ -1,5 +1,6 @@
 """Sweeps: many plans of one model on one slice, as a table."""
 
+from tpusim.search.dask_cluster import cluster
 from tpusim.search.scaling import Scaling, scaling
 from tpusim.search.search_axes import SearchAxis, SweepCandidate
 from tpusim.search.space import PLACEMENTS, Space, candidates
@@ -12,6 +13,7 @@ __all__ = [
     "Space",
     "SweepCandidate",
     "candidates",
+    "cluster",
     "scaling",
     "sweep",
 ]
