@@ -132,12 +132,12 @@ def test_a_scheduler_that_is_none_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
 
 
 def work_seconds(folder: Path, workers: int) -> float:
-    """CPU seconds of the busiest of so many workers over a sweep of 3000 plans."""
+    """CPU seconds of the busiest of so many workers over a sweep of 9000 plans."""
     folder.mkdir()
-    given = space(vary={"global_batch": [32 * count for count in range(1, 201)]})
+    given = space(vary={"global_batch": [32 * count for count in range(1, 601)]})
     with running(folder, workers) as (address, started), ts.cluster(address) as executor:
         before = [cpu_seconds(each.pid) for each in started]
-        assert len(sweep(MODEL, POD, given, executor=executor)) == 3000
+        assert len(sweep(MODEL, POD, given, executor=executor)) == 9000
         after = [cpu_seconds(each.pid) for each in started]
     return max(end - start for start, end in zip(before, after, strict=True))
 
