@@ -16,8 +16,11 @@ from .results.result import Result as Result
 from .results.stage_table import explain_pipeline as explain_pipeline
 from .runfile import read_run as read_run
 from .search import PlanSpace as PlanSpace
+from .search import Scaling as Scaling
 from .search import Space as Space
 from .search import bound as bound
+from .search import cluster as cluster
+from .search import scaling as scaling
 from .search import search as search
 from .search import slices_of as slices_of
 from .search import sweep as sweep
@@ -28,5 +31,6 @@ from .twin import PlanCheck as PlanCheck
 from .twin import check as check
 from .twin import export_jax as export_jax
 from .validation import validate as validate
+from .validation import with_measured as with_measured
 
 __version__: str

@@ -43,6 +43,7 @@ ROOMS = {
     "jaxlib": {"compiler"},
     "optax": {"twin"},
     "pandas": {"results", "search", "report", "validation"},
+    "distributed": {"search"},
     "yaml": {"maxtext"},
     "pydantic": {"hardware", "models", "runfile"},
 }

@@ -288,6 +288,12 @@ def sweep(
         int | None,
         typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
@@ -296,7 +302,42 @@ def sweep(
     """Simulate many plans: mesh shapes, placements, any values."""
     from tpusim.cli.sweep_command import sweep_file
 
-    return sweep_file(path, settings or (), _out_folder(out, "table"), workers)
+    return sweep_file(path, settings or (), _out_folder(out, "table"), workers, cluster)
+
+
+@app.command()
+def scaling(
+    run: RunFile,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
+    ] = None,
+    settings: RunSettings = None,
+    chips: Annotated[
+        str | None,
+        typer.Option("--chips", metavar="N,N", help="Chips of a slice: 64,128,256."),
+    ] = None,
+    slices: Annotated[
+        str | None, typer.Option("--slices", metavar="N,N", help="Slices over DCN: 1,2,4.")
+    ] = None,
+    axis: Annotated[
+        str | None,
+        typer.Option(
+            "--axis", metavar="NAME", help="The axis that grows with the chips; else the batch's."
+        ),
+    ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option("--measured", metavar="RUNS.csv", help="Measured runs; else published ones."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> str:
+    """Show weak and strong scaling of a run over chips and slices."""
+    from tpusim.cli.scaling_command import scaling_file
+
+    return scaling_file(
+        run, settings or (), _out_folder(out, "table"), chips=chips, slices=slices, axis=axis,
+        measured=measured, as_json=as_json,
+    )  # fmt: skip
 
 
 @explain_app.callback()

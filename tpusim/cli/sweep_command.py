@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
-from tpusim.base.errors import blame
+from tpusim.base.errors import TpusimError, blame
 from tpusim.runfile import read_sweep
-from tpusim.search import Space, sweep
+from tpusim.search import Space, cluster, sweep
 from tpusim.search.format import sweep_text
 
 ReportProgress: TypeAlias = Callable[[int, int], None]
@@ -18,15 +18,35 @@ PROGRESS_INTERVAL_S = 10.0
 """Seconds between two progress lines without a terminal."""
 
 
-def sweep_file(path: str, settings: Sequence[str], folder: Path | None, workers: int | None) -> str:
-    """Return the report of a sweep; a folder gets its table as a Parquet dataset."""
+def sweep_file(
+    path: str,
+    settings: Sequence[str],
+    folder: Path | None,
+    workers: int | None,
+    address: str | None,
+) -> str:
+    """Return the report of a sweep; a folder gets its table as a Parquet dataset.
+
+    address: of the Dask scheduler whose workers run it, in place of processes of this machine.
+    """
+    if address is not None and workers is not None:
+        raise TpusimError("--workers is for this machine and --cluster for others; give one")
     given = read_sweep(path, settings)
     run = given.run
     began = monotonic()
     with blame(run.where):
         space = Space(base=run.plan, **given.tries)
-        with _progress() as progress:
-            table = sweep(run.model, run.pod, space, workers=workers, progress=progress, out=folder)
+        where_run = nullcontext() if address is None else cluster(address)
+        with where_run as executor, _progress() as progress:
+            table = sweep(
+                run.model,
+                run.pod,
+                space,
+                workers=workers,
+                executor=executor,
+                progress=progress,
+                out=folder,
+            )
     where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (
         f"{len(table):,} plans of {run.model.name} on {where} ({run.pod.chips} chips) "

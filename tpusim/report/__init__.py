@@ -8,6 +8,7 @@ from tpusim.report.figures.memory import memory_data, plot_memory
 from tpusim.report.figures.pipeline import pipeline_data, plot_pipeline
 from tpusim.report.figures.registry import ReportFigure, register_figure
 from tpusim.report.figures.roofline import plot_roofline, roofline_data
+from tpusim.report.figures.scaling import plot_scaling, scaling_data
 from tpusim.report.figures.sweep_heatmap import mesh_heatmap_data, plot_mesh_heatmap
 from tpusim.report.figures.sweep_ranking import plot_ranking, ranking_data
 from tpusim.report.figures.time_windows import timeline_data
@@ -38,12 +39,14 @@ __all__ = [
     "plot_pipeline",
     "plot_ranking",
     "plot_roofline",
+    "plot_scaling",
     "plot_timeline",
     "plot_torus",
     "plot_utilisation",
     "ranking_data",
     "register_figure",
     "roofline_data",
+    "scaling_data",
     "timeline_data",
     "torus_data",
     "trace",

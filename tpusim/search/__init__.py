@@ -2,8 +2,10 @@
 
 from tpusim.search.best import OBJECTIVES, FoundPlan, SearchResult, SearchState, search
 from tpusim.search.bound import PlanBounds, bound, bounds
+from tpusim.search.dask_cluster import cluster
 from tpusim.search.plan_arrays import PlanArrays
 from tpusim.search.plan_space import PlanSpace, slices_of
+from tpusim.search.scaling import Scaling, scaling
 from tpusim.search.search_axes import SearchAxis, SweepCandidate
 from tpusim.search.space import PLACEMENTS, Space, candidates
 from tpusim.search.sweep import sweep
@@ -15,6 +17,7 @@ __all__ = [
     "PlanArrays",
     "PlanBounds",
     "PlanSpace",
+    "Scaling",
     "SearchAxis",
     "SearchResult",
     "SearchState",
@@ -23,6 +26,8 @@ __all__ = [
     "bound",
     "bounds",
     "candidates",
+    "cluster",
+    "scaling",
     "search",
     "slices_of",
     "sweep",

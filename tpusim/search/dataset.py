@@ -4,7 +4,6 @@ The identity is in `_sweep.json`; readers of Parquet datasets skip names with an
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -62,9 +61,10 @@ def open_dataset(folder: Path, identity: str) -> SweepDataset:
     with blame_writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            if any(folder.iterdir()):
+            if any(not each.name.startswith(f".{IDENTITY_FILE}.") for each in folder.iterdir()):
                 raise FileError(f"{folder} holds other files; give a new or an empty folder")
-            path.write_bytes(content)
+            with atomic_write(path) as beside:
+                beside.write_bytes(content)
         elif path.read_bytes() != content:
             raise FileError(
                 f"{folder} holds another sweep, or the same of another version; give a new folder, "
@@ -73,9 +73,25 @@ def open_dataset(folder: Path, identity: str) -> SweepDataset:
     return SweepDataset(folder)
 
 
-def identity_of(model: Architecture, pod: Slice, tried: Sequence[SweepCandidate]) -> str:
-    """Return a digest of all that determines a sweep: its inputs, the code and the residuals."""
-    digest = sha256(repr((model, pod, tried)).encode())
+class SweepIdentity:
+    """A digest of all that determines a sweep: its inputs, the code and the residuals."""
+
+    def __init__(self, model: Architecture, pod: Slice) -> None:
+        self._hash = sha256(repr((model, pod, code_digest())).encode())
+
+    def add(self, tried: SweepCandidate) -> None:
+        """Take in the next candidate."""
+        self._hash.update(repr(tried).encode())
+
+    @property
+    def digest(self) -> str:
+        """The digest of what was taken in so far."""
+        return self._hash.hexdigest()
+
+
+def code_digest() -> str:
+    """Return a digest of the package's code and of the residuals."""
+    digest = sha256()
     for path in (*sorted(CODE_FOLDER.rglob("*.py")), residuals_path()):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -60,7 +60,7 @@ def _plan_lines(table: "DataFrame") -> Sequence[str]:
     heads = (*inputs, "step time", "slower", "MFU", *shares, "HBM peak")
     for with_dims in (True, False):
         cells = _cells(table, inputs, list(shares.values()), with_dims=with_dims)
-        lines = list(_aligned([heads, *cells], len(inputs)))
+        lines = list(aligned([heads, *cells], len(inputs)))
         if max(map(len, lines)) <= REPORT_WIDTH:
             break
     return lines
@@ -120,7 +120,7 @@ def _cut(cell: str) -> str:
     return cell if len(cell) <= WIDEST_CELL else f"{cell[: WIDEST_CELL - 3]}..."
 
 
-def _aligned(rows: Sequence[Sequence[str]], inputs: int) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]], inputs: int) -> Iterator[str]:
     """Yield aligned lines: the first `inputs` columns to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

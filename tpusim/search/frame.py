@@ -1,6 +1,6 @@
 """The frame of a sweep: its columns, which depend on the space alone, and its rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +34,16 @@ class SweepColumns:
         return (*inputs, "placement", *numbers, *self.breakdown, "status", "reason")
 
 
-def sweep_columns(tried: Sequence[SweepCandidate], varied: Sequence[str]) -> SweepColumns:
-    """Return the columns for these candidates, with those of the search axes in `varied`.
+def sweep_columns(
+    axes: Iterable[str], active: Iterable[str], varied: Sequence[str]
+) -> SweepColumns:
+    """Return the columns for plans whose meshes have `axes`, with the search axes in `varied`.
+
+    active: the axes that are larger than one in some mesh.
 
     Raise PlanError for an axis with the name of another column.
     """
-    meshes = [candidate.plan.mesh for candidate in tried]
-    axes = tuple(dict.fromkeys(axis for mesh in meshes for axis in mesh))
-    active = {axis for mesh in meshes for axis, size in mesh.items() if size > 1}
+    axes = tuple(axes)
     found = SweepColumns(axes, tuple(varied), breakdown_labels(active))
     for axis in (*axes, *varied):
         if found.names.count(axis) > 1:

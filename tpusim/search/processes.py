@@ -7,9 +7,11 @@ need nothing of the caller's script, so it is not run again in them and needs no
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import get_context
 from types import ModuleType
 from typing import TypeVar
@@ -19,24 +21,38 @@ from tpusim.base.errors import TpusimError
 FEW_PLANS = 128
 """This process simulates as many plans before others have started."""
 
+MOST_SUBMITTED = 512
+"""Chunks that an executor holds at a time: several for each worker of a large cluster."""
+
 Chunk = TypeVar("Chunk")
 Rows = TypeVar("Rows")
 
 
 def run_chunks(
     function: Callable[[Chunk], Rows],
-    work: Mapping[int, Chunk],
+    work: Iterable[tuple[int, Chunk]],
     processes: int,
     executor: Executor | None = None,
-) -> Iterator[tuple[int, Rows]]:
-    """Yield `function` of each chunk with its number, in the order in which they finish."""
+) -> Iterator[tuple[int, Chunk, Rows]]:
+    """Yield each chunk with its number and `function` of it, in the order in which they finish.
+
+    Chunks are taken from `work` as they are due: no more than MOST_SUBMITTED wait at a time.
+
+    Raise TpusimError if a process of this machine is killed.
+    """
     if executor is not None:
         yield from _submitted(function, work, executor)
     elif processes == 1:
-        yield from ((number, function(chunk)) for number, chunk in work.items())
+        yield from ((number, chunk, function(chunk)) for number, chunk in work)
     else:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            yield from _submitted(function, work, pool)
+            try:
+                yield from _submitted(function, work, pool)
+            except BrokenProcessPool as error:
+                raise TpusimError(
+                    "a worker process was ended from outside, perhaps for lack of memory; run the "
+                    "same again (with a folder for its table, it continues where it stopped)"
+                ) from error
 
 
 def process_count(workers: int | None, plans: int, chunks: int) -> int:
@@ -54,17 +70,22 @@ def _cpus() -> int:
 
 
 def _submitted(
-    function: Callable[[Chunk], Rows], work: Mapping[int, Chunk], executor: Executor
-) -> Iterator[tuple[int, Rows]]:
-    with _script_hidden():
-        futures: dict[Future[Rows], int] = {
-            executor.submit(function, chunk): number for number, chunk in work.items()
-        }
+    function: Callable[[Chunk], Rows], work: Iterable[tuple[int, Chunk]], executor: Executor
+) -> Iterator[tuple[int, Chunk, Rows]]:
+    waiting: dict[Future[Rows], tuple[int, Chunk]] = {}
+    rest = iter(work)
     try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        while True:
+            with _script_hidden():
+                for number, chunk in islice(rest, MOST_SUBMITTED - len(waiting)):
+                    waiting[executor.submit(function, chunk)] = number, chunk
+            if not waiting:
+                return
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                number, chunk = waiting.pop(future)
+                yield number, chunk, future.result()
     finally:
-        for future in futures:
+        for future in waiting:
             future.cancel()
 
 

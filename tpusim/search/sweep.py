@@ -1,6 +1,6 @@
 """The sweep: all plans of a space simulated, as a frame."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.search.dataset import identity_of, open_dataset
+from tpusim.search.chunks import chunks_of, outline_of
+from tpusim.search.dataset import SweepDataset, SweepIdentity, open_dataset
 from tpusim.search.frame import sweep_columns, sweep_frame
 from tpusim.search.processes import process_count, run_chunks
 from tpusim.search.rows import simulate_chunk
-from tpusim.search.space import Space, candidates
+from tpusim.search.space import Space
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-LEAST_CHUNK, LARGEST_CHUNK, USUAL_CHUNKS = 8, 256, 64
-"""Plans per chunk, and the approximate number of chunks between these limits."""
 
 
 def sweep(
@@ -42,7 +40,7 @@ def sweep(
     (`refused`, numbers NaN); none is missing.
 
     workers: processes; by default one per CPU, or this process alone for few plans.
-    executor: runs the chunks instead, for example that of a dask client.
+    executor: runs the chunks instead, for example that of a cluster (`ts.cluster`).
     progress: called with the plans done and the total as chunks finish.
     out: a folder for a Parquet dataset, one file per finished chunk. A later run of the same sweep
         reads what is there and runs the rest.
@@ -50,25 +48,32 @@ def sweep(
     Neither workers nor executor changes the frame. Raise TpusimError for a space that has no plan
     on `pod`, and for a folder that cannot be written or holds anything else.
     """
-    tried = tuple(candidates(space, pod))
-    columns = sweep_columns(tried, [axis.column for axis in space.search_axes if axis.column])
-    size = min(LARGEST_CHUNK, max(LEAST_CHUNK, len(tried) // USUAL_CHUNKS))
-    chunks = {n: tried[n * size : (n + 1) * size] for n in range(-(-len(tried) // size))}
-    dataset = None if out is None else open_dataset(Path(out), identity_of(model, pod, tried))
-    frames = {} if dataset is None else {n: f for n in chunks if (f := dataset.read(n)) is not None}
+    identity = SweepIdentity(model, pod)
+    outline = outline_of(space, pod, identity.add)
+    columns = sweep_columns(
+        outline.axes, outline.active, [axis.column for axis in space.search_axes if axis.column]
+    )
+    sizes = outline.chunk_sizes()
+    dataset = None if out is None else open_dataset(Path(out), identity.digest)
+    frames = {} if dataset is None else _known_frames(dataset, sizes)
     report = progress or (lambda done, total: None)
     done = sum(map(len, frames.values()))
-    report(done, len(tried))
-    left = {n: chunk for n, chunk in chunks.items() if n not in frames}
-    work = partial(simulate_chunk, model)
-    count = process_count(workers, len(tried) - done, len(left))
-    for n, outcomes in run_chunks(work, left, count, executor):
-        frames[n] = sweep_frame(columns, chunks[n], outcomes)
+    report(done, outline.plans)
+    left = ((n, chunk) for n, chunk in chunks_of(space, pod, sizes) if n not in frames)
+    count = process_count(workers, outline.plans - done, len(sizes) - len(frames))
+    for n, chunk, outcomes in run_chunks(partial(simulate_chunk, model), left, count, executor):
+        frames[n] = sweep_frame(columns, chunk, outcomes)
         if dataset is not None:
             dataset.write(n, frames[n])
         done += len(outcomes)
-        report(done, len(tried))
-    return _joined([frames[n] for n in chunks])
+        report(done, outline.plans)
+    return _joined([frames[n] for n in range(len(sizes))])
+
+
+def _known_frames(dataset: SweepDataset, sizes: Sequence[int]) -> "dict[int, DataFrame]":
+    """Return the chunks that an earlier run finished."""
+    found = ((number, dataset.read(number)) for number in range(len(sizes)))
+    return {number: frame for number, frame in found if frame is not None}
 
 
 def _joined(frames: "list[DataFrame]") -> "DataFrame":

@@ -1,5 +1,6 @@
 """Predicted against measured: published or own runs, simulated, and the errors."""
 
+from tpusim.validation.measured_points import with_measured
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.outcome import RunOutcome
 from tpusim.validation.run_setup import RunSetup, SetupChange
@@ -13,4 +14,5 @@ __all__ = [
     "Validation",
     "validate",
     "validate_file",
+    "with_measured",
 ]

@@ -219,3 +219,22 @@ def test_a_script_needs_no_guard_for_processes(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert (answer.stdout, answer.stderr) == ("script\n15 __main__\n", "")
+
+
+def test_a_cluster_and_processes_are_two_things(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = said(["sweep", path, "--workers", "2", "--cluster", "tcp://a:1"], capsys)
+    assert (code, error) == (
+        2,
+        "--workers is for this machine and --cluster for others; give one\n",
+    )
+
+
+def test_a_cluster_needs_its_extra(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    code, _, error = said(["sweep", path, "--cluster", "tcp://a:1"], capsys)
+    assert code == 2
+    assert "write pip install 'tpusim[cluster]', here and on the workers" in error

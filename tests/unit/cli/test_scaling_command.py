@@ -1,0 +1,121 @@
+"""`tpusim scaling`: its tables, its files, measured runs, and one sentence for each mistake."""
+
+import json
+from csv import DictReader
+from pathlib import Path
+
+import pytest
+from commands import SMALL, said
+
+import tpusim as ts
+from tpusim.validation.measured_points import shipped_runs
+
+ROOT = Path(__file__).parents[3]
+MEASURED = str(ROOT / "experiments" / "maxtext_32b_v5e" / "run.toml")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "run.toml"
+    file.write_text(f"{SMALL}mesh = {{ fsdp = 16 }}\n", "utf-8")
+    return str(file)
+
+
+def test_the_curves_are_tables(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = said(["scaling", path, "--chips", "8,16", "--slices", "1,2"], capsys)
+    lines = out.splitlines()
+    assert (code, error) == (0, "")
+    assert lines[0].startswith("scaling     transformer on v5e:4x4 (16 chips), mesh fsdp=16")
+    assert "            fsdp grows with the chips of a slice; the other axes stay" in lines
+    assert "            dcn_data grows with the slices; the other axes stay" in lines
+    titles = [line.split(":")[0] for line in lines if " scaling over " in line]
+    assert titles == [
+        "weak scaling over the chips of a slice", "strong scaling over the chips of a slice",
+        "weak scaling over the slices", "strong scaling over the slices",
+    ]  # fmt: skip
+    heads = [line.split() for line in lines if line.startswith("  chips")]
+    assert all(head[:4] == ["chips", "slice", "mesh", "batch"] for head in heads)
+    (first, *_) = [line.split() for line in lines if line.startswith("  8 ")]
+    assert first[:4] == ["8", "2x4", "fsdp=8", "16"]
+    assert first[-1] == "100.0%"
+
+
+def test_published_runs_stand_beside_their_points(capsys: pytest.CaptureFixture[str]) -> None:
+    """MaxText's 32B on 1 to 32 pods of v5e: six rows of the table, of the same plan."""
+    out = said(["scaling", MEASURED, "--slices", "1,2,3,4,8,16,32", "--json"], capsys)[1]
+    points = [each for each in json.loads(out)["points"] if each["curve"] == "weak"]
+    with shipped_runs().open(encoding="utf-8") as table:
+        steps = {row["id"]: float(row["step_s"]) for row in DictReader(table)}
+    for point in points:
+        expected = f"MT-v5e-32B-{point['slices']}x"
+        if point["slices"] == 3:
+            assert (point["measured_run"], point["measured_step_time_s"]) == ("", None)
+            continue
+        assert point["measured_run"] == expected
+        assert point["measured_step_time_s"] == steps[expected]
+        assert point["measured_mfu"] == pytest.approx(
+            point["mfu"] * point["step_time_s"] / steps[expected]
+        )
+
+
+@pytest.mark.parametrize(
+    "changed", ["plan.matmul_dtype=int8", "plan.remat=minimal", "plan.seq_len=1024", "model.mlp=8"]
+)
+def test_another_plan_was_not_measured(changed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["scaling", MEASURED, "--slices", "1", "--json", "--set", changed]
+    points = json.loads(said(command, capsys)[1])["points"]
+    assert {point["measured_run"] for point in points} == {""}
+
+
+def test_own_runs_take_the_place_of_the_published_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shipped_runs().open(encoding="utf-8") as table:
+        lines = table.read().splitlines()
+    own = tmp_path / "own.csv"
+    row = next(line for line in lines if line.startswith("MT-v5e-32B-2x"))
+    own.write_text(f"{lines[0]}\n{row.replace('MT-v5e-32B-2x', 'mine').replace('12.9435', '20')}\n")
+    out = said(["scaling", MEASURED, "--slices", "1,2", "--measured", str(own)], capsys)[1]
+    last = out.split("strong")[0].rstrip().splitlines()[-1]
+    assert last.endswith("   20 s")
+    assert out.count(" 12.5 s\n") == 0
+    wrong = said(["scaling", MEASURED, "--measured", str(tmp_path / "none.csv")], capsys)
+    assert wrong[0] == 2
+    assert "none.csv: cannot be read" in wrong[2]
+
+
+def test_the_folder_has_table_and_figure(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        out = said(["scaling", path, "--chips", "8,16", "--out", str(folder)], capsys)[1]
+        assert out.endswith(f"\n\nreport      {folder}\n")
+    one, two = ({each.name: each.read_bytes() for each in f.iterdir()} for f in folders)
+    assert set(one) == {f"scaling.{ending}" for ending in ("txt", "csv", "json", "png", "svg")}
+    assert one == two
+    points = json.loads(one["scaling.json"])["points"]
+    rows = list(DictReader(one["scaling.csv"].decode().splitlines()))
+    assert [int(row["chips"]) for row in rows] == [point["chips"] for point in points]
+    run = ts.read_run(path)
+    own = next(point for point in points if point["chips"] == 16)
+    assert own["step_time_s"] == ts.simulate(run.model, run.plan, run.pod).step_time_s
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--chips", "8;16"], "--chips is '8;16'; write numbers such as 64,128,256"),
+        (["--slices", ""], "--slices is ''; write numbers such as"),
+        (["--chips", "12"], "run.toml: chips = 12: v5e has no slice of 12 chips; nearest are"),
+        (["--chips", "16,8"], "write whole numbers from 1 up that rise"),
+        (["--axis", "data"], "run.toml: axis is 'data', which cannot grow"),
+        (["--out", ""], "--out is empty; give a folder to write the table to"),
+    ],
+)
+def test_mistakes_are_sentences(
+    options: list[str], says: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = said(["scaling", path, *options], capsys)
+    assert (code, out) == (2, "")
+    assert says in error

@@ -1,0 +1,83 @@
+"""The command `tpusim scaling`."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tpusim.base.errors import PlanError, blame
+from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.report import check_folder, plot_scaling, scaling_data
+from tpusim.runfile import read_run
+from tpusim.search.scaling import Scaling, scaling
+from tpusim.validation.measured_points import with_measured
+
+
+def scaling_file(
+    path: str,
+    settings: Sequence[str],
+    folder: Path | None,
+    *,
+    chips: str | None,
+    slices: str | None,
+    axis: str | None,
+    measured: str | None,
+    as_json: bool,
+) -> str:
+    """Return the scaling curves of a run; a folder gets the table, the JSON and the figure."""
+    run = read_run(path, settings)
+    if folder is not None:
+        check_folder(folder)
+    over = {"chips": _numbers("--chips", chips), "slices": _numbers("--slices", slices)}
+    with blame(run.where):
+        found = scaling(run.model, run.plan, run.pod, axis=axis, **over)
+    found = with_measured(found, measured)
+    answer = scaling_json(found) if as_json else str(found)
+    if folder is None:
+        return answer
+    write_scaling(found, folder)
+    return answer if as_json else f"{answer}\n\nreport      {folder}"
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    """Return the numbers of `64,128,256`. Raise PlanError for anything else."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,7}(,[0-9]{1,7})*", text):
+        raise PlanError(f"{option} is {text!r}; write numbers such as 64,128,256")
+    return [int(number) for number in text.split(",")]
+
+
+def scaling_json(found: Scaling) -> str:
+    """Return the curves as JSON: what grows, and an object for each point; NaN is null."""
+    facts = {
+        "model": found.model.name,
+        "slice": str(found.pod),
+        "grows": found.grows,
+        "points": json.loads(found.table.to_json(orient="records", double_precision=15)),
+    }
+    return json.dumps(facts, indent=2)
+
+
+def write_scaling(found: Scaling, folder: Path) -> None:
+    """Write `scaling.txt`, `.csv`, `.json`, `.png` and `.svg` into `folder`.
+
+    Raise FileError if it cannot be written.
+    """
+    from tpusim.report.figures.render import png_bytes, svg_bytes
+
+    title = f"{found.model.name} from {found.pod}"
+    curves = scaling_data(found.table)
+    files = {
+        "txt": f"{found}\n".encode(),
+        "csv": found.table.to_csv(index=False, lineterminator="\n").encode(),
+        "json": f"{scaling_json(found)}\n".encode(),
+        "png": png_bytes(lambda: plot_scaling(curves, title=title), title),
+        "svg": svg_bytes(lambda: plot_scaling(curves, title=title), title),
+    }
+    with blame_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for ending, content in files.items():
+        target = folder / f"scaling.{ending}"
+        with blame_writing(target), atomic_write(target) as beside:
+            beside.write_bytes(content)

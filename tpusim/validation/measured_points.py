@@ -1,0 +1,87 @@
+"""Measured runs beside the points of scaling curves.
+
+The table of published runs is part of the package: `training_runs.csv`.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from math import nan
+from pathlib import Path
+
+from tpusim.base.errors import TpusimError, blame
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.plan import Plan
+from tpusim.search.scaling import Scaling
+from tpusim.validation.measured_runs import MeasuredRun, measured_runs, read_rows
+from tpusim.validation.run_setup import RunSetup, set_up
+
+_CHECKOUT = Path(__file__).parents[2] / "tests" / "validation" / "training_runs.csv"
+
+
+def with_measured(found: Scaling, runs: Path | str | None = None) -> Scaling:
+    """Return the curves with the columns `measured_step_time_s`, `measured_mfu`, `measured_run`.
+
+    A measured run belongs to a point if model, slices, mesh, batch, sequence length, dtype of the
+    matmuls and checkpoints are the same; its MFU counts FLOPs as the simulation does. Points
+    without one have NaN and an empty text.
+
+    runs: a CSV file with the columns of docs/validation.md; by default the published runs.
+
+    Raise FileError if it is no such table.
+    """
+    known = _setups(shipped_runs() if runs is None else Path(runs))
+    alike = {
+        _key(setup.plan, setup.pod): run
+        for run, setup in reversed(known)
+        if _same_kind(setup, found)
+    }
+    measured = [alike.get(_key(point.plan, point.pod)) for point in found.points]
+    steps = [run.step_s if run else nan for run in measured]
+    table = found.table.assign(
+        measured_step_time_s=steps,
+        measured_mfu=found.table["mfu"] * found.table["step_time_s"] / steps,
+        measured_run=[run.id if run else "" for run in measured],
+    )
+    return replace(found, table=table)
+
+
+def shipped_runs() -> Path:
+    """Return the table of published runs: in the installed package, or in a checkout."""
+    inside = Path(str(resources.files("tpusim"))) / "training_runs.csv"
+    return inside if inside.is_file() else _CHECKOUT
+
+
+@cache
+def _setups(path: Path) -> tuple[tuple[MeasuredRun, RunSetup], ...]:
+    with blame(str(path)):
+        return tuple(_set_up(measured_runs(*read_rows(path))[0]))
+
+
+def _set_up(runs: Sequence[MeasuredRun]) -> Iterator[tuple[MeasuredRun, RunSetup]]:
+    """Yield the runs that can be simulated, with their simulations."""
+    for run in runs:
+        try:
+            yield run, set_up(run)
+        except TpusimError:
+            continue
+
+
+def _same_kind(setup: RunSetup, found: Scaling) -> bool:
+    """Return True for a run of the same model with the same dtype and checkpoints."""
+    ours, theirs = found.plan, setup.plan
+    return (
+        isinstance(found.model, Transformer)
+        and replace(setup.model, name=found.model.name) == found.model
+        and theirs.seq_len == ours.seq_len
+        and theirs.dtypes.matmul == ours.dtypes.matmul
+        and (theirs.remat.policy, theirs.remat.save) == (ours.remat.policy, ours.remat.save)
+    )
+
+
+def _key(plan: Plan, pod: Slice) -> Hashable:
+    """Return what distinguishes the points of a plan: chips, slices, mesh and batch."""
+    mesh = frozenset(plan.active_axes.items())
+    return pod.chip.name, pod.topology, pod.num_slices, mesh, plan.global_batch
