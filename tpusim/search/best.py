@@ -293,7 +293,7 @@ class _Hunt:
         plans = [self.waiting.plan(at) for at in wave]
         chunks = {n: plans[n::count] for n in range(min(count, len(plans)))}
         work = partial(_simulated, self.model, self.names)
-        for n, answers in run_chunks(work, chunks, count, executor):
+        for n, _, answers in run_chunks(work, chunks.items(), count, executor):
             for at, found in zip(wave[n::count], answers, strict=True):
                 self.simulated += 1
                 if found is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from tpusim.costs import work_seconds
 from tpusim.hardware import Chip
 from tpusim.lowering import optimizer
@@ -42,7 +44,8 @@ class WorkSeconds:
         if room:
             keys = [key for key in {*node.reads, *node.writes} if key in self.buffers]
             kept = {
-                key: 1.0 * (buffer_bytes(self.buffers[key], self.sizes) <= room) for key in keys
+                key: np.asarray(buffer_bytes(self.buffers[key], self.sizes) <= room, np.float64)
+                for key in keys
             }
             work = without_on_chip(work, node, kept, self.sizes, self.buffers)
         return work_seconds(self._least(work), self.chip.device)
