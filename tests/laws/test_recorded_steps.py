@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -137,5 +138,5 @@ def test_a_recorded_step_has_the_result_of_the_lowered_one(
 
 def has_step(runs: RecordedRuns, kind: Kind, plan: Plan) -> bool:
     """Make the form of a plan known, or return True if it has a recorded step."""
-    placements = candidates(kind.pod, plan.mesh)
-    return runs.fastest(kind.model, plan, kind.pod, placements, fold=True) is not None
+    places = partial(candidates, kind.pod, plan.mesh)
+    return runs.fastest(kind.model, plan, kind.pod, places, fold=True) is not None

@@ -8,6 +8,7 @@ a plan that decides otherwise than all recorded steps of its form adds one.
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from threading import local
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.base.errors import TpusimError
@@ -54,8 +55,8 @@ class NumbersRun(NamedTuple):
     timeline: Timeline
 
 
-class RecordedRuns:
-    """The recorded steps of one process, by the form of their plans."""
+class RecordedRuns(local):
+    """The recorded steps of a thread, by the form of their plans."""
 
     def __init__(self) -> None:
         self._forms: OrderedDict[Hashable, _Form] = OrderedDict()
@@ -210,4 +211,4 @@ def _key(value: Any) -> Hashable:
 
 
 RECORDED = RecordedRuns()
-"""Those of this process."""
+"""Those of each thread of this process."""

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_a_worker_of_another_version_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_is_none_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpusim.search.dask_cluster.CONNECT_S", 0.3)
+    monkeypatch.setattr(import_module("tpusim.search.dask_cluster"), "CONNECT_S", 0.3)
     began = time.monotonic()
     for address in ("tcp://127.0.0.1:1", "nowhere", "bogus://x:1"):
         with pytest.raises(TpusimError, match="no Dask scheduler answers at"), ts.cluster(address):

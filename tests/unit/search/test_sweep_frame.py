@@ -2,6 +2,7 @@
 
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,8 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         ran.append(given)
         return simulate(*given[:3])
 
-    monkeypatch.setattr("tpusim.search.rows.simulate", lambda *a, placement: spied(*a, placement))
+    rows = import_module("tpusim.search.rows")
+    monkeypatch.setattr(rows, "simulate", lambda *a, placement: spied(*a, placement))
     again = swept(space(), out=tmp_path)
     assert_frame_equal(again, first)
     assert len(ran) == len(read_parquet(lost))
