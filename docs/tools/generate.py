@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_comp
 import mechanisms
 from docstring_entries import entries
 
+from tpusim.exploration import Space
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile.schema import FIELDS
-from tpusim.search import Space
 
 DOCS = Path(__file__).parents[1]
 UNITS = {

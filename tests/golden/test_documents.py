@@ -14,9 +14,9 @@ from commands import said
 from unit.test_layering import ROWS
 
 import tpusim as ts
+from tpusim.exploration import candidates
 from tpusim.runfile import read_run, read_sweep
 from tpusim.runfile.schema import FIELDS
-from tpusim.search import candidates
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

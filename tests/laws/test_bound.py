@@ -8,10 +8,10 @@ from extent import seeds
 from test_any_plan import PODS, SEVERAL, random_mesh, random_model, random_plan
 
 from tpusim.base.errors import TpusimError
+from tpusim.exploration import PlanArrays, bound, bounds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.search import PlanArrays, bound, bounds
 from tpusim.simulation import simulate
 
 

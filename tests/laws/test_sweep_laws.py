@@ -6,9 +6,9 @@ import pytest
 from extent import seeds
 from test_any_plan import random_model, random_plan, random_rules
 
+from tpusim.exploration import Space, candidates, sweep
+from tpusim.exploration.rows import RESULT_NUMBERS, breakdown_labels
 from tpusim.hardware import Slice
-from tpusim.search import Space, candidates, sweep
-from tpusim.search.rows import RESULT_NUMBERS, breakdown_labels
 
 PODS = (("v4", "2x2x4", 1), ("v5e", "4x4", 1), ("v5e", "4x4", 2), ("7x", "2x2x2", 1))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.exploration.scaling import Scaling, scaling
 from tpusim.report import check_folder, plot_scaling, scaling_data
 from tpusim.runfile import read_run
-from tpusim.search.scaling import Scaling, scaling
 from tpusim.validation.measured_points import with_measured
 
 

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import TypeAlias
 
 from tpusim.base.errors import TpusimError, blame
+from tpusim.exploration import Space, cluster, sweep
+from tpusim.exploration.format import sweep_text
 from tpusim.runfile import read_sweep
-from tpusim.search import Space, cluster, sweep
-from tpusim.search.format import sweep_text
 
 ReportProgress: TypeAlias = Callable[[int, int], None]
 

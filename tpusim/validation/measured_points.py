@@ -11,10 +11,10 @@ from math import nan
 from pathlib import Path
 
 from tpusim.base.errors import TpusimError, blame
+from tpusim.exploration.scaling import Scaling
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.search.scaling import Scaling
 from tpusim.validation.measured_runs import MeasuredRun, measured_runs, read_rows
 from tpusim.validation.run_setup import RunSetup, set_up
 

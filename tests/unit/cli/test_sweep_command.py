@@ -12,9 +12,9 @@ from pandas import read_parquet
 
 from tpusim.base.errors import FileError, PlanError, TpusimError
 from tpusim.cli.main import run
+from tpusim.exploration import Space
 from tpusim.runfile import read_sweep
 from tpusim.runfile.schema import VARIED, wanted
-from tpusim.search import Space
 
 ROOT = Path(__file__).parents[3]
 SWEEP = f"""{SMALL}[sweep]

@@ -6,11 +6,11 @@ import pytest
 from plans import plan_of, small
 from replays import ORIGIN, small_replay
 
+from tpusim.exploration import Space, sweep
+from tpusim.exploration.format import sweep_text
 from tpusim.hardware import Slice, load_chip
 from tpusim.report.result_json import document
 from tpusim.results import Fit, PlanResult, fit_of
-from tpusim.search import Space, sweep
-from tpusim.search.format import sweep_text
 from tpusim.simulation import simulate
 
 PLAN = plan_of({"fsdp": 16})

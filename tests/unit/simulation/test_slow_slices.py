@@ -11,12 +11,12 @@ from commands import SMALL, said
 from plans import plan_of, small
 
 from tpusim.base.errors import HardwareError, PlanError
+from tpusim.exploration import Space
+from tpusim.exploration.space import candidates as candidates_of
 from tpusim.hardware import Slice, candidates
 from tpusim.report import write_report
 from tpusim.results import PlanResult
 from tpusim.runfile import read_run
-from tpusim.search import Space
-from tpusim.search.space import candidates as candidates_of
 from tpusim.simulation import replay, simulate
 
 SLOW = "[slice.slow]\nchips = [{ at = [0, 0], compute = 0.5 }]\n"

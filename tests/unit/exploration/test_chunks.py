@@ -20,11 +20,17 @@ from search_spaces import BASE, POD, space
 
 import tpusim as ts
 from tpusim.base.errors import TpusimError
+from tpusim.exploration import candidates, sweep
+from tpusim.exploration.chunks import (
+    LARGEST_CHUNK,
+    LEAST_CHUNK,
+    SweepOutline,
+    chunks_of,
+    outline_of,
+)
+from tpusim.exploration.processes import MOST_SUBMITTED, run_chunks
 from tpusim.hardware import Slice
 from tpusim.runfile import read_sweep
-from tpusim.search import candidates, sweep
-from tpusim.search.chunks import LARGEST_CHUNK, LEAST_CHUNK, SweepOutline, chunks_of, outline_of
-from tpusim.search.processes import MOST_SUBMITTED, run_chunks
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,9 +5,9 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.units import format_seconds
+from tpusim.exploration.format import aligned
+from tpusim.exploration.rows import PLAN_FITS, PLAN_REFUSED, PLAN_TOO_LARGE
 from tpusim.results import entry
-from tpusim.search.format import aligned
-from tpusim.search.rows import PLAN_FITS, PLAN_REFUSED, PLAN_TOO_LARGE
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -6,10 +6,10 @@ import pytest
 from search_spaces import AXES, BASE, POD, space
 
 from tpusim.base.errors import HardwareError, PlanError
+from tpusim.exploration import Space, candidates
+from tpusim.exploration.search_axes import factorisations
 from tpusim.hardware import Slice, placements
 from tpusim.plan import Plan
-from tpusim.search import Space, candidates
-from tpusim.search.search_axes import factorisations
 
 
 def meshes(tried: Space, pod: Slice) -> list[dict[str, int]]:

@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpusim.exploration.chunks import chunks_of, outline_of
+from tpusim.exploration.dataset import SweepDataset, SweepIdentity, open_dataset
+from tpusim.exploration.frame import sweep_columns, sweep_frame
+from tpusim.exploration.processes import process_count, run_chunks
+from tpusim.exploration.rows import simulate_chunk
+from tpusim.exploration.space import Space
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.search.chunks import chunks_of, outline_of
-from tpusim.search.dataset import SweepDataset, SweepIdentity, open_dataset
-from tpusim.search.frame import sweep_columns, sweep_frame
-from tpusim.search.processes import process_count, run_chunks
-from tpusim.search.rows import simulate_chunk
-from tpusim.search.space import Space
 
 if TYPE_CHECKING:
     from pandas import DataFrame

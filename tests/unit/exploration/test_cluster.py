@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from search_spaces import MODEL, POD, space
 
 import tpusim as ts
 from tpusim.base.errors import TpusimError
-from tpusim.search import sweep
+from tpusim.exploration import dask_cluster, sweep
 
 distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")
 psutil = pytest.importorskip("psutil")
@@ -124,7 +123,7 @@ def test_a_worker_of_another_version_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_is_none_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("tpusim.search.dask_cluster"), "CONNECT_S", 0.3)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.3)
     began = time.monotonic()
     for address in ("tcp://127.0.0.1:1", "nowhere", "bogus://x:1"):
         with pytest.raises(TpusimError, match="no Dask scheduler answers at"), ts.cluster(address):

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError
-from tpusim.search.rows import (
+from tpusim.exploration.rows import (
     PLAN_REFUSED,
     RANGE_COLUMNS,
     RESULT_NUMBERS,
     SweepRow,
     breakdown_labels,
 )
-from tpusim.search.search_axes import SweepCandidate
+from tpusim.exploration.search_axes import SweepCandidate
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,9 +9,9 @@ from pandas.testing import assert_frame_equal
 from search_spaces import MODEL, space
 
 from tpusim.base.errors import PlanError
+from tpusim.exploration import SearchAxis, Space, SweepCandidate, candidates, sweep
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
-from tpusim.search import SearchAxis, Space, SweepCandidate, candidates, sweep
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")

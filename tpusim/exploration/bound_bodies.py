@@ -6,6 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tpusim.base.phase import Phase
+from tpusim.exploration.bound_collectives import (
+    RING_LINKS,
+    Groups,
+    each_group,
+    habits_of,
+    seconds_per_byte,
+)
+from tpusim.exploration.bound_work import WorkSeconds
+from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention, Einsum
 from tpusim.lowering.op_work import collective_bytes
 from tpusim.partition import (
@@ -23,15 +32,6 @@ from tpusim.partition import (
 )
 from tpusim.plan import Axes, Plan
 from tpusim.program import CollectiveKind, Number, largest, smallest
-from tpusim.search.bound_collectives import (
-    RING_LINKS,
-    Groups,
-    each_group,
-    habits_of,
-    seconds_per_byte,
-)
-from tpusim.search.bound_work import WorkSeconds
-from tpusim.search.plan_arrays import PlanArrays
 
 
 @dataclass(slots=True)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from tpusim.exploration import Space
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.search import Space
 
 POD = Slice("v5e", "4x4")
 MODEL = Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)

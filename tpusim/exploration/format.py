@@ -6,8 +6,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.exploration.rows import PLAN_FITS, PLAN_REFUSED, PLAN_STATUSES, PLAN_TOO_LARGE
 from tpusim.results import BORDERLINE, BUBBLE_LABEL, Fit
-from tpusim.search.rows import PLAN_FITS, PLAN_REFUSED, PLAN_STATUSES, PLAN_TOO_LARGE
 
 if TYPE_CHECKING:
     from pandas import DataFrame

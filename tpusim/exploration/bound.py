@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
+from tpusim.exploration.bound_bodies import BodySeconds, StepParts
+from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Gather, Graph, layer_count, walk
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
@@ -25,8 +27,6 @@ from tpusim.partition import PartitionedGraph, body_nodes, partition_graph, reso
 from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
 from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, part_bounds, stage_plan
 from tpusim.program import Number, largest
-from tpusim.search.bound_bodies import BodySeconds, StepParts
-from tpusim.search.plan_arrays import PlanArrays
 
 Floats = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tpusim.exploration.search_axes import SweepCandidate
+from tpusim.exploration.space import Space, candidates
 from tpusim.hardware import Slice
-from tpusim.search.search_axes import SweepCandidate
-from tpusim.search.space import Space, candidates
 
 LEAST_CHUNK, LARGEST_CHUNK, USUAL_CHUNKS = 8, 256, 64
 """Plans per chunk, and the approximate number of chunks between these limits."""

@@ -8,10 +8,10 @@ from search_spaces import POD
 
 import tpusim as ts
 from tpusim.base.errors import PlanError
+from tpusim.exploration import Space, sweep
+from tpusim.exploration.format import sweep_text
+from tpusim.exploration.rows import PLAN_FITS, PLAN_REFUSED
 from tpusim.results.result import COMPUTE_LABELS, EXPOSED
-from tpusim.search import Space, sweep
-from tpusim.search.format import sweep_text
-from tpusim.search.rows import PLAN_FITS, PLAN_REFUSED
 
 BASE = ts.Plan(mesh={"stage": 2, "fsdp": 8}, seq_len=64, global_batch=64)
 MODEL = ts.models.Transformer(layers=4, embed=256, mlp=1024, heads=4, vocab=1000)

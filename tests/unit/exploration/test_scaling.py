@@ -10,11 +10,11 @@ from search_spaces import BASE, MODEL, POD
 
 import tpusim as ts
 from tpusim.base.errors import HardwareError, PlanError, TpusimError
+from tpusim.exploration import Scaling, scaling
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.report import plot_scaling, scaling_data
-from tpusim.search import Scaling, scaling
 from tpusim.simulation import simulate
 from tpusim.validation import with_measured
 

@@ -6,9 +6,7 @@ from itertools import product
 from typing import Any
 
 from tpusim.base.errors import PlanError, blame, nearest
-from tpusim.hardware import Slice
-from tpusim.plan import PLAN_KEYS, Plan
-from tpusim.search.search_axes import (
+from tpusim.exploration.search_axes import (
     ALL_TWISTED,
     SearchAxis,
     SweepCandidate,
@@ -18,6 +16,8 @@ from tpusim.search.search_axes import (
     plan_field_axis,
     shape_axis,
 )
+from tpusim.hardware import Slice
+from tpusim.plan import PLAN_KEYS, Plan
 
 PLACEMENTS = ("best", "all")
 _INTERDEPENDENT = {

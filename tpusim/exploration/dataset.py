@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from tpusim.accuracy.residuals import residuals_path
 from tpusim.base.errors import FileError
 from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.exploration.search_axes import SweepCandidate
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.search.search_axes import SweepCandidate
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,12 +11,12 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError, blame, nearest
+from tpusim.exploration.rows import PLAN_FITS, RANGE_COLUMNS, SweepRow, simulate_chunk
+from tpusim.exploration.scaling_text import scaling_text
+from tpusim.exploration.search_axes import SweepCandidate, reshaped
 from tpusim.hardware import DCN_PREFIX, Slice, default_shape, format_shape, legal_shapes
 from tpusim.models import Architecture
 from tpusim.plan import DEFAULT_RULES, Plan, axes_of
-from tpusim.search.rows import PLAN_FITS, RANGE_COLUMNS, SweepRow, simulate_chunk
-from tpusim.search.scaling_text import scaling_text
-from tpusim.search.search_axes import SweepCandidate, reshaped
 
 if TYPE_CHECKING:
     from pandas import DataFrame

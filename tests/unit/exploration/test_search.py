@@ -3,10 +3,10 @@
 import pytest
 
 from tpusim.base.errors import PlanError, TpusimError
+from tpusim.exploration import OBJECTIVES, PlanSpace, search, slices_of
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.search import OBJECTIVES, PlanSpace, search, slices_of
 from tpusim.simulation import simulate
 
 MODEL = Transformer(layers=4, embed=512, mlp=2048, heads=4, vocab=1000)

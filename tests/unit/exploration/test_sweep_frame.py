@@ -2,7 +2,6 @@
 
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from search_spaces import BASE, MODEL, POD, space
 
 import tpusim as ts
 from tpusim.base.errors import FileError, PlanError, TpusimError
-from tpusim.search import Space, candidates, sweep
-from tpusim.search.frame import cell
-from tpusim.search.rows import RESULT_NUMBERS, breakdown_labels
+from tpusim.exploration import Space, candidates, rows, sweep
+from tpusim.exploration.frame import cell
+from tpusim.exploration.rows import RESULT_NUMBERS, breakdown_labels
 from tpusim.simulation import simulate
 
 RULES = [{}, {"act_embed": "tensor"}]
@@ -179,7 +178,6 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         ran.append(given)
         return simulate(*given[:3])
 
-    rows = import_module("tpusim.search.rows")
     monkeypatch.setattr(rows, "simulate", lambda *a, placement: spied(*a, placement))
     again = swept(space(), out=tmp_path)
     assert_frame_equal(again, first)

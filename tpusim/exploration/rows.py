@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import TpusimError
 from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW
+from tpusim.exploration.search_axes import SweepCandidate
 from tpusim.hardware import DCN_PREFIX
 from tpusim.models import Architecture
 from tpusim.plan import STAGE_AXES
@@ -17,7 +18,6 @@ from tpusim.results import (
     Result,
     verdict_reason,
 )
-from tpusim.search.search_axes import SweepCandidate
 from tpusim.simulation import simulate
 
 SweepRow: TypeAlias = dict[str, Any]

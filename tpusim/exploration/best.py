@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError, TpusimError, nearest
 from tpusim.base.value_checks import check_positive
+from tpusim.exploration.bound import bounds
+from tpusim.exploration.plan_space import PlanSpace
+from tpusim.exploration.processes import process_count, run_chunks
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
-from tpusim.search.bound import bounds
-from tpusim.search.plan_space import PlanSpace
-from tpusim.search.processes import process_count, run_chunks
 from tpusim.simulation import simulate
 
 SECONDS_AN_HOUR = 3600.0

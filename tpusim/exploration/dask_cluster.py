@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, Executor
 from contextlib import contextmanager
 
 from tpusim.base.errors import TpusimError
-from tpusim.search.dataset import code_digest
+from tpusim.exploration.dataset import code_digest
 
 CONNECT_S = 10.0
 """Seconds in which the scheduler has to answer."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from tpusim.base.divisors import divisors
 from tpusim.base.errors import PlanError
+from tpusim.exploration.plan_arrays import PlanArrays, Whole
 from tpusim.hardware import DCN_PREFIX, TWISTED, Slice, can_twist, format_shape, legal_shapes
 from tpusim.hardware.catalogue import load_chip
 from tpusim.plan import DEFAULT_RULES, PLAN_KEYS, STAGE_AXES, Plan, axes_of
-from tpusim.search.plan_arrays import PlanArrays, Whole
 
 NUMBERS = ("global_batch", "microbatches")
 """Fields that vary within the arrays of one form."""

@@ -2,8 +2,8 @@
 
 from search_spaces import BASE, MODEL, POD, space
 
-from tpusim.search import Space, sweep
-from tpusim.search.format import best_plans, sweep_text
+from tpusim.exploration import Space, sweep
+from tpusim.exploration.format import best_plans, sweep_text
 
 
 def test_the_fastest_that_fits_is_on_top() -> None:

@@ -1,0 +1,34 @@
+"""Many plans of one model: sweeps, as a table; bounds; and the proved best of a space."""
+
+from tpusim.exploration.best import OBJECTIVES, FoundPlan, SearchResult, SearchState, search
+from tpusim.exploration.bound import PlanBounds, bound, bounds
+from tpusim.exploration.dask_cluster import cluster
+from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_space import PlanSpace, slices_of
+from tpusim.exploration.scaling import Scaling, scaling
+from tpusim.exploration.search_axes import SearchAxis, SweepCandidate
+from tpusim.exploration.space import PLACEMENTS, Space, candidates
+from tpusim.exploration.sweep import sweep
+
+__all__ = [
+    "OBJECTIVES",
+    "PLACEMENTS",
+    "FoundPlan",
+    "PlanArrays",
+    "PlanBounds",
+    "PlanSpace",
+    "Scaling",
+    "SearchAxis",
+    "SearchResult",
+    "SearchState",
+    "Space",
+    "SweepCandidate",
+    "bound",
+    "bounds",
+    "candidates",
+    "cluster",
+    "scaling",
+    "search",
+    "slices_of",
+    "sweep",
+]
