@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from tpusim.costs import CORE, ON_HOST, CostedProgram, Task, TaskLoop, TopTask
-from tpusim.engine import CallTimes, Record, RepeatLevel
+from tpusim.engine import CallTimes, Record, RepeatLevel, Timeline
 from tpusim.program import Call
 from tpusim.results.limit import Limit
 from tpusim.results.repeated_blocks import RepeatedBlock, record_blocks
@@ -36,7 +36,7 @@ def limits(result: Result) -> tuple[Limit, ...]:
     times: PathTime = Counter()
     for lane, bounds in enumerate(_lane_bounds(result)):
         devices = timeline.devices[lane] if timeline.devices else 1
-        for cell, picoseconds in _lane_path(result, lane, bounds).items():
+        for cell, picoseconds in lane_path(timeline, lane, bounds).items():
             times[cell] += devices * picoseconds
     return tuple(_ranked(times, timeline.core_count, timeline.total_ps))
 
@@ -64,9 +64,14 @@ def _lane_bounds(result: Result) -> Iterator[LaneBounds]:
     device = result.pod.chip.device
     sent = {each.task.name: each.task for program in costed for each in program.messages}
     for lane, program in enumerate(costed):
-        tasks = sent | {task.name: task for task in _tasks(program)}
+        tasks = sent | tasks_by_name(program)
         machine = LaneMachine(device, dict(program.links))
         yield LaneBounds(tasks, operations_by_name(result.program_of(lane)), machine)
+
+
+def tasks_by_name(program: CostedProgram) -> dict[str, Task]:
+    """Return the tasks of a lane, also those of its segments and of its host, by name."""
+    return {task.name: task for task in _tasks(program)}
 
 
 def _tasks(program: CostedProgram) -> Iterator[Task]:
@@ -84,9 +89,8 @@ def _flat(body: Sequence[TopTask]) -> Iterator[Task]:
             yield op
 
 
-def _lane_path(result: Result, lane: int, bounds: LaneBounds) -> PathTime:
-    """Return the critical path of one lane."""
-    timeline = result.timeline
+def lane_path(timeline: Timeline, lane: int, bounds: LaneBounds) -> PathTime:
+    """Return the critical path of one lane of a timeline."""
     tasks = [record for record in timeline.tasks if record.lane == lane]
     waits = [record for record in timeline.waits if record.lane == lane]
     if any(wait.stream == ON_HOST for wait in waits):

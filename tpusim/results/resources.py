@@ -38,6 +38,9 @@ _BY_LABEL = {
 }
 """Resources of what is bound by no unit or link of the device."""
 
+_WAITS = (BUBBLE, STRAGGLERS)
+"""Labels of waits that are for no task of the lane."""
+
 _LINKS = {HBM: HBM_BANDWIDTH, "die": "die to die", "dcn": "DCN", "pcie": "PCIe"}
 """Resources of links, by the start of their names; `ici:y+` is ICI y."""
 
@@ -83,16 +86,17 @@ class LaneBounds:
         self.tasks = tasks
         self._ops = ops
         self._lane = lane
-        self._known: dict[str, TaskBound] = {}
+        self._known: dict[tuple[str, str], TaskBound] = {}
 
     def of(self, name: str, label: str) -> TaskBound:
         """Return the bound of a task.
 
         label: of the core's time in it, which decides where no task has the name.
         """
-        found = self._known.get(name)
+        found = self._known.get((name, label))
         if found is None:
-            found = self._known[name] = self._bound(self.tasks.get(name), label)
+            task = None if label in _WAITS else self.tasks.get(name)
+            found = self._known[name, label] = self._bound(task, label)
         return found
 
     def _bound(self, task: Task | None, label: str) -> TaskBound:
