@@ -63,10 +63,12 @@ def _lane_bounds(result: Result) -> Iterator[LaneBounds]:
     costed = result.costed()
     device = result.pod.chip.device
     sent = {each.task.name: each.task for program in costed for each in program.messages}
+    machines: dict[tuple[tuple[str, float], ...], LaneMachine] = {}
     for lane, program in enumerate(costed):
-        tasks = sent | tasks_by_name(program)
-        machine = LaneMachine(device, dict(program.links))
-        yield LaneBounds(tasks, operations_by_name(result.program_of(lane)), machine)
+        if program.links not in machines:
+            machines[program.links] = LaneMachine(device, dict(program.links))
+        tasks, ops = sent | tasks_by_name(program), operations_by_name(result.program_of(lane))
+        yield LaneBounds(tasks, ops, machines[program.links])
 
 
 def tasks_by_name(program: CostedProgram) -> dict[str, Task]:
