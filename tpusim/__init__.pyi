@@ -18,6 +18,9 @@ from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
 from .plan import Plan as Plan
 from .report import write_report as write_report
+from .results.advice import Advice as Advice
+from .results.advice import Change as Change
+from .results.limit import Limit as Limit
 from .results.lines import explain_lines as explain_lines
 from .results.plan_result import PlanResult as PlanResult
 from .results.replay_result import ReplayResult as ReplayResult

@@ -306,6 +306,22 @@ def sweep(
 
 
 @app.command()
+@garbage_collector_off()
+def advise(
+    run: RunFile,
+    settings: RunSettings = None,
+    top: Annotated[
+        int | None, typer.Option("--top", metavar="N", help="Changes of each kind to show.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> str:
+    """Show what bounds the step of a run, and what changes of it would save."""
+    from tpusim.cli.advise_command import advise_run_file
+
+    return advise_run_file(run, settings or (), top=top, as_json=as_json)
+
+
+@app.command()
 def scaling(
     run: RunFile,
     out: Annotated[

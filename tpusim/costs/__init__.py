@@ -25,7 +25,7 @@ from tpusim.costs.convolution import (
     useful_share,
 )
 from tpusim.costs.device_classes import cost_classes
-from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, TO_HOST, capacities
+from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, ICI, TO_HOST, capacities
 from tpusim.costs.network_tasks import CollectiveCosts
 from tpusim.costs.program_costs import cost_program, cost_programs
 from tpusim.costs.route import (
@@ -69,6 +69,7 @@ __all__ = [
     "FROM_HOST",
     "HBM",
     "HOST_LABEL",
+    "ICI",
     "INPUT",
     "ON_HOST",
     "SKEW",

@@ -8,7 +8,7 @@ all-to-all, which do not wait for each other, hide part of their latency (`netwo
 from collections.abc import Sequence
 
 from tpusim.costs.compute import hbm_seconds, vector_seconds
-from tpusim.costs.links import capacities, ici_rate
+from tpusim.costs.links import ICI, capacities, ici_rate
 from tpusim.costs.route import BUSIEST_WEIGHT, CollectiveRoute, passes, route
 from tpusim.hardware import Chip, Span, Topology
 from tpusim.network import algorithms_for, paths_seconds
@@ -63,8 +63,23 @@ def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     if not path.paths:
         return beside
     hop_s = chip.costs.hop_latency
-    through = call(paths_seconds, path.paths, path.power, nbytes, ici_rate(chip), hop_s)
+    rate = ici_rate(chip)
+    if chip.ici_shares:
+        rate = call(_shared_rate, path.uses, tuple(capacities(chip).items()), rate)
+    through = call(paths_seconds, path.paths, path.power, nbytes, rate, hop_s)
     return largest(beside, through - path.hops * hop_s)
+
+
+def _shared_rate(
+    uses: tuple[tuple[str, int], ...], capacities: tuple[tuple[str, float], ...], rate: float
+) -> float:
+    """Return the rate at which paths run where dimensions differ: as the slowest link lets them.
+
+    rate: of a link in a dimension that is as all are.
+    """
+    on_ici = tuple(use for use in uses if use[0].startswith(ICI))
+    alike = max((weight for _, weight in on_ici), default=0) / BUSIEST_WEIGHT
+    return alike / _slowest_link(on_ici, capacities) if alike else rate
 
 
 def adding_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:

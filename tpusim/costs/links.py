@@ -18,6 +18,9 @@ DCN = "dcn"
 """The stream of transfers across slices, and the start of the names of DCN's links."""
 
 DCN_SEND, DCN_RECEIVE = "dcn+", "dcn-"
+ICI = "ici"
+"""The start of the names of ICI's links."""
+
 TO_HOST, FROM_HOST = "pcie+", "pcie-"
 DIE_LINKS = ("die+", "die-")
 
@@ -36,9 +39,10 @@ def capacities(
     transfers to the host do not slow those from it (PCI Express Base Specification, dual-simplex
     links).
     """
+    shares = chip.ici_shares or (1.0,) * chip.ici_dimensions
     links = {
-        f"ici:{name}{side}": ici_rate(chip)
-        for name in DIMENSION_NAMES[: chip.ici_dimensions]
+        f"{ICI}:{name}{side}": ici_rate(chip) * share
+        for name, share in zip(DIMENSION_NAMES, shares, strict=False)
         for side in "+-"
     }
     if chip.devices > 1:
@@ -50,7 +54,10 @@ def capacities(
 
 
 def ici_rate(chip: Chip) -> float:
-    """Return the bytes per second that one device has of an ICI link, one way."""
+    """Return the bytes per second that one device has of an ICI link, one way.
+
+    Links of a dimension with a share of its own (`Chip.ici_shares`) have that share of it.
+    """
     return chip.ici_bandwidth * chip.costs.ici_efficiency / chip.devices
 
 

@@ -112,7 +112,7 @@ def seconds_per_byte(pod: Slice, devices: int, kind: CollectiveKind, links: int 
     if devices <= 1 or kind not in PASSES:
         return 0.0
     per_chip = pod.chip.devices
-    rate = ici_rate(pod.chip)
+    rate = ici_rate(pod.chip) * max(pod.chip.ici_shares, default=1.0)
     ways = []
     for beside in {1, per_chip}:
         chips, left = divmod(devices, beside)

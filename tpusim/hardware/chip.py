@@ -167,6 +167,8 @@ class Chip:
     power: mean watts in use; None if not published.
     price: USD an hour on demand; None if not published.
     clock_share: the clock over the chip's own (`at_clock`), by which peaks are lowered too.
+    ici_shares: bandwidth of the links along each torus dimension over `ici_bandwidth`, where a
+        what-if makes them differ (`with_ici`); () where all are alike.
     costs: constants of the cost model.
     """
 
@@ -199,6 +201,7 @@ class Chip:
     power: float | None = field(default=None, metadata={"unit": "W"})
     price: float | None = field(default=None, metadata={"unit": "USD/h"})
     clock_share: float = 1.0
+    ici_shares: tuple[float, ...] = ()
     costs: CostConstants
 
     def __post_init__(self) -> None:
@@ -240,6 +243,19 @@ class Chip:
             costs = values.get("costs", self.costs)
             values["costs"] = dataclasses.replace(costs, **inner)
         return dataclasses.replace(self, **values)
+
+    def with_ici(self, dimension: int, factor: float) -> "Chip":
+        """Return the chip with `factor` times the bandwidth on its links along one dimension.
+
+        dimension: of the torus, from 0.
+
+        >>> from tpusim.hardware import load_chip
+        >>> load_chip("v4").with_ici(1, 1.1).ici_shares
+        (1.0, 1.1, 1.0)
+        """
+        shares = list(self.ici_shares or (1.0,) * self.ici_dimensions)
+        shares[dimension] *= factor
+        return dataclasses.replace(self, ici_shares=tuple(shares))
 
     def at_clock(self, clock: str | float) -> "Chip":
         """Return the chip with its cores at another clock, as in a lower power state.

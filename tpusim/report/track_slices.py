@@ -7,15 +7,13 @@ from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline, whole_bytes
 from tpusim.report.unroll import (
     HiddenRepetitions,
-    block_extent,
-    change_blocks,
-    record_blocks,
     running_levels,
     split_calls,
     split_changes,
     unroll_blocks,
 )
 from tpusim.results import PAUSES, Result
+from tpusim.results.repeated_blocks import block_extent, change_blocks, record_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
 """Results of simulations, and their printed form."""
 
+from tpusim.results.advice import Advice, Change, ChangeKind
 from tpusim.results.circular_iterations import is_pipeline_loop
+from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
-from tpusim.results.lines import core_records, explain_lines, operation_of, operations_by_name
+from tpusim.results.limit import Limit
+from tpusim.results.lines import core_records, explain_lines, operation_of
 from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
+from tpusim.results.resources import operations_by_name
 from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
 from tpusim.results.straggler_table import DeviceClass, StragglerTable, stragglers
@@ -20,8 +24,12 @@ __all__ = [
     "LEAST_SHOWN",
     "PAUSES",
     "PICO",
+    "Advice",
+    "Change",
+    "ChangeKind",
     "DeviceClass",
     "Fit",
+    "Limit",
     "PlanResult",
     "ProgramOrigin",
     "ReplayResult",
@@ -40,6 +48,7 @@ __all__ = [
     "explain_lines",
     "fit_of",
     "is_pipeline_loop",
+    "limits",
     "make_result",
     "operation_of",
     "operations_by_name",

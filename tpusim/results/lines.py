@@ -12,7 +12,8 @@ from tpusim.base.phase import Phase
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline
-from tpusim.program import Program, Single, walk_ops
+from tpusim.program import Single
+from tpusim.results.resources import operations_by_name
 from tpusim.results.result import BUBBLE_LABEL, PICO, Result, label_of
 from tpusim.results.summary import aligned
 
@@ -248,11 +249,6 @@ def _bare(function: str) -> str:
 
 def _short(place: str) -> str:
     return place if len(place) <= LONGEST_PLACE else f"…{place[1 - LONGEST_PLACE :]}"
-
-
-def operations_by_name(program: Program) -> dict[str, Single]:
-    """Return the operations of a program, by name."""
-    return {op.name: op for op, _ in walk_ops(program.body, program.segments)}
 
 
 def core_records(timeline: Timeline, lane: int = 0) -> Iterator[Record]:

@@ -65,6 +65,11 @@ class PlanResult(Result):
         return self.model.name
 
     @property
+    def adviser_command(self) -> str:
+        """What to write on the command line for `advice`."""
+        return "tpusim advise"
+
+    @property
     def mfu(self) -> float:
         """Model FLOPs utilisation: the model's FLOP/s over the bf16 peak."""
         return float(self.flops.model) / self.peak_flops / self.step_time_s

@@ -105,6 +105,11 @@ class ReplayResult(Result):
         return self.origin.name
 
     @property
+    def adviser_command(self) -> str:
+        """What to write on the command line for `advice`."""
+        return "--explain advice"
+
+    @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation; None if the model's FLOPs are not known."""
         if self.model_flops is None:

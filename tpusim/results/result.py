@@ -6,23 +6,24 @@ what both share, and the abstract properties that each defines.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from tpusim.accuracy import ErrorRange
+from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import LaneMemory, Timeline
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Flops, Program, Single
+from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
+from tpusim.results.limit import PICO as PICO
 from tpusim.results.totals import StepContents, to_host_bytes
 
 Each = TypeVar("Each")
-
-PICO = 1e-12
 
 FRAGMENTATION = 0.002
 """Bytes lost between buffers, relative to the most that is live beside the step's arguments: the
@@ -46,6 +47,7 @@ class Result(ABC):
         the stages, and links are those of the busiest. Where devices differ (`Slice.slow`), times
         are means over all devices, and links are those of the busiest.
     lane: the stage, or the class of devices, with the highest peak, whose memory this is.
+    adviser: simulates changes of the run, for `advice`.
     """
 
     pod: Slice
@@ -60,6 +62,7 @@ class Result(ABC):
     programs: Sequence[Program]
     timeline: Timeline
     lane: int = 0
+    adviser: Callable[[Any], Advice] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -110,6 +113,11 @@ class Result(ABC):
 
     @property
     @abstractmethod
+    def adviser_command(self) -> str:
+        """What to write on the command line for `advice`."""
+
+    @property
+    @abstractmethod
     def rates(self) -> str:
         """The rates of the step in words, utilisation first."""
 
@@ -157,6 +165,18 @@ class Result(ABC):
         """The MFU at both ends of `step_time_range_s`, the smaller first; None without either."""
         found, mfu = self.error_range, self.mfu
         return None if found is None or mfu is None else (mfu / found.high, mfu / found.low)
+
+    def advice(self) -> Advice:
+        """Return what bounds the step, and what changes of the run would save, each simulated.
+
+        Raise PlanError for a result that was put together by hand, and not by `simulate`.
+        """
+        if self.adviser is None:
+            raise PlanError(
+                f"the result of {self.title} does not know how it was simulated, so no change of "
+                "it can be; ask the result of ts.simulate(...) for its advice"
+            )
+        return self.adviser(self)
 
     def tables(self) -> Iterable[object]:
         """Return the tables below the entries of the summary."""

@@ -6,6 +6,7 @@ from textwrap import TextWrapper
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit
 from tpusim.results.result import PICO, Result, core_ps
 
@@ -13,6 +14,9 @@ SUMMARY_WIDTH = 100
 ENTRY_MARGIN = 12
 LEAST_HEAD = 28
 """Characters of a line, of the margin with the heads, and of a breakdown's labels at least."""
+
+LEAST_BOUND = 0.02
+"""The smallest fraction of the critical path that the summary names."""
 
 LEAST_SHOWN = 0.0005
 """The smallest fraction that prints as more than 0.0 %."""
@@ -42,6 +46,7 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     yield ""
     yield from _breakdown(r)
     yield ""
+    yield from entry("limits", _limits(r))
     if r.pipeline:
         yield from entry("pipeline", r.pipeline)
     if r.fit is Fit.FITS:
@@ -137,6 +142,14 @@ def _need(r: Result) -> str:
 
 def _memory(r: Result) -> str:
     return " + ".join(f"{category} {format_bytes(n)}" for category, n in r.memory_bytes.items())
+
+
+def _limits(r: Result) -> str:
+    """Return what bounds the step, the largest part first, and the command that says more."""
+    found = limits(r)
+    first, *others = [each for each in found if each.share >= LEAST_BOUND] or found[:1]
+    rest = "".join(f", {each.resource} {each.share:.1%}" for each in others)
+    return f"{first}{rest}; {r.adviser_command} simulates what to change"
 
 
 def _links(r: Result) -> str:

@@ -1,6 +1,7 @@
 """The front door: checks the arguments of a simulation, then runs the plan or the program."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
@@ -11,6 +12,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.results import PlanResult, ReplayResult
+from tpusim.simulation.advice import plan_advice
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
 
@@ -90,7 +92,10 @@ def simulate(
         raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
     _check_network(network, plan, pod)
     _check_slow(network, pod)
-    return run_plan(model, plan, pod, fold=fold, placement=placement, among=among, network=network)
+    result = run_plan(
+        model, plan, pod, fold=fold, placement=placement, among=among, network=network
+    )
+    return replace(result, adviser=plan_advice)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -18,6 +18,7 @@ from tpusim.results import (
     step_contents,
 )
 from tpusim.results.replay_result import FROM_SCHEDULE
+from tpusim.simulation.advice import replay_advice
 
 if TYPE_CHECKING:
     from tpusim.compiler import Compiled, Costs, MemoryReport
@@ -147,6 +148,7 @@ def replay_program(
         remarks=remarks,
         model_flops=model_flops,
         unknown=_unknown(timeline, unknown or {}),
+        adviser=replay_advice,
     )
 
 

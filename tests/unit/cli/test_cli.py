@@ -150,7 +150,8 @@ MISTAKES = [
     (["simulate", "RUN", "--explain", "placment"],
      "--explain is 'placment': did you mean 'placement'?"),
     (["simulate", "RUN", "--explain", "all"],
-     "--explain is 'all': valid are collectives, convolutions, lines, passes, pipeline, placement"),
+     "--explain is 'all': valid are advice, collectives, convolutions, lines, passes, pipeline, "
+     "placement"),
     (["simulte", "RUN"], "No such command 'simulte'. Did you mean 'simulate'?"),
     (["chips", "v6"], "no chip 'v6' in the catalogue; did you mean 'v6e'"),
     (["simulate"], "Missing argument 'RUN.toml'"),

@@ -10,9 +10,9 @@ RUN = "experiments/bert_480b/run.toml"
 
 def test_each_command_has_the_choices_for_its_results() -> None:
     assert list(explanations()) == [
-        "placement", "collectives", "pipeline", "lines", "passes", "convolutions",
+        "placement", "collectives", "pipeline", "lines", "passes", "convolutions", "advice",
     ]  # fmt: skip
-    assert list(explanations(replayed=True)) == ["collectives", "lines", "convolutions"]
+    assert list(explanations(replayed=True)) == ["collectives", "lines", "convolutions", "advice"]
     assert find_explanation(None) is None
 
 

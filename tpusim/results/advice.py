@@ -1,0 +1,199 @@
+"""Advice on a run: what bounds its step, and what changes of it save, by simulating each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from tpusim.base.units import format_bytes, format_seconds
+from tpusim.hardware import Placement, Slice
+from tpusim.plan import Plan
+from tpusim.results.fit import Fit, fit_of
+from tpusim.results.limit import Limit
+
+CHANGES_SHOWN = 10
+"""Changes of each kind that are printed, unless another number is asked for."""
+
+SAME = 5e-4
+"""Fractions of a step below this print as 0.0 %."""
+
+
+class ChangeKind(StrEnum):
+    """What a change affects."""
+
+    PLAN = "plan"
+    BATCH = "batch"
+    MACHINE = "machine"
+
+
+HEADS = {
+    ChangeKind.PLAN: "what to change: the training stays what it is",
+    ChangeKind.BATCH: "what changes the training too; times are those of as many examples",
+    ChangeKind.MACHINE: "what a faster machine would be worth",
+}
+"""The heads of the printed tables, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of a run, and the step that its simulation takes.
+
+    what: the change in words.
+    settings: the change for `--set`, a text each, such as `plan.remat="minimal"`; () for one of the
+        machine.
+    plan, pod, placement: what was simulated. The placement is None where it was searched for, and
+        the plan is None for a compiled program.
+    step_time_s: of the changed run.
+    saves: the fraction of the time that it saves, for as many examples; negative if it takes more.
+    hbm_peak_bytes, hbm_bytes: what the changed run needs of a device, and what there is.
+    """
+
+    kind: ChangeKind
+    what: str
+    settings: tuple[str, ...]
+    plan: Plan | None
+    pod: Slice
+    placement: Placement | None
+    step_time_s: float
+    saves: float
+    hbm_peak_bytes: float
+    hbm_bytes: float
+
+    @property
+    def fit(self) -> Fit:
+        """Whether the changed run fits in HBM."""
+        return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
+
+    def __str__(self) -> str:
+        """Return the change in a sentence."""
+        if abs(self.saves) < SAME:
+            gain = "changes nothing"
+        elif self.saves > 0:
+            gain = f"saves {self.saves:.1%}"
+        else:
+            gain = f"takes {-self.saves:.1%} more"
+        return f"{self.what} {gain} (simulated){self._memory()}"
+
+    def _memory(self) -> str:
+        if self.fit is Fit.FITS:
+            return ""
+        need, have = format_bytes(self.hbm_peak_bytes), format_bytes(self.hbm_bytes)
+        but = "does not fit" if self.fit is not Fit.BORDERLINE else "may not fit"
+        return f", but {but}: {need} of {have}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the change as plain data."""
+        return {
+            "kind": str(self.kind),
+            "what": self.what,
+            "sentence": str(self),
+            "settings": list(self.settings),
+            "step_time_s": self.step_time_s,
+            "saves": self.saves,
+            "hbm_peak_bytes": self.hbm_peak_bytes,
+            "fit": str(self.fit),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What bounds a step, and what to change.
+
+    title: of the run.
+    limits: the largest part of the step first; they sum to it.
+    changes: of each kind, those that fit in HBM first, and then the largest gain.
+    refused: changes that cannot be simulated, each with the reason.
+    notes: what was not tried, and why.
+    top: changes of each kind that are printed.
+    """
+
+    title: str
+    step_time_s: float
+    limits: tuple[Limit, ...]
+    changes: tuple[Change, ...]
+    refused: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    top: int = CHANGES_SHOWN
+
+    def of(self, kind: ChangeKind) -> tuple[Change, ...]:
+        """Return the changes of a kind."""
+        return tuple(change for change in self.changes if change.kind is kind)
+
+    def shown(self, top: int) -> "Advice":
+        """Return the advice with another number of changes to print."""
+        return replace(self, top=top)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"advice      {self.title}, step {format_seconds(self.step_time_s)}"
+        yield ""
+        yield from limit_table(self.limits)
+        for kind, head in HEADS.items():
+            if found := self.of(kind):
+                yield ""
+                yield from _change_table(head, found, self.top)
+        if self.refused:
+            yield ""
+            yield f"{len(self.refused)} more cannot be simulated, such as {self.refused[0][0]}:"
+            yield f"  {self.refused[0][1]}"
+        yield from (f"note        {note}" for note in self.notes)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the advice as plain data, all changes of it."""
+        return {
+            "title": self.title,
+            "step_time_s": self.step_time_s,
+            "limits": [
+                {
+                    "resource": limit.resource,
+                    "seconds": limit.seconds,
+                    "share": limit.share,
+                    "does_s": {label: ps * 1e-12 for label, ps in limit.does_ps.items()},
+                }
+                for limit in self.limits
+            ],
+            "changes": [change.facts() for change in self.changes],
+            "refused": [{"what": what, "why": why} for what, why in self.refused],
+            "notes": list(self.notes),
+        }
+
+
+def limit_table(limits: Sequence[Limit]) -> Iterator[str]:
+    """Yield the lines of a table of what bounds a step."""
+    yield f"{'what bounds the step':<28}{'time':>11}{'share':>9}  in"
+    for limit in limits:
+        time = format_seconds(limit.seconds)
+        yield f"  {limit.resource:<26}{time:>11}{limit.share:>9.1%}  {limit.what}"
+    total = sum(limit.seconds for limit in limits)
+    yield f"  {'sum':<26}{format_seconds(total):>11}{sum(each.share for each in limits):>9.1%}"
+
+
+def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[str]:
+    """Yield the lines of a table of changes: a sentence each, and the key to write."""
+    yield head
+    for change in changes[:top]:
+        yield f"  {change}"
+        yield from (f"      --set '{setting}'" for setting in change.settings)
+    if len(changes) > top:
+        yield f"  and {len(changes) - top} more"
+
+
+def setting(key: str, value: Any) -> str:
+    """Return a key of a plan and its value as `--set` takes them.
+
+    >>> setting("mesh", {"fsdp": 8, "tensor": 2}), setting("offload_optimizer", True)
+    ('plan.mesh={ fsdp = 8, tensor = 2 }', 'plan.offload_optimizer=true')
+    """
+    return f"plan.{key}={_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,156 @@
+"""Advice by simulating again: each change of a run is tried, and says what it saves."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tpusim.base.errors import TpusimError
+from tpusim.costs import cost_program
+from tpusim.engine import run
+from tpusim.hardware import Placement, Slice
+from tpusim.plan import Plan
+from tpusim.results import (
+    PICO,
+    Advice,
+    Change,
+    ChangeKind,
+    Fit,
+    Limit,
+    PlanResult,
+    ReplayResult,
+    Result,
+    limits,
+)
+from tpusim.results.advice import setting
+from tpusim.simulation.machine_changes import machine_changes
+from tpusim.simulation.plan_changes import PlanChange, plan_changes
+from tpusim.simulation.plan_run import run_plan
+
+NO_PLAN = (
+    "a compiled program has no plan, so only faster machines are tried: what the compiler would "
+    "make of another plan, only the compiler can say"
+)
+COMPILER_CYCLES = (
+    "the core's seconds are the compiler's cycles, which say nothing of another matrix unit or "
+    "HBM; simulate with costs='model' to try these"
+)
+
+
+def plan_advice(result: PlanResult) -> Advice:
+    """Return the advice on a plan: what bounds it, and what changes of plan and machine save."""
+    trials, found = _PlanTrials(result), limits(result)
+    for change in plan_changes(result):
+        trials.try_plan(change)
+    for what, pod in machine_changes(result, found):
+        trials.try_machine(what, pod)
+    return _advice(result, found, trials.changes, trials.refused)
+
+
+def replay_advice(result: ReplayResult) -> Advice:
+    """Return the advice on a compiled program: what bounds it, and what faster machines save."""
+    modelled, found = result.costs == "model", limits(result)
+    changes = []
+    for what, pod in machine_changes(result, found, work=modelled):
+        timeline = run([cost_program(result.program, pod, result.placement)])
+        step_s = timeline.total_ps * PICO
+        changes.append(
+            Change(
+                kind=ChangeKind.MACHINE,
+                what=what,
+                settings=(),
+                plan=None,
+                pod=pod,
+                placement=result.placement,
+                step_time_s=step_s,
+                saves=1 - step_s / result.step_time_s,
+                hbm_peak_bytes=result.hbm_peak_bytes,
+                hbm_bytes=result.hbm_bytes,
+            )
+        )
+    notes = (NO_PLAN,) if modelled else (NO_PLAN, COMPILER_CYCLES)
+    return _advice(result, found, changes, (), notes)
+
+
+def _advice(
+    result: Result,
+    found: tuple[Limit, ...],
+    changes: Iterable[Change],
+    refused: Iterable[tuple[str, str]],
+    notes: tuple[str, ...] = (),
+) -> Advice:
+    ranked = sorted(changes, key=lambda each: (each.fit is Fit.TOO_LARGE, -each.saves))
+    return Advice(
+        title=result.title,
+        step_time_s=result.step_time_s,
+        limits=found,
+        changes=tuple(ranked),
+        refused=tuple(refused),
+        notes=notes,
+    )
+
+
+@dataclass(slots=True)
+class _PlanTrials:
+    """The changes of one run that were simulated, and those that cannot be."""
+
+    base: PlanResult
+    changes: list[Change] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def _given(self) -> Placement | None:
+        """The placement that the run was given, if any."""
+        return self.base.placement if self.base.placement_given else None
+
+    def try_plan(self, change: PlanChange) -> None:
+        """Simulate a change of the plan."""
+        base, keys = self.base, dict(change.keys)
+        placement = change.placement or (None if change.moves else self._given)
+        replaces = change.moves and base.plan.placement is not None
+        try:
+            plan = base.plan.replace(**keys, **({"placement": None} if replaces else {}))
+            result = self._run(plan, base.pod, placement)
+        except TpusimError as error:
+            self.refused.append((change.what, str(error)))
+            return
+        if replaces:
+            keys["placement"] = result.placement.written
+            plan = plan.replace(placement=result.placement.written)
+        settings = tuple(setting(key, value) for key, value in keys.items())
+        self._add(change.kind, change.what, settings, result, plan, placement)
+
+    def try_machine(self, what: str, pod: Slice) -> None:
+        """Simulate the same plan in the same place on another machine."""
+        result = self._run(self.base.plan, pod, self.base.placement)
+        plan, placement = self.base.plan, self.base.placement
+        self._add(ChangeKind.MACHINE, what, (), result, plan, placement)
+
+    def _run(self, plan: Plan, pod: Slice, placement: Placement | None) -> PlanResult:
+        network = self.base.verdicts.network
+        return run_plan(
+            self.base.model, plan, pod, fold=True, placement=placement, among=None, network=network
+        )
+
+    def _add(
+        self,
+        kind: ChangeKind,
+        what: str,
+        settings: tuple[str, ...],
+        result: PlanResult,
+        plan: Plan,
+        placement: Placement | None,
+    ) -> None:
+        examples = plan.global_batch / self.base.plan.global_batch
+        self.changes.append(
+            Change(
+                kind=kind,
+                what=what,
+                settings=settings,
+                plan=plan,
+                pod=result.pod,
+                placement=placement,
+                step_time_s=result.step_time_s,
+                saves=1 - result.step_time_s / examples / self.base.step_time_s,
+                hbm_peak_bytes=result.hbm_peak_bytes,
+                hbm_bytes=result.hbm_bytes,
+            )
+        )

@@ -1,0 +1,111 @@
+"""The changes of a plan that advice tries: one or a few keys each, with the change in words."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpusim.base.errors import PlanError
+from tpusim.graph import LAYER_IN, POLICIES
+from tpusim.hardware import DCN_PREFIX, Placement, candidates
+from tpusim.results import PlanResult
+from tpusim.results.advice import ChangeKind
+
+COMMON_AXES = ("fsdp", "tensor")
+"""Axes that a mesh may get, as the default rules know them."""
+
+MOST_PLACEMENTS = 6
+"""Other placements of the mesh that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """Keys of a plan with other values.
+
+    what: the change in words.
+    placement: in place of the plan's own.
+    moves: the mesh changes, so that the placement is searched for anew.
+    """
+
+    what: str
+    keys: Mapping[str, Any]
+    kind: ChangeKind = ChangeKind.PLAN
+    placement: Placement | None = None
+    moves: bool = False
+
+
+def plan_changes(result: PlanResult) -> Iterator[PlanChange]:
+    """Yield the changes to try, in the order in which the advice's page lists them."""
+    yield from _microbatches(result)
+    yield from _remat(result)
+    yield from _offloads(result)
+    yield from _meshes(result)
+    yield from _placements(result)
+    yield from _batches(result)
+
+
+def _microbatches(result: PlanResult) -> Iterator[PlanChange]:
+    now = result.plan.microbatches
+    each = result.plan.microbatch
+    if each % 2 == 0:
+        yield PlanChange(f"half the microbatch ({each // 2} sequences)", {"microbatches": 2 * now})
+    if now % 2 == 0:
+        yield PlanChange(f"twice the microbatch ({2 * each} sequences)", {"microbatches": now // 2})
+
+
+def _remat(result: PlanResult) -> Iterator[PlanChange]:
+    for policy in POLICIES:
+        if policy != result.plan.remat.policy:
+            yield PlanChange(f"remat {policy}", {"remat": policy})
+
+
+def _offloads(result: PlanResult) -> Iterator[PlanChange]:
+    remat, on_host = result.plan.remat, result.plan.optimizer.offload
+    if on_host:
+        yield PlanChange("the optimizer state in HBM", {"offload_optimizer": False})
+    else:
+        yield PlanChange("the optimizer state on the host", {"offload_optimizer": True})
+    if remat.offload:
+        kept = (*remat.save, *remat.offload)
+        what = f"{', '.join(remat.offload)} in HBM instead of on the host"
+        yield PlanChange(what, {"save": list(kept), "offload": []})
+    if remat.save:
+        moved = [*remat.offload, *remat.save]
+        what = f"{', '.join(remat.save)} on the host"
+        yield PlanChange(what, {"save": [], "offload": moved})
+    if not (remat.save or remat.offload):
+        yield PlanChange("the layers' inputs on the host", {"offload": [LAYER_IN]})
+
+
+def _meshes(result: PlanResult) -> Iterator[PlanChange]:
+    """Yield the meshes with a factor of 2 moved from one axis to another."""
+    mesh = dict(result.plan.mesh)
+    axes = [*mesh, *(axis for axis in COMMON_AXES if axis not in mesh)]
+    for taken in mesh:
+        for given in axes:
+            across = taken.startswith(DCN_PREFIX), given.startswith(DCN_PREFIX)
+            if given == taken or mesh[taken] % 2 or across[0] != across[1]:
+                continue
+            moved = mesh | {taken: mesh[taken] // 2, given: 2 * mesh.get(given, 1)}
+            what = f"mesh {given}={moved[given]} and {taken}={moved[taken]}"
+            yield PlanChange(what, {"mesh": moved}, moves=True)
+
+
+def _placements(result: PlanResult) -> Iterator[PlanChange]:
+    """Yield other placements of the mesh, by the axes that they move."""
+    try:
+        known = candidates(result.pod, result.plan.mesh)
+    except PlanError:
+        return
+    others = [each for each in known if each != result.placement]
+    for placement in others[:MOST_PLACEMENTS]:
+        now, then = result.placement.written, placement.written
+        moved = [f"{axis} on {','.join(on)}" for axis, on in then.items() if on != now.get(axis)]
+        yield PlanChange(" and ".join(moved), {"placement": then}, placement=placement)
+
+
+def _batches(result: PlanResult) -> Iterator[PlanChange]:
+    batch = result.plan.global_batch
+    sizes = {"twice": 2 * batch} | ({"half": batch // 2} if batch % 2 == 0 else {})
+    for times, size in sizes.items():
+        what = f"{times} the global batch ({size})"
+        yield PlanChange(what, {"global_batch": size}, ChangeKind.BATCH)
