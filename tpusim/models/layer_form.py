@@ -64,3 +64,11 @@ class Biases:
 
     def __post_init__(self) -> None:
         check_types(self, "biases.")
+
+    def check(self, kv_rank: int) -> None:
+        """Raise ModelError for biases of projections that latent attention does not have."""
+        if kv_rank and self.qkv:
+            raise ModelError(
+                "biases.qkv is for projections of the tokens, but with latent.kv_rank = "
+                f"{kv_rank} queries, keys and values are made of latents; leave it out"
+            )

@@ -11,6 +11,7 @@ from math import lcm
 from typing import Any, ClassVar
 
 from tpusim.base.errors import ModelError, blame
+from tpusim.base.foreign_names import checked_names
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -98,6 +99,7 @@ class Transformer(GroupedFields, Architecture):
     norms: Norms = field(default_factory=Norms)
     biases: Biases = field(default_factory=Biases)
 
+    @checked_names
     def __init__(
         self, *, layers: int, embed: int, mlp: int, heads: int, vocab: int, **keys: Any
     ) -> None:
@@ -136,7 +138,7 @@ class Transformer(GroupedFields, Architecture):
         try:
             self.latent.check(self.heads, self.kv_heads, self.head_dim, self.attention)
             self.norms.check(parallel=self.parallel, post_norms=self.post_norms)
-            self._check_latent_biases()
+            self.biases.check(self.latent.kv_rank)
         except ModelError as error:
             raise ModelError(MODEL_KEYS.with_flat_keys(str(error))) from error
         if self.dropout >= 1:
@@ -147,14 +149,6 @@ class Transformer(GroupedFields, Architecture):
         self._check_fused()
         self.moe.check_layers(self.layers)
         self._check_wide()
-
-    def _check_latent_biases(self) -> None:
-        """Raise ModelError for biases of projections that latent attention does not have."""
-        if self.latent.kv_rank and self.biases.qkv:
-            raise ModelError(
-                "biases.qkv is for projections of the tokens, but with latent.kv_rank = "
-                f"{self.latent.kv_rank} queries, keys and values are made of latents; leave it out"
-            )
 
     def _check_fused(self) -> None:
         """Raise ModelError if one matrix cannot make queries, keys and values of all layers."""
@@ -241,8 +235,8 @@ class Transformer(GroupedFields, Architecture):
             x = pieces.norm_of_kind(w, self.norms.kind, "final_norm", x)
         if not self.head_layer:
             return x
-        own = {"activation": self.activation, "norm": self.norms.kind}
-        return pieces.transformed(w, x, bias=self.biases.mlp, **own)
+        kind, bias = self.norms.kind, self.biases.mlp
+        return pieces.transformed(w, x, activation=self.activation, norm=kind, bias=bias)
 
     def _declare(self, w: GraphWriter) -> None:
         check_length(w, self.name, self.positions)

@@ -4,6 +4,8 @@ They are read as encoders that predict all positions. A `pooler_output` and the 
 whether one sentence follows another are left out: they are a column a sequence.
 """
 
+from typing import Any
+
 from tpusim.models.hf.family import ALL, ALL_ATTENTION, MLP, PLAIN, HfFamily
 
 _BERT = ALL | {
@@ -18,10 +20,10 @@ _DEFAULTS = _DROPPED | {
 }  # fmt: skip
 _TABLES = {"positions": "max_position_embeddings", "segments": "type_vocab_size"}
 _DECODER = {"is_decoder": {"kind": "decoder"}}
-_MODERN = {
+_MODERN: dict[str, Any] = {
     "norm": "layer-unshifted", "head_layer": True, "gated": True,
 }  # fmt: skip
-_MODERN_FLAGS = {
+_MODERN_FLAGS: dict[str, dict[str, Any]] = {
     "attention_bias": ALL_ATTENTION, "mlp_bias": MLP, "decoder_bias": {"head_bias": True},
     "norm_bias": {"norm": "layer"},
 }  # fmt: skip
