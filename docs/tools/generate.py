@@ -4,7 +4,8 @@
     python docs/tools/generate.py --check  # exit with 1 where a page is out of date
 
 run_file.md: the keys of a run file, from the classes that it fills. compiler.md: the passes of the
-lowering, and how compiled programs move what they move. README.md: what its ten lines print.
+lowering, and how compiled programs move what they move. models.md: the families of Hugging Face
+configs. README.md: what its ten lines print.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from docstring_entries import entries
 from tpusim.exploration import Space
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
+from tpusim.models.hf.families import FAMILIES, REFUSED
 from tpusim.plan import Plan
 from tpusim.runfile.schema import FIELDS
 
@@ -42,6 +44,7 @@ UNITS = {
     "window": "tokens",
     "layers": "layers",
     "global_every": "layers",
+    "positions": "tokens",
     "dense_layers": "layers",
     "expert_every": "layers",
     "stage_layers": "layers per part",
@@ -179,7 +182,24 @@ def tables() -> dict[str, dict[str, str]]:
             "sweep": table(list(keys_of(Space, {}, FIELDS["sweep"]))),
         },
         "compiler.md": {"passes": _passes(), "mechanisms": mechanisms.markdown() + "\n"},
+        "models.md": {"families": _families(), "refused": _refused()},
     }
+
+
+def _families() -> str:
+    lines = ["| family | `model_type` | read as | not modelled |", "| --- | --- | --- | --- |"]
+    for family in FAMILIES:
+        asked = [f"{what} (`{key}`)" for key, what in family.left_out.items()]
+        shown = ", ".join(f"`{name}`" for name in family.types)
+        left = "; ".join([*family.always, *asked])
+        lines.append(f"| {family.name} | {shown} | {family.kind} | {left} |")
+    return "\n".join(lines) + "\n"
+
+
+def _refused() -> str:
+    lines = ["| `model_type` | missing | nearest family |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {what} | {near} |" for name, (what, near) in REFUSED.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _passes() -> str:

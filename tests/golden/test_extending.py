@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.models.hf import families, from_hf, recognise
+from tpusim.models.hf import from_hf, recognise
+from tpusim.models.hf.family import HfFamily
 from tpusim.network import ALGORITHMS
 from tpusim.report.figures.registry import FIGURES
 
@@ -68,12 +69,12 @@ def test_a_new_model_family(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, _ = walked("A new model family", capsys)
-    family = names["OLMO"]
-    assert isinstance(family, families.HfFamily)
-    monkeypatch.setitem(recognise._CLASSES, "Olmo2ForCausalLM", family)
-    monkeypatch.setitem(recognise._TYPES, "olmo2", family)
+    family = names["OURS"]
+    assert isinstance(family, HfFamily)
+    monkeypatch.setitem(recognise._CLASSES, "OursForCausalLM", family)
+    monkeypatch.setitem(recognise._TYPES, "ours", family)
     (tmp_path / "config.json").write_text(
-        '{"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], "hidden_size": 4096, '
+        '{"model_type": "ours", "architectures": ["OursForCausalLM"], "hidden_size": 4096, '
         '"intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, '
         '"num_key_value_heads": 32, "vocab_size": 100352}',
         "utf-8",

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+from tpusim.base.foreign_names import our_name
+
 
 class TpusimError(Exception):
     """An input that cannot be used; its text is for the user."""
@@ -53,8 +55,15 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
     >>> nearest("v5pp", ["v4", "v5e", "v5p"])
     "did you mean 'v5p'?"
+
+    A name that other libraries have for one of them is told apart:
+
+    >>> nearest("hidden_size", ["embed", "mlp"])
+    "tpusim calls it 'embed'"
     """
     names = sorted(valid)
+    if (ours := our_name(name, names)) is not None:
+        return f"tpusim calls it {ours!r}"
     close = get_close_matches(name, names, n=2, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"

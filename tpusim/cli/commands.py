@@ -104,6 +104,17 @@ def chips(name: Annotated[str | None, typer.Argument(help="A chip, such as v5p."
 
 
 @app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model, such as llama3.1-8b.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> str:
+    """List the published models, or show one: dimensions, parameters, source."""
+    from tpusim.cli.models_command import show_models
+
+    return show_models(name, as_json=as_json)
+
+
+@app.command()
 @garbage_collector_off()
 def simulate(
     run: Annotated[

@@ -7,15 +7,16 @@ from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
 from tpusim.models.encoder_decoder import EncoderDecoder
 from tpusim.models.evolved_transformer import EvolvedTransformer
-from tpusim.models.hf import from_hf, hf_dimensions, hf_notes
+from tpusim.models.hf import from_hf, hf_architecture, hf_dimensions, hf_notes
 from tpusim.models.joint_transformer import JointTransformer
 from tpusim.models.metnet2 import MetNet2
 from tpusim.models.mlp_mixer import MlpMixer
+from tpusim.models.model_keys import MODEL_KEYS
 from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
 from tpusim.models.recurrent import Gnmt
 from tpusim.models.resnet import ResNet
 from tpusim.models.self_attention import SelfAttention
-from tpusim.models.transformer import MODEL_KEYS, Transformer
+from tpusim.models.transformer import Transformer
 from tpusim.models.two_towers import TextTower, TwoTowers
 from tpusim.models.unet3d import UNet3d
 from tpusim.models.vision_transformer import VisionTransformer
@@ -59,6 +60,7 @@ __all__ = [
     "architecture_of",
     "dimensions",
     "from_hf",
+    "hf_architecture",
     "hf_dimensions",
     "hf_notes",
     "load",

@@ -8,7 +8,7 @@ from tpusim.base.errors import ModelError, PlanError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_heads, check_types, check_values
+from tpusim.models.checks import check_heads, check_length, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 
 _CHOICES = {"attention": ("dot", "flash"), "softmax_dtype": (COMPUTE, "f32")}
@@ -93,12 +93,7 @@ class Bert(Architecture):
         return pieces.classification_loss(own, pieces.representation(own, first), 2)
 
     def _declare(self, w: GraphWriter) -> None:
-        length = w.extent("seq")
-        if length > self.positions:
-            raise PlanError(
-                f"plan.seq_len is {length}, and {self.name} has {self.positions} positions; write "
-                f"seq_len = {self.positions} or less, or model.positions = {length}"
-            )
+        length = check_length(w, self.name, self.positions)
         if 1 < length < self.predictions:  # one token stands for any where weights are counted
             raise PlanError(
                 f"{self.name}: predictions is {self.predictions}, but plan.seq_len is {length}; "

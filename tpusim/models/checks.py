@@ -7,7 +7,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from tpusim.base.errors import ModelError
+from tpusim.base.errors import ModelError, PlanError
+from tpusim.graph import GraphWriter
 
 _FIELD_TYPES: dict[object, tuple[type, str]] = {
     int: (Integral, "a whole number"),
@@ -108,3 +109,19 @@ def check_halvings(key: str, size: int, times: int) -> None:
         raise ModelError(
             f"{key} is {size}, which cannot be halved {times} times; write a multiple of {2**times}"
         )
+
+
+def check_length(w: GraphWriter, name: str, positions: int) -> int:
+    """Return the tokens of a sequence.
+
+    positions: rows of the table of learnt positions, 0 for none.
+
+    Raise PlanError if there are more of them than rows.
+    """
+    length = w.extent("seq")
+    if positions and length > positions:
+        raise PlanError(
+            f"plan.seq_len is {length}, and {name} has {positions} positions; write "
+            f"seq_len = {positions} or less, or model.positions = {length}"
+        )
+    return length

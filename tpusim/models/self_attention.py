@@ -6,9 +6,13 @@ from tpusim.base.errors import ModelError
 from tpusim.graph import COMPUTE
 from tpusim.models.checks import check_types, check_values
 
-_ATTENTION_CHOICES = {"kernel": ("flash", "dot"), "softmax_dtype": (COMPUTE, "f32")}
+_ATTENTION_CHOICES = {
+    "kernel": ("flash", "dot"),
+    "softmax_dtype": (COMPUTE, "f32"),
+    "qk_norm_heads": ("", "each", "all"),
+}
 
-_GLOBAL_KEYS = ("global_head_dim", "global_kv_heads", "global_keys_as_values")
+_GLOBAL_KEYS = ("global_first", "global_head_dim", "global_kv_heads", "global_keys_as_values")
 """Fields of the layers that see all keys, among layers that see a window."""
 
 
@@ -22,12 +26,15 @@ class SelfAttention:
     window: keys that a query sees, 0 for all of them.
     global_every: where there is a window, each so many-th layer sees all keys (Gemma 3: 6), 0 for
         none (Mistral). Layers that do not fill the last pattern see the window.
+    global_first: those are the first of each pattern (ModernBERT), not the last.
     global_head_dim: width of a head in the layers that see all keys, where it is another one
         (Gemma 4: 512); 0 for that of the others.
     global_kv_heads: K/V heads of those layers, where they have another number; 0 as before.
     global_keys_as_values: in those layers one projection makes keys and values.
     rotary: queries and keys are rotated by their position.
     qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
+    qk_norm_heads: `each` for a scale of its own for each head (Cohere), `all` for one norm over all
+        heads together (OLMo 2).
     fused_qkv: one matrix makes queries, keys and values, which have as many heads.
     """
 
@@ -35,11 +42,13 @@ class SelfAttention:
     softmax_dtype: str = COMPUTE
     window: int = 0
     global_every: int = 0
+    global_first: bool = False
     global_head_dim: int = 0
     global_kv_heads: int = 0
     global_keys_as_values: bool = False
     rotary: bool = True
     qk_norm: bool = False
+    qk_norm_heads: str = ""
     fused_qkv: bool = False
 
     def __post_init__(self) -> None:
@@ -49,6 +58,11 @@ class SelfAttention:
             raise ModelError(
                 "attention.fused_qkv makes values of their own, but "
                 "attention.global_keys_as_values takes the keys for them; write one of the two"
+            )
+        if self.qk_norm_heads and not self.qk_norm:
+            raise ModelError(
+                f"attention.qk_norm_heads is {self.qk_norm_heads!r}, but queries and keys are not "
+                "normed; write attention.qk_norm = true, or leave it out"
             )
         for key in _GLOBAL_KEYS:
             value = getattr(self, key)
@@ -69,8 +83,10 @@ class SelfAttention:
         return self.global_head_dim, self.global_kv_heads, self.global_keys_as_values
 
     def is_global(self, layer: int) -> bool:
-        """Return True for the last layer of each pattern of windows, counted from 0."""
-        return bool(self.window and self.global_every) and (layer + 1) % self.global_every == 0
+        """Return True for a layer, counted from 0, that sees all keys among those of a window."""
+        if not (self.window and self.global_every):
+            return False
+        return (layer if self.global_first else layer + 1) % self.global_every == 0
 
     def window_of(self, layer: int) -> int:
         """Return the window of a layer, counted from 0; 0 if it sees all keys."""

@@ -11,63 +11,17 @@ from math import lcm
 from typing import Any, ClassVar
 
 from tpusim.base.errors import ModelError, blame
+from tpusim.base.foreign_names import checked_names
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.checks import check_heads, check_types, check_values
+from tpusim.models.checks import check_heads, check_length, check_types, check_values
+from tpusim.models.layer_form import Biases, Norms
 from tpusim.models.layer_patterns import in_turn
+from tpusim.models.model_keys import MODEL_KEYS
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
-
-MODEL_KEYS = GroupedKeys(
-    owner="Transformer",
-    prefix="",
-    error=ModelError,
-    groups={"attention": SelfAttention, "latent": Latent, "moe": MoE},
-    table={
-        "name": ("", "name"),
-        "kind": ("", "kind"),
-        "layers": ("", "layers"),
-        "embed": ("", "embed"),
-        "mlp": ("", "mlp"),
-        "heads": ("", "heads"),
-        "kv_heads": ("", "kv_heads"),
-        "head_dim": ("", "head_dim"),
-        "vocab": ("", "vocab"),
-        "gated": ("", "gated"),
-        "activation": ("", "activation"),
-        "parallel": ("", "parallel"),
-        "post_norms": ("", "post_norms"),
-        "qk_norm": ("attention", "qk_norm"),
-        "wide_layers": ("", "wide_layers"),
-        "wide_mlp": ("", "wide_mlp"),
-        "layer_embed": ("", "layer_embed"),
-        "tied_embeddings": ("", "tied_embeddings"),
-        "logit_cap": ("", "logit_cap"),
-        "dropout": ("", "dropout"),
-        "fused_qkv": ("attention", "fused_qkv"),
-        "rotary": ("attention", "rotary"),
-        "attention": ("attention", "kernel"),
-        "softmax_dtype": ("attention", "softmax_dtype"),
-        "window": ("attention", "window"),
-        "global_every": ("attention", "global_every"),
-        "global_head_dim": ("attention", "global_head_dim"),
-        "global_kv_heads": ("attention", "global_kv_heads"),
-        "global_keys_as_values": ("attention", "global_keys_as_values"),
-        "q_rank": ("latent", "q_rank"),
-        "kv_rank": ("latent", "kv_rank"),
-        "rope_dim": ("latent", "rope_dim"),
-        "v_head_dim": ("latent", "v_head_dim"),
-        "experts": ("moe", "experts"),
-        "experts_per_token": ("moe", "experts_per_token"),
-        "expert_mlp": ("moe", "expert_mlp"),
-        "shared_mlp": ("moe", "shared_mlp"),
-        "dense_layers": ("moe", "dense_layers"),
-        "expert_every": ("moe", "expert_every"),
-    },
-)
-"""Every flat key of a model, in the order in which files list them."""
 
 _GLOBAL, _WIDE = "global", "wide"
 """Parts whose dimensions have other sizes: layers that see all keys, and those of a wide MLP."""
@@ -94,13 +48,16 @@ class Transformer(GroupedFields, Architecture):
     head_dim: width of a head; embed / heads where it is not given.
     vocab: tokens of the vocabulary.
     gated: the MLP has two input matrices, whose results are multiplied.
-    activation: `relu`, `gelu` or `silu`.
+    activation: `relu`, `relu2` (its square), `gelu` or `silu`.
     parallel: attention and MLP read the same norm and are added together (PaLM, GPT-J).
     post_norms: the results of attention and MLP are normed before they are added (Gemma 2, 3).
     wide_layers: layers at the end whose MLP is `wide_mlp` wide (Gemma 4 E2B: 20); 0 for none.
     wide_mlp: width of their MLP.
     layer_embed: width of the embedding that each layer has of its own (Gemma 4 E2B: 256), 0 for
         none; see `pieces.layer_embedding`.
+    positions: rows of a table of learnt positions, the most tokens of a sequence; 0 for none.
+    segments: texts of a sequence, each with a learnt vector (BERT: 2); 0 for none.
+    head_layer: a matrix, the activation function and a norm are before the head (BERT).
     tied_embeddings: the head is the table of embeddings.
     logit_cap: bound of the logits, which become `cap tanh(logits / cap)`; 0 for none.
     dropout: share of elements that training sets to zero: of the embeddings, of the results of
@@ -108,6 +65,8 @@ class Transformer(GroupedFields, Architecture):
     attention: the attention of the layers.
     latent: the latents of queries, keys and values (DeepSeek); none unless given.
     moe: the experts; none unless given.
+    norms: their kind and places; one before attention, MLP and head unless given.
+    biases: of matrices; none unless given.
     """
 
     KEYS: ClassVar[GroupedKeys] = MODEL_KEYS
@@ -128,13 +87,19 @@ class Transformer(GroupedFields, Architecture):
     wide_layers: int = 0
     wide_mlp: int = 0
     layer_embed: int = 0
+    positions: int = 0
+    segments: int = 0
+    head_layer: bool = False
     tied_embeddings: bool = False
     logit_cap: float = 0.0
     dropout: float = 0.0
     attention: SelfAttention = field(default_factory=SelfAttention)
     latent: Latent = field(default_factory=Latent)
     moe: MoE = field(default_factory=MoE)
+    norms: Norms = field(default_factory=Norms)
+    biases: Biases = field(default_factory=Biases)
 
+    @checked_names
     def __init__(
         self, *, layers: int, embed: int, mlp: int, heads: int, vocab: int, **keys: Any
     ) -> None:
@@ -172,6 +137,8 @@ class Transformer(GroupedFields, Architecture):
             )
         try:
             self.latent.check(self.heads, self.kv_heads, self.head_dim, self.attention)
+            self.norms.check(parallel=self.parallel, post_norms=self.post_norms)
+            self.biases.check(self.latent.kv_rank)
         except ModelError as error:
             raise ModelError(MODEL_KEYS.with_flat_keys(str(error))) from error
         if self.dropout >= 1:
@@ -228,11 +195,15 @@ class Transformer(GroupedFields, Architecture):
         return lcm(self.attention.period, self.moe.expert_every)
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
-        """Write the forward pass, and return the loss of each token."""
+        """Write the forward pass, and return the loss of each token.
+
+        Raise PlanError for sequences that are longer than the table of positions.
+        """
         self._declare(w)
         ids = w.input("ids", ("batch", "seq"))
-        x, table = pieces.embedding(w, ids)
-        tokens = (ids, x) if self.layer_embed else None
+        embedded, table = pieces.embedding(w, ids)
+        x = self._with_places(w, embedded, ids)
+        tokens = (ids, embedded) if self.layer_embed else None
         x = pieces.dropout(w, "embedded", x) if self.dropout else x
         for name, trips, layers in self._runs():
             pattern = _Pattern(self, layers, choices, tokens)
@@ -240,14 +211,35 @@ class Transformer(GroupedFields, Architecture):
         capped = replace(choices.loss, cap=float(self.logit_cap))
         return pieces.language_model_loss(
             w,
-            pieces.norm(w, "final_norm", x),
+            self._before_head(w, x),
             ids,
             table=table if self.tied_embeddings else None,
+            bias=self.biases.head,
             form=capped,
             dtype=choices.logits_dtype,
         )
 
+    def _with_places(self, w: GraphWriter, x: Tensor, ids: Tensor) -> Tensor:
+        """Write the sums of embeddings with those of positions and segments, and their norm."""
+        if self.positions:
+            x = pieces.first_positions(w, x, "positions")
+        if self.segments:
+            x = pieces.segmented(w, x, w.input("segment_ids", ids.dims), "segments")
+        if self.norms.of_embedding:
+            x = pieces.norm_of_kind(w, self.norms.kind, "embed_norm", x)
+        return x
+
+    def _before_head(self, w: GraphWriter, x: Tensor) -> Tensor:
+        """Write what is between the layers and the head: a norm, and a layer with one."""
+        if not self.norms.of_sums:
+            x = pieces.norm_of_kind(w, self.norms.kind, "final_norm", x)
+        if not self.head_layer:
+            return x
+        kind, bias = self.norms.kind, self.biases.mlp
+        return pieces.transformed(w, x, activation=self.activation, norm=kind, bias=bias)
+
     def _declare(self, w: GraphWriter) -> None:
+        check_length(w, self.name, self.positions)
         w.size(
             kv_seq=w.extent("seq"),
             embed=self.embed,
@@ -267,8 +259,8 @@ class Transformer(GroupedFields, Architecture):
             )
         if moe.shared_mlp:
             w.size(shared_mlp=moe.shared_mlp)
-        if self.layer_embed:
-            w.size(layer_embed=self.layer_embed)
+        optional = ("positions", "segments", "layer_embed")
+        w.size(**{key: getattr(self, key) for key in optional if getattr(self, key)})
         if self.wide_mlp:
             w.sized(_WIDE).size(mlp=self.wide_mlp)
         own = self.attention
@@ -317,15 +309,24 @@ class _Pattern:
 
     def _layer(self, w: GraphWriter, x: Tensor, out: Tensor, layer: int) -> None:
         """Write one layer: attention and MLP, serial or parallel."""
-        attn_in = pieces.norm(w, "attn_norm", x)
+        attn_in = self._before(w, "attn_norm", x)
         attended = self._post_norm(w, "attn", self._attention(w, attn_in, layer))
         attended = self._dropped(w, "attn", attended)
+        norms = self.model.norms
         if self.model.parallel:
-            self._sum(w, (x, attended, *self._terms(w, attn_in, layer)), out)
+            mlp_in = self._before(w, "mlp_norm", x) if norms.of_mlp else attn_in
+            self._sum(w, (x, attended, *self._terms(w, mlp_in, layer)), out)
             return
         mid = w.add("mid", x, attended)
-        terms = self._terms(w, pieces.norm(w, "mlp_norm", mid), layer)
+        if norms.of_sums:
+            mid = pieces.norm_of_kind(w, norms.kind, "mid_norm", mid)
+        terms = self._terms(w, self._before(w, "mlp_norm", mid), layer)
         self._sum(w, (mid, *terms), out)
+
+    def _before(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
+        """Return what attention or MLP reads: the residual stream, normed if the model does so."""
+        norms = self.model.norms
+        return pieces.norm_of_kind(w, norms.kind, name, x) if norms.before else x
 
     def _dropped(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
         """Return the result of attention or MLP, with dropout if the model has it."""
@@ -336,11 +337,15 @@ class _Pattern:
         if self.tokens:
             whole = w.add("layer_sum", *terms)
             terms = whole, pieces.layer_embedding(w, whole, *self.tokens)
-        w.add("layer_out", *terms, out=out)
+        if not self.model.norms.of_sums:
+            w.add("layer_out", *terms, out=out)
+            return
+        pieces.norm_of_kind(w, self.model.norms.kind, "out_norm", w.add("out_sum", *terms), out=out)
 
     def _post_norm(self, w: GraphWriter, name: str, x: Tensor) -> Tensor:
         """Return the result of attention or MLP, normed if the model does so."""
-        return pieces.norm(w, f"post_{name}_norm", x) if self.model.post_norms else x
+        kind = self.model.norms.kind
+        return pieces.norm_of_kind(w, kind, f"post_{name}_norm", x) if self.model.post_norms else x
 
     def _attention(self, w: GraphWriter, x: Tensor, layer: int) -> Tensor:
         own, latent = self.model.attention, self.model.latent
@@ -351,6 +356,10 @@ class _Pattern:
             window=window if window < w.extent("seq") else 0,
             rotary=own.rotary,
             qk_norm=own.qk_norm,
+            qk_norm_heads=own.qk_norm_heads,
+            norm=self.model.norms.kind,
+            bias=self.model.biases.qkv,
+            out_bias=self.model.biases.out,
             fused_qkv=own.fused_qkv,
             softmax_dtype=own.softmax_dtype,
             dropout=self.model.dropout > 0,
@@ -364,16 +373,22 @@ class _Pattern:
     def _terms(self, w: GraphWriter, x: Tensor, layer: int) -> tuple[Tensor, ...]:
         """Write the MLP or the experts of a layer, and return the terms that they add to it."""
         model = self.model
-        kind: dict[str, Any] = {"activation": model.activation, "gated": model.gated}
+        kind: dict[str, Any] = {
+            "activation": model.activation,
+            "gated": model.gated,
+            "bias": model.biases.mlp,
+        }
         if not model.moe.has_experts(layer):
             wide = layer >= model.layers - model.wide_layers
             made = pieces.mlp(w.sized(_WIDE) if wide else w, x, **kind)
             return (self._dropped(w, "mlp", self._post_norm(w, "mlp", made)),)
-        made = pieces.experts(w, x, self.choices.routing, **kind)
+        made = pieces.experts(w, x, self.choices.routing, router_bias=model.biases.router, **kind)
         if not model.moe.shared_mlp:
             return (self._dropped(w, "mlp", self._post_norm(w, "mlp", made)),)
-        terms = made, pieces.mlp(w, x, prefix="shared_", **kind)
+        shared = pieces.mlp(w, x, prefix="shared_", **kind)
+        if model.moe.shared_gate:
+            shared = pieces.gated_by_token(w, x, shared)
         if not (model.post_norms or model.dropout):
-            return terms
-        made = self._post_norm(w, "mlp", w.add("mlp_sum", *terms))
+            return made, shared
+        made = self._post_norm(w, "mlp", w.add("mlp_sum", made, shared))
         return (self._dropped(w, "mlp", made),)

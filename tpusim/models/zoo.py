@@ -20,6 +20,7 @@ from tpusim.models.metnet2 import MetNet2
 from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.recurrent import Gnmt
 from tpusim.models.resnet import ResNet
+from tpusim.models.sources import source_of
 from tpusim.models.transformer import Transformer
 from tpusim.models.two_towers import TwoTowers
 from tpusim.models.unet3d import UNet3d
@@ -90,8 +91,13 @@ def names(kind: type[Architecture] | None = None) -> tuple[str, ...]:
 
 
 def source(name: str) -> str:
-    """Return the source of a transformer's dimensions: paper and table, or repository and file."""
-    return str(_entry(name)["source"])
+    """Return the source of a model's dimensions: paper and table, or repository and file.
+
+    Raise ModelError with the nearest names if there is none of this name.
+    """
+    if architecture_of(name) is None:
+        raise ModelError(unknown(name))
+    return str(_entry(name)["source"]) if name in _entries() else source_of(name)
 
 
 def _entry(name: str) -> Mapping[str, Any]:

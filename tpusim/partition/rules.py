@@ -11,6 +11,7 @@ from math import prod
 
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.foreign_names import our_name
 from tpusim.graph import (
     COPIES,
     INPUT,
@@ -269,9 +270,11 @@ def _check_axes_used(
     for axis in plan.active_axes:
         if axis not in used:
             names = sorted({a for axes in DEFAULT_RULES.values() for a in axes})
+            ours = our_name(axis, [*names, *STAGE_AXES])
+            called = f"tpusim calls it {ours!r}; " if ours else ""
             raise PlanError(
-                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; use one of "
-                f"{', '.join(names)}, or add a rule such as act_batch = [{axis!r}]"
+                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; {called}use "
+                f"one of {', '.join(names)}, or add a rule such as act_batch = [{axis!r}]"
             )
 
 

@@ -1,14 +1,14 @@
 """Run files read into the frozen data that a simulation takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from tpusim import models
-from tpusim.base.errors import HardwareError, ModelError, PlanError, blame
+from tpusim.base.errors import HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
@@ -172,16 +172,31 @@ def _name(given: Mapping[str, Any]) -> str:
     return name
 
 
-def _configured(given: Mapping[str, Any], config: Path) -> Transformer:
+def _configured(given: Mapping[str, Any], config: Path) -> Architecture:
     """Return the model of a Hugging Face config with the file's changes."""
     if _name(given) in models.names(Transformer):
         raise ModelError(
             f"[model] has hf and the name of a model of the zoo, {given['name']}; write one of them"
         )
     read = models.hf_dimensions(config)
+    kind = models.hf_architecture(config)
+    if kind is not Transformer:
+        return _of_other_kind(kind, {**read, **given})
     if "name" in given:
         return Transformer(**MODEL_KEYS.merged(read, given))
     return _changed(read, given)
+
+
+def _of_other_kind(kind: type[Architecture], keys: Mapping[str, Any]) -> Architecture:
+    """Return the model of a config that is no `Transformer`, with the file's changes."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for key in keys:
+        if key not in known:
+            raise ModelError(
+                f"model.{key} is no field of {kind.__name__}, which this config is read as; "
+                f"{nearest(key, known)}"
+            )
+    return kind(**keys)
 
 
 def _changed(dimensions: Mapping[str, Any], changes: Mapping[str, Any]) -> Transformer:

@@ -18,6 +18,42 @@ def layer_norm(x: Array, scale: Array, shift: Array) -> Array:
     return unscaled * scale.astype(x.dtype) + shift.astype(x.dtype)
 
 
+def unshifted_layer_norm(x: Array, scale: Array) -> Array:
+    """Norm x over its last dimension by mean and variance; scale it."""
+    return unscaled_layer_norm(x) * scale.astype(x.dtype)
+
+
+def unscaled_layer_norm(x: Array) -> Array:
+    """Norm x over its last dimension by mean and variance."""
+    wide = x.astype(jnp.float32)
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    variance = jnp.mean(wide * wide, axis=-1, keepdims=True) - mean * mean
+    return ((wide - mean) * lax.rsqrt(variance + 1e-6)).astype(x.dtype)
+
+
+def unscaled_rms_norm(x: Array) -> Array:
+    """Divide x by the root mean square of its last dimension."""
+    wide = x.astype(jnp.float32)
+    return (wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-6)).astype(x.dtype)
+
+
+def rms_norm_of_heads(x: Array, scale: Array) -> Array:
+    """Divide x, [..., heads, dim], by the root mean square of all heads together; scale it."""
+    wide = x.astype(jnp.float32)
+    variance = jnp.mean(wide * wide, axis=(-2, -1), keepdims=True)
+    return (wide * lax.rsqrt(variance + 1e-6)).astype(x.dtype) * scale.astype(x.dtype)
+
+
+def relu2(x: Array) -> Array:
+    """Return the square of the positive part of x."""
+    return jnp.square(jax.nn.relu(x))
+
+
+def gated_by_sigmoid(x: Array, gate: Array) -> Array:
+    """Return x times the sigmoid of one number a token."""
+    return x * jax.nn.sigmoid(gate)
+
+
 def after_token(x: Array, token: Array) -> Array:
     """Return x, [batch, patches, embed], with a token in front of all patches."""
     return jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, len(token))), x], axis=1)

@@ -41,7 +41,13 @@ KEYS_BLOCK = 128
 MICROBATCH = "microbatch"
 """The first dimension of activations before and after the stages of a pipeline."""
 
-ACTIVATIONS = ("relu", "gelu", "silu")
+ACTIVATIONS = {
+    "relu": "jax.nn.relu",
+    "relu2": "relu2",
+    "gelu": "jax.nn.gelu",
+    "silu": "jax.nn.silu",
+}
+"""The function of each activation: JAX's, or one of the library."""
 
 _LETTERS = {
     "batch": "b", "seq": "s", "kv_seq": "t", "embed": "e", "heads": "h", "kv_heads": "k",
@@ -188,7 +194,7 @@ def _(op: Pointwise, context: StepContext) -> str:
         raise unsaid(op.name, "an element-wise group that says its cost alone")
     given = [read(tensor, context) for tensor in op.inputs]
     if op.function.name in ACTIVATIONS:
-        return " * ".join([f"jax.nn.{op.function.name}({given[0]})", *given[1:]])
+        return " * ".join([f"{ACTIVATIONS[op.function.name]}({given[0]})", *given[1:]])
     if op.on_device and context.plan.devices > 1:
         raise unsaid(op.name, "a norm of what one device has")
     special = _SPECIAL.get(op.function.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
-from tpusim.models.transformer import MODEL_KEYS
+from tpusim.models.model_keys import MODEL_KEYS
 from tpusim.plan.plan import PLAN_KEYS
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.remark_rules import SETTING

@@ -12,34 +12,41 @@ from tpusim.models import MODEL_KEYS, Latent, MoE, SelfAttention, Transformer, l
 OTHER: dict[str, dict[str, Any]] = {
     "attention": {"attention": "dot", "softmax_dtype": "f32", "window": 8, "global_every": 2,
                   "global_head_dim": 64, "global_kv_heads": 2, "global_keys_as_values": True,
-                  "rotary": False, "qk_norm": True},
+                  "rotary": False, "qk_norm": True, "qk_norm_heads": "each", "global_first": True},
     "latent": {"q_rank": 16, "kv_rank": 8, "rope_dim": 4, "v_head_dim": 16},
     "moe": {"experts": 8, "experts_per_token": 2, "expert_mlp": 64, "shared_mlp": 32,
-            "dense_layers": 1, "expert_every": 2},
+            "shared_gate": True, "dense_layers": 1, "expert_every": 2},
+    "norms": {"norm": "layer", "pre_norms": False, "sum_norms": True, "embed_norm": True},
+    "biases": {"qkv_bias": True, "out_bias": True, "mlp_bias": True, "head_bias": True,
+               "router_bias": True},
 }  # fmt: skip
 """Values of the keys of each group that are not the defaults."""
 
-APART: dict[str, Any] = {"fused_qkv": True}
-"""The same for keys of `attention` that some of those above rule out."""
+APART: dict[str, dict[str, Any]] = {
+    "attention": {"fused_qkv": True},
+    "norms": {"mlp_norm": True},
+}
+"""The same for keys that some of those above rule out."""
 
 
 def test_every_field_has_one_flat_key() -> None:
     homes = [(group, f.name) for group, kind in MODEL_KEYS.groups.items() for f in fields(kind)]
     own = [("", field.name) for field in fields(Transformer) if field.name not in OTHER]
     assert sorted(MODEL_KEYS.table.values()) == sorted(homes + own)
-    assert {key for keys in (*OTHER.values(), APART) for key in keys} == {
+    assert {key for keys in (*OTHER.values(), *APART.values()) for key in keys} == {
         key for key, (group, _) in MODEL_KEYS.table.items() if group
     }
 
 
-@pytest.mark.parametrize(("group", "keys"), [*OTHER.items(), ("attention", APART)])
+@pytest.mark.parametrize(("group", "keys"), [*OTHER.items(), *APART.items()])
 def test_flat_and_grouped_are_one_model(group: str, keys: dict[str, Any]) -> None:
     inner = {MODEL_KEYS.table[key][1]: value for key, value in keys.items()}
-    flat = small(**keys)
-    assert small(**{group: inner}) == flat
-    assert small(**{group: MODEL_KEYS.groups[group](**inner)}) == flat
-    assert small().replace(**keys) == flat == small().replace(**{group: inner})
-    assert flat.flat() == small().flat() | keys
+    plain = small(parallel="mlp_norm" in keys)
+    flat = plain.replace(**keys)
+    assert small(**plain.flat() | keys) == flat
+    assert replace(plain, **{group: MODEL_KEYS.groups[group](**inner)}) == flat
+    assert plain.replace(**{group: inner}) == flat
+    assert flat.flat() == plain.flat() | keys
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "gemma3-27b", "mixtral-8x7b"])

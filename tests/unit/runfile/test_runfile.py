@@ -124,6 +124,27 @@ def test_a_config_too_is_changed_where_the_file_says_so(tmp_path: Path) -> None:
     assert folder == shallow
 
 
+T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 512,
+      "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 6, "vocab_size": 32128,
+      "is_encoder_decoder": True}  # fmt: skip
+
+
+def test_a_config_may_be_of_another_architecture(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    (tmp_path / "gemma-2-9b" / "config.json").write_text(json.dumps(T5), "utf-8")
+    model = read_run(path).model
+    assert model == replace(ts.models.load("t5-small"), name="gemma-2-9b")
+    assert read_run(path, ["model.layers=4"]).model.layers == 4
+    with pytest.raises(ModelError, match=r"model.qk_norm is no field of EncoderDecoder, which"):
+        read_run(path, ["model.qk_norm=true"])
+
+
+def test_names_of_other_libraries_are_answered_with_ours(tmp_path: Path) -> None:
+    path = written(tmp_path, model=f"{PARTS['model']}\nhidden_size = 64")
+    with pytest.raises(ModelError, match=r"unknown key 'hidden_size'; tpusim calls it 'embed'"):
+        read_run(path)
+
+
 @pytest.mark.parametrize("seconds", ["0.5", "2", "1e-3"])
 def test_a_batch_is_made_in_seconds(seconds: str, tmp_path: Path) -> None:
     run = read_run(written(tmp_path, plan=f"{PARTS['plan']}\ninput_s = {seconds}"))

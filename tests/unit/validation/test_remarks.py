@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tpusim.models.transformer import MODEL_KEYS
+from tpusim.models.model_keys import MODEL_KEYS
 from tpusim.plan.plan import PLAN_KEYS
 from tpusim.validation import MeasuredRun
 from tpusim.validation.outcome import simulate_run

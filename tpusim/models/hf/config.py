@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import ModelError, TpusimError
-from tpusim.models.hf.families import HfFamily
+from tpusim.models.hf.family import HfFamily
 from tpusim.models.hf.json_file import find, read, shown
 from tpusim.models.hf.recognise import family_of
 
@@ -35,11 +35,26 @@ class HfConfig:
 
     def value(self, key: str) -> Any:
         """Return the value of a key, or its default; None if it has neither."""
-        return self.dims.get(key, self.family.defaults.get(key))
+        default = self.family.defaults.get(key)
+        part, _, inner = key.partition(".")
+        if not inner:
+            return self.dims.get(key, default)
+        within = self.dims.get(part)
+        return within.get(inner, default) if isinstance(within, Mapping) else default
+
+    def holds(self, key: str) -> bool:
+        """Return True for a key that is true, or with `!` before it, for one that is false.
+
+        A key that is neither written nor has a default is false.
+        """
+        if key.startswith("!"):
+            return not self.holds(key[1:])
+        return self.value(key) is not None and self.flag(key)
 
     def size(self, key: str) -> int:
         """Return a size that must be written, unless the dimensions are in a part of their own."""
-        if key not in self.dims and not (self.nested and key in self.family.defaults):
+        written = self.value(key) is not None if "." in key else key in self.dims
+        if not written and not (self.nested and key in self.family.defaults):
             raise self.fault(f"{self._named(key)} is missing; {_whole(1)}")
         return self._whole(key, self.value(key))
 

@@ -4,73 +4,126 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tpusim.models.architecture import Architecture
 from tpusim.models.hf.config import HfConfig, config_of
-from tpusim.models.hf.families import ACTIVATIONS
+from tpusim.models.hf.family import ACTIVATIONS
 from tpusim.models.hf.hf_attention import heads, latent, windows
 from tpusim.models.hf.hf_experts import experts
 from tpusim.models.hf.json_file import shown
-from tpusim.models.transformer import Transformer
+from tpusim.models.zoo import ARCHITECTURES
 
 _LONGEST_NAME = 80
+_GATED = "gated-"
+"""What T5 writes before the activation function of an MLP with a gate."""
 
 
-def from_hf(config: str | Path | Mapping[str, Any]) -> Transformer:
-    """Return the model of a Hugging Face config.
+def from_hf(config: str | Path | Mapping[str, Any]) -> Any:
+    """Return the model of a Hugging Face config, an `Architecture`: a `Transformer` for most.
 
     config: the path of a `config.json`, its folder, or a mapping.
 
     Keys that are not written have the defaults of the family's configuration class. Dtypes and
-    quantisation are the plan's; scaled rotary positions cost as much as plain ones. `hf_notes`
-    lists features that are not modelled, such as biases. Raise ModelError for an architecture that
-    is unknown or cannot be simulated yet and for keys that are missing, wrong or contradict each
-    other, FileError where there is no config to read.
+    quantisation are the plan's; scaled or partial rotary positions cost as much as plain ones, and
+    factors of embeddings, residuals and logits nothing. `hf_notes` lists features that are not
+    modelled, such as attention sinks. Raise ModelError for an architecture that is unknown or
+    cannot be simulated yet and for keys that are missing, wrong or contradict each other, FileError
+    where there is no config to read.
     """
-    return Transformer(**hf_dimensions(config))
+    return hf_architecture(config)(**hf_dimensions(config))
+
+
+def hf_architecture(config: str | Path | Mapping[str, Any]) -> type[Architecture]:
+    """Return the architecture that a config is read as."""
+    return ARCHITECTURES[config_of(config).family.kind]
 
 
 def hf_dimensions(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flat keys of `Transformer` that the config gives; the rest follows from them."""
+    """Return the keys of the architecture that the config gives; the rest follows from them.
+
+    Of a `Transformer`, they are flat.
+    """
     read = config_of(config)
+    _check_only(read)
+    name = {"name": _name(read, config)}
+    if read.family.kind != "transformer":
+        return name | _other(read)
     sizes = _sizes(read)
-    return {
-        "name": _name(read, config),
+    found = {
+        **name,
         **_layer(read),
         **sizes,
         **(latent(read, sizes["heads"]) if read.family.latent else heads(read, sizes)),
         **experts(read, sizes["layers"]),
-        "activation": _activation(read),
+        **_activation(read),
         **_wide_layers(read, sizes["mlp"]),
         "layer_embed": read.count("hidden_size_per_layer_input", least=0) or 0,
         "tied_embeddings": _tied(read),
         "logit_cap": _logit_cap(read),
         **windows(read, sizes["layers"]),
     }
+    return found if "experts" in found else {k: v for k, v in found.items() if k != "shared_gate"}
+
+
+def _other(config: HfConfig) -> dict[str, Any]:
+    """Return the dimensions of an encoder-decoder or an encoder of images."""
+    found = {**_layer(config), **_sizes(config), **_activation(config)}
+    if config.family.kind == "vision-transformer":
+        labels = config.table.get("id2label")
+        given = len(labels) if isinstance(labels, Mapping) else config.count("num_labels")
+        return found | ({"classes": given} if given else {})
+    return found | {"tied_embeddings": _tied(config)}
+
+
+def _check_only(config: HfConfig) -> None:
+    """Raise ModelError for a key whose value asks for an operation that is missing."""
+    for key, (allowed, operation) in config.family.only.items():
+        value = config.value(key)
+        wanted = config.value(allowed) if isinstance(allowed, str) and key != allowed else allowed
+        if isinstance(allowed, str) and wanted is None:
+            wanted = allowed
+        choices = wanted if isinstance(wanted, tuple) else (wanted,)
+        if value is not None and value not in choices:
+            raise config.fault(
+                f"{key} is {shown(value)}, which asks for {operation}; {config.family.name} can be "
+                f"simulated with {key} = {shown(choices[-1])} only"
+            )
 
 
 def _layer(config: HfConfig) -> dict[str, Any]:
-    """Return the keys that all models of the family have; a BERT may be a decoder."""
+    """Return the keys that all models of the family have, and those of flags and counts."""
     layer = dict(config.family.layer)
-    if layer.get("kind") == "encoder" and config.value("is_decoder") and config.flag("is_decoder"):
-        layer["kind"] = "decoder"
+    for key, given in config.family.flags.items():
+        if config.holds(key):
+            layer |= given
+    for name, key in config.family.counts.items():
+        if size := config.count(key, least=0):
+            layer[name] = size + (config.family.more_positions if name == "positions" else 0)
     return layer
 
 
 def _sizes(config: HfConfig) -> dict[str, int]:
     keys = config.family.sizes
-    sizes = {name: config.size(key) for name, key in keys.items() if key != "n_inner"}
-    if "n_inner" in keys.values():
-        sizes["mlp"] = config.count("n_inner") or 4 * sizes["embed"]
+    wide = config.family.four_embed
+    sizes = {name: config.size(key) for name, key in keys.items() if not (wide and name == "mlp")}
+    if wide:
+        sizes["mlp"] = (config.count(keys["mlp"]) if keys["mlp"] else None) or 4 * sizes["embed"]
     return sizes
 
 
-def _activation(config: HfConfig) -> str:
-    value = config.value(config.family.activation)
-    if not isinstance(value, str) or value not in ACTIVATIONS:
+def _activation(config: HfConfig) -> dict[str, Any]:
+    """Return the activation function, and where its name says so, that it has a gate."""
+    key = config.family.activation
+    if not key:
+        return {}
+    value = config.value(key)
+    gated = isinstance(value, str) and value.startswith(_GATED)
+    name = value.removeprefix(_GATED) if gated else value
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise config.fault(
-            f"{config.family.activation} is {shown(value)}, which cannot be simulated; "
+            f"{key} is {shown(value)}, which cannot be simulated; "
             f"write one of {', '.join(ACTIVATIONS)}"
         )
-    return ACTIVATIONS[value]
+    return {"activation": ACTIVATIONS[name], **({"gated": True} if gated else {})}
 
 
 def _wide_layers(config: HfConfig, mlp: int) -> dict[str, int]:

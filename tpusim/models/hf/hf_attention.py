@@ -8,16 +8,22 @@ from tpusim.models.hf.json_file import shown
 
 PATTERN = "sliding_window_pattern"
 LOCAL, WHOLE = "sliding_attention", "full_attention"
+_GPT_NEO = {"local": LOCAL, "global": WHOLE}
+"""The kinds of layers as GPT-Neo calls them."""
 
 
 def heads(config: HfConfig, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return `kv_heads` and `head_dim`, where the config gives them."""
     key, embed, heads = config.family.sizes["heads"], sizes["embed"], sizes["heads"]
-    kv_heads, head_dim = config.count("num_key_value_heads"), config.count("head_dim")
+    kv_key = config.family.kv_heads
+    kv_heads, head_dim = config.count(kv_key), config.count("head_dim")
+    one = config.family.one_kv_head
+    if one and all(map(config.holds, one)):
+        kv_heads = 1
     if kv_heads and heads % kv_heads:
         raise config.fault(
-            f"{heads} heads ({key}) cannot share {kv_heads} K/V heads (num_key_value_heads) "
-            f"evenly; write a num_key_value_heads that divides {heads}"
+            f"{heads} heads ({key}) cannot share {kv_heads} K/V heads ({kv_key}) "
+            f"evenly; write a {kv_key} that divides {heads}"
         )
     if not head_dim and embed % heads:
         raise config.fault(
@@ -59,13 +65,14 @@ def windows(config: HfConfig, layers: int) -> dict[str, int]:
         return {}
     if "use_sliding_window" in config.family.defaults and not config.flag("use_sliding_window"):
         return {}
-    window = config.count("sliding_window")
-    if window is None:
+    window = config.count(config.family.window, least=0)
+    if not window:
         return {}
-    every = _global_period(config, _types(config, layers))
+    every, first = _global_period(config, _types(config, layers))
     if every == 1:
         return {}
-    return {"window": window, "global_every": every, **(_global(config) if every else {})}
+    place = {"global_first": True} if first else {}
+    return {"window": window, "global_every": every, **place, **(_global(config) if every else {})}
 
 
 def _global(config: HfConfig) -> dict[str, int]:
@@ -82,6 +89,8 @@ def _global(config: HfConfig) -> dict[str, int]:
 def _types(config: HfConfig, layers: int) -> Sequence[Any]:
     """Return the kind of attention of each layer, as written or by the family's default."""
     written = config.value("layer_types")
+    if written is None and isinstance(config.value("attention_layers"), list):
+        written = [_GPT_NEO.get(kind, kind) for kind in config.value("attention_layers")]
     if written is not None:
         if not isinstance(written, list) or len(written) != layers:
             raise config.fault(
@@ -97,22 +106,30 @@ def _types(config: HfConfig, layers: int) -> Sequence[Any]:
         end = config.count("max_window_layers", least=0) or 0
         return [LOCAL if i % 2 == 0 and i < end else WHOLE for i in range(layers)]
     every = config.count(PATTERN) or config.family.defaults[PATTERN]
-    return [WHOLE if (i + 1) % every == 0 else LOCAL for i in range(layers)]
+    ahead = 0 if config.family.windows == "first" else 1
+    return [WHOLE if (i + ahead) % every == 0 else LOCAL for i in range(layers)]
 
 
-def _global_period(config: HfConfig, types: Sequence[Any]) -> int:
-    """Return the period of layers that see all keys; 0 for none of them, 1 for all."""
+def _global_period(config: HfConfig, types: Sequence[Any]) -> tuple[int, bool]:
+    """Return the period of layers that see all keys, and True if they are the first of each.
+
+    The period is 0 for no such layers, and 1 for all.
+    """
     for i, kind in enumerate(types):
         if kind not in (LOCAL, WHOLE):
             raise config.fault(
                 f"layer_types[{i}] is {shown(kind)}, which cannot be simulated; "
                 f"write {LOCAL} or {WHOLE}"
             )
-    every = types.index(WHOLE) + 1 if WHOLE in types else 0
+    first = types[0] == WHOLE and LOCAL in types
+    start = 1 if first else 0
+    every = types.index(WHOLE, start) + 1 - start if WHOLE in types[start:] else 0
+    if first and not every:
+        every = len(types)
     for i, kind in enumerate(types):
-        if (kind == WHOLE) != (every > 0 and (i + 1) % every == 0):
+        if (kind == WHOLE) != (every > 0 and (i if first else i + 1) % every == 0):
             raise config.fault(
                 f"layer {i} has {kind}, which breaks the pattern of those before; only patterns "
-                f"that repeat and end with {WHOLE} can be simulated"
+                f"that repeat and begin or end with {WHOLE} can be simulated"
             )
-    return every
+    return every, first

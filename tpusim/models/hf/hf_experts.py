@@ -3,7 +3,7 @@
 from typing import Any
 
 from tpusim.models.hf.config import HfConfig
-from tpusim.models.hf.families import EXPERT_KEYS
+from tpusim.models.hf.family import EXPERT_KEYS
 from tpusim.models.hf.json_file import shown
 
 
@@ -15,6 +15,8 @@ def experts(config: HfConfig, layers: int) -> dict[str, int]:
     own = keys["experts"]
     key = next((key for key in (own, *EXPERT_KEYS) if key in config.dims), own)
     if config.value(key) is None:
+        return {}
+    if config.value(key) == 1:
         return {}
     found = {name: config.needed(given) for name, given in keys.items() if name in _AT_LEAST_ONE}
     found = {
@@ -31,6 +33,7 @@ def experts(config: HfConfig, layers: int) -> dict[str, int]:
     return found
 
 
+_DENSE, _SPARSE = "dense", "sparse"
 _AT_LEAST_ONE = ("experts_per_token", "expert_mlp", "expert_every")
 
 
@@ -39,10 +42,13 @@ def _shared(config: HfConfig) -> dict[str, int]:
     key = config.family.experts.get("shared_mlp")
     if key:
         return {"shared_mlp": config.needed(key, least=0)}
-    if not config.count("n_shared_experts", least=0):
-        return {}
-    width = config.needed(config.family.experts["expert_mlp"])
-    return {"shared_mlp": config.needed("n_shared_experts") * width}
+    key = config.family.experts.get("shared_experts")
+    shared = config.count(key, least=0) if key else 0
+    return (
+        {"shared_mlp": shared * config.needed(config.family.experts["expert_mlp"])}
+        if shared
+        else {}
+    )
 
 
 def _dense_layers(config: HfConfig, layers: int) -> dict[str, int]:
@@ -53,14 +59,24 @@ def _dense_layers(config: HfConfig, layers: int) -> dict[str, int]:
             f"moe_layer_freq is {every}; only experts in each layer after the first dense ones "
             "can be simulated, so write 1"
         )
-    first = config.count("first_k_dense_replace", least=0) or _leading_mlp_layers(config, layers)
+    key = config.family.experts.get("dense_layers")
+    first = _leading_mlp_layers(config) or ((config.count(key, least=0) if key else 0) or 0)
     if first >= layers:
         raise config.fault(f"none of the {layers} layers has experts; write fewer dense ones")
     return {"dense_layers": first} if first else {}
 
 
-def _leading_mlp_layers(config: HfConfig, layers: int) -> int:
-    """Return the number of first layers that `mlp_only_layers` names."""
+def _leading_mlp_layers(config: HfConfig) -> int:
+    """Return the number of first layers without experts, as their kinds or numbers say."""
+    kinds: Any = config.value("mlp_layer_types")
+    if isinstance(kinds, list) and kinds:
+        first = kinds.index(_SPARSE) if _SPARSE in kinds else len(kinds)
+        if kinds != [_DENSE] * first + [_SPARSE] * (len(kinds) - first):
+            raise config.fault(
+                f"mlp_layer_types is {shown(kinds)}; only the first layers can be without experts, "
+                f"so write {_DENSE} for those and {_SPARSE} for the others"
+            )
+        return first
     written: Any = config.value("mlp_only_layers")
     if not written:
         return 0

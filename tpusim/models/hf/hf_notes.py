@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.models.hf.config import HfConfig, config_of
+from tpusim.models.hf.family import DROPOUT
 from tpusim.models.hf.json_file import shown
 
 _ONE_IS_NONE = ("n_group",)
@@ -22,7 +23,7 @@ def hf_notes(config: str | Path | Mapping[str, Any]) -> tuple[str, ...]:
 
 def _left_out(config: HfConfig) -> Iterator[str]:
     asked: dict[str, list[str]] = {}
-    for key, what in config.family.left_out.items():
+    for key, what in (DROPOUT | dict(config.family.left_out)).items():
         value = config.value(key)
         if value and (key not in _ONE_IS_NONE or value != 1):
             asked.setdefault(what, []).append(f"{key} = {shown(config.value(key))}")

@@ -9,19 +9,21 @@ from tpusim.models.hf.families import (
     FAMILIES,
     INACTIVE,
     OPTIONAL_FEATURES,
+    REFUSED,
+    REFUSED_CLASSES,
     UNSUPPORTED,
-    UNSUPPORTED_CLASSES,
-    UNSUPPORTED_TYPES,
-    HfFamily,
 )
+from tpusim.models.hf.family import HfFamily
 from tpusim.models.hf.json_file import shown
 
+_CROSS = "attention over another sequence"
 _NEAR = 0.85
 """Similarity of a misspelt architecture; those that merely end alike are less similar."""
 
 _CLASSES = {name: family for family in FAMILIES for name in family.architectures}
 _TYPES = {name: family for family in FAMILIES for name in family.types}
-KNOWN = f"known are {', '.join(_CLASSES)}"
+_NAMES = {family.name: family for family in FAMILIES}
+KNOWN = f"docs/models.md lists the {len(FAMILIES)} families that are, such as LlamaForCausalLM"
 
 
 def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> HfFamily:
@@ -68,14 +70,27 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     found = {
         what: f"{what} ({key} = {shown(keys[key])})" for what, key in _requested(UNSUPPORTED, keys)
     }
-    what = UNSUPPORTED_TYPES.get(UNSUPPORTED_CLASSES.get(name or "", kind or ""))
-    if what:
+    known = _CLASSES.get(name or "") or _TYPES.get(kind or "")
+    what, near = REFUSED.get(REFUSED_CLASSES.get(name or "", kind or ""), ("", ""))
+    if known is not None:
+        found = {
+            w: said for w, said in found.items() if w != _CROSS or known.kind != "encoder-decoder"
+        }
+    elif what:
         found.setdefault(what, what)
     if found:
+        family = known or _NAMES.get(near)
         raise ModelError(
             f"{where}: {name or kind!r} cannot be simulated yet, as it has "
-            f"{' and '.join(found.values())}; {KNOWN}"
+            f"{' and '.join(found.values())}; {_nearest(family)}"
         )
+
+
+def _nearest(family: HfFamily | None) -> str:
+    """Return the advice that names the nearest family, or where all of them are listed."""
+    if family is None:
+        return KNOWN
+    return f"the nearest family is {family.name} ({family.architectures[0]})"
 
 
 def _requested(

@@ -41,7 +41,7 @@ from tpusim.models.pieces.convolution import (
 from tpusim.models.pieces.dropout import dropout
 from tpusim.models.pieces.embedding import embedding
 from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool, representation
-from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts
+from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts, gated_by_token
 from tpusim.models.pieces.joint import (
     behind,
     gated,
@@ -53,14 +53,19 @@ from tpusim.models.pieces.joint import (
 from tpusim.models.pieces.latent import Latent, latent_projections
 from tpusim.models.pieces.layer_embedding import layer_embedding
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, classification_loss, language_model_loss
-from tpusim.models.pieces.masked import chosen_positions, masked_language_model_loss
+from tpusim.models.pieces.masked import (
+    chosen_positions,
+    masked_language_model_loss,
+    transformed,
+)
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
-from tpusim.models.pieces.norms import layer_norm, norm
+from tpusim.models.pieces.norms import NORM_KINDS, layer_norm, norm, norm_of_kind
 from tpusim.models.pieces.relative import relative_attention
 
 __all__ = [
     "ACTIVATION_FLOPS",
     "EVEN",
+    "NORM_KINDS",
     "SOFTMAX_FLOPS",
     "WHOLE_LOSS",
     "AttentionForm",
@@ -88,6 +93,7 @@ __all__ = [
     "first_positions",
     "frozen_norm",
     "gated",
+    "gated_by_token",
     "images",
     "instance_norm",
     "joined",
@@ -103,6 +109,7 @@ __all__ = [
     "modulated_norm",
     "modulation",
     "norm",
+    "norm_of_kind",
     "normed",
     "parted",
     "pool",
@@ -118,5 +125,6 @@ __all__ = [
     "seen",
     "segmented",
     "silu",
+    "transformed",
     "upsample",
 ]

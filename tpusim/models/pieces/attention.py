@@ -18,7 +18,7 @@ from tpusim.graph import (
 )
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.dropout import dropout
-from tpusim.models.pieces.norms import norm
+from tpusim.models.pieces.norms import norm_of_kind
 
 SOFTMAX_FLOPS = 10.0
 ROTARY_FLOPS = 6.0
@@ -34,6 +34,8 @@ class AttentionForm:
     window: keys that a query sees, 0 for all.
     rotary: queries and keys are rotated by their position.
     qk_norm: queries and keys are normed over `head_dim`.
+    qk_norm_heads: `all` or `each`, see `norm_of_kind`.
+    norm: the kind of those norms, of `NORM_KINDS`.
     softmax_dtype: of the scores, where attention is not a kernel.
     bias: projections of queries, keys and values have one.
     out_bias: so has the projection of the result.
@@ -47,6 +49,8 @@ class AttentionForm:
     window: int = 0
     rotary: bool = False
     qk_norm: bool = False
+    qk_norm_heads: str = ""
+    norm: str = "rms"
     softmax_dtype: str = COMPUTE
     bias: bool = False
     out_bias: bool = False
@@ -146,7 +150,7 @@ def _kv_heads(w: GraphWriter) -> str:
 def _prepared(w: GraphWriter, name: str, t: Tensor, form: AttentionForm) -> Tensor:
     """Return queries or keys, normed per head and rotated by position if the model does so."""
     if form.qk_norm:
-        t = norm(w, f"{name}_norm", t, "head_dim")
+        t = norm_of_kind(w, form.norm, f"{name}_norm", t, "head_dim", heads=form.qk_norm_heads)
     return rotary(w, f"{name}_rotary", t, "head_dim") if form.rotary else t
 
 

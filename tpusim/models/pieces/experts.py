@@ -19,9 +19,11 @@ from tpusim.models.pieces.mlp import ExpertMlp, mlp
 SCORE_FLOPS = 10.0
 CHOICE_FLOPS = 2.0
 MASK_FLOPS = 4.0
+GATE_FLOPS = 11.0
 """Vector operations per element: of the router's scores, as a softmax; besides, for each choice, a
 comparison and a selection; and of a mask, the comparison with the position, of which each expert
-has one for a token, a selection, a multiplication and a conversion. Assumed: counted from the
+has one for a token, a selection, a multiplication and a conversion; and of a gate, a sigmoid and a
+multiplication. Assumed: counted from the
 formulas (MaxText's moe.py, `get_topk` and `generate_masks`)."""
 
 
@@ -33,6 +35,8 @@ class MoE:
     experts_per_token: experts that each token goes to.
     expert_mlp: width of each expert; 0 for the model's `mlp`.
     shared_mlp: width of the experts that all tokens take besides, together.
+    shared_gate: the result of those is multiplied by the sigmoid of a product with one column
+        (Qwen2 MoE).
     dense_layers: the first layers that have no experts.
     expert_every: each so many-th layer has experts, the others an `mlp` (GShard: 2).
     """
@@ -41,6 +45,7 @@ class MoE:
     experts_per_token: int = 0
     expert_mlp: int = 0
     shared_mlp: int = 0
+    shared_gate: bool = False
     dense_layers: int = 0
     expert_every: int = 1
 
@@ -53,6 +58,11 @@ class MoE:
                     f"moe.{field.name} is {value}, but the model has no experts; give experts, or "
                     f"write {field.name} = {field.default}"
                 )
+        if self.shared_gate and not self.shared_mlp:
+            raise ModelError(
+                "moe.shared_gate is true, but no expert is shared; give moe.shared_mlp, or write "
+                "shared_gate = false"
+            )
         if self.experts and not 1 <= self.experts_per_token <= self.experts:
             raise ModelError(
                 f"moe.experts_per_token is {self.experts_per_token}; write how many of the "
@@ -107,20 +117,26 @@ def experts(
     *,
     activation: str = "silu",
     gated: bool = False,
+    bias: bool = False,
+    router_bias: bool = False,
 ) -> Tensor:
     """Write a router and the MLPs of experts; return the sum of each token's experts.
 
     There are `expert` experts of width `expert_mlp`, of which a token takes `choice`.
 
     x: [batch, sequence, embed].
+    bias: each matrix of an expert has one.
+    router_bias: so has the router.
     """
     length, count, choices = (w.extent(dim) for dim in (x.dims[1], "expert", "choice"))
     w.size(slot=routing.slots(length, count, choices))
-    there, back = _router(w, x, routing, choices)
+    there, back = _router(w, x, routing, choices, bias=router_bias)
     slots = _dispatch(w, x, there, routing)
     share = share_of_slots(w.extent("slot"), length, count, choices)
     own = ExpertMlp(share=share, ragged=not routing.capacity_factor)
-    filled = mlp(w, slots, activation=activation, gated=gated, prefix="expert_", experts=own)
+    filled = mlp(
+        w, slots, activation=activation, gated=gated, bias=bias, prefix="expert_", experts=own
+    )
     return _combine(w, filled, back, x.dims, routing)
 
 
@@ -133,8 +149,24 @@ def share_of_slots(slots: int, seq_len: int, experts: int, choices: int) -> Frac
     return min(Fraction(1), Fraction(seq_len * choices, experts * slots))
 
 
+def gated_by_token(w: GraphWriter, x: Tensor, made: Tensor) -> Tensor:
+    """Write the product of the shared experts' result with a gate of each token, and return it.
+
+    x, made: [batch, sequence, embed]; the gate is the sigmoid of a product of `x` with one column.
+    """
+    w.size(shared_gate=1)
+    gate = w.dense("shared_gate", x, "shared_gate")
+    return w.pointwise(
+        "shared_gated",
+        (made, gate),
+        made.dims,
+        GATE_FLOPS,
+        function=function("gated_by_sigmoid"),
+    )
+
+
 def _router(
-    w: GraphWriter, x: Tensor, routing: ExpertRouting, choices: int
+    w: GraphWriter, x: Tensor, routing: ExpertRouting, choices: int, *, bias: bool
 ) -> tuple[Tensor, Tensor]:
     """Write the router; return its gates for dispatch and for combine.
 
@@ -149,6 +181,9 @@ def _router(
     there, back = routing.exchange != "all-to-all", routing.exchange == "gather"
     own = w.tensor("expert_gates", ("expert", *tokens), "f32")
     w.einsum("router", x, w.weight("router", x.dims[-1], "expert"), logits)
+    if bias:
+        term = w.weight("router_bias", "expert")
+        logits = w.add("router_biased", logits, term, out=replace(logits, name=f"{w.prefix}scores"))
     made = (gates,) if routing.by_mask or not there else (gates, own)
     choose = Pointwise(
         f"{w.prefix}top_k",

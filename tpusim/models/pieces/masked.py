@@ -4,7 +4,7 @@ from tpusim.graph import COMPUTE, Gather, GraphWriter, Tensor, function
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import activate
-from tpusim.models.pieces.norms import layer_norm
+from tpusim.models.pieces.norms import norm_of_kind
 
 
 def chosen_positions(w: GraphWriter, x: Tensor, ids: Tensor) -> Tensor:
@@ -18,6 +18,19 @@ def chosen_positions(w: GraphWriter, x: Tensor, ids: Tensor) -> Tensor:
     made = w.tensor("chosen", (*ids.dims, x.dims[-1]))
     w.write(Gather(f"{w.prefix}choose", x, ids, made, x.dims[1]))
     return made
+
+
+def transformed(
+    w: GraphWriter, x: Tensor, *, activation: str = "gelu", norm: str = "layer", bias: bool = True
+) -> Tensor:
+    """Write the layer before the head: a matrix, an activation function and a norm.
+
+    norm: of the kinds in `NORM_KINDS`.
+    """
+    hidden = w.dense("transform", x, x.dims[-1])
+    hidden = biased(w, "transform", hidden) if bias else hidden
+    hidden = activate(w, activation, (hidden,), "transformed")
+    return norm_of_kind(w, norm, "transform_norm", hidden, x.dims[-1])
 
 
 def masked_language_model_loss(
@@ -39,9 +52,7 @@ def masked_language_model_loss(
     table: the embedding, [vocab, embed].
     form, dtype: see `language_model_loss`.
     """
-    hidden = biased(w, "transform", w.dense("transform", x, x.dims[-1]))
-    hidden = activate(w, "gelu", (hidden,), "transformed")
-    hidden = layer_norm(w, "transform_norm", hidden, x.dims[-1])
+    hidden = transformed(w, x)
     losses = language_model_loss(w, hidden, labels, table=table, bias=True, form=form, dtype=dtype)
     return w.pointwise(
         "loss_of_example",

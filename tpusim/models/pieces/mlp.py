@@ -7,20 +7,22 @@ from tpusim.base.errors import ModelError, nearest
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models.pieces.bias import biased
 
-ACTIVATION_FLOPS = {"relu": 1.0, "gelu": 14.0, "silu": 10.0}
+ACTIVATION_FLOPS = {"relu": 1.0, "relu2": 2.0, "gelu": 14.0, "silu": 10.0}
 """Vector operations per element, transcendental functions at eight each. Assumed: counted from the
 formulas (a norm squares, adds, scales twice and converts; a softmax subtracts, exponentiates,
 adds and divides); halving or doubling them moves the flagship's step by less than 1 %."""
 
 _LINEARISATION = {
     "relu": ((("positive", "pred"),), False),
+    "relu2": ((("positive", "pred"), ("root", COMPUTE)), False),
     "gelu": ((("cube_slope", COMPUTE), ("tanh", COMPUTE), ("tanh_slope", COMPUTE),
               ("share", COMPUTE)), True),
     "silu": ((("sigmoid", COMPUTE), ("sigmoid_slope", COMPUTE)), True),
 }  # fmt: skip
 """Arrays that reverse mode reads of an activation function besides its operand, with their dtypes,
-and True if it reads the operand: the residuals of `jax.vjp` of `jax.nn.relu`, `gelu` (3 x^2, tanh,
-1 - tanh and (1 + tanh)/2) and `silu` in jax 0.10.2."""
+and True if it reads the operand: the residuals of `jax.vjp` of `jax.nn.relu`, of its square (So et
+al., arXiv:2109.08668), of `gelu` (3 x^2, tanh, 1 - tanh and (1 + tanh)/2) and of `silu` in jax
+0.10.2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

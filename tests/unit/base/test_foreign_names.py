@@ -1,0 +1,67 @@
+"""Names of other libraries: each place where a user may write one says ours."""
+
+import re
+from typing import Any
+
+import pytest
+
+import tpusim as ts
+from tpusim.base.errors import PlanError, nearest
+from tpusim.base.foreign_names import _NAMES
+from tpusim.models import MODEL_KEYS, Transformer
+from tpusim.partition.rules import DEFAULT_RULES
+from tpusim.plan import PLAN_KEYS, STAGE_AXES
+
+SIZES = {"layers": 2, "embed": 64, "mlp": 128, "heads": 4, "vocab": 128}
+
+
+def test_each_stands_for_a_name_that_exists() -> None:
+    axes = {axis for rule in DEFAULT_RULES.values() for axis in rule}
+    known = {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes, *STAGE_AXES, *DEFAULT_RULES}
+    known |= {"seq", "batch", "act_seq"}
+    assert set(_NAMES.values()) <= known
+    assert not set(_NAMES) & {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes}
+
+
+@pytest.mark.parametrize(
+    ("other", "ours"),
+    [("hidden_size", "embed"), ("emb_dim", "embed"), ("num_hidden_layers", "layers"),
+     ("intermediate_size", "mlp"), ("num_key_value_heads", "kv_heads")],
+)  # fmt: skip
+def test_a_dimension_of_a_model(other: str, ours: str) -> None:
+    left: dict[str, Any] = {key: size for key, size in SIZES.items() if key != ours}
+    with pytest.raises(TypeError, match=f"no key '{other}'; tpusim calls it '{ours}'"):
+        Transformer(**left, **{other: 64})
+
+
+def test_a_name_is_offered_only_where_it_is_valid() -> None:
+    assert nearest("hidden_size", ["embed", "mlp"]) == "tpusim calls it 'embed'"
+    assert nearest("hidden_size", ["mlp"]) == "valid are mlp"
+
+
+def simulated(**keys: Any) -> None:
+    plan = ts.Plan(**{"global_batch": 16, "seq_len": 128, "mesh": {"fsdp": 16}, **keys})
+    ts.simulate(Transformer(**SIZES), plan, ts.Slice("v5e", "4x4"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"mesh": {"data": 4, "model": 4}},
+         "plan.mesh.model shards nothing: .*; tpusim calls it 'tensor'; use one of"),
+        ({"mesh": {"replica": 16}}, "plan.mesh.replica .*; tpusim calls it 'data'; use"),
+        ({"rules": {"hidden_size": "fsdp"}},
+         "plan.rules.hidden_size names no dimension of the model: tpusim calls it 'embed'"),
+        ({"mesh": {"fsdp": 4, "tensor": 4}, "rules": {"mlp": "model"}},
+         "plan.rules.mlp shards over 'model', .*: tpusim calls it 'tensor'"),
+    ],
+)  # fmt: skip
+def test_an_axis_or_a_dimension_of_a_plan(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence):
+        simulated(**keys)
+
+
+def test_an_axis_of_ones_own_has_no_other_name() -> None:
+    with pytest.raises(PlanError) as caught:
+        simulated(mesh={"mine": 16})
+    assert not re.search("tpusim calls it", str(caught.value))

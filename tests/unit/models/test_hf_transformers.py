@@ -1,0 +1,104 @@
+"""Hugging Face configs as the package `transformers` builds them: each family and its parameters.
+
+`hf/parameters.csv` has the weights that are trained, as PyTorch counts them on its device `meta`,
+without those that `left_out` counts: what the notes of the config say is not modelled.
+"""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tpusim.base.errors import ModelError
+from tpusim.models import from_hf, hf_notes
+from tpusim.models.hf.families import FAMILIES, REFUSED
+
+transformers = pytest.importorskip(
+    "transformers", reason="the package transformers, of the extra `test`, is not installed"
+)
+
+TYPES = {name: family for family in FAMILIES for name in family.types}
+WITHOUT_A_CLASS = {"kimi_k2"}
+"""Types that `transformers` has only as code beside the weights."""
+
+
+class Row(NamedTuple):
+    """A model whose parameters are known.
+
+    changes: of the defaults of its class.
+    """
+
+    model: str
+    model_type: str
+    changes: dict[str, Any]
+    parameters: int
+    left_out: int
+
+
+def rows() -> list[Row]:
+    with (Path(__file__).parent / "hf/parameters.csv").open(encoding="utf-8") as file:
+        return [
+            Row(r["model"], r["model_type"], json.loads(r["changes"] or "{}"),
+                int(r["parameters"]), int(r["left_out"]))
+            for r in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+def built(model_type: str, **changes: Any) -> dict[str, Any]:
+    """The config of a class, as a file has it."""
+    found: dict[str, Any] = transformers.AutoConfig.for_model(model_type, **changes).to_dict()
+    return found
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.model}-{row.model_type}")
+def test_parameters_are_those_of_transformers(row: Row) -> None:
+    given = built(row.model_type, **row.changes)
+    assert from_hf(given).parameter_count == row.parameters - row.left_out
+    assert hf_notes(given) or not row.left_out
+
+
+def test_each_family_has_a_row() -> None:
+    """DBRX, whose class cannot be counted, is below; Gemma 4 and DeepSeek-V3 are in test_hf."""
+    counted = {TYPES[row.model_type].name for row in rows()}
+    assert counted == {family.name for family in FAMILIES} - {"DBRX"}
+
+
+def test_dbrx_has_its_published_parameters() -> None:
+    """databricks/dbrx-base: 131.6 billion, 36 billion active (its model card)."""
+    attention, ffn = {"kv_n_heads": 8}, {"ffn_hidden_size": 10752, "moe_num_experts": 16,
+                                         "moe_top_k": 4}  # fmt: skip
+    dbrx = built("dbrx", d_model=6144, n_heads=48, n_layers=40, vocab_size=100352,
+                 attn_config=attention, ffn_config=ffn)  # fmt: skip
+    model = from_hf(dbrx)
+    assert model.parameter_count == 131_596_523_520
+    assert model.active_parameter_count == pytest.approx(36e9, rel=0.02)
+
+
+@pytest.mark.parametrize("model_type", sorted(TYPES.keys() - WITHOUT_A_CLASS))
+def test_defaults_are_those_of_the_class(model_type: str) -> None:
+    """What differs is a key that files of the model always write, or that the class derives."""
+    family, config = TYPES[model_type], built(model_type)
+    config |= config.get("text_config", {})
+    if model_type != family.types[0]:
+        return
+    for key, default in family.defaults.items():
+        part, _, inner = key.partition(".")
+        said = config[part].get(inner, default) if inner else config.get(key, default)
+        assert said == default or (not said and key in WRITTEN), f"{key}: {said!r}"
+
+
+WRITTEN = {"sliding_window", "num_key_value_heads", "head_dim"}
+"""Keys whose default the class has changed to none, among versions that this reads."""
+
+
+@pytest.mark.parametrize("model_type", sorted(REFUSED))
+def test_what_cannot_be_simulated_is_named_with_its_nearest_family(model_type: str) -> None:
+    missing, near = REFUSED[model_type]
+    assert near in {family.name for family in FAMILIES}
+    with pytest.raises(
+        ModelError, match=rf"cannot be simulated yet, as it has .*{missing}"
+    ) as said:
+        from_hf(built(model_type))
+    assert f"the nearest family is {near} (" in str(said.value)
