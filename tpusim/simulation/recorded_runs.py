@@ -16,6 +16,7 @@ from tpusim.engine import CodeRun, Timeline
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
+from tpusim.simulation.fastest_candidate import fastest
 from tpusim.simulation.loads import code_totals
 from tpusim.simulation.recorded_step import (
     PlaceAnswers,
@@ -43,8 +44,8 @@ _SIZES = ("mesh", "global_batch", "microbatches", "placement")
 
 _FORM_FIELDS = tuple(each.name for each in fields(Plan) if each.name not in _SIZES)
 
-_Known: TypeAlias = list[tuple[RecordedStep, Callable[[PlaceAnswers], PlacedNumbers | None]]]
-"""Recorded steps that hold for the sizes of a plan, given its numbers."""
+_Known: TypeAlias = list[Callable[[PlaceAnswers], PlacedNumbers | None]]
+"""The numbers of recorded steps that hold for the sizes of a plan, as functions of its place."""
 
 
 class NumbersRun(NamedTuple):
@@ -126,13 +127,13 @@ class _Form:
         known: takes those of `rest` that hold for the plan's sizes.
         """
         answers = self._answers_at(placement, plan.mesh)
-        for _, at in known:
+        for at in known:
             if (numbers := at(answers)) is not None:
                 return numbers
         for recorded in rest:
             holds = recorded.given(plan)
             if holds is not None:
-                known.append((recorded, holds))
+                known.append(holds)
                 if (numbers := holds(answers)) is not None:
                     self._use(recorded)
                     return numbers
@@ -143,7 +144,7 @@ class _Form:
         holds = made.given(plan)
         if holds is None or (numbers := holds(answers)) is None:
             raise AssertionError(f"the recorded step of a plan does not hold for it: {plan}")
-        known.append((made, holds))
+        known.append(holds)
         return numbers
 
     def _use(self, recorded: RecordedStep) -> None:
@@ -161,37 +162,56 @@ class _Form:
         return found
 
 
+@dataclass(slots=True)
+class _KnownCandidate:
+    """A placement as a candidate of the search: its step is put together when it is examined."""
+
+    number: int
+    placement: Placement
+    placed: PlacedNumbers
+    fold: bool
+    numbers: StepNumbers | None = None
+
+    @property
+    def least_ps(self) -> int:
+        return self.placed.core_ps
+
+    def examine(self) -> tuple[int, Hashable]:
+        self.numbers = self.placed.step()
+        totals = code_totals(self.numbers.code)
+        return totals.links_ps, (id(self.placed.recorded), totals.pattern)
+
+    def simulate(self) -> "_KnownRun":
+        numbers = self.numbers or self.placed.step()
+        return _KnownRun(self.placement, numbers, CodeRun(numbers.code, fold=self.fold))
+
+
+class _KnownRun(NamedTuple):
+    """A run whose timeline is not put together yet."""
+
+    placement: Placement
+    numbers: StepNumbers
+    run: CodeRun
+
+    @property
+    def device_ps(self) -> int:
+        return self.run.device_ps
+
+
 def _fastest(
     placed: Sequence[PlacedNumbers], placements: Sequence[Placement], fold: bool
 ) -> NumbersRun:
-    """Return the fastest run; see `placement_search.fastest_placement`.
+    """Return the fastest run; a single placement needs no search.
 
     A step is put together only where its core leaves it a chance, and simulated only where its
     links do too and no step of the same pattern was.
     """
-    if len(placed) == 1:
-        numbers = placed[0].step()
-        return NumbersRun(placements[0], numbers, CodeRun(numbers.code, fold=fold).timeline())
-    seen: set[Hashable] = set()
-    best: tuple[int, int] | None = None
-    found: tuple[Placement, StepNumbers, CodeRun] | None = None
-    for number in sorted(range(len(placed)), key=lambda at: (placed[at].core_ps, at)):
-        if best is not None and best < (placed[number].core_ps, number):
-            break
-        numbers = placed[number].step()
-        totals = code_totals(numbers.code)
-        pattern = id(placed[number].recorded), totals.pattern
-        if pattern in seen or (best is not None and best < (totals.links_ps, number)):
-            continue
-        seen.add(pattern)
-        run = CodeRun(numbers.code, fold=fold)
-        took = (run.device_ps, number)
-        if best is None or took < best:
-            best, found = took, (placements[number], numbers, run)
-    if found is None:
-        raise ValueError("there is no placement to run on")
-    placement, numbers, run = found
-    return NumbersRun(placement, numbers, run.timeline())
+    candidates = [
+        _KnownCandidate(number, placement, numbers, fold)
+        for number, (placement, numbers) in enumerate(zip(placements, placed, strict=True))
+    ]
+    found = candidates[0].simulate() if len(candidates) == 1 else fastest(candidates)[0]
+    return NumbersRun(found.placement, found.numbers, found.run.timeline())
 
 
 def _axes(plan: Plan) -> tuple[Hashable, ...]:
