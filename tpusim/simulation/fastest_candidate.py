@@ -37,13 +37,15 @@ class Candidate(Protocol[RunOut]):
         """Return a tighter bound, and a pattern: runs of candidates with equal ones are equal."""
         ...
 
-    def simulate(self) -> RunOut:
-        """Return the run."""
+    def simulate(self, best_ps: int | None) -> RunOut:
+        """Return the run; of one that takes longer than `best_ps`, a bound above it is enough."""
         ...
 
 
 def fastest(candidates: Iterable[Candidate[Run]]) -> tuple[Run, dict[Hashable, int]]:
     """Return the fastest run, and the picoseconds of each pattern that was simulated to find it.
+
+    The picoseconds of a run that a candidate broke off are its bound.
 
     Candidates are simulated in the order of their bounds until none that is left can beat the best:
     the same answer as simulating all of them. Of equal runs the first in the order of the
@@ -60,7 +62,7 @@ def fastest(candidates: Iterable[Candidate[Run]]) -> tuple[Run, dict[Hashable, i
         least_ps, pattern = each.examine()
         if pattern in times or (best is not None and best < (least_ps, each.number)):
             continue
-        run = each.simulate()
+        run = each.simulate(None if best is None else best[0])
         took = times[pattern] = run.device_ps
         if best is None or (took, each.number) < best:
             best, found = (took, each.number), run

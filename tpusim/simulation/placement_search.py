@@ -121,7 +121,7 @@ class _BoundedPlacement:
     def examine(self) -> tuple[int, Hashable]:
         return self.bound.least_ps, self.bound.pattern
 
-    def simulate(self) -> PlacedRun:
+    def simulate(self, best_ps: int | None) -> PlacedRun:
         return run_on(self.bound.placement, self.bound.programs, self.pod, self.engine)
 
 

@@ -6,13 +6,14 @@ a plan that decides otherwise than all recorded steps of its form adds one.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from threading import local
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import TpusimError
-from tpusim.engine import CodeRun, Timeline
+from tpusim.engine import CodeRun, Race, Timeline
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
@@ -43,9 +44,6 @@ _SIZES = ("mesh", "global_batch", "microbatches", "placement")
 """The fields of a plan that are not of its form."""
 
 _FORM_FIELDS = tuple(each.name for each in fields(Plan) if each.name not in _SIZES)
-
-_Known: TypeAlias = list[Callable[[PlaceAnswers], PlacedNumbers | None]]
-"""The numbers of recorded steps that hold for the sizes of a plan, as functions of its place."""
 
 
 class NumbersRun(NamedTuple):
@@ -83,13 +81,14 @@ class RecordedRuns(local):
             self._forget()
             return None
         self._forms.move_to_end(key)
-        try:
-            placements = placements_of()
-            placed = form.placed(plan, placements)
-        except (TpusimError, TracedHashError):
-            return None
-        self._forget()
-        return None if placed is None else _fastest(placed, placements, fold)
+        with garbage_collector_off():
+            try:
+                placements = placements_of()
+                placed = form.placed(plan, placements)
+            except (TpusimError, TracedHashError):
+                return None
+            self._forget()
+            return None if placed is None else _fastest(placed, placements, fold)
 
     def _forget(self) -> None:
         """Drop the forms that were not used for longest, while there are too many."""
@@ -100,66 +99,81 @@ class RecordedRuns(local):
 
 @dataclass(slots=True)
 class _Form:
-    """The recorded steps of plans of one form, the one used last first."""
+    """The recorded steps of plans of one form, the one made last first.
+
+    places: what is known of the places that were used last.
+    """
 
     model: Architecture
     pod: Slice
     steps: list[RecordedStep] = field(default_factory=list)
-    answers: OrderedDict[Hashable, PlaceAnswers] = field(default_factory=OrderedDict)
+    places: OrderedDict[Hashable, "_KnownPlace"] = field(default_factory=OrderedDict)
 
     def placed(self, plan: Plan, placements: Sequence[Placement]) -> list[PlacedNumbers] | None:
         """Return the numbers of a plan on each placement; None if one is one too many."""
-        known: _Known = []
-        rest = iter(tuple(self.steps))
+        given = _GivenSizes(plan)
         found = []
         for placement in placements:
-            numbers = self._numbers(plan, placement, known, rest)
+            numbers = self._numbers(given, self._known_place(placement, plan.mesh))
             if numbers is None:
                 return None
             found.append(numbers)
         return found
 
-    def _numbers(
-        self, plan: Plan, placement: Placement, known: _Known, rest: Iterator[RecordedStep]
-    ) -> PlacedNumbers | None:
-        """Return the numbers of a plan on a placement.
+    def _numbers(self, given: "_GivenSizes", place: "_KnownPlace") -> PlacedNumbers | None:
+        """Return the numbers of a plan at a place; None if its step is one too many.
 
-        known: takes those of `rest` that hold for the plan's sizes.
+        The step that held there last is tried first: mostly it holds for the next batch too.
         """
-        answers = self._answers_at(placement, plan.mesh)
-        for at in known:
-            if (numbers := at(answers)) is not None:
+        for recorded in (*place.held, *self.steps):
+            if (numbers := given.numbers(recorded, place.answers)) is not None:
+                place.held = (recorded,)
                 return numbers
-        for recorded in rest:
-            holds = recorded.given(plan)
-            if holds is not None:
-                known.append(holds)
-                if (numbers := holds(answers)) is not None:
-                    self._use(recorded)
-                    return numbers
         if len(self.steps) == MOST_STEPS:
             return None
-        made = record_step(self.model, plan, self.pod, placement)
+        made = record_step(self.model, given.plan, self.pod, place.answers.place.placement)
         self.steps.insert(0, made)
-        holds = made.given(plan)
-        if holds is None or (numbers := holds(answers)) is None:
-            raise AssertionError(f"the recorded step of a plan does not hold for it: {plan}")
-        known.append(holds)
+        place.held = (made,)
+        numbers = given.numbers(made, place.answers)
+        if numbers is None:
+            raise AssertionError(f"the recorded step of a plan does not hold for it: {given.plan}")
         return numbers
 
-    def _use(self, recorded: RecordedStep) -> None:
-        """Put a recorded step first."""
-        self.steps.remove(recorded)
-        self.steps.insert(0, recorded)
-
-    def _answers_at(self, placement: Placement, mesh: Mapping[str, int]) -> PlaceAnswers:
+    def _known_place(self, placement: Placement, mesh: Mapping[str, int]) -> "_KnownPlace":
         key = (placement, *mesh.values())
-        found = self.answers.get(key)
+        found = self.places.get(key)
         if found is None:
-            found = self.answers[key] = PlaceAnswers(Place(self.pod, placement, dict(mesh)))
-            if len(self.answers) > MOST_PLACES:
-                self.answers.popitem(last=False)
+            answers = PlaceAnswers(Place(self.pod, placement, dict(mesh)))
+            found = self.places[key] = _KnownPlace(answers)
+            if len(self.places) > MOST_PLACES:
+                self.places.popitem(last=False)
         return found
+
+
+@dataclass(slots=True)
+class _KnownPlace:
+    """The answers for a place, and the recorded step that held there last, if any."""
+
+    answers: PlaceAnswers
+    held: tuple[RecordedStep, ...] = ()
+
+
+class _GivenSizes:
+    """The recorded steps given the sizes of one plan, each evaluated once."""
+
+    __slots__ = ("_given", "plan")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._given: dict[int, Callable[[PlaceAnswers], PlacedNumbers | None] | None] = {}
+
+    def numbers(self, recorded: RecordedStep, answers: PlaceAnswers) -> PlacedNumbers | None:
+        """Return the numbers of a recorded step at a place; None where it does not hold."""
+        key = id(recorded)
+        if key not in self._given:
+            self._given[key] = recorded.given(self.plan)
+        at = self._given[key]
+        return None if at is None else at(answers)
 
 
 @dataclass(slots=True)
@@ -181,9 +195,10 @@ class _KnownCandidate:
         totals = code_totals(self.numbers.code)
         return totals.links_ps, (id(self.placed.recorded), totals.pattern)
 
-    def simulate(self) -> "_KnownRun":
+    def simulate(self, best_ps: int | None = None) -> "_KnownRun":
         numbers = self.numbers or self.placed.step()
-        return _KnownRun(self.placement, numbers, CodeRun(numbers.code, fold=self.fold))
+        race = None if best_ps is None else Race(best_ps, self.placed.core_ps)
+        return _KnownRun(self.placement, numbers, CodeRun(numbers.code, fold=self.fold, race=race))
 
 
 class _KnownRun(NamedTuple):
