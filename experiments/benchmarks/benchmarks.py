@@ -16,6 +16,8 @@ import simpy
 
 import tpusim as ts
 from tpusim import costs, engine, hardware
+from tpusim.exploration.best import SearchResult
+from tpusim.exploration.bound import bounds
 from tpusim.models import Transformer
 from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
@@ -169,6 +171,48 @@ def pipelined() -> Once:
     return once
 
 
+def search_space() -> tuple[SimulationRun, ts.PlanSpace]:
+    """Return the flagship's run, and the space that is searched; exchange it here."""
+    run = ts.read_run(FLAGSHIP)
+    vary = {"microbatches": [1, 2, 4]}
+    axes = ("data", "fsdp", "tensor")
+    return run, ts.PlanSpace(base=run.plan, slices=[run.pod], axes=axes, vary=vary)
+
+
+def bounded() -> Once:
+    """Return the bounds of all plans of the space, as arrays."""
+    run, space = search_space()
+
+    def once(_: int) -> int:
+        return sum(len(bounds(run.model, block).seconds) for block in space.blocks)
+
+    once(-1)
+    return once
+
+
+def searched() -> SearchResult:
+    """Return the proved best plan of the space."""
+    run, space = search_space()
+    return ts.search(run.model, space, workers=1)
+
+
+def whole_search() -> Once:
+    """Return the search in a process that has simulated nothing before."""
+
+    def once(_: int) -> int:
+        if not searched().proved:
+            raise AssertionError("the search ended without a proof")
+        return 1
+
+    return once
+
+
+def search_counts() -> dict[str, int]:
+    """Return the plans that the search simulates, and those of its space."""
+    found = searched()
+    return {"search_simulated": found.simulated, "search_space": found.plans}
+
+
 def unfolded_512() -> Once:
     """Return a step of two layers on 512 chips, one of them slow, each device a lane."""
     pod = ts.Slice("v4", "8x8x8", slow={"chips": [{"at": [1, 2, 3], "compute": 0.7}]})
@@ -238,6 +282,13 @@ BENCHMARKS = {
     "plans_per_s_placements": Benchmark("all placements of these meshes, given", given_placements),
     "plans_per_s_pipelined": Benchmark(
         "16 stages, 64 microbatches (1f1b), other meshes and batches", pipelined, samples=3
+    ),
+    "bound_plans_per_s": Benchmark("bounds of the plans of a space, as arrays", bounded),
+    "search_s": Benchmark(
+        "the proved best plan of this space, in a fresh process",
+        whole_search,
+        processes=2,
+        samples=1,
     ),
     "unfolded_512_s": Benchmark(
         "two layers on 512 chips, one slow, each device by itself", unfolded_512, samples=3

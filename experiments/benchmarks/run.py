@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import BENCHMARKS, user_seconds, yardstick
+from benchmarks import BENCHMARKS, search_counts, user_seconds, yardstick
 
 STORED = Path(__file__).with_name("ratios.json")
 SLOWER = 1.5
@@ -110,6 +110,7 @@ def as_json(found: Sequence[Measured]) -> dict[str, object]:
     values = {YARDSTICK: yardsticks(found)} | {each.name: each.values for each in found}
     return {
         **{name: median(some) for name, some in values.items()},
+        **(search_counts() if "search_s" in values else {}),
         "spread": {name: [some[0], some[-1]] for name, some in values.items()},
         "ratios": {each.name: each.ratio for each in found},
     }

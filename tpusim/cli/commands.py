@@ -1,14 +1,12 @@
 """The commands and their options. Each returns the text to print; its imports load when it runs."""
 
-import gc
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import FileError
 from tpusim.cli.explanations import explanations
 
@@ -67,22 +65,6 @@ def _out_folder(out: str | None, content: str) -> Path | None:
     if out == "":
         raise FileError(f"--out is empty; give a folder to write the {content} to")
     return None if out is None else Path(out)
-
-
-@contextmanager
-def garbage_collector_off() -> Iterator[None]:
-    """Turn the garbage collector off for a command with one result.
-
-    Nearly everything such a command allocates lives until it ends: without collection, importing,
-    simulating and drawing take a twelfth less time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @app.callback()

@@ -5,7 +5,7 @@ chapter, with the exact (X-1)/X), and the additions that come after it. Only the
 all-to-all, which do not wait for each other, hide part of their latency (`network.all_to_all`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpusim.costs.compute import hbm_seconds, vector_seconds
 from tpusim.costs.links import ICI, capacities, ici_rate
@@ -103,15 +103,12 @@ def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number
 
 def link_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     """Return the seconds of the bytes on the links, without the delay and additions after them."""
-    slowest = call(_slowest_link, path.uses, tuple(capacities(chip).items()))
+    slowest = call(_slowest_link, path.uses, capacities(chip))
     return largest(nbytes * (path.share * slowest), path_seconds(path, nbytes, chip))
 
 
-def _slowest_link(
-    uses: tuple[tuple[str, int], ...], capacities: tuple[tuple[str, float], ...]
-) -> float:
+def _slowest_link(uses: tuple[tuple[str, int], ...], rates: Mapping[str, float]) -> float:
     """Return the seconds of a byte of the busiest link on the slowest link."""
-    rates = dict(capacities)
     return max((weight / BUSIEST_WEIGHT / rates[name] for name, weight in uses), default=0.0)
 
 

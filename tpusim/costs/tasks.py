@@ -144,13 +144,12 @@ def core_seconds(
 
 
 def _slowest_link_s(
-    nbytes: float, uses: tuple[tuple[str, int], ...], links: tuple[tuple[str, float], ...]
+    nbytes: float, uses: tuple[tuple[str, int], ...], links: Mapping[str, float]
 ) -> float:
-    rates = dict(links)
-    return max((nbytes * weight / rates[name] for name, weight in uses), default=0.0)
+    return max((nbytes * weight / links[name] for name, weight in uses), default=0.0)
 
 
 def alone_seconds(task: Task, links: Mapping[str, float]) -> float:
     """Return the seconds of a task that shares its links with no other."""
-    moving = call(_slowest_link_s, task.bytes, task.uses, tuple(links.items()))
+    moving = call(_slowest_link_s, task.bytes, task.uses, links)
     return task.delay_s + largest(task.work_s, moving)

@@ -14,6 +14,7 @@ from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
 from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskStep
 from tpusim.engine.journal import CallTimes, Level, RepeatLevel
+from tpusim.engine.lane import Race
 from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
 from tpusim.engine.run_lanes import (
     NETWORK_MODES,
@@ -42,6 +43,7 @@ __all__ = [
     "MemoryChange",
     "NetworkMode",
     "PipelineCode",
+    "Race",
     "Record",
     "RepeatLevel",
     "StageCode",

@@ -16,7 +16,7 @@ per stream, timers and flows. The process keeps nothing but its loop.
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from simpy import Event
 
@@ -32,7 +32,7 @@ from tpusim.engine.instructions import (
     MemoryDelta,
     TaskStep,
 )
-from tpusim.engine.journal import Journal, JournalEntry, TimedStep
+from tpusim.engine.journal import Journal, JournalEntry, TimedStep, flatten, repeat_count
 from tpusim.engine.lane_clock import LaneClock, WaitEvents
 from tpusim.engine.timeline import Stats
 
@@ -40,6 +40,13 @@ MAX_OPEN_TRANSFERS = 16
 
 # An issued task that has not started, and the completions (step, how many) that it waits for.
 QueuedStep: TypeAlias = tuple[TaskStep, tuple[tuple[int, int], ...]]
+
+
+class Race(NamedTuple):
+    """The time of another run that a lane has to beat or equal, and that of its core's tasks."""
+
+    best_ps: int
+    core_ps: int
 
 
 class Lane:
@@ -52,6 +59,7 @@ class Lane:
         code: LaneCode,
         folding: bool,
         hops: HopNetwork | None = None,
+        race: "Race | None" = None,
     ) -> None:
         self.clock = clock
         self.code = code
@@ -64,6 +72,7 @@ class Lane:
         self.trips = 0
         self._network = network
         self._folding = folding
+        self._race = race
         self._cursor = 0
         self._trip = [0] * code.loops
         self._issued = [0] * len(code.steps)
@@ -87,6 +96,8 @@ class Lane:
                 self._cursor = op.body if self._next_trip(op) else self._cursor + 1
                 if not self.clock.alone:
                     yield from self.clock.stand()
+                if self._race is not None and self._lost(self._race):
+                    return
                 continue
             if isinstance(op, LoopStart):
                 self._enter(op)
@@ -105,6 +116,20 @@ class Lane:
         yield from self._wait_for_host()
         self.end_ps = self.clock.now + self.journal.booked_ps
         self.finished = True
+
+    def _lost(self, race: "Race") -> bool:
+        """End a lane that cannot win any more, with a lower bound as its end.
+
+        Its core still has to run all of its tasks, and what it has waited comes on top.
+        """
+        waited = sum(
+            (end - start) * repeat_count(levels)
+            for (_, start, end), levels in flatten(self.journal.waits)
+        )
+        self.finished = race.core_ps + waited > race.best_ps
+        if self.finished:
+            self.end_ps = race.core_ps + waited
+        return self.finished
 
     def status(self) -> str:
         """Return the position of the lane, for the message when it has stalled."""
@@ -154,13 +179,17 @@ class Lane:
 
         Return False if it has to be run in SimPy's time.
         """
-        if not self.clock.alone or any(self._incomplete):
+        clock, journal = self.clock, self.journal
+        if not clock.alone or any(self._incomplete):
             return False
-        start = self.clock.now
+        start = clock.now + journal.booked_ps
+        end = start + step.alone_ps
+        clock.go_ahead(step.alone_ps)
         if step.takes is not None:
-            self._log(step.takes)
-        self.clock.go_ahead(step.alone_ps)
-        self._end(step, start)
+            journal.changes.append((start, step.takes))
+        if step.frees is not None:
+            journal.changes.append((end, step.frees))
+        journal.tasks.append((step, start, end))
         return True
 
     def _execute(self, step: TaskStep) -> WaitEvents:

@@ -28,7 +28,12 @@ def lanes_timeline(lanes: Sequence[Lane], stats: Stats, devices: tuple[int, ...]
         total_ps=max((lane.end_ps for lane in lanes), default=0),
         lanes=tuple((lane.code.name, lane.end_ps) for lane in lanes),
         tasks=Records(
-            lambda: (record for at, lane in enumerate(lanes) for record in _tasks(at, lane)), core
+            lambda: (
+                record
+                for at, lane in enumerate(lanes)
+                for record in _records(at, lane.journal.tasks)
+            ),
+            core,
         ),
         waits=tuple(wait for wait in waits if wait.duration_ps),
         links=tuple(use for at, lane in enumerate(lanes) for use in _link_uses(at, lane)),
@@ -48,10 +53,6 @@ def _last_waits(lanes: Sequence[Lane]) -> Iterator[Record]:
         phase = lane.code.steps[-1].task.phase if lane.code.steps else Phase.FORWARD
         start, end, name = lane.end_ps, last.end_ps, last.code.name
         yield Record(at, STRAGGLERS, STRAGGLERS, phase, name, start, end)
-
-
-def _tasks(number: int, lane: Lane) -> Iterator[Record]:
-    return _records(number, lane.journal.tasks)
 
 
 def _records(lane: int, entries: Sequence[JournalEntry[TimedStep]]) -> Iterator[Record]:

@@ -16,7 +16,7 @@ from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork
 from tpusim.engine.instructions import LaneCode
 from tpusim.engine.journal import flatten
-from tpusim.engine.lane import Lane, lane_stats
+from tpusim.engine.lane import Lane, Race, lane_stats
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.engine.lane_timeline import lanes_timeline
 from tpusim.engine.pipeline import run_pipeline
@@ -76,12 +76,21 @@ def run(
 
 
 class CodeRun:
-    """The run of a code; the timeline of a single lane is put together when it is asked for."""
+    """The run of a code; the timeline of a single lane is put together when it is asked for.
+
+    race: a single lane that cannot win any more ends early; `device_ps` is then a lower bound that
+        is above the best time, and there is no timeline.
+    """
 
     __slots__ = ("_lane", "_stats", "_timeline")
 
     def __init__(
-        self, code: LaneCode | PipelineCode, *, fold: bool = True, network: NetworkMode = "flows"
+        self,
+        code: LaneCode | PipelineCode,
+        *,
+        fold: bool = True,
+        network: NetworkMode = "flows",
+        race: Race | None = None,
     ) -> None:
         run_alone = partial(_run_alone, fold=fold, network=network)
         self._timeline: Timeline | None = None
@@ -89,7 +98,7 @@ class CodeRun:
             self._timeline = run_pipeline(code, run_alone)
             return
         began = perf_counter()
-        self._lane = run_alone(code)
+        self._lane = run_alone(code, race=race)
         self._stats = lane_stats([self._lane], self._lane.events, began)
 
     @property
@@ -131,21 +140,26 @@ def _compile(lanes: Sequence[CostedProgram]) -> list[LaneCode]:
     return codes
 
 
-def _run_alone(code: LaneCode, fold: bool, network: NetworkMode) -> Lane:
+def _run_alone(code: LaneCode, fold: bool, network: NetworkMode, race: Race | None = None) -> Lane:
     """Return the lane of a part, run to its end."""
     clock = LaneClock(Environment(0), alone=network == "flows")
     flows = FlowNetwork(clock, [rate for _, rate in code.links])
-    lane = _lane(clock, flows, code, fold, network)
+    lane = _lane(clock, flows, code, fold, network, race)
     events = run_processes(clock.env, [lane]) + clock.skipped
     lane.events = events + (lane.hops.crossings if lane.hops else 0)
     return lane
 
 
 def _lane(
-    clock: LaneClock, flows: FlowNetwork, code: LaneCode, fold: bool, network: NetworkMode
+    clock: LaneClock,
+    flows: FlowNetwork,
+    code: LaneCode,
+    fold: bool,
+    network: NetworkMode,
+    race: Race | None = None,
 ) -> Lane:
     """Return a lane; hop by hop, its collectives send messages over the links of the torus."""
     if network == "flows":
-        return Lane(clock, flows, code, fold)
+        return Lane(clock, flows, code, fold, race=race)
     add_messages(code)
     return Lane(clock, flows, code, False, HopNetwork(clock, flows, link_rates(code)))

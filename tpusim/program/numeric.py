@@ -39,7 +39,11 @@ def largest(first: Number, second: Number) -> Number:
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
         return np.maximum(first, second)
     if isinstance(first, Traced) or isinstance(second, Traced):
-        return call(largest, first, second)
+        return call(_larger, first, second)
+    return _larger(first, second)
+
+
+def _larger(first: float, second: float) -> float:
     return first if first >= second else second
 
 

@@ -67,7 +67,7 @@ def core_ps(code: LaneCode | PipelineCode) -> int:
         for stage in code.stages:
             most = largest(most, _of_stage(stage, parts))
         return as_int(most)
-    return sum(times * step.alone_ps for step, times in code.runs() if _on_core(step))
+    return _core_ps_of(code.runs())
 
 
 def _of_stage(stage: StageCode, of_parts: Sequence[int]) -> int:
@@ -75,8 +75,8 @@ def _of_stage(stage: StageCode, of_parts: Sequence[int]) -> int:
     return sum(len(runs) * of_parts[part] for part, runs in stage.calls)
 
 
-def _on_core(step: TaskStep) -> bool:
-    return step.stream == ON_CORE
+def _core_ps_of(steps: Sequence[tuple[TaskStep, int]]) -> int:
+    return sum(times * step.alone_ps for step, times in steps if step.stream == ON_CORE)
 
 
 def code_totals(code: LaneCode | PipelineCode) -> TaskTotals:
@@ -94,7 +94,7 @@ def code_totals(code: LaneCode | PipelineCode) -> TaskTotals:
     volumes = [times * step.volume for step, times in steps]
     links = list(zip(code.links, weights, strict=True))
     return TaskTotals(
-        core_ps=core_ps(code),
+        core_ps=_core_ps_of(steps),
         all_ps=sum(times * step.alone_ps for step, times in steps),
         links_ps=max(sum(map(mul, each, volumes)) // rate for (_, rate), each in links),
         pattern=(

@@ -16,6 +16,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.lowering import group_of
 from tpusim.pipeline.planned_step import PlannedStep, Programs
 from tpusim.program import Collective, Program
+from tpusim.simulation.fastest_candidate import fastest
 from tpusim.simulation.loads import OperationCounts, distinct_operations, isolated_totals
 
 Engine: TypeAlias = Callable[[Sequence[CostedProgram]], Timeline]
@@ -28,6 +29,11 @@ class PlacedRun:
     placement: Placement
     programs: Programs
     timeline: Timeline
+
+    @property
+    def device_ps(self) -> int:
+        """The device's own picoseconds."""
+        return self.timeline.device_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +93,36 @@ def placement_bounds(
 
 
 def fastest_placement(
-    candidates: Iterable[PlacementBound], pod: Slice, engine: Engine
+    bounds: Iterable[PlacementBound], pod: Slice, engine: Engine
 ) -> tuple[PlacedRun, dict[Hashable, int]]:
     """Return the fastest run, and the picoseconds of each pattern that was simulated to find it.
 
-    They are the device's own time, as waits for the host would hide differences. Of equal runs the
-    first in the order of the candidates is the fastest.
+    See `fastest`.
     """
-    times: dict[Hashable, int] = {}
-    best: tuple[int, int, PlacedRun] | None = None
-    for bound in sorted(candidates, key=lambda bound: (bound.least_ps, bound.number)):
-        if best is not None and best[:2] < (bound.least_ps, bound.number):
-            break
-        if bound.pattern in times:
-            continue
-        run = run_on(bound.placement, bound.programs, pod, engine)
-        took = times[bound.pattern] = run.timeline.device_ps
-        if best is None or (took, bound.number) < best[:2]:
-            best = (took, bound.number, run)
-    if best is None:
-        raise ValueError("there is no placement to run on")
-    return best[2], times
+    return fastest(_BoundedPlacement(bound, pod, engine) for bound in bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundedPlacement:
+    """A placement as a candidate of the search; its bound is tight from the start."""
+
+    bound: PlacementBound
+    pod: Slice
+    engine: Engine
+
+    @property
+    def number(self) -> int:
+        return self.bound.number
+
+    @property
+    def least_ps(self) -> int:
+        return self.bound.least_ps
+
+    def examine(self) -> tuple[int, Hashable]:
+        return self.bound.least_ps, self.bound.pattern
+
+    def simulate(self, best_ps: int | None) -> PlacedRun:
+        return run_on(self.bound.placement, self.bound.programs, self.pod, self.engine)
 
 
 class _ProgramParts(NamedTuple):

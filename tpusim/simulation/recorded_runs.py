@@ -6,16 +6,18 @@ a plan that decides otherwise than all recorded steps of its form adds one.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from threading import local
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import TpusimError
-from tpusim.engine import CodeRun, Timeline
+from tpusim.engine import CodeRun, Race, Timeline
 from tpusim.hardware import Place, Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
+from tpusim.simulation.fastest_candidate import fastest
 from tpusim.simulation.loads import code_totals
 from tpusim.simulation.recorded_step import (
     PlaceAnswers,
@@ -42,9 +44,6 @@ _SIZES = ("mesh", "global_batch", "microbatches", "placement")
 """The fields of a plan that are not of its form."""
 
 _FORM_FIELDS = tuple(each.name for each in fields(Plan) if each.name not in _SIZES)
-
-_Known: TypeAlias = list[tuple[RecordedStep, Callable[[PlaceAnswers], PlacedNumbers | None]]]
-"""Recorded steps that hold for the sizes of a plan, given its numbers."""
 
 
 class NumbersRun(NamedTuple):
@@ -82,13 +81,14 @@ class RecordedRuns(local):
             self._forget()
             return None
         self._forms.move_to_end(key)
-        try:
-            placements = placements_of()
-            placed = form.placed(plan, placements)
-        except (TpusimError, TracedHashError):
-            return None
-        self._forget()
-        return None if placed is None else _fastest(placed, placements, fold)
+        with garbage_collector_off():
+            try:
+                placements = placements_of()
+                placed = form.placed(plan, placements)
+            except (TpusimError, TracedHashError):
+                return None
+            self._forget()
+            return None if placed is None else _fastest(placed, placements, fold)
 
     def _forget(self) -> None:
         """Drop the forms that were not used for longest, while there are too many."""
@@ -99,99 +99,134 @@ class RecordedRuns(local):
 
 @dataclass(slots=True)
 class _Form:
-    """The recorded steps of plans of one form, the one used last first."""
+    """The recorded steps of plans of one form, the one made last first.
+
+    places: what is known of the places that were used last.
+    """
 
     model: Architecture
     pod: Slice
     steps: list[RecordedStep] = field(default_factory=list)
-    answers: OrderedDict[Hashable, PlaceAnswers] = field(default_factory=OrderedDict)
+    places: OrderedDict[Hashable, "_KnownPlace"] = field(default_factory=OrderedDict)
 
     def placed(self, plan: Plan, placements: Sequence[Placement]) -> list[PlacedNumbers] | None:
         """Return the numbers of a plan on each placement; None if one is one too many."""
-        known: _Known = []
-        rest = iter(tuple(self.steps))
+        given = _GivenSizes(plan)
         found = []
         for placement in placements:
-            numbers = self._numbers(plan, placement, known, rest)
+            numbers = self._numbers(given, self._known_place(placement, plan.mesh))
             if numbers is None:
                 return None
             found.append(numbers)
         return found
 
-    def _numbers(
-        self, plan: Plan, placement: Placement, known: _Known, rest: Iterator[RecordedStep]
-    ) -> PlacedNumbers | None:
-        """Return the numbers of a plan on a placement.
+    def _numbers(self, given: "_GivenSizes", place: "_KnownPlace") -> PlacedNumbers | None:
+        """Return the numbers of a plan at a place; None if its step is one too many.
 
-        known: takes those of `rest` that hold for the plan's sizes.
+        The step that held there last is tried first: mostly it holds for the next batch too.
         """
-        answers = self._answers_at(placement, plan.mesh)
-        for _, at in known:
-            if (numbers := at(answers)) is not None:
+        for recorded in (*place.held, *self.steps):
+            if (numbers := given.numbers(recorded, place.answers)) is not None:
+                place.held = (recorded,)
                 return numbers
-        for recorded in rest:
-            holds = recorded.given(plan)
-            if holds is not None:
-                known.append((recorded, holds))
-                if (numbers := holds(answers)) is not None:
-                    self._use(recorded)
-                    return numbers
         if len(self.steps) == MOST_STEPS:
             return None
-        made = record_step(self.model, plan, self.pod, placement)
+        made = record_step(self.model, given.plan, self.pod, place.answers.place.placement)
         self.steps.insert(0, made)
-        holds = made.given(plan)
-        if holds is None or (numbers := holds(answers)) is None:
-            raise AssertionError(f"the recorded step of a plan does not hold for it: {plan}")
-        known.append((made, holds))
+        place.held = (made,)
+        numbers = given.numbers(made, place.answers)
+        if numbers is None:
+            raise AssertionError(f"the recorded step of a plan does not hold for it: {given.plan}")
         return numbers
 
-    def _use(self, recorded: RecordedStep) -> None:
-        """Put a recorded step first."""
-        self.steps.remove(recorded)
-        self.steps.insert(0, recorded)
-
-    def _answers_at(self, placement: Placement, mesh: Mapping[str, int]) -> PlaceAnswers:
+    def _known_place(self, placement: Placement, mesh: Mapping[str, int]) -> "_KnownPlace":
         key = (placement, *mesh.values())
-        found = self.answers.get(key)
+        found = self.places.get(key)
         if found is None:
-            found = self.answers[key] = PlaceAnswers(Place(self.pod, placement, dict(mesh)))
-            if len(self.answers) > MOST_PLACES:
-                self.answers.popitem(last=False)
+            answers = PlaceAnswers(Place(self.pod, placement, dict(mesh)))
+            found = self.places[key] = _KnownPlace(answers)
+            if len(self.places) > MOST_PLACES:
+                self.places.popitem(last=False)
         return found
+
+
+@dataclass(slots=True)
+class _KnownPlace:
+    """The answers for a place, and the recorded step that held there last, if any."""
+
+    answers: PlaceAnswers
+    held: tuple[RecordedStep, ...] = ()
+
+
+class _GivenSizes:
+    """The recorded steps given the sizes of one plan, each evaluated once."""
+
+    __slots__ = ("_given", "plan")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._given: dict[int, Callable[[PlaceAnswers], PlacedNumbers | None] | None] = {}
+
+    def numbers(self, recorded: RecordedStep, answers: PlaceAnswers) -> PlacedNumbers | None:
+        """Return the numbers of a recorded step at a place; None where it does not hold."""
+        key = id(recorded)
+        if key not in self._given:
+            self._given[key] = recorded.given(self.plan)
+        at = self._given[key]
+        return None if at is None else at(answers)
+
+
+@dataclass(slots=True)
+class _KnownCandidate:
+    """A placement as a candidate of the search: its step is put together when it is examined."""
+
+    number: int
+    placement: Placement
+    placed: PlacedNumbers
+    fold: bool
+    numbers: StepNumbers | None = None
+
+    @property
+    def least_ps(self) -> int:
+        return self.placed.core_ps
+
+    def examine(self) -> tuple[int, Hashable]:
+        self.numbers = self.placed.step()
+        totals = code_totals(self.numbers.code)
+        return totals.links_ps, (id(self.placed.recorded), totals.pattern)
+
+    def simulate(self, best_ps: int | None = None) -> "_KnownRun":
+        numbers = self.numbers or self.placed.step()
+        race = None if best_ps is None else Race(best_ps, self.placed.core_ps)
+        return _KnownRun(self.placement, numbers, CodeRun(numbers.code, fold=self.fold, race=race))
+
+
+class _KnownRun(NamedTuple):
+    """A run whose timeline is not put together yet."""
+
+    placement: Placement
+    numbers: StepNumbers
+    run: CodeRun
+
+    @property
+    def device_ps(self) -> int:
+        return self.run.device_ps
 
 
 def _fastest(
     placed: Sequence[PlacedNumbers], placements: Sequence[Placement], fold: bool
 ) -> NumbersRun:
-    """Return the fastest run; see `placement_search.fastest_placement`.
+    """Return the fastest run; a single placement needs no search.
 
     A step is put together only where its core leaves it a chance, and simulated only where its
     links do too and no step of the same pattern was.
     """
-    if len(placed) == 1:
-        numbers = placed[0].step()
-        return NumbersRun(placements[0], numbers, CodeRun(numbers.code, fold=fold).timeline())
-    seen: set[Hashable] = set()
-    best: tuple[int, int] | None = None
-    found: tuple[Placement, StepNumbers, CodeRun] | None = None
-    for number in sorted(range(len(placed)), key=lambda at: (placed[at].core_ps, at)):
-        if best is not None and best < (placed[number].core_ps, number):
-            break
-        numbers = placed[number].step()
-        totals = code_totals(numbers.code)
-        pattern = id(placed[number].recorded), totals.pattern
-        if pattern in seen or (best is not None and best < (totals.links_ps, number)):
-            continue
-        seen.add(pattern)
-        run = CodeRun(numbers.code, fold=fold)
-        took = (run.device_ps, number)
-        if best is None or took < best:
-            best, found = took, (placements[number], numbers, run)
-    if found is None:
-        raise ValueError("there is no placement to run on")
-    placement, numbers, run = found
-    return NumbersRun(placement, numbers, run.timeline())
+    candidates = [
+        _KnownCandidate(number, placement, numbers, fold)
+        for number, (placement, numbers) in enumerate(zip(placements, placed, strict=True))
+    ]
+    found = candidates[0].simulate() if len(candidates) == 1 else fastest(candidates)[0]
+    return NumbersRun(found.placement, found.numbers, found.run.timeline())
 
 
 def _axes(plan: Plan) -> tuple[Hashable, ...]:

@@ -84,24 +84,35 @@ class RecordedStep:
         return None if run is None else lambda answers: self._at(run, answers)
 
     def _at(self, run: Callable[..., Any], answers: "PlaceAnswers") -> PlacedNumbers | None:
-        numbers: list[Any] = []
-        for question, fixed in self.questions.items():
-            answer = answers.of(question)
-            if answer.fixed != fixed:
-                return None
-            numbers += answer.numbers
-        values = run(*numbers)
+        numbers = answers.numbers_for(self)
+        values = None if numbers is None else run(*numbers)
         return None if values is None else PlacedNumbers(self, values)
 
 
 class PlaceAnswers:
-    """The answers for one place, each found once."""
+    """The answers for one place, each found once, whatever the batch."""
 
-    __slots__ = ("_found", "place")
+    __slots__ = ("_found", "_numbers", "place")
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._found: dict[Question, Answer] = {}
+        self._numbers: dict[RecordedStep, tuple[Any, ...] | None] = {}
+
+    def numbers_for(self, recorded: RecordedStep) -> tuple[Any, ...] | None:
+        """Return the numbers of a step's questions; None if the rest of an answer differs."""
+        if recorded not in self._numbers:
+            self._numbers[recorded] = self._numbers_for(recorded)
+        return self._numbers[recorded]
+
+    def _numbers_for(self, recorded: RecordedStep) -> tuple[Any, ...] | None:
+        numbers: list[Any] = []
+        for question, fixed in recorded.questions.items():
+            answer = self.of(question)
+            if answer.fixed != fixed:
+                return None
+            numbers += answer.numbers
+        return tuple(numbers)
 
     def of(self, question: Question) -> Answer:
         """Return the answer to a question."""

@@ -6,7 +6,12 @@ import pytest
 
 import tpusim as ts
 from tpusim.base.errors import PlanError
+from tpusim.costs import cost_program
+from tpusim.engine import CodeRun, Race, compile_lane
+from tpusim.hardware import candidates
+from tpusim.pipeline.planned_step import planned_step
 from tpusim.simulation import plan_run, recorded_runs
+from tpusim.simulation.loads import code_totals
 from tpusim.simulation.recorded_runs import RecordedRuns
 
 MODEL = ts.models.Transformer(
@@ -124,3 +129,20 @@ def test_programs_are_made_when_they_are_asked_for(
     found = ts.simulate(MODEL, plan(), POD)
     assert found.program == ordinary(plan(), monkeypatch).program
     assert replace(found, lane=0) == found
+
+
+def test_a_run_that_cannot_win_ends_early_with_a_bound_above_the_best() -> None:
+    made = plan(mesh={"fsdp": 16}, global_batch=16, seq_len=128)
+    placement = candidates(POD, made.mesh)[0]
+    (program,) = planned_step(MODEL, made, POD).programs_on(placement)
+    code = compile_lane(cost_program(program, POD, placement))
+    core_ps, whole = code_totals(code).core_ps, CodeRun(code)
+    assert core_ps < whole.device_ps
+    broken_off = []
+    for best_ps in range(core_ps, whole.device_ps + 2, (whole.device_ps - core_ps) // 20):
+        run = CodeRun(code, race=Race(best_ps, core_ps))
+        if run.device_ps != whole.device_ps:
+            assert best_ps < run.device_ps < whole.device_ps
+            broken_off.append(best_ps)
+    assert broken_off
+    assert CodeRun(code, race=Race(whole.device_ps, core_ps)).timeline() == whole.timeline()
