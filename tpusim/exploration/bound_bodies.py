@@ -5,12 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tpusim.base.phase import Phase
-from tpusim.exploration.bound_transfers import (
-    LinkName,
-    Surroundings,
-    TransferSeconds,
-    adjoins,
-)
+from tpusim.exploration.bound_surroundings import LinkName, Surroundings, adjoins
+from tpusim.exploration.bound_transfers import TransferSeconds
 from tpusim.exploration.bound_work import WorkSeconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention

@@ -1,7 +1,7 @@
 """Least seconds of the collectives of a partitioned graph, on arrays of plans."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,9 +20,15 @@ from tpusim.exploration.bound_collectives import (
     least_seconds,
     ring_seconds_per_byte,
 )
+from tpusim.exploration.bound_surroundings import (
+    DCN_LINKS,
+    Surroundings,
+    Transfers,
+    adjoins,
+)
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention, Einsum
-from tpusim.hardware import DCN_PREFIX, Slice
+from tpusim.hardware import Slice
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
 from tpusim.lowering.op_work import collective_bytes
@@ -32,7 +38,6 @@ from tpusim.partition import (
     DTYPE_BYTES,
     CollectiveNode,
     ComputeNode,
-    Node,
     Purpose,
     Sizes,
     is_across,
@@ -50,71 +55,8 @@ from tpusim.program import (
     smallest,
 )
 
-LinkName: TypeAlias = Axes
-"""The links of a group within a slice, by its axes; those across slices are `DCN_LINKS`."""
-
-DCN_LINKS: LinkName = (DCN_PREFIX,)
-
-
 Choices: TypeAlias = NDArray[np.bool_]
 """True or False for each plan."""
-
-
-@dataclass(slots=True)
-class Transfers:
-    """Least seconds of one collective.
-
-    core: that the core waits, or works longer for it.
-    alone: from its start to its end.
-    links: of links.
-    in_turn: `alone`, if it follows other gathers of its body and these follow one another.
-    """
-
-    core: Number = 0.0
-    alone: Number = 0.0
-    links: dict[LinkName, Number] = field(default_factory=dict)
-    in_turn: Number = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What stands beside a collective.
-
-    nodes, every: of its body, and the operations among them.
-    computes: operations that read what it gathers, or make what it scatters.
-    works, seconds: of the operations of its body, by name.
-    looped, has_loop: its body is a loop's, or has one.
-    """
-
-    nodes: Sequence[Node]
-    every: Sequence[ComputeNode]
-    computes: Sequence[ComputeNode]
-    works: Mapping[str, Work]
-    seconds: Mapping[str, Number]
-    looped: bool
-    has_loop: bool
-
-    @property
-    def matmuls(self) -> list[ComputeNode]:
-        """The operations, if each can be a ring of matmuls; else none."""
-        fine = all(isinstance(c.op, Einsum) and not c.op.ragged for c in self.computes)
-        return list(self.computes) if fine else []
-
-    @property
-    def is_grouped(self) -> bool:
-        """True if a matmul of the body is grouped: no gather runs beside those alone."""
-        computes = (each.op for each in self.nodes if isinstance(each, ComputeNode))
-        return any(isinstance(op, Einsum) and op.ragged for op in computes)
-
-    def others(self, node: CollectiveNode) -> list[CollectiveNode]:
-        """Return the collectives that read what one writes, or write what it reads."""
-        moves = (each for each in self.nodes if isinstance(each, CollectiveNode))
-        return [
-            each
-            for each in moves
-            if not {*each.writes}.isdisjoint(node.reads)
-            or not {*each.reads}.isdisjoint(node.writes)
-        ]
 
 
 class TransferSeconds:
@@ -427,13 +369,6 @@ class TransferSeconds:
 _NEARLY = 1 - 1e-9
 _FUSIBLE = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 _OF_ACTIVATIONS = (Purpose.ACTIVATION, Purpose.STATISTICS)
-
-
-def adjoins(node: CollectiveNode, compute: ComputeNode) -> bool:
-    """Return True if the operation reads what is gathered, or makes what is scattered."""
-    if node.kind is CollectiveKind.ALL_GATHER:
-        return node.writes[0] in compute.reads
-    return node.maker == compute.op.name
 
 
 def _where(chosen: Choices | bool, one: Number, other: Number) -> Number:
