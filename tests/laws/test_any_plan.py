@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd, inf, prod
+from typing import TypeAlias
 
 import pytest
 from extent import seeds
@@ -29,6 +30,7 @@ SEVERAL = (
     ("v5p", "2x2x2", 4), ("7x", "2x2x2", 2), ("v3", "4x4", 2),
 )  # fmt: skip
 
+Case: TypeAlias = tuple[Transformer, Plan, Slice]
 
 SHAPES = {
     "window": 100, "global_every": 2, "global_head_dim": 64, "global_kv_heads": 1,
@@ -108,17 +110,20 @@ def obeys(result: Result) -> None:
         assert (least * high, most * low) == pytest.approx((work, work))
 
 
+def plain_plan(seed: int) -> Case:
+    """Return a plan of a dense model."""
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice(PODS))
+    return random_model(rng), random_plan(rng, pod), pod
+
+
 @pytest.mark.parametrize("seed", seeds(60))
 def test_a_random_plan_obeys_the_laws(seed: int) -> None:
-    rng = random.Random(seed)
-    chip, shape, slices = rng.choice(PODS)
-    pod = Slice(chip, shape, slices)
-    model, plan = random_model(rng), random_plan(rng, pod)
-    obeys_folded_and_not(model, plan, pod)
+    obeys_folded_and_not(*plain_plan(seed))
 
 
-@pytest.mark.parametrize("seed", seeds(20))
-def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
+def latent_plan(seed: int) -> Case:
+    """Return a plan of latent attention."""
     rng = random.Random(seed)
     pod = Slice(*rng.choice(PODS))
     given, plan = random_model(rng), random_plan(rng, pod)
@@ -126,45 +131,62 @@ def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
               "rope_dim": rng.choice([1, 15]), "v_head_dim": rng.choice([0, 24])}  # fmt: skip
     alike = {"global_head_dim": 0, "global_kv_heads": 0, "global_keys_as_values": False}
     model = given.replace(kv_heads=given.heads, rotary=True, **latent, **alike)
-    obeys_folded_and_not(model, plan, pod)
+    return model, plan, pod
 
 
-@pytest.mark.parametrize("seed", seeds(40))
-def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
-    """With weights that are whole in each slice (`dcn_data`), or shared out (`dcn_fsdp`)."""
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_random_plan_of_latent_attention_obeys_the_laws(seed: int) -> None:
+    obeys_folded_and_not(*latent_plan(seed))
+
+
+def plan_across_slices(seed: int) -> Case:
+    """Return a plan with weights whole in each slice (`dcn_data`), or shared out (`dcn_fsdp`)."""
     rng = random.Random(seed)
     pod = Slice(*rng.choice(SEVERAL))
     model, plan = random_model(rng), random_plan(rng, pod)
     mesh = {axis: size for axis, size in plan.mesh.items() if axis != "dcn_data"}
     across = rng.choice([2**at for at in range(4) if pod.num_slices % 2**at == 0])
     mesh |= {"dcn_data": pod.num_slices // across, "dcn_fsdp": across}
-    obeys_folded_and_not(
-        model, plan.replace(mesh=mesh, collectives=rng.choice(["xla", "best"])), pod
-    )
+    return model, plan.replace(mesh=mesh, collectives=rng.choice(["xla", "best"])), pod
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_a_random_quantised_plan_obeys_the_laws(seed: int) -> None:
+def test_a_random_plan_across_slices_obeys_the_laws(seed: int) -> None:
+    obeys_folded_and_not(*plan_across_slices(seed))
+
+
+def quantised_plan(seed: int) -> Case:
+    """Return a plan with narrow matmuls."""
     rng = random.Random(seed)
     pod = Slice(*rng.choice([one for one in (*PODS, *SEVERAL) if one[0] != "v3"]))
     model, plan = random_model(rng), random_plan(rng, pod)
     narrow = [dtype for dtype in ("int8", "fp8") if dtype in pod.chip.flops]
     forward, dx, dw = (rng.choice(["", "bf16", *narrow, *narrow]) for _ in range(3))
     dtypes = {"matmul_dtype": forward, "matmul_dtype_dx": dx, "matmul_dtype_dw": dw}
-    obeys_folded_and_not(model, plan.replace(dtype=rng.choice(["bf16", "f32"]), **dtypes), pod)
+    return model, plan.replace(dtype=rng.choice(["bf16", "f32"]), **dtypes), pod
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
+def test_a_random_quantised_plan_obeys_the_laws(seed: int) -> None:
+    obeys_folded_and_not(*quantised_plan(seed))
+
+
+def tiled_plan(seed: int) -> Case:
+    """Return a plan with its loss in tiles."""
     rng = random.Random(seed)
     pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
     model, plan = random_model(rng), random_plan(rng, pod)
     plan = replace(plan, seq_len=2048, vocab_tiles=rng.choice([2, 4, 64]))
-    obeys_folded_and_not(model, plan, pod)
+    return model, plan, pod
 
 
-@pytest.mark.parametrize("seed", seeds(25))
-def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
+@pytest.mark.parametrize("seed", seeds(40))
+def test_a_random_plan_with_its_loss_in_tiles_obeys_the_laws(seed: int) -> None:
+    obeys_folded_and_not(*tiled_plan(seed))
+
+
+def expert_plan(seed: int) -> Case:
+    """Return a plan of experts."""
     rng = random.Random(seed)
     pod = Slice(*rng.choice((*PODS[:6], *SEVERAL)))
     model, plan = random_model(rng), random_plan(rng, pod)
@@ -183,12 +205,16 @@ def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
         capacity_factor=capacity, expert_exchange=rng.choice(["all-to-all", "gather", "ring"]),
         expert_skew=0.0 if capacity else rng.random(), seed=seed,
     )  # fmt: skip
-    obeys_folded_and_not(model, plan, pod)
+    return model, plan, pod
 
 
-@pytest.mark.parametrize("seed", seeds(40))
-def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
-    """Whatever way keys cross, over one axis or two, with norms sharded by tokens or not."""
+@pytest.mark.parametrize("seed", seeds(25))
+def test_a_random_plan_of_experts_obeys_the_laws(seed: int) -> None:
+    obeys_folded_and_not(*expert_plan(seed))
+
+
+def context_plan(seed: int) -> Case:
+    """Return a plan whose keys cross in some way, over one axis or two, with any norms."""
     rng = random.Random(seed)
     pod = Slice(*rng.choice([one for one in PODS[:6] if one[2] == 1]))
     sizes = random_mesh(rng, pod.devices, ["fsdp", "tensor", "context", "second"])
@@ -203,7 +229,12 @@ def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
         context_balanced=rng.random() < 0.5, microbatches=1,
         rules=rng.choice([{}, {"act_residual_seq": "tensor"}]),
     )  # fmt: skip
-    obeys_folded_and_not(model, plan, pod)
+    return model, plan, pod
+
+
+@pytest.mark.parametrize("seed", seeds(40))
+def test_a_random_plan_over_a_context_obeys_the_laws(seed: int) -> None:
+    obeys_folded_and_not(*context_plan(seed))
 
 
 WAYS = (

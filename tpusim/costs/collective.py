@@ -65,13 +65,13 @@ def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     hop_s = chip.costs.hop_latency
     rate = ici_rate(chip)
     if chip.ici_shares:
-        rate = call(_shared_rate, path.uses, tuple(capacities(chip).items()), rate)
+        rate = call(_shared_rate, path.uses, capacities(chip), rate)
     through = call(paths_seconds, path.paths, path.power, nbytes, rate, hop_s)
     return largest(beside, through - path.hops * hop_s)
 
 
 def _shared_rate(
-    uses: tuple[tuple[str, int], ...], capacities: tuple[tuple[str, float], ...], rate: float
+    uses: tuple[tuple[str, int], ...], rates: Mapping[str, float], rate: float
 ) -> float:
     """Return the rate at which paths run where dimensions differ: as the slowest link lets them.
 
@@ -79,7 +79,7 @@ def _shared_rate(
     """
     on_ici = tuple(use for use in uses if use[0].startswith(ICI))
     alike = max((weight for _, weight in on_ici), default=0) / BUSIEST_WEIGHT
-    return alike / _slowest_link(on_ici, capacities) if alike else rate
+    return alike / _slowest_link(on_ici, rates) if alike else rate
 
 
 def adding_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:

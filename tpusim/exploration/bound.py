@@ -1,11 +1,10 @@
 """A lower bound of the step time in closed form, for arrays of plans.
 
 The bound knows the partitioned graph, in which all plans of a kind are the same operations and
-collectives on other sizes, but no decision of the lowering and no placement. It adds up what the
-core cannot avoid: its operations, and the collectives that it waits for, each on all links that
-a group of its size can have. What may run beside the core is no term of the sum: its links bound
-the step for themselves. Where a matmul may take a collective in, the pair takes as long as the
-longer of the two.
+collectives on other sizes, but no placement and no order of operations. It adds up what the core
+cannot avoid: its operations, and the collectives that it waits for, each on all links that a group
+of its size can have. A body also takes as long as its longest row of operations and transfers that
+wait for each other. Where the lowering may decide one way or another, the lower counts.
 """
 
 from collections.abc import Hashable, Iterator
@@ -17,15 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
+from tpusim.costs.program_costs import skew_seconds
 from tpusim.exploration.bound_bodies import BodySeconds, StepParts
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.graph import Gather, Graph, layer_count, walk
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
-from tpusim.partition import PartitionedGraph, body_nodes, partition_graph, resolve_rules
+from tpusim.partition import (
+    PartitionedGraph,
+    across_slices,
+    body_nodes,
+    partition_graph,
+    resolve_rules,
+)
 from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
-from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, part_bounds, stage_plan
+from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
 
 Floats = NDArray[np.float64]
@@ -109,16 +115,17 @@ def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]
     for op in looked_up:
         ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
         columns += [ids // product < extents[op.dim] for product in products.values()]
-    rows = np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
-    _, inverse = np.unique(rows, axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    inverse = np.zeros(len(plans), np.int64)
+    for column in columns:
+        values, codes = distinct(np.asarray(column, np.int64))
+        _, inverse = distinct(inverse * len(values) + codes)
     order = np.argsort(inverse, kind="stable")
     return iter(np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1))
 
 
 def _extents(model: Architecture, plans: PlanArrays) -> dict[str, Number]:
     """Return the sizes of the graph's dimensions, arrays where they depend on the batch."""
-    values, inverse = np.unique(plans.batch, return_inverse=True)
+    values, inverse = distinct(plans.batch)
     graphs = [_forward(model, plans.base, int(value)) for value in values]
     found: dict[str, Number] = {}
     arrays: dict[tuple[int, ...], NDArray[np.float64]] = {}
@@ -128,7 +135,7 @@ def _extents(model: Architecture, plans: PlanArrays) -> dict[str, Number]:
             found[dim] = each[0]
             continue
         if each not in arrays:
-            arrays[each] = np.array(each, float)[inverse.reshape(-1)]
+            arrays[each] = np.array(each, float)[inverse]
         found[dim] = arrays[each]
     return found
 
@@ -151,12 +158,11 @@ class _KnownStep(NamedTuple):
     @classmethod
     def of(cls, model: Architecture, plans: PlanArrays, at: int) -> "_KnownStep":
         plan = plans.plan(at)
-        inner = stage_plan(plan) if plan.active_schedule else plan
         plan.check_together()
         graph = planned_graph(model, plan)
         if plan.active_schedule:
             part_bounds(plan, layer_count(_forward(model, plan, plan.microbatch)), model.name)
-        return cls(plan, graph, partition_graph(graph, inner))
+        return cls(plan, graph, partition_graph(graph, inner_plan(plan)))
 
     def key(self, plans: PlanArrays, at: int) -> Hashable:
         """Return what is equal for plans that are bounded together: chip and partitioned graph."""
@@ -180,7 +186,7 @@ class _KnownStep(NamedTuple):
     @property
     def inner(self) -> Plan:
         """The plan of a stage, or of the whole step."""
-        return stage_plan(self.plan) if self.plan.active_schedule else self.plan
+        return inner_plan(self.plan)
 
     def divides(self, plans: PlanArrays) -> NDArray[np.bool_]:
         """Return True for plans whose axes divide their batch, and their parts the layers."""
@@ -207,8 +213,20 @@ class _KnownStep(NamedTuple):
             held = (parts.layers_stored + parts.stacked) / plans.stages
             return _pipelined(self.plan, plans, parts), held
         m = plans.microbatches.astype(float)
-        core = m * (parts.layers + parts.edges) + parts.once
-        return largest(core, m * parts.links), parts.stored + parts.stacked
+        least = m * largest(parts.layers + parts.edges, parts.path) + parts.once
+        core = m * (parts.layers_core + parts.edges) + parts.once
+        skewed = least + _skew(self.inner, plans) * core
+        return largest(skewed, m * parts.links), parts.stored + parts.stacked
+
+
+def _skew(plan: Plan, plans: PlanArrays) -> float:
+    """Return what slices wait for each other, as a share of the core's work."""
+    pod = plans.pods[int(plans.pod[0])]
+    return (
+        skew_seconds(1.0, pod.num_slices, pod.chip)
+        if across_slices(tuple(plan.active_axes))
+        else 0.0
+    )
 
 
 def _pipelined(plan: Plan, plans: PlanArrays, parts: StepParts) -> Number:

@@ -1,24 +1,16 @@
 """Least seconds of the bodies of a partitioned graph, on arrays of plans."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tpusim.base.phase import Phase
-from tpusim.exploration.bound_collectives import (
-    RING_LINKS,
-    Groups,
-    each_group,
-    habits_of,
-    seconds_per_byte,
-)
+from tpusim.exploration.bound_surroundings import LinkName, Surroundings, adjoins
+from tpusim.exploration.bound_transfers import TransferSeconds
 from tpusim.exploration.bound_work import WorkSeconds
 from tpusim.exploration.plan_arrays import PlanArrays
-from tpusim.graph import Attention, Einsum
-from tpusim.lowering.op_work import collective_bytes
+from tpusim.graph import Attention
 from tpusim.partition import (
-    DTYPE_BYTES,
     CollectiveNode,
     ComputeNode,
     LoopNode,
@@ -27,11 +19,9 @@ from tpusim.partition import (
     Purpose,
     Sizes,
     sends_keys_round,
-    weights_are_tiled,
-    within_slice,
 )
-from tpusim.plan import Axes, Plan
-from tpusim.program import CollectiveKind, Number, largest, smallest
+from tpusim.plan import Plan
+from tpusim.program import Number, largest
 
 
 @dataclass(slots=True)
@@ -40,6 +30,8 @@ class StepParts:
 
     layers, forward_layers: of the core in loops over layers, both passes and the forward pass.
     edges, head: outside of these loops, and of that the part between the two passes.
+    path: of the longest row of operations and transfers that wait for each other.
+    layers_core: of the core's work in loops.
     once, layers_once: updates of all weights, and of those in loops.
     links, layer_links: of the busiest group's links, of all and in loops.
     stored, layers_stored: bytes of weights and moments, and of sums of gradients, of all weights
@@ -51,6 +43,8 @@ class StepParts:
     forward_layers: Number = 0.0
     edges: Number = 0.0
     head: Number = 0.0
+    path: Number = 0.0
+    layers_core: Number = 0.0
     once: Number = 0.0
     layers_once: Number = 0.0
     links: Number = 0.0
@@ -62,10 +56,16 @@ class StepParts:
 
 @dataclass(slots=True)
 class _BodyTotal:
-    """Seconds of a body: of the core, and of the links of each group of axes."""
+    """Seconds of a body.
+
+    core: of the core's work.
+    least: until the core is done with the body.
+    links: of the links of each group of axes.
+    """
 
     core: Number = 0.0
-    links: dict[Axes, Number] = field(default_factory=lambda: defaultdict(float))
+    least: Number = 0.0
+    links: dict[LinkName, Number] = field(default_factory=lambda: defaultdict(float))
 
 
 class BodySeconds:
@@ -83,7 +83,8 @@ class BodySeconds:
         self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
         self.pods = tuple(plans.pods)
         used = self.pods[int(plans.pod[0])]
-        self.work = WorkSeconds(inner, used.chip, partitioned.buffers, sizes)
+        self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
+        self.transfers = TransferSeconds(plan, inner, sizes, plans)
 
     def step_parts(self) -> StepParts:
         """Return the seconds of the parts of a step."""
@@ -93,28 +94,32 @@ class BodySeconds:
         forward = [at for at in loops if nodes[at].phase is Phase.FORWARD]
         head = (max(forward), min(backward)) if forward and backward else (0, 0)
         parts = StepParts()
-        whole = self._body(nodes, looped=False, recurrent=False, has_loop=bool(loops))
+        found = {nodes[at].name: self._loop(nodes[at]) for at in loops}
+        whole = self._body(nodes, found, has_loop=bool(loops))
         parts.edges = whole.core
+        parts.path = whole.least
         between = nodes[head[0] + 1 : head[1]]
         if not any(isinstance(node, LoopNode) for node in between):
-            parts.head = self._body(between, looped=False, recurrent=False, has_loop=True).core
+            parts.head = self._body(between, {}, has_loop=True).core
         links = dict(whole.links)
-        layer_links: dict[Axes, Number] = defaultdict(float)
+        layer_links: dict[LinkName, Number] = defaultdict(float)
         for at in loops:
-            total = self._loop(nodes[at])
-            parts.layers = parts.layers + total.core
+            total = found[nodes[at].name]
+            parts.layers = parts.layers + total.least
+            parts.layers_core = parts.layers_core + total.core
             if at in forward:
-                parts.forward_layers = parts.forward_layers + total.core
-            for axes, seconds in total.links.items():
-                links[axes] = links.get(axes, 0.0) + seconds
-                layer_links[axes] = layer_links[axes] + seconds
+                parts.forward_layers = parts.forward_layers + total.least
+            for link, seconds in total.links.items():
+                links[link] = links.get(link, 0.0) + seconds
+                layer_links[link] = layer_links[link] + seconds
         for seconds in links.values():
             parts.links = largest(parts.links, seconds)
         for seconds in layer_links.values():
             parts.layer_links = largest(parts.layer_links, seconds)
         weights = self.partitioned.weights
-        parts.once = self.work.optimizer(weights)
-        parts.layers_once = self.work.optimizer(tuple(w for w in weights if w.copies > 1))
+        in_layers = tuple(w for w in weights if w.copies > 1)
+        parts.once = self.work.optimizer(weights) + self.work.cast(weights)
+        parts.layers_once = self.work.optimizer(in_layers)
         if self.plan.microbatches > 1 and not self.plan.active_schedule:
             parts.edges = parts.edges + self.work.accumulation(weights)
         self._add_bytes(parts, [nodes[at] for at in forward])
@@ -136,115 +141,104 @@ class BodySeconds:
 
     def _loop(self, node: Node) -> _BodyTotal:
         assert isinstance(node, LoopNode)
-        inner = self._body(node.body, looped=True, recurrent=bool(node.scan.steps), has_loop=False)
-        total = _BodyTotal(node.scan.trips * inner.core)
-        for axes, seconds in inner.links.items():
-            total.links[axes] = node.scan.trips * seconds
-        for each in node.body:
-            if isinstance(each, LoopNode):
-                nested = self._loop(each)
-                total.core = total.core + node.scan.trips * nested.core
-                for axes, seconds in nested.links.items():
-                    total.links[axes] = total.links[axes] + node.scan.trips * seconds
+        nested = {each.name: self._loop(each) for each in node.body if isinstance(each, LoopNode)}
+        inner = self._body(node.body, nested, recurrent=bool(node.scan.steps), looped=True)
+        trips, copies = node.scan.trips, self.work.stacks(node)
+        core = inner.core + copies + sum(each.core for each in nested.values())
+        least = inner.core + copies + sum(each.least for each in nested.values())
+        total = _BodyTotal(trips * core, trips * largest(least, inner.least))
+        for each in (inner, *nested.values()):
+            for link, seconds in each.links.items():
+                total.links[link] = total.links[link] + trips * seconds
         return total
 
     def _body(
-        self, nodes: tuple[Node, ...], *, looped: bool, recurrent: bool, has_loop: bool
+        self,
+        nodes: tuple[Node, ...],
+        loops: Mapping[str, _BodyTotal],
+        *,
+        looped: bool = False,
+        recurrent: bool = False,
+        has_loop: bool = False,
     ) -> _BodyTotal:
-        """Return the seconds of the nodes of a body, without the loops in it."""
-        computes = [node for node in nodes if isinstance(node, ComputeNode)]
+        """Return the seconds of a body: `core` and `links` without the loops in it."""
+        computes = self.work.quantised(nodes)
+        rounds = self._attentions_in_rings(nodes, computes)
+        works = {each.name: self.work.work(each, looped, recurrent) for each in computes}
         seconds = {
-            node.name: self.work.node(node, looped=looped, recurrent=recurrent) for node in computes
+            node.name: self.work.ring_attention(node, rounds[node.name])
+            if node.name in rounds
+            else self.work.seconds(works[node.name])
+            for node in computes
         }
-        total = _BodyTotal(sum(seconds.values()))
+        total, moves, turns = _BodyTotal(sum(seconds.values())), {}, []
+        awaited: dict[LinkName, Number] = defaultdict(float)
+        read = {key for node in nodes for key in node.reads}
         for node in nodes:
             if isinstance(node, CollectiveNode):
-                beside = [each for each in computes if _adjoins(node, each)]
-                self._add(total, node, beside, seconds, has_loop)
+                beside = [each for each in computes if adjoins(node, each)]
+                if any(each.name in rounds for each in beside):
+                    continue
+                around = Surroundings(nodes, computes, beside, works, seconds, looped, has_loop)
+                found = self.transfers.of(node, around)
+                moves[node.name] = found.alone
+                turns.append(found.in_turn)
+                total.core = total.core + found.core
+                for link, busy in found.links.items():
+                    total.links[link] = total.links[link] + busy
+                    if node.purpose is not Purpose.GRADIENT and node.writes[0] in read:
+                        awaited[link] = awaited[link] + busy
+        total.least = largest(longest_path(nodes, seconds | moves, loops), sum(turns))
+        for busy in awaited.values():
+            total.least = largest(total.least, busy)
         return total
 
-    def _add(
-        self,
-        total: _BodyTotal,
-        node: CollectiveNode,
-        beside: list[ComputeNode],
-        seconds: dict[str, Number],
-        has_loop: bool,
-    ) -> None:
-        axes = within_slice(node.axes)
-        if not axes:
-            return
-        nbytes = self._bytes(node)
-        group = self._group(axes)
-        alone = nbytes * self._per_byte(node.kind, group)
-        total.links[axes] = total.links[axes] + alone
-        if any(isinstance(each.op, Attention) for each in beside) and sends_keys_round(
-            self.plan.context, node.axes
-        ):
-            return
-        tiled = weights_are_tiled(self.inner, node.axes)
-        waits = self._habit(node, group, tiled, has_loop)
-        if node.purpose is Purpose.GRADIENT and node.kind is CollectiveKind.REDUCE_SCATTER:
-            twice = each_group(
-                lambda pod, n: 1.0 + habits_of(pod, self.inner.compiler, tiled, n).all_reduces,
-                group,
-                self.plans.pod,
-                self.pods,
-            )
-            spent = alone * twice
-        else:
-            spent = alone
-        matmuls = [each for each in beside if isinstance(each.op, Einsum)]
-        if matmuls and len(matmuls) == len(beside):
-            ring = nbytes * self._per_byte(node.kind, group, RING_LINKS)
-            hidden = sum(seconds[each.name] for each in matmuls)
-            spent = smallest(spent, largest(ring - hidden, 0.0))
-        total.core = total.core + waits * spent
-
-    def _habit(self, node: CollectiveNode, group: Groups, tiled: bool, has_loop: bool) -> Number:
-        """Return 1 where the core waits for a collective that no matmul takes in, else 0."""
-        name = "activations_wait"
-        if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
-            name = "outer_gathers_wait" if has_loop else "gathers_wait"
-        elif node.purpose is Purpose.GRADIENT:
-            name = "reductions_wait"
-        compiler = self.inner.compiler
-        return each_group(
-            lambda pod, n: float(getattr(habits_of(pod, compiler, tiled, n), name)),
-            group,
-            self.plans.pod,
-            self.pods,
-        )
-
-    def _group(self, axes: Axes) -> Groups:
-        ones = np.ones(len(self.plans), np.int64)
-        found: Groups = np.prod([ones, *(self.plans.mesh[axis] for axis in axes)], axis=0)
-        return found
-
-    def _per_byte(self, kind: CollectiveKind, group: Groups, links: int = 0) -> Number:
-        return each_group(
-            lambda pod, n: seconds_per_byte(pod, n, kind, links),
-            group,
-            self.plans.pod,
-            self.pods,
-        )
-
-    def _bytes(self, node: CollectiveNode) -> Number:
-        """Return the bytes of a collective in the narrowest dtype in which it may travel."""
-        dtypes = self.inner.dtypes
-        item = self.sizes.itemsize(node.dtype)
-        least = item
-        if node.purpose is Purpose.WEIGHT:
-            least = min(item, DTYPE_BYTES[dtypes.of("gather")])
-        elif node.purpose is Purpose.GRADIENT:
-            least = min(item, DTYPE_BYTES[dtypes.of("reduce")])
-        if dtypes.gathers_quantised:
-            least = min(least, 1.0)
-        return collective_bytes(node, self.sizes) * (least / item)
+    def _attentions_in_rings(
+        self, nodes: tuple[Node, ...], computes: list[ComputeNode]
+    ) -> dict[str, Number]:
+        """Return the kernels round which keys may be sent, each with the devices of a ring."""
+        rings = [
+            node
+            for node in nodes
+            if isinstance(node, CollectiveNode) and sends_keys_round(self.plan.context, node.axes)
+        ]
+        return {
+            compute.name: self.transfers.group(node.axes).astype(float)
+            for node in rings
+            for compute in computes
+            if isinstance(compute.op, Attention) and adjoins(node, compute)
+        }
 
 
-def _adjoins(node: CollectiveNode, compute: ComputeNode) -> bool:
-    """Return True if the operation reads what is gathered, or makes what is scattered."""
-    if node.kind is CollectiveKind.ALL_GATHER:
-        return node.writes[0] in compute.reads
-    return node.maker == compute.op.name
+def longest_path(
+    nodes: Sequence[Node], seconds: Mapping[str, Number], loops: Mapping[str, _BodyTotal]
+) -> Number:
+    """Return the seconds of the longest row of nodes of a body, each of which waits for the last.
+
+    seconds: of the nodes that take time.
+    loops: totals of the loops.
+
+    All begin after the body does, also gathers that wait for nothing. What no other operation of
+    the body reads holds up nothing in it, nor do reductions of gradients, which may be read an
+    iteration later. Of a loop that reads what a transfer brings, the first iteration may run before
+    it has come.
+    """
+    brought = {key for node in nodes if isinstance(node, CollectiveNode) for key in node.writes}
+    after: dict[str, Number] = {}
+    longest: Number = 0.0
+    for node in reversed(nodes):
+        known = [after[key] for key in node.writes if key in after]
+        rest: Number = 0.0
+        for each in known:
+            rest = largest(rest, each)
+        if isinstance(node, CollectiveNode) and (not known or node.purpose is Purpose.GRADIENT):
+            continue
+        is_loop = isinstance(node, LoopNode)
+        took = loops[node.name].least if is_loop else seconds.get(node.name, 0.0)
+        longest = largest(longest, took + rest)
+        for key in node.reads:
+            share = 1.0
+            if isinstance(node, LoopNode) and key in brought:
+                share = 1 - 1 / node.scan.trips
+            after[key] = largest(after.get(key, 0.0), share * took + rest)
+    return longest

@@ -1,45 +1,59 @@
 """Least seconds of collectives, on arrays of plans: whatever placement and algorithm are chosen.
 
-A device of a group receives the parts of the others over the ICI links that lead to members. How
-many of them a member has depends on how the group lies on the torus; here it lies as well as it can
-(`most_links`). What the lowering makes of a collective (synchronous, beside the core, a ring in a
-matmul) is what all lines of its table that may hold agree on.
+How many links the members of a group have, and how far they are apart, depends on how the group
+lies on the torus; here it lies as well as it can. What the lowering makes of a collective
+(synchronous, beside the core, a ring in a matmul) is what all lines of its table that may hold
+agree on. Launches, additions and transfers across slices are those of the costs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.costs.collective import (
+    BEST_ALGORITHM,
+    adding_seconds,
+    best_candidates,
+    delay_seconds,
+    path_seconds,
+)
 from tpusim.costs.links import ici_rate
-from tpusim.hardware import Slice, Topology
+from tpusim.costs.route import ADDING_KINDS, CollectiveRoute, added_bytes, die_bytes, passes
+from tpusim.exploration.plan_arrays import distinct
+from tpusim.hardware import Chip, Slice, Span, Topology
 from tpusim.lowering.collective_lowering import Lowering
-from tpusim.lowering.collectives_by_generation import lowering_for
+from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowering_for
 from tpusim.lowering.device_groups import DeviceGroup
+from tpusim.network import ALGORITHMS, Algorithm, default_algorithm
 from tpusim.plan import Compiler
 from tpusim.program import CollectiveKind, Mode, Number
 
 Groups: TypeAlias = NDArray[np.int64]
 
+Shape: TypeAlias = tuple[int, ...]
+"""Chips of a group along each dimension of the torus."""
+
 RING_LINKS = 2
 """Links of a device in one bidirectional ring."""
 
-PASSES: Mapping[CollectiveKind, float] = {
-    CollectiveKind.ALL_GATHER: 1.0,
-    CollectiveKind.REDUCE_SCATTER: 1.0,
-    CollectiveKind.ALL_REDUCE: 2.0,
-}
-"""How often each byte of the tensor passes into a device, the device's own part left out.
 
-An all-reduce is a reduce-scatter and an all-gather at least (Chan et al., "Collective
-communication: theory, practice, and experience", table 1). Exchanges and permutes are left out:
-their least time depends on the placement.
-"""
+class LeastSeconds(NamedTuple):
+    """Least seconds of a collective alone.
+
+    fixed: before bytes count.
+    per_byte: for each byte of its tensor.
+    on_links: of these, those of the busiest link.
+    """
+
+    fixed: float
+    per_byte: float
+    on_links: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,121 +64,304 @@ class GroupHabits:
         gradients, unless a matmul takes it in.
     outer_gathers_wait: the same of gathers beside a loop over layers.
     activations_wait: the same of collectives of activations.
-    all_reduces: True if reductions of gradients are all-reduces unless a matmul takes them in.
+    weight_rings, gradient_rings: True if a matmul may take in a gather of weights, or a reduction
+        of gradients.
+    gather_algorithms, reduce_algorithms: that may carry them out alone.
+    gathers_in_turn, outer_in_turn: True if gathers of weights are asynchronous, alone, and each
+        starts when the one before is done; the same beside a loop over layers.
+    across_wait, across_in_turn, outer_across_wait, across_reductions_wait: as those above, of
+        collectives across slices alone.
     """
 
     gathers_wait: bool
     reductions_wait: bool
     outer_gathers_wait: bool
     activations_wait: bool
-    all_reduces: bool
+    weight_rings: bool
+    gradient_rings: bool
+    gather_algorithms: tuple[str, ...]
+    reduce_algorithms: tuple[str, ...]
+    gathers_in_turn: bool
+    outer_in_turn: bool
+    across_wait: bool
+    across_in_turn: bool
+    outer_across_wait: bool
+    across_reductions_wait: bool
 
 
 @cache
-def most_links(topology: Topology, members: int) -> int:
-    """Return the ICI links that each member of a group of so many chips has, at most.
+def least_seconds(
+    pod: Slice, devices: int, kind: CollectiveKind, algorithms: tuple[str, ...] = ("",)
+) -> LeastSeconds:
+    """Return the least seconds of a collective over a group of so many devices of a slice.
 
-    A whole dimension that wraps is a ring, of two links a chip. In a part of a dimension the last
-    chip has one, and a strided part shares its links with its neighbours, so each counts as one.
-    On a twisted torus, whose rings take turns between dimensions, every dimension counts two.
+    algorithms: that may carry it out, see `costs.route`.
+
+    The fixed seconds and those of bytes are the least of each over all ways in which the group can
+    lie, so that together they are no more than those of any.
     """
-    if members == 1:
-        return 2 * len(topology.dims)
-    if topology.twisted:
-        return 2 * min(len(topology.dims), _prime_factors(members))
-    return max(
-        (
-            sum(
-                (2 if size == length and wraps else 1) if size > 1 else 0
-                for size, length, wraps in zip(sizes, topology.dims, topology.wrap, strict=True)
-            )
-            for sizes in product(*(_parts(length) for length in topology.dims))
-            if prod(sizes) == members
-        ),
-        default=2 * len(topology.dims),
-    )
+    if devices <= 1 or kind is CollectiveKind.BROADCAST:
+        return LeastSeconds(0.0, 0.0, 0.0)
+    found = [
+        _seconds(pod, shape, dies, kind, algorithm)
+        for shape, dies in _shapes(pod, devices)
+        for algorithm in algorithms
+    ]
+    if not found:
+        return LeastSeconds(0.0, 0.0, 0.0)
+    return _least(found)
 
 
-def _parts(length: int) -> list[int]:
+def _least(found: Sequence[LeastSeconds]) -> LeastSeconds:
+    return LeastSeconds(*(min(each) for each in zip(*found, strict=True)))
+
+
+def _shapes(pod: Slice, devices: int) -> Iterator[tuple[Shape, int]]:
+    """Yield the shapes that a group can have: chips along each dimension, and devices of a chip."""
+    dims = pod.topology.dims
+    for dies in {1, pod.chip.devices}:
+        if devices % dies:
+            continue
+        parts = (_divisors(length) for length in dims)
+        for sizes in product(*parts):
+            if prod(sizes) == devices // dies:
+                yield sizes, dies
+
+
+def _divisors(length: int) -> list[int]:
     return [size for size in range(1, length + 1) if length % size == 0]
 
 
-def _prime_factors(number: int) -> int:
-    count, factor = 0, 2
-    while number > 1:
-        while number % factor == 0:
-            number //= factor
-            count += 1
-        factor += 1
-    return count
+def _seconds(
+    pod: Slice, shape: Shape, dies: int, kind: CollectiveKind, algorithm: str
+) -> LeastSeconds:
+    """Return the least seconds over groups of one shape."""
+    if algorithm == BEST_ALGORITHM:
+        found = [_seconds(pod, shape, dies, kind, each) for each in best_candidates(kind)]
+        return _least(found)
+    spans = tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1)
+    devices = dies * prod(shape)
+    if not spans:
+        share = 1.0 if kind is CollectiveKind.PERMUTE else die_bytes(kind)
+        return _of_route(pod, _route(kind, passes(kind), devices), share / _die_rate(pod))
+    name = algorithm or default_algorithm(kind, spans, pod.topology)
+    if (instead := ALGORITHMS[name].runs_as) is not None:
+        kind, name = instead, default_algorithm(instead, spans, pod.topology)
+    load, hops = _LOADS.get(name if kind in _CHAINED else str(kind), _on_all_dimensions)(
+        shape, pod.topology
+    )
+    part = 0.5 if dies == 2 and ALGORITHMS[name].halved else 1.0
+    times = passes(kind)
+    adds_after = ALGORITHMS[name].adds_after and kind in ADDING_KINDS
+    path = _route(kind, times * hops + (times if dies == 2 else 0), devices, adds_after)
+    return _of_route(pod, path, times * part * load / _link_rate(pod.chip))
+
+
+def _route(
+    kind: CollectiveKind, hops: int, devices: int, adds_after: bool = False
+) -> CollectiveRoute:
+    """Return what launch, hops and additions of a route depend on.
+
+    The additions touch no HBM, as operand and result may be on the chip.
+    """
+    return CollectiveRoute(
+        0.0, (), hops, added_bytes=added_bytes(kind, devices), adds_after=adds_after,
+        added_hbm_bytes=0.0,
+    )  # fmt: skip
+
+
+def _of_route(pod: Slice, path: CollectiveRoute, moving: float) -> LeastSeconds:
+    """Return the seconds of a route whose transfers take `moving` seconds for each byte."""
+    beside = float(path_seconds(path, 1.0, pod.chip))
+    after = float(adding_seconds(path, 1.0, pod.chip))
+    return LeastSeconds(delay_seconds(path, pod.chip), max(moving, beside) + after, moving)
+
+
+def _link_rate(chip: Chip) -> float:
+    """Return the bytes per second of the fastest link, where dimensions differ."""
+    return ici_rate(chip) * max(chip.ici_shares, default=1.0)
+
+
+def _die_rate(pod: Slice) -> float:
+    return pod.chip.die_to_die_bandwidth
+
+
+def _on_one_chain(shape: Shape, topology: Topology) -> tuple[float, int]:
+    """Return the bytes on the busiest link of a gather on one chain, and the hops in a row.
+
+    On a ring of n, (n - 1) / 2 chunks pass each link in each direction, and n / 2 hops follow one
+    another; at the end of a line n - 1 chunks arrive over one link, after n - 1 hops (see
+    `network.chains`). Every other position of a dimension that wraps is a ring too, which shares
+    its links. A group of several dimensions may close to a ring.
+    """
+    chips = prod(shape)
+    if sum(size > 1 for size in shape) == 1 and not topology.twisted:
+        ((closed, wraps),) = (
+            (size == length and wraps, wraps)
+            for size, length, wraps in zip(shape, topology.dims, topology.wrap, strict=True)
+            if size > 1
+        )
+        if not closed:
+            return (chips - 1) / chips, max(chips // 2, 1) if wraps else chips - 1
+    return (chips - 1) / chips / RING_LINKS, max(chips // 2, 1)
+
+
+def _on_all_dimensions(shape: Shape, topology: Topology) -> tuple[float, int]:
+    """Return the least bytes on a link of a gather on all dimensions at once, and its hops.
+
+    A device receives the chunks of all others over all its links within the group: two along a
+    whole dimension that wraps, else one at the ends. On a twisted torus, whose rings take turns
+    between dimensions, each has two.
+    """
+    chips = prod(shape)
+    if topology.twisted:
+        return (chips - 1) / chips / (2 * len(topology.dims)), 1
+    along = [
+        (2 if size == length and wraps else 1, size // 2 if wraps else size - 1)
+        for size, length, wraps in zip(shape, topology.dims, topology.wrap, strict=True)
+        if size > 1
+    ]
+    return (chips - 1) / chips / sum(links for links, _ in along), sum(hops for _, hops in along)
+
+
+def _exchanged(shape: Shape, topology: Topology) -> tuple[float, int]:
+    """Return the least bytes on the busiest link of an exchange of all with all; hops hide.
+
+    Each device sends 1/n of its bytes to each other. Along a ring of s they travel s/4 links in
+    the mean, over two links a device; half of a line's bytes cross its middle: s/8 and s/4 of the
+    bytes ("How to Scale Your Model", sharding chapter). Of an odd ring, (s^2 - 1) / (8 s).
+    """
+    if topology.twisted:
+        return (1 - 1 / prod(shape)) / (2 * len(topology.dims)), 0
+    loads = [
+        (size - size % 2 / size) / (8 if size == length and wraps else 4)
+        for size, length, wraps in zip(shape, topology.dims, topology.wrap, strict=True)
+        if size > 1
+    ]
+    return max(loads), 0
+
+
+def _sent_on(shape: Shape, topology: Topology) -> tuple[float, int]:
+    """Return the least bytes on a link of a permute, half in each direction, and its hop."""
+    return 1 / RING_LINKS, 1
+
+
+_LOADS: dict[str, Callable[[Shape, Topology], tuple[float, int]]] = {
+    Algorithm.RING: _on_one_chain,
+    Algorithm.ND: _on_all_dimensions,
+    str(CollectiveKind.ALL_TO_ALL): _exchanged,
+    str(CollectiveKind.PERMUTE): _sent_on,
+}
+
+_CHAINED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 @cache
-def seconds_per_byte(pod: Slice, devices: int, kind: CollectiveKind, links: int = 0) -> float:
-    """Return the least seconds for each byte of the tensor on one device, latencies left out.
+def ring_seconds_per_byte(pod: Slice, devices: int) -> float:
+    """Return the least seconds of a ring in a matmul for each byte of the tensor.
 
-    devices: of the group.
-    links: that are used at most; 0 for as many as there can be.
-
-    Where a chip is two devices, a group with both takes each byte to the chip once, half by each;
-    a group with one of them shares the chip's links with the group of the other.
+    A device receives the parts of all others over two links.
     """
-    if devices <= 1 or kind not in PASSES:
+    if devices <= 1:
         return 0.0
-    per_chip = pod.chip.devices
-    rate = ici_rate(pod.chip) * max(pod.chip.ici_shares, default=1.0)
-    ways = []
-    for beside in {1, per_chip}:
-        chips, left = divmod(devices, beside)
-        if left:
-            continue
-        used = most_links(pod.topology, chips)
-        used = min(used, links) if links else used
-        ways.append((1 - 1 / chips) / beside / (used * rate))
-    return PASSES[kind] * min(ways)
+    ways = [
+        (1 - beside / devices) / beside / (RING_LINKS * ici_rate(pod.chip))
+        for beside in {1, pod.chip.devices}
+        if devices % beside == 0
+    ]
+    return min(ways)
 
 
-def each_group(
-    function: Callable[[Slice, int], float], groups: Groups, pods: Groups, many: Sequence[Slice]
-) -> Number:
-    """Return `function(slice, devices)` for each plan; worked out once for each distinct pair.
+@dataclass(frozen=True, slots=True, eq=False)
+class DistinctGroups:
+    """The distinct pairs of a slice and of the devices of a group, among plans.
 
-    groups: devices of each plan's group.
-    pods: index of each plan's slice among `many`.
+    pairs: slices and devices.
+    of: index of each plan's pair.
     """
-    pairs, inverse = np.unique(groups * len(many) + pods, return_inverse=True)
-    values = [function(many[int(pair) % len(many)], int(pair) // len(many)) for pair in pairs]
-    found: Number = np.array(values)[inverse.reshape(-1)]
-    return found
+
+    pairs: tuple[tuple[Slice, int], ...]
+    of: Groups
+
+    @classmethod
+    def among(cls, groups: Groups, pods: Groups, many: Sequence[Slice]) -> "DistinctGroups":
+        """Return those of plans with these groups on the slices `many[pods]`."""
+        pairs, index = distinct(groups * len(many) + pods)
+        found = ((many[int(pair) % len(many)], int(pair) // len(many)) for pair in pairs)
+        return cls(tuple(found), index)
+
+    def each(self, function: Callable[[Slice, int], float]) -> Number:
+        """Return `function(slice, devices)` for each plan; worked out once for each pair."""
+        found: Number = np.array([function(*pair) for pair in self.pairs])[self.of]
+        return found
 
 
 @cache
-def habits_of(pod: Slice, compiler: Compiler, tiled: bool, devices: int) -> GroupHabits:
-    """Return what the lowerings that may hold for a group agree on, wherever it lies."""
+def habits_of(
+    pod: Slice, compiler: Compiler, tiled: bool, devices: int, circular: bool
+) -> GroupHabits:
+    """Return what the lowerings that may hold for a group agree on, wherever it lies.
+
+    tiled: the group may be one of weights that are sharded over all axes.
+    circular: the collective is in the loop of a circular pipeline.
+    """
     found = _lowerings(pod, compiler, tiled, devices)
+    if circular and compiler.lowering != "ideal":
+        found += [in_circular_pipeline(low) for low in found]
     gathers = all(Mode.ASYNC not in (low.gather, low.twice) for low in found)
+    reduced = {low.reduce_algorithm for low in found}
+    reduced |= {low.major_algorithm for low in found if low.major_algorithm}
+    rings = [low for low in found if low.reduce is Mode.RING]
+    reduced |= {str(Algorithm.ALL_REDUCE)} if rings else set()
+    joined = [
+        low
+        for slices in _divisors(pod.num_slices)
+        for low in _lowerings(pod, compiler, tiled, devices * slices, devices)
+    ]
+    in_turn = all(map(_gathers_in_turn, found))
+    across = _lowerings(pod, compiler, tiled, devices, 1)
+    crosses = all(low.gather is not Mode.ASYNC for low in across)
     return GroupHabits(
         gathers_wait=gathers,
         reductions_wait=all(low.reduce is not Mode.ASYNC for low in found),
         outer_gathers_wait=gathers or not any(low.overlap.outside_layers for low in found),
         activations_wait=not any(low.offloaded for low in found),
-        all_reduces=all(
-            low.reduce_algorithm == "all-reduce" and low.major_algorithm in ("", "all-reduce")
-            for low in found
-        ),
+        weight_rings=any(low.gather is Mode.RING for low in joined),
+        gradient_rings=any(low.reduce is Mode.RING for low in joined),
+        gather_algorithms=tuple(sorted({low.gather_algorithm for low in found})),
+        reduce_algorithms=tuple(sorted(reduced)),
+        gathers_in_turn=in_turn,
+        outer_in_turn=in_turn and all(low.overlap.outside_layers for low in found),
+        across_wait=crosses,
+        across_in_turn=all(map(_gathers_in_turn, across)),
+        outer_across_wait=crosses or not any(low.overlap.outside_layers for low in across),
+        across_reductions_wait=all(low.reduce is not Mode.ASYNC for low in across),
     )
 
 
-def _lowerings(pod: Slice, compiler: Compiler, tiled: bool, devices: int) -> list[Lowering]:
-    """Return the lowerings for groups over any number of torus dimensions."""
-    whole = devices == pod.devices // pod.num_slices
-    return [
+def _gathers_in_turn(low: Lowering) -> bool:
+    alone = low.gather is Mode.ASYNC and not low.only_mlp
+    return alone and low.overlap.prefetch_depth == 1
+
+
+def _lowerings(
+    pod: Slice, compiler: Compiler, tiled: bool, devices: int, within: int = 0
+) -> list[Lowering]:
+    """Return the distinct lowerings for groups of so many devices, wherever they lie.
+
+    within: devices of the group in a slice, if there are others.
+    """
+    places = {
+        (sum(size > 1 for size in shape), prod(shape) == pod.topology.chips)
+        for shape, _ in _shapes(pod, within or devices)
+    }
+    found = [
         lowering_for(
             pod.chip.generation,
             compiler,
-            DeviceGroup(size, dims, whole, False, 0.0, 1, pod.num_slices, with_rings),
+            DeviceGroup(devices, dims, whole, False, 0.0, 1, pod.num_slices, with_rings),
         )
-        for dims in range(4)
-        for size in {devices, -(-devices // pod.chip.devices)}
+        for dims, whole in sorted(places)
         for with_rings in {False, tiled}
     ]
+    return list({low.name: low for low in found}.values())

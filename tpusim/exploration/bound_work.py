@@ -1,6 +1,6 @@
 """Seconds of the core's work in a partitioned graph, on arrays of plans."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,33 +9,38 @@ from tpusim.costs import work_seconds
 from tpusim.hardware import Chip
 from tpusim.lowering import optimizer
 from tpusim.lowering.accumulate import GradientDeps, accumulator, addition
+from tpusim.lowering.loop_stacks import stack_copies
 from tpusim.lowering.on_chip import without_on_chip
 from tpusim.lowering.on_chip_buffers import on_chip_room
 from tpusim.lowering.op_work import buffer_bytes, work_of
-from tpusim.lowering.passes.transfer_dtypes import reduced_in
-from tpusim.lowering.ring_attention import on_slowest  # noqa
-from tpusim.partition import Buffer, ComputeNode, Sizes, StoredWeight
-from tpusim.plan import Plan
-from tpusim.program import (
-    Compute,
-    ConvolutionWork,
-    MatmulWork,
-    Number,
-    Work,
+from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
+from tpusim.lowering.passes.transfer_dtypes import cast_before, reduced_in
+from tpusim.lowering.ring_attention import on_slowest
+from tpusim.partition import (
+    CollectiveNode,
+    ComputeNode,
+    LoopNode,
+    Node,
+    PartitionedGraph,
+    Sizes,
+    StoredWeight,
 )
+from tpusim.plan import Plan
+from tpusim.program import AttentionWork, Compute, Number, Work, largest, seen_keys
 
 
 class WorkSeconds:
     """Seconds of nodes on arrays of sizes, none above what the lowered operation takes."""
 
-    def __init__(self, plan: Plan, chip: Chip, buffers: Mapping[str, Buffer], sizes: Sizes) -> None:
-        self.plan, self.chip, self.sizes = plan, chip, sizes
-        self.buffers = reduced_in(plan.dtypes, buffers)
+    def __init__(self, plan: Plan, chip: Chip, partitioned: PartitionedGraph, sizes: Sizes) -> None:
+        self.plan, self.chip, self.sizes, self.partitioned = plan, chip, sizes, partitioned
+        self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
+        self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.room = on_chip_room(chip, plan.compiler)
         self.recurrent = chip.device.vmem_bytes + chip.device.cmem_bytes
 
-    def node(self, node: ComputeNode, *, looped: bool, recurrent: bool) -> Number:
-        """Return the seconds of a compute node once.
+    def work(self, node: ComputeNode, looped: bool, recurrent: bool) -> Work:
+        """Return the work of a compute node.
 
         looped: it is in a loop, whose buffers do not stay on the chip, unless it is a recurrence.
         """
@@ -48,16 +53,70 @@ class WorkSeconds:
                 for key in keys
             }
             work = without_on_chip(work, node, kept, self.sizes, self.buffers)
-        return work_seconds(self._least(work), self.chip.device)
+        return on_slowest(work, self.plan.context.balanced)
 
-    def _least(self, work: Work) -> Work:
-        """Return the work with the least that passes of the lowering can make of it."""
-        if isinstance(work, MatmulWork | ConvolutionWork) and self.plan.dtypes.quantised:
-            rates = self.chip.device.flops
-            dtypes = {work.dtype, *self.plan.dtypes.matmuls.values()} & rates.keys()
-            fastest = max(dtypes, key=lambda dtype: rates[dtype])
-            return replace(work, dtype=fastest, read_bytes=0.0 * work.read_bytes)
-        return work
+    def seconds(self, work: Work) -> Number:
+        """Return the seconds of the work once."""
+        return work_seconds(work, self.chip.device)
+
+    def quantised(self, nodes: Sequence[Node]) -> list[ComputeNode]:
+        """Return the compute nodes of a body, with the passes that cast operands of matmuls.
+
+        What is gathered in a narrow dtype is cast before, on its shard: such passes are left out.
+        """
+        dtypes = self.plan.dtypes
+        if not dtypes.quantised:
+            return [node for node in nodes if isinstance(node, ComputeNode)]
+        marked = mark_quantised(nodes, dtypes, self.weights)
+        moved: set[str] = set()
+        if dtypes.gathers_quantised:
+            moved = {
+                key for node in nodes if isinstance(node, CollectiveNode) for key in node.writes
+            }
+        computes = [node for node in marked if isinstance(node, ComputeNode)]
+        known = {node.name for node in computes}
+        found = insert_quantisations(computes, self.buffers, dtypes.noise)
+        return [
+            node
+            for node in found
+            if isinstance(node, ComputeNode)
+            and (node.name in known or moved.isdisjoint(node.reads))
+        ]
+
+    def ring_attention(self, node: ComputeNode, devices: Number) -> Number:
+        """Return the least seconds of a kernel round which a ring of devices sends its keys.
+
+        It runs once for its own keys and once for each of the others; all together they visit the
+        keys that queries see, in blocks that are no larger than those of a kernel of as many keys.
+        """
+        work = on_slowest(work_of(node, self.sizes, self.buffers), self.plan.context.balanced)
+        assert isinstance(work, AttentionWork)
+        seen = seen_keys(work)
+        widest = largest(seen, work.kv_len / devices)
+        alone = replace(
+            work,
+            batch=work.batch * (seen / widest),
+            kv_len=widest,
+            causal=False,
+            late=False,
+            window=0,
+            read_bytes=0.0,
+            write_bytes=0.0,
+        )
+        return work_seconds(alone, self.chip.device)
+
+    def stacks(self, node: LoopNode) -> Number:
+        """Return the seconds of the copies between a loop's body and its stacks, in a trip."""
+        if self.plan.compiler.lowering == "ideal" or node.scan.unrolled:
+            return 0.0
+        copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.grad)
+        return sum(work_seconds(op.work, self.chip.device) for op in copies)
+
+    def cast(self, weights: tuple[StoredWeight, ...]) -> Number:
+        """Return the seconds to cast the weights' shards to the dtype in which they are used."""
+        shards = cast_before(self.partitioned, self.plan.dtypes)
+        op = optimizer.cast(tuple(w for w in weights if w.name in shards), self.plan, self.sizes)
+        return work_seconds(op.work, self.chip.device) if op else 0.0
 
     def optimizer(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds of the updates of weights, with the norms before them."""

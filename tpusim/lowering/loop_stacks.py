@@ -57,6 +57,20 @@ def with_stacks(
     return (*ops, *_gradients(loop_node, sizes, buffers, grad_dtype))
 
 
+def stack_copies(
+    loop_node: LoopNode, sizes: Sizes, buffers: Buffers, grad_dtype: str
+) -> tuple[Compute, ...]:
+    """Return the copies alone that `with_stacks` inserts."""
+    in_place = {key for node in loop_node.body if _writes_in_place(node) for key in node.writes}
+    loads = (_copy("load", Phase.BACKWARD, *each, sizes, buffers) for each in loop_node.copied)
+    saves = (
+        _copy("save", loop_node.scan.phase, tensor, key, sizes, buffers)
+        for tensor, key in zip(loop_node.scan.saves, loop_node.saves, strict=True)
+        if key not in in_place
+    )
+    return (*loads, *saves, *_gradients(loop_node, sizes, buffers, grad_dtype))
+
+
 def _last_use(loop_node: LoopNode, ops: Sequence[Op], key: str) -> int:
     """Return the place after the last operation that reads or makes a buffer."""
     names = {

@@ -46,7 +46,7 @@ from tpusim.pipeline import (
     schedule_of,
     stage_programs,
 )
-from tpusim.plan import CIRCULAR, Axes, Plan, edge_plan, part_bounds, stage_plan
+from tpusim.plan import CIRCULAR, Axes, Plan, edge_plan, inner_plan, part_bounds, stage_plan
 from tpusim.program import Program
 from tpusim.tape import uncached_if_traced
 
@@ -170,7 +170,7 @@ def _step(
 
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward and backward pass of one microbatch of `plan`."""
-    return _whole(model, _graph_key(model, stage_plan(plan) if plan.active_schedule else plan))
+    return _whole(model, _graph_key(model, inner_plan(plan)))
 
 
 def forward_graph(model: Architecture, plan: Plan) -> Graph:

@@ -11,7 +11,7 @@ from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule
 from tpusim.plan.plan import LOOPS, PLAN_KEYS, Plan
-from tpusim.plan.stages import edge_plan, part_bounds, stage_plan
+from tpusim.plan.stages import edge_plan, inner_plan, part_bounds, stage_plan
 
 __all__ = [
     "ALL_TO_ALL",
@@ -42,6 +42,7 @@ __all__ = [
     "check_known",
     "check_once",
     "edge_plan",
+    "inner_plan",
     "make_schedule",
     "part_bounds",
     "stage_plan",

@@ -16,6 +16,11 @@ def stage_plan(plan: Plan) -> Plan:
     return replace(plan, mesh={a: 1 if a in STAGE_AXES else n for a, n in plan.mesh.items()})
 
 
+def inner_plan(plan: Plan) -> Plan:
+    """Return the plan of a stage, or the plan itself where there is no pipeline."""
+    return stage_plan(plan) if plan.active_schedule else plan
+
+
 def edge_plan(plan: Plan) -> Plan:
     """Return the plan of a circular pipeline before and after its loops.
 
