@@ -26,6 +26,7 @@ import mechanisms
 from docstring_entries import entries
 
 from tpusim.exploration import Space
+from tpusim.exploration.search_request import SearchRequest
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
 from tpusim.models.hf.families import FAMILIES, REFUSED
@@ -180,6 +181,7 @@ def tables() -> dict[str, dict[str, str]]:
             "model": _grouped(Transformer, MODEL_MEANINGS, [HF]),
             "plan": _grouped(Plan, PLAN_MEANINGS),
             "sweep": table(list(keys_of(Space, {}, FIELDS["sweep"]))),
+            "search": table(list(keys_of(SearchRequest, {}, FIELDS["search"]))),
         },
         "compiler.md": {"passes": _passes(), "mechanisms": mechanisms.markdown() + "\n"},
         "models.md": {"families": _families(), "refused": _refused()},

@@ -15,7 +15,8 @@ from unit.test_layering import ROWS
 
 import tpusim as ts
 from tpusim.exploration import candidates
-from tpusim.runfile import read_run, read_sweep
+from tpusim.exploration.search_request import SearchRequest
+from tpusim.runfile import read_run, read_search, read_sweep
 from tpusim.runfile.schema import FIELDS
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,10 @@ def test_a_run_file_of_the_documents_simulates(
         sweep = read_sweep(path)
         space = ts.Space(base=sweep.run.plan, **sweep.tries)
         assert len(list(candidates(space, sweep.run.pod))) == 14
+        return
+    if "[search]" in block:
+        asked = read_search(path)
+        assert len(SearchRequest(**asked.keys).space(asked.plan, asked.pod)) == 280
         return
     run = read_run(path)
     result = ts.simulate(run.model, run.plan, run.pod)
@@ -97,10 +102,13 @@ def commands() -> Iterator[tuple[str, str]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files that the documents' commands name."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    run, *_, sweep = blocks("user_guide.md", "toml")
+    run, *_, sweep, search = blocks("user_guide.md", "toml")
+    for given, fewer in (('"data", "fsdp"', '"fsdp"'), (', "v6e"', ""), ("[16, 32]", "[4, 8]")):
+        search = search.replace(given, fewer)
     sweep = sweep.replace('"fsdp", "tensor"', '"fsdp"')
     (tmp_path / "run.toml").write_text(run, "utf-8")
     (tmp_path / "sweep.toml").write_text(sweep, "utf-8")
+    (tmp_path / "search.toml").write_text(search, "utf-8")
     (tmp_path / "experiments/mesh_shapes/sweep.toml").write_text(sweep, "utf-8")
     shutil.copy(ROOT / "tests/data/hlo/decode_v5e_2x4.hlo.gz", tmp_path / "step.hlo.gz")
     (tmp_path / "base.yml").write_text("per_device_batch_size: 4\n", "utf-8")

@@ -315,6 +315,43 @@ def advise(
 
 
 @app.command()
+def search(
+    path: Annotated[
+        str, typer.Argument(metavar="RUN.toml", help="A run with [search]: what to choose from.")
+    ],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."
+        ),
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Search locally, which proves nothing.")
+    ] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Only say how many plans there are.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: search.objective=cost."),
+    ] = None,
+) -> str | tuple[str, int]:
+    """Find the best plan of a space and prove it, without simulating all."""
+    from tpusim.cli.search_command import search_file
+
+    return search_file(
+        path, settings or (), _out_folder(out, "table"), workers, cluster, local=local, count=count
+    )
+
+
+@app.command()
 def scaling(
     run: RunFile,
     out: Annotated[

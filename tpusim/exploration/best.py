@@ -2,103 +2,32 @@
 
 Every plan has a lower bound in closed form (`bound`), of its step and of its memory. Plans are
 simulated in the order of their bounds until none that is left can be among the best: the
-answer is that of simulating all.
+answer is that of simulating all. A space that is too large to bound is searched locally
+(`local_search`), which proves nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from multiprocessing import get_context
 from signal import SIG_IGN, SIGINT, signal
 from time import monotonic
-from types import MappingProxyType
-from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tpusim.base.errors import PlanError, TpusimError, nearest
+from tpusim.base.errors import PlanError, nearest
 from tpusim.base.value_checks import check_positive
-from tpusim.exploration.bound import bounds
+from tpusim.exploration.bounded_plans import bounded_plans
+from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState, gap_of
+from tpusim.exploration.local_search import LocalSearch
+from tpusim.exploration.objectives import checked_limits, checked_objectives
 from tpusim.exploration.plan_space import PlanSpace
-from tpusim.exploration.processes import process_count, run_chunks
-from tpusim.hardware import Slice
+from tpusim.exploration.processes import process_count
 from tpusim.models import Architecture
-from tpusim.plan import Plan
-from tpusim.simulation import simulate
 
-SECONDS_AN_HOUR = 3600.0
-WAVE = 8
-"""Plans that a process is given at a time."""
+METHODS = PROVED, LOCAL = "proved", "local"
 
-
-def _seconds(pod: Slice) -> float:
-    return 1.0
-
-
-def _chip_seconds(pod: Slice) -> float:
-    return float(pod.chips)
-
-
-def _dollars(pod: Slice) -> float:
-    return pod.chips * _known(pod, "price") / SECONDS_AN_HOUR
-
-
-def _joules(pod: Slice) -> float:
-    return pod.chips * _known(pod, "power")
-
-
-def _known(pod: Slice, name: str) -> float:
-    value: float | None = getattr(pod.chip, name)
-    if value is None:
-        raise PlanError(
-            f"{pod.chip.name} has no published {name}; leave its slices out, or write "
-            f"chip.replace({name}=...)"
-        )
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What a search makes small: seconds of a step, times what a second of the slice counts.
-
-    unit: of its values.
-    per_token: divided by the tokens of a step.
-    """
-
-    unit: str
-    weight: Callable[[Slice], float]
-    per_token: bool = True
-
-
-OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
-    {
-        "step_time": Objective("s", _seconds, per_token=False),
-        "chip_time": Objective("chip-seconds per token", _chip_seconds),
-        "cost": Objective("USD per token", _dollars),
-        "energy": Objective("J per token", _joules),
-    }
-)
-"""`chip_time` is one over tokens per second and chip. Prices are on demand, and power is the mean
-in use, both of the chip's file (`[running]`)."""
-
-
-class FoundPlan(NamedTuple):
-    """A plan that was simulated.
-
-    values: of each objective.
-    """
-
-    plan: Plan
-    pod: Slice
-    placement: str
-    values: tuple[float, ...]
-    step_time_s: float
-    tokens_per_s: float
-    mfu: float
-    hbm_peak_bytes: float
+CHUNKS_ELSEWHERE = 16
+"""Processes that an executor is taken to have: that many chunks run ahead of their answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +37,14 @@ class SearchResult:
     objectives: names.
     best: plans that fit, the best first; of a front, by the first objective.
     proved: no plan of the space is better than these.
-    possible: no plan of the space has a lower value of the first objective.
+    possible: no plan of the space has a lower value of the first objective; 0 of a local search.
     plans: of the space.
-    admitted: those whose sizes divide, and whose state fits HBM by its bound.
+    admitted: those whose sizes divide, and whose bounds are within HBM and the limits; a local
+        search counts a plan in each neighbourhood that it was bounded in.
     simulated: those that were simulated.
+    tried: those of them that have a step, in the order of the search.
     seconds: of the search.
+    interrupted: by Ctrl-C.
     """
 
     objectives: tuple[str, ...]
@@ -122,23 +54,18 @@ class SearchResult:
     plans: int
     admitted: int
     simulated: int
+    tried: tuple[FoundPlan, ...]
     seconds: float
+    interrupted: bool = False
 
     @property
     def gap(self) -> float:
         """How far the best plan may be above the best possible, as a fraction; 0 if proved."""
-        if self.proved or not self.best:
-            return 0.0 if self.proved else float("inf")
-        return max(self.best[0].values[0] / self.possible - 1, 0.0)
-
-
-class SearchState(NamedTuple):
-    """The state of a running search: plans simulated and left, and values of the objective."""
-
-    simulated: int
-    left: int
-    best: float
-    possible: float
+        if self.proved:
+            return 0.0
+        if not self.best or not self.possible:
+            return float("inf")
+        return gap_of(self.best[0].values[0], self.possible)
 
 
 def search(
@@ -147,208 +74,75 @@ def search(
     objective: str | Sequence[str] = "step_time",
     *,
     top: int = 1,
+    at_most: Mapping[str, float] | None = None,
+    method: str = PROVED,
+    starts: int = 4,
+    seed: int = 0,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: Callable[[SearchState], None] | None = None,
 ) -> SearchResult:
     """Return the best plans of a space, proved by lower bounds of all others.
 
-    objective: a name of `OBJECTIVES`, or two for their Pareto front.
+    objective: `step_time`, `chip_time` (seconds of a chip for each token), `cost` (USD for each
+        token, on demand) or `energy` (J for each token); or two of them for their Pareto front.
     top: plans to return; all of a front.
+    at_most: limits of a plan: of any objective, of `chips`, and of `hbm`, the peak as a fraction of
+        what programs can use (above 1 has no effect).
+    method: `proved`, or `local` for a space that is too large to bound: see `LocalSearch`.
+    starts: descents of a local search.
+    seed: of a local search.
     workers: processes; by default one per CPU, or this process alone for few plans.
+    executor: simulates instead, for example that of a cluster (`ts.cluster`).
     progress: called as plans are simulated.
 
-    Plans that do not fit are out. Of equal plans the first in the space is best. Ctrl-C ends the
-    search with the best plans so far (`proved` is then False, and `gap` says how far they may be
-    off). Raise PlanError for an unknown objective and for a chip without its price or power.
+    Plans that do not fit are out. Of equal plans the first in the order of bounds is best, whatever
+    simulates. Ctrl-C ends the search with the best plans so far (`proved` is then False, and `gap`
+    says how far they may be off). Raise PlanError for an unknown objective, limit or method, for a
+    front by local search, and for a chip without its price or power.
     """
     began = monotonic()
-    names = (objective,) if isinstance(objective, str) else tuple(objective)
-    for name in names:
-        if name not in OBJECTIVES:
-            raise PlanError(f"objective is {name!r}; {nearest(name, OBJECTIVES)}")
-    if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
-        raise PlanError(f"objective is {objective!r}; write one, or two that differ for a front")
-    check_positive("top", top)
-    waiting = _bounded(model, space, names)
-    hunt = _Hunt(model, names, top, waiting)
-    proved = hunt.run(workers, progress or (lambda state: None))
+    names = checked_objectives(objective)
+    limits = checked_limits(at_most or {})
+    check_positive("search.top", top)
+    report = progress or (lambda state: None)
+    if method not in METHODS:
+        raise PlanError(f"search.method is {method!r}; {nearest(str(method), METHODS)}")
+    if method == LOCAL:
+        check_positive("search.starts", starts)
+        hunter: LocalSearch | Hunt = LocalSearch(model, space, names, limits, top, starts, seed)
+        total = len(space)
+    else:
+        plans = bounded_plans(model, space.blocks, names, limits)
+        hunter = Hunt(model, names, limits, top, plans)
+        total = len(plans)
+    count = CHUNKS_ELSEWHERE if executor is not None else process_count(workers, total, total)
+    interrupted = False
+    try:
+        with _pool(count, executor) as pool:
+            hunter.run(count, pool, report)
+    except KeyboardInterrupt:
+        interrupted = True
+    proved = isinstance(hunter, Hunt) and not interrupted
     return SearchResult(
         names,
-        tuple(found for _, found in hunt.best),
+        tuple(found for _, found in hunter.best),
         proved,
-        hunt.possible,
+        hunter.possible,
         len(space),
-        len(waiting.order),
-        hunt.simulated,
+        hunter.admitted,
+        hunter.simulated,
+        tuple(hunter.tried),
         monotonic() - began,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounded:
-    """Plans in the order of their bounds.
-
-    order: of each, its block and its place there.
-    lowest: bounds of each objective, [objective, plan].
-    """
-
-    space: PlanSpace
-    order: NDArray[np.int64]
-    lowest: NDArray[np.float64]
-
-    def plan(self, at: int) -> tuple[Plan, Slice]:
-        block, place = self.order[at]
-        plans = self.space.blocks[block]
-        return plans.plan(int(place)), plans.pods[plans.pod[place]]
-
-
-def _bounded(model: Architecture, space: PlanSpace, names: Sequence[str]) -> _Bounded:
-    """Bound all plans, and order those that may fit."""
-    usable = np.array([pod.chip.device.hbm_usable_bytes for pod in space.slices])
-    weights = [np.array([OBJECTIVES[name].weight(pod) for pod in space.slices]) for name in names]
-    order, lowest = [], []
-    for number, plans in enumerate(space.blocks):
-        known = bounds(model, plans)
-        (places,) = np.nonzero(known.hbm_bytes <= usable[plans.pod])
-        seconds = known.seconds[places]
-        tokens = plans.global_batch[places] * max(plans.base.seq_len, 1)
-        lowest.append(
-            [
-                seconds * weight[plans.pod[places]] / (tokens if OBJECTIVES[name].per_token else 1)
-                for name, weight in zip(names, weights, strict=True)
-            ]
-        )
-        order.append(np.stack([np.full(len(places), number), places], axis=1))
-    every, values = np.concatenate(order), np.concatenate(lowest, axis=1)
-    key = values[0] if len(names) == 1 else np.log(values).sum(axis=0)
-    first = np.argsort(key, kind="stable")
-    return _Bounded(space, every[first], values[:, first])
-
-
-@dataclass(slots=True)
-class _Hunt:
-    """One search: what is known so far."""
-
-    model: Architecture
-    names: tuple[str, ...]
-    top: int
-    waiting: _Bounded
-    best: list[tuple[int, FoundPlan]] = field(default_factory=list)
-    simulated: int = 0
-    next: int = 0
-
-    def run(self, workers: int | None, progress: Callable[[SearchState], None]) -> bool:
-        """Simulate until no plan that is left can be better; False if that was interrupted."""
-        total = len(self.waiting.order)
-        count = process_count(workers, total, total)
-        try:
-            with _pool(count) as executor:
-                for wave in self._waves(count):
-                    self._simulate(wave, count, executor)
-                    progress(self._state())
-        except KeyboardInterrupt:
-            return False
-        return True
-
-    @property
-    def possible(self) -> float:
-        """The lowest value of the first objective that a plan can have."""
-        left = self.waiting.lowest[0][self.next :]
-        values = [found.values[0] for _, found in self.best[:1]]
-        return float(min([*values, *([left.min()] if len(left) else [])], default=np.inf))
-
-    def _state(self) -> SearchState:
-        best = self.best[0][1].values[0] if self.best else float("inf")
-        return SearchState(self.simulated, len(self.waiting.order) - self.next, best, self.possible)
-
-    def _waves(self, count: int) -> Iterator[list[int]]:
-        """Yield the next plans to simulate: few until one fits, then `WAVE` for each process."""
-        total = len(self.waiting.order)
-        while self.next < total:
-            size = count * (WAVE if self.best else 1)
-            wave: list[int] = []
-            while self.next < total and len(wave) < size:
-                if self._may_win(self.next):
-                    wave.append(self.next)
-                elif len(self.names) == 1:
-                    self.next = total
-                    break
-                self.next += 1
-            if wave:
-                yield wave
-
-    def _may_win(self, at: int) -> bool:
-        lowest = self.waiting.lowest[:, at]
-        if len(self.names) == 1:
-            if len(self.best) < self.top:
-                return True
-            last, worst = self.best[-1]
-            return (lowest[0], at) < (worst.values[0], last)
-        return not any(
-            all(value <= low for value, low in zip(found.values, lowest, strict=True))
-            for _, found in self.best
-        )
-
-    def _simulate(self, wave: list[int], count: int, executor: Executor | None) -> None:
-        plans = [self.waiting.plan(at) for at in wave]
-        chunks = {n: plans[n::count] for n in range(min(count, len(plans)))}
-        work = partial(_simulated, self.model, self.names)
-        for n, _, answers in run_chunks(work, chunks.items(), count, executor):
-            for at, found in zip(wave[n::count], answers, strict=True):
-                self.simulated += 1
-                if found is not None:
-                    self._keep(at, found)
-
-    def _keep(self, at: int, found: FoundPlan) -> None:
-        self.best.append((at, found))
-        self.best.sort(key=lambda each: (each[1].values, each[0]))
-        if len(self.names) == 1:
-            del self.best[self.top :]
-            return
-        front: list[tuple[int, FoundPlan]] = []
-        for each in self.best:
-            if not front or each[1].values[1] < front[-1][1].values[1]:
-                front.append(each)
-        self.best[:] = front
-
-
-def _simulated(
-    model: Architecture, names: Sequence[str], plans: Sequence[tuple[Plan, Slice]]
-) -> list[FoundPlan | None]:
-    """Simulate plans; None for one that is refused or does not fit."""
-    return [_one(model, names, plan, pod) for plan, pod in plans]
-
-
-def _one(model: Architecture, names: Sequence[str], plan: Plan, pod: Slice) -> FoundPlan | None:
-    try:
-        result = simulate(model, plan, pod)
-    except TpusimError:
-        return None
-    if not result.fits:
-        return None
-    values = tuple(
-        result.step_time_s
-        * OBJECTIVES[name].weight(pod)
-        / (plan.global_batch * max(plan.seq_len, 1) if OBJECTIVES[name].per_token else 1)
-        for name in names
-    )
-    return FoundPlan(
-        plan,
-        pod,
-        str(result.placement),
-        values,
-        result.step_time_s,
-        result.tokens_per_s,
-        result.mfu,
-        result.hbm_peak_bytes,
+        interrupted,
     )
 
 
 @contextmanager
-def _pool(count: int) -> Iterator[Executor | None]:
+def _pool(count: int, executor: Executor | None) -> Iterator[Executor | None]:
     """Yield processes that leave Ctrl-C to this one; None where this one is enough."""
-    if count == 1:
-        yield None
+    if count == 1 or executor is not None:
+        yield executor
         return
     pool = ProcessPoolExecutor(
         count, mp_context=get_context("spawn"), initializer=signal, initargs=(SIGINT, SIG_IGN)

@@ -1,13 +1,14 @@
 """The space of a search: slices, meshes and values of a plan, as arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.divisors import divisors
 from tpusim.base.errors import PlanError
@@ -19,8 +20,23 @@ from tpusim.plan import DEFAULT_RULES, PLAN_KEYS, STAGE_AXES, Plan, axes_of
 NUMBERS = ("global_batch", "microbatches")
 """Fields that vary within the arrays of one form."""
 
-_PIPELINE = ("schedule", "virtual_stages", "stage_layers")
-"""Fields that only plans with several stages have."""
+PIPELINE = "pipeline"
+"""The group of the fields that only plans with several stages have."""
+
+_BATCH = DEFAULT_RULES["act_batch"]
+
+
+class SpaceForm(NamedTuple):
+    """Plans that differ in their slice, the sizes of their mesh, their batch and microbatches.
+
+    base: all else.
+    parts: of the model, as `stage_layers` lists them; 0 if it lists none.
+    piped: only plans with several stages, as another form has the others.
+    """
+
+    base: Plan
+    parts: int
+    piped: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,32 +44,44 @@ class PlanSpace:
     """All combinations of slices, meshes and values that a search chooses from.
 
     base: the plan that the others vary.
-    slices: to choose from; see `slices_of`.
+    slices: to choose from; see `slices_of`. One that is listed again counts once, also in another
+        order of its dimensions, unless parts of it are slow.
     axes: of the mesh; every way to write the devices of a slice as a product of their sizes is a
         mesh. Axes named `dcn_...` divide the slices instead.
+    meshes: meshes to try, instead, each on all slices that have its devices.
     most: axis -> its largest size.
     vary: key of a plan, flat or grouped -> values to try.
 
     Every placement is the best of its mesh. A plan counts once: a slice in one order of its
-    dimensions, and values of the pipeline once where there is one stage. Raise PlanError for a
-    space without plans, and for keys that a plan does not have.
+    dimensions, values of the pipeline once where there is one stage, and a list of `stage_layers`
+    with as many stages as it has parts. Raise PlanError for a space without plans, and for keys
+    that a plan does not have.
     """
 
     base: Plan
     slices: Sequence[Slice]
-    axes: Sequence[str]
+    axes: Sequence[str] = ()
+    meshes: Sequence[Mapping[str, int]] = ()
     most: Mapping[str, int] = field(default_factory=dict)
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "slices", tuple(_machines(self.slices)))
         if not self.slices:
             raise PlanError(
                 "search.slices is empty; write slices, such as [Slice('v4', '8x16x16')]"
             )
-        if unknown := [axis for axis in self.most if axis not in self.axes]:
+        if bool(self.axes) == bool(self.meshes):
+            given = "both given" if self.axes else "both missing"
+            raise PlanError(f"search.axes and search.meshes are {given}; write one of them")
+        if unknown := [axis for axis in self.most if axis not in self.names]:
             raise PlanError(
                 f"search.most has {unknown[0]!r}, which is not among search.axes "
-                f"({', '.join(self.axes)}); add it there, or leave it out"
+                f"({', '.join(self.names)}); add it there, or leave it out"
+            )
+        if self.base.placement is not None:
+            raise PlanError(
+                "plan.placement is given, but the search chooses placements itself; leave it out"
             )
         for key, values in self.vary.items():
             if not PLAN_KEYS.is_known(key) or key in ("mesh", "placement"):
@@ -63,78 +91,135 @@ class PlanSpace:
                 )
             if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                 raise PlanError(f"search.vary.{key} is {values!r}; write a list of values to try")
+        PLAN_KEYS.check_once(self.vary)
         if not len(self):
             raise PlanError(
-                f"no mesh of the axes {', '.join(self.axes)} has the devices of a slice; write "
-                "more axes, or larger sizes in search.most"
+                f"no mesh of the axes {', '.join(self.names)} has the devices of a slice and "
+                "divides the batch; write more axes, or larger sizes in search.most"
             )
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The axes of all meshes."""
+        return tuple(dict.fromkeys([*self.axes, *(axis for mesh in self.meshes for axis in mesh)]))
+
     def __len__(self) -> int:
-        return sum(map(len, self.blocks))
+        return sum(int(self.divide(form).sum()) for form in self.forms)
+
+    @cached_property
+    def groups(self) -> int:
+        """The number of groups of plans that differ in sizes only: of one form, slice and axes."""
+        pods, sizes = self.table
+        found = 0
+        for form in self.forms:
+            some = self.divide(form).any(axis=1)
+            active = np.packbits(sizes[some] > 1, axis=1)
+            found += len(np.unique(np.concatenate([pods[some, None], active], axis=1), axis=0))
+        return found
 
     @cached_property
     def blocks(self) -> tuple[PlanArrays, ...]:
         """The plans, one block for each form; combinations that contradict each other are out."""
-        return tuple(self._blocks())
+        return tuple(self.plans(form, *np.nonzero(self.divide(form))) for form in self.forms)
 
-    def _blocks(self) -> Iterator[PlanArrays]:
-        pods, meshes = self._meshes()
-        keys = [key for key in self.vary if key not in NUMBERS]
-        stages = np.prod(
-            [np.ones(len(pods), np.int64), *(meshes[a] for a in STAGE_AXES if a in meshes)], axis=0
+    def plans(self, form: SpaceForm, meshes: Whole, numbers: Whole) -> PlanArrays:
+        """Return plans of a form by their meshes (rows of `table`) and numbers (of `numbers`)."""
+        pods, sizes = self.table
+        return PlanArrays(
+            form.base,
+            tuple(self.slices),
+            pods[meshes],
+            {axis: sizes[meshes, at] for at, axis in enumerate(self.names)},
+            *self.numbers[numbers].T,
         )
+
+    @cached_property
+    def forms(self) -> tuple[SpaceForm, ...]:
+        """The combinations of values other than numbers, each once."""
+        keys = [key for key in self.vary if key not in NUMBERS]
+        found: dict[str, SpaceForm] = {}
         seen: set[tuple[str, ...]] = set()
         for values in product(*(self.vary[key] for key in keys)):
             given = dict(zip(keys, values, strict=True))
-            other = tuple(repr(v) for k, v in given.items() if k not in _PIPELINE)
-            some = np.arange(len(pods)) if other not in seen else np.flatnonzero(stages > 1)
             try:
-                base = self.base.replace(mesh=dict.fromkeys(self.axes, 1), **given)
+                base = self.base.replace(mesh=dict.fromkeys(self.names, 1), **given)
                 base.check_together()
             except PlanError:
                 continue
-            seen.add(other)
-            if len(some):
-                yield self._with_numbers(base, pods[some], {a: n[some] for a, n in meshes.items()})
+            other = tuple(
+                repr(value)
+                for key, value in given.items()
+                if PLAN_KEYS.field_of(key)[0] != PIPELINE
+            )
+            listed = len(base.pipeline.stage_layers)
+            piped = other in seen or bool(listed)
+            found.setdefault(repr((base, piped)), SpaceForm(base, listed, piped))
+            if not listed:
+                seen.add(other)
+        return tuple(found.values())
 
-    def _with_numbers(self, base: Plan, pods: Whole, meshes: Mapping[str, Whole]) -> PlanArrays:
-        """Return a block with all batches and numbers of microbatches that their axes divide."""
-        batches = self.vary.get("global_batch", [base.global_batch])
-        counts = self.vary.get("microbatches", [base.microbatches])
-        pairs = np.array([(b, m) for b in batches for m in counts if b % m == 0], np.int64)
-        pairs = pairs.reshape(-1, 2)
-        batch = axes_of(base.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
-        ones = np.ones(len(pods), np.int64)
-        shards = np.prod([ones, *(meshes[axis] for axis in batch if axis in meshes)], axis=0)
-        divide = (pairs[:, 0] // pairs[:, 1])[None, :] % shards[:, None] == 0
-        mesh, pair = np.nonzero(divide)
-        return PlanArrays(
-            base,
-            tuple(self.slices),
-            pods[mesh],
-            {axis: sizes[mesh] for axis, sizes in meshes.items()},
-            pairs[pair, 0],
-            pairs[pair, 1],
-        )
+    @cached_property
+    def numbers(self) -> Whole:
+        """Batches and numbers of microbatches that divide them, [pair, 2]."""
+        batches = self.vary.get("global_batch", [self.base.global_batch])
+        counts = self.vary.get("microbatches", [self.base.microbatches])
+        pairs = dict.fromkeys((b, m) for b in batches for m in counts if b % m == 0)
+        return np.array(list(pairs), np.int64).reshape(-1, 2)
 
-    def _meshes(self) -> tuple[Whole, dict[str, Whole]]:
-        """Return every mesh of every slice: the index of its slice, and the sizes of its axes."""
-        within = [axis for axis in self.axes if not axis.startswith(DCN_PREFIX)]
-        across = [axis for axis in self.axes if axis.startswith(DCN_PREFIX)]
+    @cached_property
+    def table(self) -> tuple[Whole, Whole]:
+        """Every mesh of every slice: the index of its slice, and the sizes of its axes."""
+        within = [axis for axis in self.names if not axis.startswith(DCN_PREFIX)]
+        across = [axis for axis in self.names if axis.startswith(DCN_PREFIX)]
         rows = [
-            (number, *inner, *outer)
+            (number, *(sizes[axis] for axis in self.names))
             for number, pod in enumerate(self.slices)
             for inner in self._sizes(within, pod.devices // pod.num_slices)
             for outer in self._sizes(across, pod.num_slices)
+            for sizes in (dict(zip([*within, *across], [*inner, *outer], strict=True)),)
         ]
-        table = np.array(rows, np.int64).reshape(len(rows), 1 + len(within) + len(across))
-        columns = dict(zip([*within, *across], table.T[1:], strict=True))
-        return table[:, 0], {axis: columns[axis] for axis in self.axes}
+        table = np.array(rows, np.int64).reshape(len(rows), 1 + len(self.names))
+        return table[:, 0], table[:, 1:]
+
+    def divide(self, form: SpaceForm, rows: Whole | None = None) -> NDArray[np.bool_]:
+        """Return which meshes are plans of a form with which numbers, [mesh, number].
+
+        Their axes divide a microbatch, and they have the stages that the form lists layers for.
+
+        rows: of `table`; all unless given.
+        """
+        sizes = self.table[1] if rows is None else self.table[1][rows]
+        batch = axes_of(form.base.rules.get("act_batch", _BATCH))
+        stages, shards = (
+            np.prod(sizes[:, [at for at, axis in enumerate(self.names) if axis in axes]], axis=1)
+            for axes in (STAGE_AXES, batch)
+        )
+        microbatch = self.numbers[:, 0] // self.numbers[:, 1]
+        fine: NDArray[np.bool_] = microbatch[None, :] % shards[:, None] == 0
+        if form.parts:
+            fine &= (stages * form.base.pipeline.virtual_stages == form.parts)[:, None]
+        if form.piped:
+            fine &= (stages > 1)[:, None]
+        return fine
 
     def _sizes(self, axes: Sequence[str], number: int) -> list[tuple[int, ...]]:
+        if self.meshes:
+            listed = [tuple(mesh.get(axis, 1) for axis in axes) for mesh in self.meshes]
+            return [sizes for sizes in dict.fromkeys(listed) if prod(sizes) == number]
         if not axes:
             return [()] if number == 1 else []
         return _factored(number, tuple(self.most.get(axis, number) for axis in axes))
+
+
+def _machines(slices: Sequence[Slice]) -> Iterable[Slice]:
+    """Return the slices without those that are another one with its dimensions in another order."""
+    found: dict[Hashable, Slice] = {}
+    for pod in slices:
+        topology = pod.topology
+        dims = topology.dims if pod.slow else tuple(sorted(topology.dims))
+        clocked = pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.clock
+        found.setdefault((*clocked, dims, topology.twisted, pod.slow), pod)
+    return found.values()
 
 
 @cache
@@ -152,22 +237,31 @@ def _factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def slices_of(
-    generations: Sequence[str], least: int, most: int, *, twisted: bool = False
+    generations: Sequence[str],
+    least: int,
+    most: int,
+    *,
+    twisted: bool = False,
+    num_slices: Sequence[int] = (1,),
 ) -> list[Slice]:
-    """Return every legal slice of the generations with `least` to `most` chips, one slice each.
+    """Return every legal slice of the generations with `least` to `most` chips.
 
-    twisted: also the twisted torus of shapes that have one. Raise PlanError if there is none.
+    twisted: also the twisted torus of shapes that have one.
+    num_slices: numbers of slices joined by DCN; the chips are those of all.
+
+    Raise PlanError if there is none, and HardwareError for an unknown generation.
     """
     found = []
     for name in generations:
-        rules = Slice(name, format_shape(legal_shapes(name)[0])).slice_rules
+        chip, rules = load_chip(name), Slice(name, format_shape(legal_shapes(name)[0])).slice_rules
         for dims in legal_shapes(name):
-            if least <= prod(dims) <= most:
-                twists = twisted and rules.twistable and can_twist(dims)
-                found += [
-                    Slice(load_chip(name), format_shape(dims) + suffix)
-                    for suffix in (("", TWISTED) if twists else ("",))
-                ]
+            twists = twisted and rules.twistable and can_twist(dims)
+            found += [
+                Slice(chip, format_shape(dims) + suffix, count)
+                for suffix in (("", TWISTED) if twists else ("",))
+                for count in num_slices
+                if least <= prod(dims) * count <= most
+            ]
     if not found:
         raise PlanError(
             f"no slice of {', '.join(generations)} has {least:,} to {most:,} chips; write another "

@@ -33,26 +33,21 @@ def run_chunks(
     work: Iterable[tuple[int, Chunk]],
     processes: int,
     executor: Executor | None = None,
+    ahead: int = MOST_SUBMITTED,
 ) -> Iterator[tuple[int, Chunk, Rows]]:
     """Yield each chunk with its number and `function` of it, in the order in which they finish.
 
-    Chunks are taken from `work` as they are due: no more than MOST_SUBMITTED wait at a time.
+    ahead: chunks that wait at a time; the next is taken from `work` when one of them has finished.
 
     Raise TpusimError if a process of this machine is killed.
     """
     if executor is not None:
-        yield from _submitted(function, work, executor)
+        yield from _submitted(function, work, executor, ahead)
     elif processes == 1:
         yield from ((number, chunk, function(chunk)) for number, chunk in work)
     else:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            try:
-                yield from _submitted(function, work, pool)
-            except BrokenProcessPool as error:
-                raise TpusimError(
-                    "a worker process was ended from outside, perhaps for lack of memory; run the "
-                    "same again (with a folder for its table, it continues where it stopped)"
-                ) from error
+            yield from _submitted(function, work, pool, ahead)
 
 
 def process_count(workers: int | None, plans: int, chunks: int) -> int:
@@ -70,20 +65,28 @@ def _cpus() -> int:
 
 
 def _submitted(
-    function: Callable[[Chunk], Rows], work: Iterable[tuple[int, Chunk]], executor: Executor
+    function: Callable[[Chunk], Rows],
+    work: Iterable[tuple[int, Chunk]],
+    executor: Executor,
+    ahead: int,
 ) -> Iterator[tuple[int, Chunk, Rows]]:
     waiting: dict[Future[Rows], tuple[int, Chunk]] = {}
     rest = iter(work)
     try:
         while True:
             with _script_hidden():
-                for number, chunk in islice(rest, MOST_SUBMITTED - len(waiting)):
+                for number, chunk in islice(rest, ahead - len(waiting)):
                     waiting[executor.submit(function, chunk)] = number, chunk
             if not waiting:
                 return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 number, chunk = waiting.pop(future)
                 yield number, chunk, future.result()
+    except BrokenProcessPool as error:
+        raise TpusimError(
+            "a worker process was ended from outside, perhaps for lack of memory; run the same "
+            "again (a sweep with a folder for its table continues where it stopped)"
+        ) from error
     finally:
         for future in waiting:
             future.cancel()

@@ -14,6 +14,7 @@ ERRORS: Mapping[str, type[TpusimError]] = {
     "model": ModelError,
     "plan": PlanError,
     "sweep": PlanError,
+    "search": PlanError,
 }
 
 
@@ -60,11 +61,15 @@ def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
 def _unknown(path: list[str]) -> str:
     *section, key = path
     if not section:
-        if key == "sweep":
-            return "the section [sweep] is for the command sweep; leave it out to simulate the plan"
+        if key in ("sweep", "search"):
+            return (
+                f"the section [{key}] is for the command {key}; leave it out to simulate the plan"
+            )
         return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"
+    if section == ["search", "vary"] and key in FIELDS["plan"]:
+        return f"[search.vary] does not take {key!r}; write search.axes or search.meshes instead"
     homes = [f"[{home}]" for home, fields in FIELDS.items() if key in fields]
     hint = f"it belongs to {' or '.join(homes)}" if homes else nearest(key, keys(section))
     return f"[{'.'.join(section)}] has an unknown key {key!r}; {hint}"

@@ -15,7 +15,7 @@ from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
-from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
+from tpusim.runfile.schema import PlanFile, RunFile, SearchFile, SweepFile, required, wanted
 from tpusim.runfile.toml_tables import override, read_toml
 
 LONGEST_NAME = 80
@@ -44,6 +44,24 @@ class SweepRun:
 
     run: SimulationRun
     tries: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFileRun:
+    """The search of a file.
+
+    where: the words that name its file in messages.
+    model: of the search.
+    plan: that the space varies.
+    pod: the slice of the file, if it has one.
+    keys: of [search], as they are written.
+    """
+
+    where: str
+    model: Architecture
+    plan: Plan
+    pod: Slice | None
+    keys: Mapping[str, Any]
 
 
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
@@ -91,6 +109,29 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
         return SweepRun(_run(where, data, Path(path).parent, other), tries)
 
 
+def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRun:
+    """Return the search of a file: a run file with a section [search], which may name the slices.
+
+    `plan.mesh` is left out. Raise as `read_run` does.
+    """
+    where, written = _written(path, overrides)
+    with blame(where):
+        given, other = split_model(override(written, overrides))
+        data = _valid(SearchFile, given)
+        keys = data["search"]
+        if "mesh" in data["plan"]:
+            raise PlanError(
+                "plan.mesh is given, but a search chooses the mesh; write search.axes or "
+                "search.meshes instead"
+            )
+        if "vary" in keys:
+            keys["vary"] = dict(PLAN_KEYS.spelt_out(keys["vary"]))
+        plan = Plan(**data["plan"], mesh=dict.fromkeys(keys.get("axes", ()), 1) or {"data": 1})
+        model, _ = _model_of(data["model"], Path(path).parent, other)
+        pod = _slice(data["slice"]) if "slice" in data else None
+        return SearchFileRun(where, model, plan, pod, keys)
+
+
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the words that name a file and its settings, and the file's tables."""
     with blame(str(path)):
@@ -105,11 +146,18 @@ def _run(
 
     other: its model, where that is no transformer.
     """
-    given, pod = dict(data["model"]), data["slice"]
+    model, notes = _model_of(data["model"], folder, other)
+    return SimulationRun(where, model, Plan(**data["plan"]), _slice(data["slice"]), notes)
+
+
+def _model_of(
+    section: Mapping[str, Any], folder: Path, other: Architecture | None
+) -> tuple[Architecture, tuple[str, ...]]:
+    """Return the model of a file in `folder`, and what of its config is not modelled."""
+    given = dict(section)
     config = folder / given.pop("hf") if "hf" in given else None
     model = other or (_model(given) if config is None else _configured(given, config))
-    notes = () if config is None else models.hf_notes(config)
-    return SimulationRun(where, model, Plan(**data["plan"]), _slice(pod), notes)
+    return model, () if config is None else models.hf_notes(config)
 
 
 def _placeholder(tries: Mapping[str, Any]) -> Mapping[str, int]:

@@ -24,6 +24,9 @@ OrNone = NewType("OrNone", int)
 SlowTable = NewType("SlowTable", dict[str, Any])
 """Lists of slow parts by kind; the slice itself reads what is in them."""
 
+Objective = NewType("Objective", Sequence[str])
+"""The name of what a search makes small, or two names."""
+
 
 def _hints(kind: type) -> Mapping[str, Any]:
     """Return the type of each field of a dataclass; a count whose default is 0 may be 0."""
@@ -73,6 +76,14 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         '"all", "all+twisted" or a list of shapes, such as ["4x8x8", "4x4x16"]',
     ),
     SlowTable: (dict[str, list[dict[str, Any]]], SLOW_ADVICE),
+    Objective: (
+        str | list[str],
+        '"step_time", "chip_time", "cost" or "energy", or a list of two of them for a front',
+    ),
+    Mapping[str, float]: (
+        dict[str, float | int],
+        "a table of limits, such as { step_time = 20.0, chips = 4096, hbm = 0.95 }",
+    ),
     Sequence[Mapping[str, int]]: (
         list[dict[str, Count]],
         "a list of meshes, such as [{ fsdp = 64, tensor = 4 }, { fsdp = 256 }]",
@@ -120,6 +131,7 @@ SECTIONS: Mapping[str, str] = {
     "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
     "plan": "a section [plan] with global_batch, mesh and seq_len",
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
+    "search": 'a section [search] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
@@ -132,21 +144,38 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "shapes": str | Sequence[str],
         "vary": Mapping[str, Sequence[Any]],
     },
+    "search": {
+        "slices": Sequence[str],
+        "generations": Sequence[str],
+        "chips": Sequence[int],
+        "num_slices": Sequence[int],
+        "twisted": bool,
+        "axes": Sequence[str],
+        "meshes": Sequence[Mapping[str, int]],
+        "most": Mapping[str, int],
+        "vary": Mapping[str, Sequence[Any]],
+        "objective": Objective,
+        "top": int,
+        "at_most": Mapping[str, float],
+        "method": str,
+        "starts": int,
+        "seed": OrNone,
+    },
 }
 """The flat keys of each section, and their types."""
 
 VARIED: Mapping[str, Any] = {
     key: kind for key, kind in FIELDS["plan"].items() if key not in ("mesh", "placement")
 }
-"""The keys of [sweep.vary], and the types of the values that each lists."""
+"""The keys of [sweep.vary] and [search.vary], and the types of the values that each lists."""
 
 
 def keys(section: Sequence[str]) -> Mapping[str, Any]:
-    """Return the keys of a section, of [sweep.vary], or of a group, with their types."""
+    """Return the keys of a section, of a table `vary`, or of a group, with their types."""
     match list(section):
-        case ["sweep", "vary"]:
+        case ["sweep" | "search", "vary"]:
             return VARIED
-        case ["sweep", "vary", group] | ["plan", group]:
+        case ["sweep" | "search", "vary", group] | ["plan", group]:
             return _FIELD_GROUPS["plan"][group]
         case ["model", group]:
             return _FIELD_GROUPS["model"][group]
@@ -158,14 +187,28 @@ def wanted(path: Sequence[str]) -> str:
     match list(path):
         case [section]:
             return SECTIONS[section]
-        case ["sweep", "vary", group, key, *inner] if key in _FIELD_GROUPS["plan"].get(group, ()):
+        case ["sweep" | "search", "vary", group, key, *inner] if key in _FIELD_GROUPS["plan"].get(
+            group, ()
+        ):
             return _listed(["plan", group, key], inner)
-        case ["sweep", "vary", key, *inner]:
+        case ["sweep" | "search", "vary", key, *inner]:
             return _listed(["plan", key], inner)
-        case ["sweep", "meshes", _, axis]:
+        case ["sweep" | "search", "meshes", _, axis]:
             return wanted(["plan", "mesh", axis])
         case ["sweep", "shapes", _]:
             return 'a shape in quotes, such as "4x4x8"'
+        case ["search", "slices", *_]:
+            return 'a list of slices, such as ["v4:8x16x16", "v5e-256"]'
+        case ["search", "generations", *_]:
+            return 'a list of chips, such as ["v4", "v5p"]'
+        case ["search", "chips", *_]:
+            return "the least and the most chips of a slice, such as [2048, 6144]"
+        case ["search", "num_slices", *_]:
+            return "a list of numbers of slices, such as [1, 2, 4]"
+        case ["search", "axes", *_]:
+            return 'a list of axes, such as ["data", "fsdp", "tensor"]'
+        case ["search", "at_most", *_]:
+            return _READ_TYPES[Mapping[str, float]][1]
         case ["model", "hf"]:
             return "the path of a config.json, in quotes"
         case [section, group, key, *inner] if key in _FIELD_GROUPS.get(section, {}).get(group, ()):
@@ -215,7 +258,7 @@ def _section(name: str, needed: Sequence[str] = (), **special: Any) -> type[Base
 
 
 def _vary() -> type[BaseModel]:
-    """Return the pydantic model of [sweep.vary]: lists of at least one value for keys of a plan."""
+    """Return the pydantic model of a table `vary`: lists of values for keys of a plan."""
     kinds = {key: _values(kind) for key, kind in VARIED.items()}
     for group, inner in _FIELD_GROUPS["plan"].items():
         table = _table(group, {key: _values(kind) for key, kind in inner.items()})
@@ -256,3 +299,13 @@ SweepFile = create_model(
     sweep=(_section("sweep", vary=_vary()), ...),
 )
 """A run file whose plan needs no mesh, and a section [sweep]."""
+
+SearchFile = create_model(
+    "SearchFile",
+    __config__=_STRICT,
+    slice=(_section("slice"), None),
+    model=_COMMON["model"],
+    plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
+    search=(_section("search", vary=_vary()), ...),
+)
+"""A run file whose plan needs no mesh and that need not have a slice, and a section [search]."""

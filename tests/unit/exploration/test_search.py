@@ -86,6 +86,58 @@ def test_an_interrupted_search_has_a_gap() -> None:
     assert found.gap == found.best[0].values[0] / found.possible - 1
 
 
+def test_two_processes_find_what_one_does() -> None:
+    space = small_space("two", 1)
+    one, two = (search(MODEL, space, "cost", top=3, workers=count) for count in (1, 2))
+    assert one.best == two.best
+    assert two.proved
+
+
+def test_a_local_search_says_that_it_proves_nothing_and_finds_a_local_best() -> None:
+    space = small_space("two", 1)
+    proved = search(MODEL, space, workers=1).best[0]
+    found, again = (
+        search(MODEL, space, method="local", starts=2, seed=seed, workers=1) for seed in (0, 0)
+    )
+    assert not found.proved
+    assert found.possible == 0
+    assert found.gap == float("inf")
+    assert found.best == again.best
+    assert found.best[0].values == proved.values  # the sample holds all of so small a space
+
+
+def test_limits_leave_out_what_is_above_them() -> None:
+    space = small_space("two", 1)
+    every = every_step(space)
+    limit = sorted(step for step, _ in every)[len(every) // 3]
+    found = search(MODEL, space, "chip_time", at_most={"step_time": limit}, workers=1).best[0]
+    within = min(each for step, each in every if step <= limit)
+    assert found.values[0] == pytest.approx(within, rel=1e-12)
+    few = search(MODEL, space, at_most={"chips": 4}, workers=1).best
+    assert [each.pod.chips for each in few] == [4]
+    assert not search(MODEL, space, at_most={"hbm": 1e-6}, workers=1).best
+
+
+def test_plans_of_a_space_count_once() -> None:
+    once = PlanSpace(base=BASE, slices=SLICES["v4"], axes=("fsdp",), vary={"remat": ["full"]})
+    again = PlanSpace(
+        base=BASE, slices=[*SLICES["v4"], Slice("v4", "4x2x2")], axes=("fsdp",),
+        vary={"remat": ["full", "full"], "microbatches": [1, 1]},
+    )  # fmt: skip
+    assert len(once) == len(again) == 1
+    assert once.groups == again.groups == 1
+
+
+def test_meshes_that_are_listed_are_on_slices_of_their_devices() -> None:
+    meshes = [{"fsdp": 8}, {"data": 2, "fsdp": 2}, {"tensor": 3}]
+    space = PlanSpace(base=BASE, slices=SLICES["two"], meshes=meshes)
+    (block,) = space.blocks
+    plans = [(block.plan(at), block.pods[block.pod[at]].chips) for at in range(len(block))]
+    assert [(dict(plan.mesh), chips) for plan, chips in plans] == [
+        ({"fsdp": 8, "data": 1, "tensor": 1}, 8), ({"fsdp": 2, "data": 2, "tensor": 1}, 4),
+    ]  # fmt: skip
+
+
 def test_values_of_a_pipeline_count_once_without_stages() -> None:
     space = small_space("v5e", 4)
     assert sum((block.stages == 1).sum() for block in space.blocks) == 5
@@ -93,6 +145,9 @@ def test_values_of_a_pipeline_count_once_without_stages() -> None:
 
 def test_the_slices_of_a_range_are_all_legal_ones() -> None:
     assert [str(pod) for pod in slices_of(["v5e"], 16, 32)] == ["v5e:4x4", "v5e:4x8"]
+    assert [str(pod) for pod in slices_of(["v5e"], 16, 16, num_slices=[1, 2])] == [
+        "v5e:2x4 x 2 slices", "v5e:4x4",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -103,6 +158,8 @@ def test_the_slices_of_a_range_are_all_legal_ones() -> None:
         ({"vary": {"mesh": [{}]}}, "search.vary does not take 'mesh'"),
         ({"vary": {"remat": "full"}}, "search.vary.remat is 'full'; write a list"),
         ({"most": {"data": 1, "fsdp": 1}}, "no mesh of the axes"),
+        ({"axes": ()}, "search.axes and search.meshes are both missing"),
+        ({"meshes": [{"fsdp": 16}]}, "search.axes and search.meshes are both given"),
     ],
 )
 def test_a_space_that_cannot_be_is_refused(given: dict[str, object], sentence: str) -> None:
@@ -113,4 +170,12 @@ def test_a_space_that_cannot_be_is_refused(given: dict[str, object], sentence: s
 def test_an_unknown_objective_is_refused() -> None:
     with pytest.raises(PlanError, match="did you mean 'step_time'"):
         search(MODEL, small_space("v5e", 0), "step_tim")
+    for given, sentence in (
+        ({"at_most": {"chip": 4}}, "at_most has an unknown key 'chip'; did you mean 'chips'"),
+        ({"at_most": {"chips": 0}}, "search.at_most.chips is 0; write a number above 0"),
+        ({"method": "locl"}, "did you mean 'local'"),
+        ({"method": "local", "objective": ["cost", "energy"]}, "a local search has one objective"),
+    ):
+        with pytest.raises(PlanError, match=sentence):
+            search(MODEL, small_space("v5e", 0), **given)
     assert set(OBJECTIVES) == {"step_time", "chip_time", "cost", "energy"}

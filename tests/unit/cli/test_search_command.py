@@ -1,0 +1,142 @@
+"""`tpusim search`: its answer, its table, Ctrl-C, and one sentence for each mistake."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import SMALL, said
+from pandas import read_csv, read_parquet
+
+from tpusim.cli import search_command
+from tpusim.cli.main import run
+from tpusim.exploration import SearchState
+
+SEARCH = f"""{SMALL}[search]
+axes = ["fsdp", "tensor"]
+top = 2
+[search.vary]
+remat = ["full", "none"]
+"""
+ALONE = ("--workers", "1")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "search.toml"
+    file.write_text(SEARCH, "utf-8")
+    return str(file)
+
+
+def test_a_search_prints_what_is_proved(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = said(["search", path, *ALONE], capsys)
+    lines = out.splitlines()
+    assert (code, error) == (0, "")
+    assert lines[0].startswith("search      10 plans in 6 groups on 1 slice, of transformer, in ")
+    assert lines[2] == "            proved: no plan of the space is better"
+    assert lines[5].split()[:4] == ["slice", "fsdp", "tensor", "remat"]
+    assert len(lines) == 8
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_plans_are_counted_without_a_search(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(["search", path, "--count"], capsys)
+    assert (code, out) == (0, "search      10 plans in 6 groups on 1 slice, of transformer\n")
+
+
+def test_the_folder_has_the_plans_that_were_simulated(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "deep" / "found"
+    out = said(["search", path, "--out", str(folder), *ALONE], capsys)[1]
+    table, facts = (
+        read_parquet(folder / "search.parquet"),
+        json.loads((folder / "search.json").read_text("utf-8")),
+    )
+    assert list(table["rank"][:3]) == [1, 2, 0]
+    assert (table["bound"] <= table["step_time"]).all()
+    assert len(table) == facts["simulated"]
+    assert facts["proved"]
+    assert facts["gap"] == 0
+    assert list(read_csv(folder / "search.csv")["slice"]) == list(table["slice"])
+    assert out.endswith(f"\n\ntable       {folder}\n")
+
+
+def test_slices_come_from_generations(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path(path).read_text("utf-8").partition("[model]")[2]
+    Path(path).write_text(f"[model]{text}", "utf-8")
+    many = ["--set", "search.generations=['v5e','v6e']", "--set", "search.chips=[4, 8]"]
+    out = said(["search", path, "--count", *many], capsys)[1]
+    assert "on 4 slices" in out
+    two = ["--set", "search.slices=['v5e:2x2 x 2 slices', 'v5e-4']"]
+    axes = ["--set", "search.axes=['dcn_data', 'fsdp']"]
+    assert "on 2 slices" in said(["search", path, "--count", *two, *axes], capsys)[1]
+
+
+def test_a_front_and_a_local_search(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["--set", "search.objective=['step_time', 'cost']"]
+    out = said(["search", path, *ALONE, *both], capsys)[1]
+    assert "the Pareto front of step_time and cost" in out
+    out = said(["search", path, *ALONE, "--local"], capsys)[1]
+    assert "nothing is proved: a local search" in out
+
+
+def test_ctrl_c_gives_the_best_so_far(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = search_command.search
+
+    def stopped(*arguments: Any, **given: Any) -> Any:
+        def stop(state: SearchState) -> None:
+            if state.best < float("inf"):
+                raise KeyboardInterrupt
+
+        return real(*arguments, **{**given, "progress": stop})
+
+    monkeypatch.setattr(search_command, "search", stopped)
+    folder = tmp_path / "found"
+    code = run(["search", path, "--out", str(folder), *ALONE])
+    out = capsys.readouterr().out
+    assert code == 130
+    assert "interrupted; the best so far is at most" in out
+    assert json.loads((folder / "search.json").read_text("utf-8"))["interrupted"]
+
+
+def test_the_state_says_best_possible_and_gap() -> None:
+    state = SearchState(8, 12, 2.0, 1.6)
+    assert search_command.state_text(state, "s") == "best 2 s, possible 1.6, gap 25.0%"
+    assert search_command.state_text(state._replace(best=float("inf")), "s").startswith("no plan")
+
+
+MISTAKES = [
+    (["--workers", "2", "--cluster", "tcp://a:1"], "--workers is for this machine"),
+    (["--out", "PATH"], "search.toml is a file; give a folder"),
+    (["--set", "search.objective=speed"], "search.objective is 'speed'"),
+    (["--set", "search.objective=3"], 'search.objective is 3; write "step_time", "chip_time"'),
+    (["--set", "search.generations=['v4']"], "leave the others out"),
+    (["--set", "search.vary.mesh=[]"], "does not take 'mesh'; write search.axes or"),
+    (["--set", "search.vary.remat=full"], "a list of values to try, each text in quotes"),
+    (["--set", "search.axis=[]"], "[search] has an unknown key 'axis'; did you mean 'axes'?"),
+    (["--set", "search.chips=3"], "write the least and the most chips"),
+    (["--set", "search.at_most={chip=3}"], "did you mean 'chips'"),
+    (["--set", "plan.mesh.fsdp=16"], "plan.mesh is given, but a search chooses the mesh"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [part.replace("PATH", path) for part in arguments]
+    code, out, error = said(["search", path, *given], capsys)
+    assert (code, out) == (2, "")
+    assert sentence in error
+
+
+def test_another_command_says_what_the_section_is_for(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = said(["simulate", path], capsys)[2]
+    assert "the section [search] is for the command search; leave it out" in error

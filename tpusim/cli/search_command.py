@@ -1,0 +1,146 @@
+"""The command `tpusim search`."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from time import monotonic
+from typing import TypeAlias
+
+from tpusim.base.errors import TpusimError, blame
+from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.cli.sweep_command import PROGRESS_INTERVAL_S
+from tpusim.exploration import PlanSpace, SearchResult, SearchState, cluster, search
+from tpusim.exploration.best import LOCAL
+from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
+from tpusim.exploration.search_report import search_facts, search_frame, search_text, space_text
+from tpusim.exploration.search_request import SearchRequest
+from tpusim.report import check_folder
+from tpusim.runfile import read_search
+
+ReportProgress: TypeAlias = Callable[[SearchState], None]
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+
+def search_file(
+    path: str,
+    settings: Sequence[str],
+    folder: Path | None,
+    workers: int | None,
+    address: str | None,
+    *,
+    local: bool,
+    count: bool,
+) -> str | tuple[str, int]:
+    """Return the report of a search; a folder gets the table of the plans that it simulated.
+
+    After Ctrl-C it is the report of the best plans so far, with the exit code of Ctrl-C.
+
+    address: of the Dask scheduler whose workers simulate, in place of processes of this machine.
+    local: search locally, without a proof.
+    count: only say how many plans there are.
+    """
+    if address is not None and workers is not None:
+        raise TpusimError("--workers is for this machine and --cluster for others; give one")
+    given = read_search(path, settings)
+    if folder is not None:
+        check_folder(folder)
+    with blame(given.where):
+        asked = SearchRequest(**{**given.keys, **({"method": LOCAL} if local else {})})
+        space = asked.space(given.plan, given.pod)
+        counted = f"{space_text(space)}, of {given.model.name}"
+        if count:
+            return f"search      {counted}"
+        unit = OBJECTIVES[checked_objectives(asked.objective)[0]].unit
+        where_run = nullcontext() if address is None else cluster(address)
+        with where_run as executor, _progress(unit, counted) as progress:
+            found = search(
+                given.model,
+                space,
+                **asked.how,
+                workers=workers,
+                executor=executor,
+                progress=progress,
+            )
+    answer = search_text(found, space, given.model.name)
+    if folder is not None:
+        write_search(found, space, answer, folder)
+        answer = f"{answer}\n\ntable       {folder}"
+    return (answer, INTERRUPTED) if found.interrupted else answer
+
+
+def write_search(found: SearchResult, space: PlanSpace, answer: str, folder: Path) -> None:
+    """Write `search.txt`, `.json`, `.csv` and `.parquet` into `folder`.
+
+    Raise FileError if it cannot be written.
+    """
+    table = search_frame(found, space)
+    with blame_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        "txt": f"{answer}\n".encode(),
+        "json": f"{json.dumps(search_facts(found), indent=2)}\n".encode(),
+        "csv": table.to_csv(index=False, lineterminator="\n").encode(),
+        "parquet": table.to_parquet(None, index=False),
+    }
+    for ending, content in files.items():
+        target = folder / f"search.{ending}"
+        with blame_writing(target), atomic_write(target) as beside:
+            beside.write_bytes(content)
+
+
+def _progress(unit: str, counted: str) -> AbstractContextManager[ReportProgress]:
+    """Show how the search goes, on a terminal after the count of its plans."""
+    if not sys.stderr.isatty():
+        return _progress_lines(unit)
+    print(f"search      {counted}", file=sys.stderr, flush=True)
+    return _progress_bar(unit)
+
+
+def state_text(state: SearchState, unit: str) -> str:
+    """Return the best so far, the best possible and the gap: `best 21.3 s, ..., gap 4.2%`."""
+    if state.best == float("inf"):
+        return "no plan that fits yet"
+    if not state.possible:
+        return f"best {state.best:.4g} {unit}, nothing proved"
+    return f"best {state.best:.4g} {unit}, possible {state.possible:.4g}, gap {state.gap:.1%}"
+
+
+@contextmanager
+def _progress_bar(unit: str) -> Iterator[ReportProgress]:
+    """Show a bar on the terminal until the search is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(20), MofNCompleteColumn(), "plans", TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("bounding all plans", total=None)
+
+        def report(state: SearchState) -> None:
+            total = state.simulated + state.left
+            text = state_text(state, unit)
+            bar.update(task, completed=state.simulated, total=total, description=text)
+
+        yield report
+
+
+@contextmanager
+def _progress_lines(unit: str) -> Iterator[ReportProgress]:
+    """Print a line now and then for readers of a log; none for a short search."""
+    last = monotonic()
+
+    def report(state: SearchState) -> None:
+        nonlocal last
+        if monotonic() - last >= PROGRESS_INTERVAL_S and state.left:
+            last = monotonic()
+            print(
+                f"search      {state.simulated:,} simulated, {state.left:,} may be better; "
+                f"{state_text(state, unit)}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    yield report

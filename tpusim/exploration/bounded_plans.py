@@ -1,0 +1,128 @@
+"""The plans of a search in the order of their bounds, without those that cannot be its answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import PlanError
+from tpusim.exploration.bound import bounds
+from tpusim.exploration.objectives import CHIPS, HBM, OBJECTIVES
+from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.graph import layer_count
+from tpusim.hardware import Slice
+from tpusim.models import Architecture
+from tpusim.pipeline.planned_step import forward_graph
+from tpusim.plan import STAGE_AXES, Plan, part_bounds
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedPlans:
+    """Plans in the order of their bounds.
+
+    blocks: the plans in arrays.
+    order: of each, its block and its place there.
+    lowest: bounds of each objective, [objective, plan].
+    forms: equal for plans of one block, slice and set of axes larger than one, which are simulated
+        alike.
+    """
+
+    blocks: Sequence[PlanArrays]
+    order: NDArray[np.int64]
+    lowest: NDArray[np.float64]
+    forms: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def plan(self, at: int) -> tuple[Plan, Slice]:
+        """Return a plan and its slice."""
+        block, place = self.order[at]
+        plans = self.blocks[block]
+        return plans.plan(int(place)), plans.pods[plans.pod[place]]
+
+
+def bounded_plans(
+    model: Architecture,
+    blocks: Sequence[PlanArrays],
+    names: Sequence[str],
+    limits: Mapping[str, float],
+) -> BoundedPlans:
+    """Bound plans, and order those that may be the answer.
+
+    Out are plans that the model refuses, whose state needs more HBM than there is, or whose bounds
+    are above a limit. The order is that of the bounds; of two objectives, of their product.
+
+    names: of the objectives.
+    limits: see `objectives.LIMITS`.
+    """
+    order, lowest, forms = [np.empty((0, 2), np.int64)], [np.empty((len(names), 0))], []
+    for number, plans in enumerate(blocks):
+        places = _divided(model, plans, np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf)))
+        if not len(places):
+            continue
+        some = plans.take(places)
+        known = bounds(model, some)
+        usable = np.array([pod.chip.device.hbm_usable_bytes for pod in plans.pods])
+        fine = known.hbm_bytes <= usable[some.pod] * min(limits.get(HBM, 1.0), 1.0)
+        for name in OBJECTIVES.keys() & limits.keys():
+            fine &= _values(name, some, known.seconds) <= limits[name]
+        places, some, seconds = places[fine], some.take(np.flatnonzero(fine)), known.seconds[fine]
+        lowest.append(np.stack([_values(name, some, seconds) for name in names]))
+        order.append(np.stack([np.full(len(places), number), places], axis=1))
+        forms.append(_forms(some))
+    every, values = np.concatenate(order), np.concatenate(lowest, axis=1)
+    key = values[0] if len(names) == 1 else np.log(values).sum(axis=0)
+    first = np.argsort(key, kind="stable")
+    rows = np.concatenate([every[:, :1], np.concatenate([np.empty((0, 2), np.int64), *forms])], 1)
+    _, alike = np.unique(rows, axis=0, return_inverse=True)
+    return BoundedPlans(blocks, every[first], values[:, first], alike.reshape(-1)[first])
+
+
+def _values(
+    name: str, plans: PlanArrays, seconds: NDArray[np.float64]
+) -> NDArray[np.floating[Any]]:
+    """Return an objective of each plan, of seconds of its step."""
+    objective = OBJECTIVES[name]
+    weight = np.array([objective.weight(pod) for pod in plans.pods])
+    tokens = plans.global_batch * float(max(plans.base.seq_len, 1))
+    return objective.value(seconds, weight[plans.pod], tokens)
+
+
+def _chips(plans: PlanArrays) -> NDArray[np.int64]:
+    chips: NDArray[np.int64] = np.array([pod.chips for pod in plans.pods])[plans.pod]
+    return chips
+
+
+def _forms(plans: PlanArrays) -> NDArray[np.int64]:
+    """Return slice and axes of each plan, [plan, 2]."""
+    bits = [(sizes > 1) * np.int64(1 << at) for at, sizes in enumerate(plans.mesh.values())]
+    return np.stack([plans.pod, np.sum([np.zeros(len(plans), np.int64), *bits], axis=0)], axis=1)
+
+
+def _divided(
+    model: Architecture, plans: PlanArrays, places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return those of the places whose stages can share the layers of the model."""
+    piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
+    if not piped or not len(places):
+        return places
+    sizes = np.stack([plans.mesh[axis][places] for axis in piped], axis=1)
+    kinds, inverse = np.unique(sizes, axis=0, return_inverse=True)
+    first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
+    layers = layer_count(forward_graph(model, first))
+    fine = [_shares(first, dict(zip(piped, map(int, kind), strict=True)), layers) for kind in kinds]
+    kept: NDArray[np.int64] = places[np.array(fine)[inverse.reshape(-1)]]
+    return kept
+
+
+def _shares(base: Plan, stages: Mapping[str, int], layers: int) -> bool:
+    plan = base.replace(mesh={**base.mesh, **stages})
+    try:
+        if plan.active_schedule:
+            part_bounds(plan, layers, "")
+    except PlanError:
+        return False
+    return True

@@ -1,0 +1,241 @@
+"""Branch and bound: plans are simulated in the order of their bounds while one may win."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import TpusimError
+from tpusim.exploration.bounded_plans import BoundedPlans
+from tpusim.exploration.objectives import HBM, OBJECTIVES
+from tpusim.exploration.processes import MOST_SUBMITTED, run_chunks
+from tpusim.hardware import Slice
+from tpusim.models import Architecture
+from tpusim.plan import Plan
+from tpusim.simulation import simulate
+
+LARGEST_CHUNK = 16
+"""Plans that a process is given at a time."""
+
+LARGEST_WINDOW = 1024
+"""Plans whose order may change so that those of one form are simulated together."""
+
+AHEAD = 2
+"""Chunks for each process that are given out before the answers of the last ones are known."""
+
+
+class FoundPlan(NamedTuple):
+    """A plan that was simulated.
+
+    values: of each objective.
+    bound: lower bound of the first objective.
+    admitted: it fits, and is within the limits of the search.
+    """
+
+    plan: Plan
+    pod: Slice
+    placement: str
+    values: tuple[float, ...]
+    bound: float
+    step_time_s: float
+    tokens_per_s: float
+    mfu: float
+    hbm_peak_bytes: float
+    admitted: bool
+
+
+class SearchState(NamedTuple):
+    """The state of a running search.
+
+    simulated: plans.
+    left: plans that may still be better.
+    best: value of the first objective; infinite until a plan fits.
+    possible: no plan has a lower one.
+    """
+
+    simulated: int
+    left: int
+    best: float
+    possible: float
+
+    @property
+    def gap(self) -> float:
+        """How far the best may be above the best possible, as a fraction."""
+        return gap_of(self.best, self.possible)
+
+
+def gap_of(best: float, possible: float) -> float:
+    """Return how far a value may be above the best possible, as a fraction."""
+    return max(best / possible - 1, 0.0) if best < np.inf else float("inf")
+
+
+@dataclass(slots=True)
+class Hunt:
+    """One branch and bound over plans in the order of their bounds.
+
+    names: of the objectives.
+    limits: see `objectives.LIMITS`.
+    top: plans to find; of two objectives, all of the front.
+    best: the best so far, each with its number among the plans.
+    tried: all that were simulated and have a step, in the order of their answers.
+    done: by plan, simulated.
+    """
+
+    model: Architecture
+    names: tuple[str, ...]
+    limits: Mapping[str, float]
+    top: int
+    plans: BoundedPlans
+    best: list[tuple[int, FoundPlan]] = field(default_factory=list)
+    tried: list[FoundPlan] = field(default_factory=list)
+    done: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = np.zeros(len(self.plans), np.bool_)
+
+    def run(
+        self, count: int, executor: Executor | None, progress: Callable[[SearchState], None]
+    ) -> None:
+        """Simulate until no plan that is left can be better.
+
+        count: processes, which is how far the search runs ahead of its answers.
+        """
+        work = partial(_simulated, self.model, self.names, self.limits)
+        ahead = min(AHEAD * count, MOST_SUBMITTED)
+        for _, chunk, answers in run_chunks(work, self._chunks(count), count, executor, ahead):
+            for (at, *_), found in zip(chunk, answers, strict=True):
+                self.done[at] = True
+                if found is not None:
+                    self.tried.append(found)
+                    if found.admitted:
+                        self._keep(at, found)
+            progress(self.state())
+
+    @property
+    def admitted(self) -> int:
+        """The number of plans that may be the answer by their bounds."""
+        return len(self.plans)
+
+    @property
+    def simulated(self) -> int:
+        """The number of plans that were simulated."""
+        return int(self.done.sum())
+
+    @property
+    def possible(self) -> float:
+        """The lowest value of the first objective that a plan can have; infinite without plans."""
+        left = self.plans.lowest[0][~self.done]
+        values = [found.values[0] for _, found in self.best[:1]]
+        return float(min([*values, *([left.min()] if len(left) else [])], default=np.inf))
+
+    def state(self) -> SearchState:
+        """Return how far the search is."""
+        best = self.best[0][1].values[0] if self.best else float("inf")
+        left = ~self.done
+        if len(self.names) == 1 and len(self.best) == self.top:
+            left = left & (self.plans.lowest[0] < self.best[-1][1].values[0])
+        return SearchState(self.simulated, int(left.sum()), best, self.possible)
+
+    def _chunks(self, count: int) -> Iterator[tuple[int, "_Chunk"]]:
+        """Yield plans to simulate, with the number of their chunk.
+
+        They come in windows of the order of bounds, small ones until a plan is found and doubled
+        from there. Plans of one form are together in a window, as the second of a form is quick:
+        all whose bounds are below the final answer are simulated in any order.
+        """
+        start, size, number = 0, count, 0
+        while start < len(self.plans):
+            window = np.arange(start, min(start + size, len(self.plans)))
+            start += size
+            if self.best:
+                size = min(2 * size, LARGEST_WINDOW)
+            window = window[np.argsort(self.plans.forms[window], kind="stable")]
+            largest = min(LARGEST_CHUNK, max(1, len(window) // count))
+            for some in np.split(window, np.arange(largest, len(window), largest)):
+                chunk = tuple(
+                    (int(at), *self.plans.plan(at), float(self.plans.lowest[0][at]))
+                    for at in some
+                    if self._may_win(at)
+                )
+                if chunk:
+                    yield number, chunk
+                    number += 1
+            if len(self.names) == 1 and start < len(self.plans) and not self._may_win(start):
+                return
+
+    def _may_win(self, at: int) -> bool:
+        lowest = self.plans.lowest[:, at]
+        if len(self.names) == 1:
+            if len(self.best) < self.top:
+                return True
+            last, worst = self.best[-1]
+            return bool((lowest[0], at) < (worst.values[0], last))
+        return not any(
+            all(value <= low for value, low in zip(found.values, lowest, strict=True))
+            for _, found in self.best
+        )
+
+    def _keep(self, at: int, found: FoundPlan) -> None:
+        self.best.append((at, found))
+        self.best.sort(key=lambda each: (each[1].values, each[0]))
+        if len(self.names) == 1:
+            del self.best[self.top :]
+            return
+        front: list[tuple[int, FoundPlan]] = []
+        for each in self.best:
+            if not front or each[1].values[1] < front[-1][1].values[1]:
+                front.append(each)
+        self.best[:] = front
+
+
+_Chunk = tuple[tuple[int, Plan, Slice, float], ...]
+"""Plans to simulate: number, plan, slice, bound of the first objective."""
+
+
+def _simulated(
+    model: Architecture, names: Sequence[str], limits: Mapping[str, float], chunk: _Chunk
+) -> list[FoundPlan | None]:
+    """Simulate plans; None for one that is refused."""
+    return [_one(model, names, limits, plan, pod, bound) for _, plan, pod, bound in chunk]
+
+
+def _one(
+    model: Architecture,
+    names: Sequence[str],
+    limits: Mapping[str, float],
+    plan: Plan,
+    pod: Slice,
+    bound: float,
+) -> FoundPlan | None:
+    try:
+        result = simulate(model, plan, pod)
+    except TpusimError:
+        return None
+    tokens = plan.global_batch * float(max(plan.seq_len, 1))
+
+    def value(name: str) -> float:
+        objective = OBJECTIVES[name]
+        return objective.value(result.step_time_s, objective.weight(pod), tokens)
+
+    used = result.hbm_peak_bytes / pod.chip.device.hbm_usable_bytes
+    admitted = (
+        result.fits
+        and used <= limits.get(HBM, np.inf)
+        and all(value(name) <= limits[name] for name in OBJECTIVES.keys() & limits.keys())
+    )
+    return FoundPlan(
+        plan,
+        pod,
+        str(result.placement),
+        tuple(map(value, names)),
+        bound,
+        result.step_time_s,
+        result.tokens_per_s,
+        result.mfu,
+        result.hbm_peak_bytes,
+        bool(admitted),
+    )
