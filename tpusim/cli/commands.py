@@ -251,6 +251,48 @@ def replay(
 
 
 @app.command()
+@garbage_collector_off()
+def compare(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B...", help="Run files, result.json files or their folders, HLO files."
+        ),
+    ],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Compare one run file with this change of it."
+        ),
+    ] = None,
+    pod: Annotated[
+        str | None, typer.Option("--slice", metavar="SLICE", help="Of HLO files, as in replay.")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="AXES", help="Of HLO files, as in replay.")
+    ] = None,
+    model_flops: Annotated[
+        float | None,
+        typer.Option("--model-flops", metavar="N", help="Of HLO files, as in replay."),
+    ] = None,
+) -> str:
+    """Compare steps, and attribute their difference to its causes."""
+    from tpusim.cli.compare_command import compare_files
+
+    return compare_files(
+        paths,
+        _out_folder(out, "comparison"),
+        settings=settings or (),
+        pod=pod,
+        mesh=mesh,
+        model_flops=model_flops,
+    )
+
+
+@app.command()
 def validate(
     runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],
     out: Annotated[
