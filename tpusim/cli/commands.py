@@ -340,11 +340,13 @@ def sweep(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
     ] = None,
-) -> str:
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+) -> tuple[str, int]:
     """Simulate many plans: mesh shapes, placements, any values."""
     from tpusim.cli.sweep_command import sweep_file
 
-    return sweep_file(path, settings or (), _out_folder(out, "table"), workers, cluster)
+    folder = _out_folder(out, "table")
+    return sweep_file(path, settings or (), folder, workers, cluster, as_csv=as_csv)
 
 
 @app.command()
