@@ -3,10 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-PYTHON_TYPES = frozenset({int, bool, str, type(None)})
-"""Types of values that need no look."""
+_PYTHON_TYPES = frozenset({int, bool, str, type(None)})
 
 _MISSING_TYPES = ("NAType", "NaTType")
+
+
+def is_plain(value: Any) -> bool:
+    """Return True for values that are Python's own at a glance, as nearly all are."""
+    kind = type(value)
+    if kind is float:
+        return bool(value == value)
+    if kind is dict:
+        return _PYTHON_TYPES.issuperset(map(type, value.values()))
+    if kind is tuple or kind is list:
+        return _PYTHON_TYPES.issuperset(map(type, value))
+    return kind in _PYTHON_TYPES
 
 
 def is_missing(value: Any) -> bool:
@@ -26,7 +37,7 @@ def python_value(value: Any, kind: Any = None) -> Any:
     >>> python_value({"fsdp": np.float64(16)}, Mapping[str, int])
     {'fsdp': 16}
     """
-    if type(value) in PYTHON_TYPES:
+    if type(value) in _PYTHON_TYPES:
         return value
     if isinstance(value, Mapping):
         inner = int if kind == Mapping[str, int] else None

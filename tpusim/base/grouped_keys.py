@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tpusim.base.errors import TpusimError, nearest
-from tpusim.base.frame_values import PYTHON_TYPES, is_missing, python_value
+from tpusim.base.frame_values import is_missing, is_plain, python_value
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class GroupedKeys:
         for key, value in written.items():
             if key not in self._homes:
                 raise self._unknown(key, value)
-            if type(value) not in PYTHON_TYPES:
+            if not is_plain(value):
                 written[key] = self._read(key, value, kinds[self.field_of(key)])
         self.check_once(written)
         changes: dict[str, dict[str, str]] = {}
