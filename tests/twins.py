@@ -11,7 +11,7 @@ from tpusim.hardware import parse_slice
 from tpusim.program import Call, Collective, CollectivePart, Loop, Op, Program, Single
 from tpusim.results import PlanResult, ProgramOrigin, ReplayResult
 from tpusim.simulation.program_run import replay_program
-from tpusim.twin import Comparison, compare
+from tpusim.twin import TwinComparison, compare
 from tpusim.twin.step_names import StepNames, tensor_of
 
 FILE = "step.py"
@@ -76,7 +76,7 @@ def replayed(program: Program, plan: PlanResult) -> ReplayResult:
     return replay_program(program, plan.pod, plan.placement, origin=ProgramOrigin(name="step"))
 
 
-def compared(kind: str, change: Change = lambda op: op) -> Comparison:
+def compared(kind: str, change: Change = lambda op: op) -> TwinComparison:
     """A plan beside its own operations, but for what `change` changes."""
     plan = planned(kind)
     return compare(plan, as_program(plan, change), lines_of(plan))

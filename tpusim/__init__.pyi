@@ -17,6 +17,8 @@ from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
 from .plan import Plan as Plan
+from .report import Comparison as Comparison
+from .report import compare as compare
 from .report import write_report as write_report
 from .results.advice import Advice as Advice
 from .results.advice import Change as Change

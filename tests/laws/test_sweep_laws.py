@@ -4,10 +4,12 @@ import random
 
 import pytest
 from extent import seeds
+from pandas import DataFrame, concat
 from test_any_plan import random_model, random_plan, random_rules
 
 from tpusim.exploration import Space, candidates, sweep
-from tpusim.exploration.rows import RESULT_NUMBERS, breakdown_labels
+from tpusim.exploration.frame import sweep_columns, sweep_frame
+from tpusim.exploration.rows import RESULT_NUMBERS, breakdown_labels, simulate_chunk
 from tpusim.hardware import Slice
 
 PODS = (("v4", "2x2x4", 1), ("v5e", "4x4", 1), ("v5e", "4x4", 2), ("7x", "2x2x2", 1))
@@ -38,6 +40,38 @@ def test_a_random_sweep_has_a_row_for_every_plan(seed: int) -> None:
     )
     assert ran[list(RESULT_NUMBERS)].notna().all(axis=None)
     assert table[table["status"] == "refused"]["step_time_s"].isna().all()
+
+
+@pytest.mark.parametrize("seed", seeds(24))
+def test_every_row_of_a_random_sweep_is_the_plan_that_was_tried(seed: int) -> None:
+    """Also in a frame with gaps, whose whole numbers are floats, and of refused plans."""
+    rng = random.Random(seed)
+    pod = Slice(*rng.choice(PODS))
+    base = random_plan(rng, pod)
+    inside = [axis for axis in base.mesh if not axis.startswith("dcn_")]
+    vary = {
+        "rules": [{}, random_rules(rng, inside)], "global_batch": [pod.devices, 3],
+        "save": [[], ["q"], ["q", "k"]], "scan_layers": [True, False],
+        "remat": rng.sample(["full", "minimal", "none"], 2),
+    }  # fmt: skip
+    space = Space(
+        base=base, axes=inside, placements=rng.choice(["best", "all"]),
+        vary={key: vary[key] for key in rng.sample(sorted(vary), 2)},
+    )  # fmt: skip
+    tried = list(candidates(space, pod))[:40]
+    columns = sweep_columns(base.mesh, base.mesh, list(space.vary))
+    rows = simulate_chunk(random_model(rng), tried)
+    frame = sweep_frame(columns, tried, rows)
+    gaps = concat([frame, DataFrame([{"status": "refused"}])], ignore_index=True)
+    for number, each in enumerate(tried):
+        expected = each.plan
+        if space.placements == "all":
+            written = each.placement.written if each.placement else {}
+            expected = expected.replace(placement=written or None)
+        for row in (frame.iloc[number], frame.iloc[number].to_dict(), gaps.iloc[number]):
+            assert space.plan(row) == expected
+            assert space.plan(row).flat() == expected.flat()
+            assert space.slice(row, pod) == each.pod
 
 
 def test_axes_in_another_order_give_the_same_plans() -> None:

@@ -40,6 +40,10 @@ class CompileError(TpusimError, RuntimeError):
     """A program that the TPU compiler cannot make: it does not fit, or something is missing."""
 
 
+class InterruptedWorkError(TpusimError):
+    """Work that Ctrl-C ended; its text says what was kept."""
+
+
 @contextmanager
 def blame(where: str) -> Iterator[None]:
     """Prefix the sentence of a TpusimError raised in the block with `where`, a file or a key."""

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tpusim.base.errors import TpusimError, nearest
+from tpusim.base.frame_values import is_missing, is_plain, python_value
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,15 @@ class GroupedKeys:
                 raise self._twice(first, key)
 
     def fields_of(
-        self, given: Mapping[str, Any], old: Mapping[str, Any] | None = None
+        self,
+        given: Mapping[str, Any],
+        kinds: Mapping[tuple[str, str], Any],
+        old: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return the owner's fields that `given` sets, its groups built and checked.
 
-        given: values by key, in any spelling.
+        given: values by key, in any spelling; NumPy's become Python's.
+        kinds: the type of each group and field.
         old: groups that `given` changes; those that are not here start from their defaults.
 
         Raise the owner's error for a key that is written twice and for what a group refuses, and
@@ -100,6 +105,8 @@ class GroupedKeys:
         for key, value in written.items():
             if key not in self._homes:
                 raise self._unknown(key, value)
+            if not is_plain(value):
+                written[key] = self._read(key, value, kinds[self.field_of(key)])
         self.check_once(written)
         changes: dict[str, dict[str, str]] = {}
         for key, value in written.items():
@@ -114,6 +121,20 @@ class GroupedKeys:
             values = {name: written[key] for name, key in keys.items()}
             found[group] = self._built(group, values, keys, (old or {}).get(group))
         return found
+
+    def _read(self, key: str, value: Any, kind: Any) -> Any:
+        """Return a value as Python's own; raise where a frame has none, but for floats.
+
+        Those are checked with their limits.
+        """
+        parts = value.items() if isinstance(value, Mapping) else ()
+        for name, part in ((key, value), *((f"{key}.{inner}", part) for inner, part in parts)):
+            if is_missing(part) and kind is not float:
+                raise self.error(
+                    f"{self.prefix}{name} is {part}, which a data frame has where a row holds no "
+                    "value; leave the key out, or write a value"
+                )
+        return python_value(value, kind)
 
     def _check_replaced(self, given: Mapping[str, Any]) -> None:
         """Raise where `dataclasses.replace` gave one key of a group, and so drops the others."""
@@ -176,7 +197,7 @@ class GroupedFields:
 
     def _fill(self, given: Mapping[str, Any]) -> None:
         """Set all fields: to what is given in any spelling, or to their defaults."""
-        found = {**self.KEYS.default_groups, **self.KEYS.fields_of(given)}
+        found = {**self.KEYS.default_groups, **self.KEYS.fields_of(given, self._kinds())}
         for field in fields(self):  # type: ignore[arg-type]
             if field.name in found:
                 value = found[field.name]
@@ -185,6 +206,10 @@ class GroupedFields:
                 value = field.default if factory is MISSING else factory()
             object.__setattr__(self, field.name, value)
 
+    def _kinds(self) -> Mapping[tuple[str, str], Any]:
+        owner: Any = type(self)
+        return _kinds_of(owner)
+
     def replace(self, **keys: Any) -> Self:
         """Return a copy with some keys changed, flat or grouped; the rest of a group stays.
 
@@ -192,7 +217,7 @@ class GroupedFields:
         `plan.replace(**{"dtypes.gather": "int8"})`.
         """
         old = {name: getattr(self, name) for name in self.KEYS.groups}
-        return replace(self, **self.KEYS.fields_of(keys, old))  # type: ignore[type-var]
+        return replace(self, **self.KEYS.fields_of(keys, self._kinds(), old))  # type: ignore[type-var]
 
     def value(self, key: str) -> Any:
         """Return the value of a flat key or a path."""
@@ -209,3 +234,10 @@ class GroupedFields:
             if key not in self.KEYS.table:
                 raise AttributeError(f"a {self.KEYS.owner} has no attribute {key!r}")
             return self.value(key)
+
+
+@cache
+def _kinds_of(owner: Any) -> Mapping[tuple[str, str], Any]:
+    """Return the type of each group and field; the group is empty for the owner's own."""
+    homes = {"": owner, **owner.KEYS.groups}
+    return {(home, f.name): f.type for home, kind in homes.items() for f in fields(kind)}

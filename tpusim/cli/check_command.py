@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tpusim.base.errors import blame
 from tpusim.compiler.compile_apart import check_time_limit
-from tpusim.report import check_folder, write_comparison
+from tpusim.report import check_folder, write_check
 from tpusim.runfile import read_run
 from tpusim.twin import check
 from tpusim.twin.compile_step import step_versions
@@ -25,5 +25,5 @@ def check_run_file(
         made = check(run.model, run.plan, run.pod, full=full, time_limit=time_limit)
     if folder is None:
         return str(made)
-    write_comparison(made.comparison, folder)
+    write_check(made.comparison, folder)
     return f"{made}\n\nreport      {folder}"

@@ -244,6 +244,48 @@ def replay(
 
 
 @app.command()
+@garbage_collector_off()
+def compare(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B...", help="Run files, result.json files or their folders, HLO files."
+        ),
+    ],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Compare one run file with this change of it."
+        ),
+    ] = None,
+    pod: Annotated[
+        str | None, typer.Option("--slice", metavar="SLICE", help="Of HLO files, as in replay.")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="AXES", help="Of HLO files, as in replay.")
+    ] = None,
+    model_flops: Annotated[
+        float | None,
+        typer.Option("--model-flops", metavar="N", help="Of HLO files, as in replay."),
+    ] = None,
+) -> str:
+    """Compare steps, and attribute their difference to its causes."""
+    from tpusim.cli.compare_command import compare_files
+
+    return compare_files(
+        paths,
+        _out_folder(out, "comparison"),
+        settings=settings or (),
+        pod=pod,
+        mesh=mesh,
+        model_flops=model_flops,
+    )
+
+
+@app.command()
 def validate(
     runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],
     out: Annotated[
@@ -291,11 +333,13 @@ def sweep(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
     ] = None,
-) -> str:
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+) -> tuple[str, int]:
     """Simulate many plans: mesh shapes, placements, any values."""
     from tpusim.cli.sweep_command import sweep_file
 
-    return sweep_file(path, settings or (), _out_folder(out, "table"), workers, cluster)
+    folder = _out_folder(out, "table")
+    return sweep_file(path, settings or (), folder, workers, cluster, as_csv=as_csv)
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """The entry point: exit codes, and one sentence per error.
 
 0: an answer, including that a plan does not fit. 2: a mistake of the user's. 1: a defect of ours.
-130: Ctrl-C, as shells have it.
+3: a sweep in which every plan of a kind is refused. 130: Ctrl-C, as shells have it.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from tpusim.base.errors import TpusimError
+from tpusim.base.errors import InterruptedWorkError, TpusimError
 from tpusim.cli.commands import app
 
 DEBUG = "TPUSIM_DEBUG"
@@ -34,6 +34,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         answer = app(args=list(arguments) or ["--help"], prog_name="tpusim", standalone_mode=False)
+    except InterruptedWorkError as error:
+        return _fail(INTERRUPTED, str(error))
     except TpusimError as error:
         return _fail(2, str(error))
     except typer.TyperException as error:

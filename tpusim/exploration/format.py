@@ -75,16 +75,37 @@ def _refused(table: "DataFrame") -> Iterator[str]:
         yield ""
     for reasons in list(alike.values())[:SHOWN_REASONS]:
         such = ", such as" if len(set(reasons)) > 1 else ""
-        yield from wrap(
-            f"refused     {len(reasons):,}{such}: {reasons[0]}",
-            REPORT_WIDTH,
-            subsequent_indent=TEXT_INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        yield from wrapped(f"refused     {len(reasons):,}{such}: {reasons[0]}")
     if len(alike) > SHOWN_REASONS:
         others = len(alike) - SHOWN_REASONS
         yield f"{TEXT_INDENT}and {others:,} other reason{'s' * (others > 1)}"
+
+
+def wrapped(text: str) -> list[str]:
+    """Return a text with a head in the margin in lines of the report's width."""
+    return wrap(
+        text,
+        REPORT_WIDTH,
+        subsequent_indent=TEXT_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def refused_kinds(table: "DataFrame", columns: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each value of `columns` of which every plan is refused; one if all are.
+
+    Plans that are refused one by one, such as meshes that do not divide a batch, are no kind.
+    """
+    refused = table["status"] == PLAN_REFUSED
+    if len(table) and refused.all():
+        yield f"every plan is refused: {table['reason'].iloc[0]}"
+        return
+    for column in columns:
+        every = refused.groupby(table[column], sort=False).agg("all")
+        for value in every.index[every]:
+            reason = table.loc[table[column] == value, "reason"].iloc[0]
+            yield f"every plan with {column} = {value} is refused: {reason}"
 
 
 def _inputs(table: "DataFrame") -> list[str]:

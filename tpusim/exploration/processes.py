@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
+from signal import SIG_IGN, SIGINT, signal
 from types import ModuleType
 from typing import TypeVar
 
@@ -39,14 +40,15 @@ def run_chunks(
 
     ahead: chunks that wait at a time; the next is taken from `work` when one of them has finished.
 
-    Raise TpusimError if a process of this machine is killed.
+    Ctrl-C is left to this process. Raise TpusimError if a process of this machine is killed.
     """
     if executor is not None:
         yield from _submitted(function, work, executor, ahead)
     elif processes == 1:
         yield from ((number, chunk, function(chunk)) for number, chunk in work)
     else:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        spawn, ignore = get_context("spawn"), (SIGINT, SIG_IGN)
+        with ProcessPoolExecutor(processes, spawn, initializer=signal, initargs=ignore) as pool:
             yield from _submitted(function, work, pool, ahead)
 
 

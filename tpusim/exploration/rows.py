@@ -17,6 +17,7 @@ from tpusim.results import (
     PlanResult,
     Result,
     verdict_reason,
+    with_sorted_axes,
 )
 from tpusim.simulation import simulate
 
@@ -96,12 +97,6 @@ def _breakdown(result: Result) -> Mapping[str, float]:
     """Return the seconds of each label that occurs; they sum to the step time."""
     seconds: dict[str, float] = {}
     for label, part in result.breakdown_s.items():
-        name = _with_sorted_axes(label)
+        name = with_sorted_axes(label)
         seconds[name] = seconds.get(name, 0.0) + part
     return seconds
-
-
-def _with_sorted_axes(label: str) -> str:
-    if not label.startswith(EXPOSED):
-        return label
-    return EXPOSED + "+".join(sorted(label.removeprefix(EXPOSED).split("+")))

@@ -6,6 +6,13 @@ from itertools import product
 from typing import Any
 
 from tpusim.base.errors import PlanError, blame, nearest
+from tpusim.exploration.row_plans import (
+    ROW_ADVICE,
+    row_cells,
+    row_mesh,
+    varied_values,
+    with_row_values,
+)
 from tpusim.exploration.search_axes import (
     ALL_TWISTED,
     SearchAxis,
@@ -14,6 +21,7 @@ from tpusim.exploration.search_axes import (
     mesh_axis,
     placement_axis,
     plan_field_axis,
+    reshaped,
     shape_axis,
 )
 from tpusim.hardware import Slice
@@ -93,6 +101,47 @@ class Space:
             mesh_axis(self.axes, self.meshes),
             *((placement_axis(),) if self.placements == "all" else ()),
         )
+
+    def plan(self, row: Any, pod: Slice | None = None) -> Plan:
+        """Return the plan that a row of this space's sweep is of.
+
+        row: one row of the frame, also of one that was joined, filtered or read from a file, as a
+            Series or a mapping by column. Where it has no value of a varied key (NaN), the base's
+            stands.
+        pod: the slice of the sweep; needed where the space has `extra_axes` alone.
+
+        The plan has the row's placement if the sweep tried several; to fix the best, give the
+        column to the plan: `plan.replace(placement=row["placement"])`.
+
+        Raise PlanError for what is no row of this space, and for values that contradict each other.
+        """
+        cells = row_cells(row)
+        if self.extra_axes and pod is None:
+            raise PlanError(
+                "the space has search axes of its own, whose values depend on the slice; write "
+                "space.plan(row, pod)"
+            )
+        plan = self.base
+        if pod is not None:
+            plan = with_row_values(SweepCandidate(plan, pod), self.extra_axes, cells).plan
+        mesh = row_mesh(plan.mesh, self.axes, self.meshes, cells)
+        plan = plan.replace(mesh=mesh, **varied_values(self.vary, cells))
+        if self.placements == "best":
+            return plan
+        return plan.replace(placement=cells.get("placement"))
+
+    def slice(self, row: Any, pod: Slice) -> Slice:
+        """Return the slice that a row of this space's sweep on `pod` is of.
+
+        Raise PlanError for what is no row of this space.
+        """
+        cells = row_cells(row)
+        found = with_row_values(SweepCandidate(self.base, pod), self.extra_axes, cells).pod
+        if self.shapes is None:
+            return found
+        if "topology" not in cells:
+            raise PlanError(f"the row has no topology; {ROW_ADVICE}")
+        return reshaped(found, cells["topology"])
 
 
 def candidates(space: Space, pod: Slice) -> Iterator[SweepCandidate]:

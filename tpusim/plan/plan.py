@@ -18,6 +18,7 @@ from tpusim.plan.dtypes import Dtypes
 from tpusim.plan.experts import Experts
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import Pipeline, stages_of
+from tpusim.plan.placement_text import read_placement
 
 PLAN_KEYS = GroupedKeys(
     owner="Plan",
@@ -115,7 +116,8 @@ class Plan(GroupedFields):
     Its constructor takes the fields below, and each field of a group also by a flat key
     (`PLAN_KEYS`): `Plan(mesh=..., remat="minimal", gather_dtype="int8")` is
     `Plan(mesh=..., remat=Remat("minimal"), dtypes={"gather": "int8"})`. Flat keys can be read too
-    (`plan.gather_dtype`), but for `remat` and `optimizer`, which are the groups.
+    (`plan.gather_dtype`), but for `remat` and `optimizer`, which are the groups. Values may be
+    NumPy's, as a data frame holds them; NaN, which it holds where a row has no value, is refused.
 
     mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
     seq_len: tokens per example, for models that read text; 0 for others.
@@ -141,8 +143,9 @@ class Plan(GroupedFields):
     rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
-    placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`); chosen
-        when not given.
+    placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`), or as text,
+        as results and the frames of sweeps have it (`tensor=8 on x,y[:2] · fsdp=64 on y[::2],z`;
+        `;` is as good as `·`, and sizes may be left out); chosen when not given or empty.
     remat: the tensors kept for the backward pass, and their place.
     optimizer: the optimizer and the place of its state.
     dtypes: of weights, gradients, matmuls and collectives.
@@ -201,6 +204,8 @@ class Plan(GroupedFields):
             check_positive(f"plan.mesh.{axis}", size)
         for key, rule in self.rules.items():
             _check_rule(f"plan.rules.{key}", rule)
+        if isinstance(self.placement, str):
+            object.__setattr__(self, "placement", read_placement(self.placement, self.mesh))
         for name, given in self.annotate.items():
             if not is_list(given):
                 raise PlanError(

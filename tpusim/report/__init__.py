@@ -1,9 +1,11 @@
 """A result as files: text, JSON, tables, figures and a trace."""
 
+from tpusim.report.check_files import write_check
+from tpusim.report.comparison import Comparison, compare
 from tpusim.report.comparison_files import write_comparison
 from tpusim.report.figures.axes_matrix import axes_data, plot_axes
 from tpusim.report.figures.breakdown import breakdown_data, plot_breakdown
-from tpusim.report.figures.comparison import comparison_data, plot_comparison
+from tpusim.report.figures.check import check_data, plot_check
 from tpusim.report.figures.memory import memory_data, plot_memory
 from tpusim.report.figures.pipeline import pipeline_data, plot_pipeline
 from tpusim.report.figures.registry import ReportFigure, register_figure
@@ -16,16 +18,21 @@ from tpusim.report.figures.timeline import plot_timeline
 from tpusim.report.figures.torus_heatmap import plot_torus
 from tpusim.report.figures.torus_use import torus_data
 from tpusim.report.figures.utilisation import plot_utilisation, utilisation_data
+from tpusim.report.figures.waterfall import plot_waterfall, waterfall_data
 from tpusim.report.report_files import check_folder, perfect_compiler, write_report
 from tpusim.report.result_json import document
+from tpusim.report.step_difference import StepDifference
 from tpusim.report.trace import trace
 
 __all__ = [
+    "Comparison",
     "ReportFigure",
+    "StepDifference",
     "axes_data",
     "breakdown_data",
+    "check_data",
     "check_folder",
-    "comparison_data",
+    "compare",
     "document",
     "memory_data",
     "mesh_heatmap_data",
@@ -33,7 +40,7 @@ __all__ = [
     "pipeline_data",
     "plot_axes",
     "plot_breakdown",
-    "plot_comparison",
+    "plot_check",
     "plot_memory",
     "plot_mesh_heatmap",
     "plot_pipeline",
@@ -43,6 +50,7 @@ __all__ = [
     "plot_timeline",
     "plot_torus",
     "plot_utilisation",
+    "plot_waterfall",
     "ranking_data",
     "register_figure",
     "roofline_data",
@@ -51,6 +59,8 @@ __all__ = [
     "torus_data",
     "trace",
     "utilisation_data",
+    "waterfall_data",
+    "write_check",
     "write_comparison",
     "write_report",
 ]

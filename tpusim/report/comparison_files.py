@@ -1,26 +1,18 @@
-"""The files of a comparison of a plan with its compiled program."""
+"""The files of a comparison: its text, its data, its table and the waterfall."""
 
-import csv
 import json
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 
 from tpusim.base.text_files import atomic_write, blame_writing
-from tpusim.twin import Comparison
-
-DIFFERENCE_COLUMNS = (
-    *("what", "when", "topic", "seconds", "plan_s", "program_s", "words"),
-    *("plan_operations", "program_operations"),
-)
+from tpusim.report.comparison import Comparison
 
 
 def write_comparison(comparison: Comparison, folder: Path | str) -> None:
-    """Write `check.txt`, `check.json`, `differences.csv` and `check.png` into `folder`.
+    """Write `compare.txt`, `.json`, `.csv`, `.png` and `.svg` into `folder`.
 
-    `check.txt` is the printed comparison, `check.json` its `facts`. `differences.csv` has a row for
-    each part of the step, those whose time differs most first; `seconds` is the plan's time less
-    the program's, and the operations behind it are separated by spaces.
+    `compare.txt` is the printed comparison, `compare.json` its `facts`, `compare.csv` its `table`,
+    and the figure leads from the first step to each other by its causes.
 
     Each file is written beside its place and then moved there, so that none is ever half written.
     The same comparison gives the same bytes.
@@ -36,24 +28,15 @@ def write_comparison(comparison: Comparison, folder: Path | str) -> None:
 
 def comparison_files(comparison: Comparison) -> Mapping[str, bytes]:
     """Return the content of each file, by name."""
-    from tpusim.report.figures.comparison import plot_comparison
-    from tpusim.report.figures.render import png_bytes
+    from tpusim.report.figures.render import png_bytes, svg_bytes
+    from tpusim.report.figures.waterfall import plot_waterfall
 
+    title = "; ".join(map(str, comparison.differences))
+    table = comparison.table.to_csv(index=False, lineterminator="\n")
     return {
-        "check.txt": f"{comparison}\n".encode(),
-        "check.json": f"{json.dumps(comparison.facts(), indent=2)}\n".encode(),
-        "differences.csv": differences_csv(comparison).encode(),
-        "check.png": png_bytes(lambda: plot_comparison(comparison)[0], comparison.title),
+        "compare.txt": f"{comparison}\n".encode(),
+        "compare.json": f"{json.dumps(comparison.facts(), indent=2)}\n".encode(),
+        "compare.csv": table.encode(),
+        "compare.png": png_bytes(lambda: plot_waterfall(comparison)[0], title),
+        "compare.svg": svg_bytes(lambda: plot_waterfall(comparison)[0], title),
     }
-
-
-def differences_csv(comparison: Comparison) -> str:
-    """Return the differences as a table."""
-    text = StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(DIFFERENCE_COLUMNS)
-    for row in comparison.differences:
-        seconds = (f"{value:.12f}" for value in (row.seconds, row.plan_s, row.program_s))
-        operations = (" ".join(row.plan_operations), " ".join(row.program_operations))
-        table.writerow((row.what, row.when, row.topic, *seconds, row.words, *operations))
-    return text.getvalue()

@@ -9,7 +9,15 @@ from tpusim.results.lines import core_records, explain_lines, operation_of
 from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
 from tpusim.results.resources import operations_by_name
-from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.results.result import (
+    BUBBLE_LABEL,
+    COMPUTE_LABELS,
+    EXPOSED,
+    PICO,
+    Result,
+    core_ps,
+    with_sorted_axes,
+)
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
 from tpusim.results.straggler_table import DeviceClass, StragglerTable, stragglers
 from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
@@ -57,4 +65,5 @@ __all__ = [
     "stragglers",
     "verdict_need",
     "verdict_reason",
+    "with_sorted_axes",
 ]

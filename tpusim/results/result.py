@@ -328,6 +328,19 @@ def label_of(name: str) -> str:
     return name if name in (*COMPUTE_LABELS, BUBBLE_LABEL) else f"{EXPOSED}{name}"
 
 
+def with_sorted_axes(label: str) -> str:
+    """Return a label of a breakdown with its mesh axes in alphabetical order.
+
+    Results of several plans are then under the same labels.
+
+    >>> with_sorted_axes("exposed tensor+fsdp")
+    'exposed fsdp+tensor'
+    """
+    if not label.startswith(EXPOSED):
+        return label
+    return EXPOSED + "+".join(sorted(label.removeprefix(EXPOSED).split("+")))
+
+
 def core_ps(timeline: Timeline) -> dict[tuple[str, Phase], int]:
     """Return the core's picoseconds by label and phase, largest first within work and exposed.
 

@@ -68,8 +68,9 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         '{ context = "ring", ulysses = "all-to-all" }',
     ),
     Mapping[str, Sequence[str]] | None: (
-        dict[str, str | list[str]],
-        'torus dimensions, or parts of them, for an axis, such as tensor = ["x", "y[:4]"]',
+        str | dict[str, str | list[str]],
+        'torus dimensions, or parts of them, for an axis, such as tensor = ["x", "y[:4]"], or all '
+        'as one text, such as "tensor on x; fsdp on y,z"',
     ),
     str | Sequence[str]: (
         str | list[str],

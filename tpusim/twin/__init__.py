@@ -2,14 +2,14 @@
 
 from tpusim.twin.check import PlanCheck, check
 from tpusim.twin.compare import compare
-from tpusim.twin.comparison import Comparison
+from tpusim.twin.comparison import TwinComparison
 from tpusim.twin.export import export_jax, export_step
 from tpusim.twin.step_source import ExportedStep
 
 __all__ = [
-    "Comparison",
     "ExportedStep",
     "PlanCheck",
+    "TwinComparison",
     "check",
     "compare",
     "export_jax",

@@ -12,7 +12,7 @@ from tpusim.plan import Plan
 from tpusim.results import PlanResult, ReplayResult, entry
 from tpusim.simulation import simulate
 from tpusim.twin.compare import compare
-from tpusim.twin.comparison import Comparison
+from tpusim.twin.comparison import TwinComparison
 from tpusim.twin.compile_step import StepCompilation, compile_step, step_versions
 from tpusim.twin.export import export_step
 from tpusim.twin.step_source import ExportedStep
@@ -40,7 +40,7 @@ class PlanCheck:
     compiled: Compiled
     plan: PlanResult
     program: ReplayResult
-    comparison: Comparison
+    comparison: TwinComparison
 
     def __str__(self) -> str:
         notes = (line for note in self.notes() for line in entry("note", note))

@@ -17,14 +17,14 @@ from tpusim.twin.compare_work import (
     compared_times,
     compared_waits,
 )
-from tpusim.twin.comparison import Comparison
+from tpusim.twin.comparison import TwinComparison
 from tpusim.twin.core_times import CoreTimes
 from tpusim.twin.differences import ranked_differences
 from tpusim.twin.program_keys import ProgramKeys
 from tpusim.twin.step_names import SourceNames, StepNames, tensor_of
 
 
-def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -> Comparison:
+def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -> TwinComparison:
     """Return a plan beside the program that the compiler made of its exported step.
 
     plan: the result of the plan, on the placement that the program has.
@@ -51,7 +51,7 @@ def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -
     keys = ProgramKeys(names, source, tuple(collective_moves(program, times[1])), moved)
     collectives = compared_collectives(moved, keys.keyed())
     worked = compared_times(*sides)
-    return Comparison(
+    return TwinComparison(
         title=f"{plan.title} ({plan.pod.chips} chip{'s' * (plan.pod.chips > 1)})",
         placement=str(program.placement) or "nothing to place",
         plan_step_s=plan.step_time_s,

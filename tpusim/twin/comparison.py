@@ -29,7 +29,7 @@ the most that a collective moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TwinComparison:
     """A plan beside the program that the compiler made of it, one step of each.
 
     Seconds are of a step, bytes of one device, FLOPs of all devices.
@@ -170,7 +170,7 @@ def _traffic_facts(side: CollectiveTraffic) -> dict[str, Any]:
     }
 
 
-def _lines(c: Comparison) -> Iterator[str]:
+def _lines(c: TwinComparison) -> Iterator[str]:
     yield from entry("check", c.verdict)
     yield from entry("", f"{c.title}; {c.placement}")
     yield ""
@@ -191,11 +191,11 @@ def _lines(c: Comparison) -> Iterator[str]:
     yield from aligned([*_differences(c)], left=0)
 
 
-def _hbm(c: Comparison) -> tuple[float, float]:
+def _hbm(c: TwinComparison) -> tuple[float, float]:
     return c.plan_hbm_bytes, c.program_hbm_bytes
 
 
-def _times(c: Comparison) -> Iterator[str]:
+def _times(c: TwinComparison) -> Iterator[str]:
     rows = [
         (", ".join(filter(None, (row.what, str(row.phase or "")))), row.plan_s, row.program_s)
         for row in c.times
@@ -213,7 +213,7 @@ def _times(c: Comparison) -> Iterator[str]:
         yield "  ".join((first.ljust(widths[0]), *numbers))
 
 
-def _flops(c: Comparison) -> str:
+def _flops(c: TwinComparison) -> str:
     whole = _against(c.plan_flops, c.program_flops, lambda each: format_rate(each, "FLOP"))
     parts = ", ".join(
         f"{row.phase} {format_rate(row.plan, '')} and {format_rate(row.program, '')}"
@@ -228,7 +228,7 @@ def _against(plan: float, program: float, written: Callable[[float], str]) -> st
     return f"plan {written(plan)}, program {written(program)}{more}"
 
 
-def _memory(c: Comparison) -> Iterator[tuple[str, ...]]:
+def _memory(c: TwinComparison) -> Iterator[tuple[str, ...]]:
     least = LEAST_MEMORY * max(_hbm(c))
     shown = [row for row in c.memory[:MEMORY_SHOWN] if abs(row.plan - row.program) >= least]
     if shown:
@@ -267,7 +267,7 @@ def _side(traffic: CollectiveTraffic | None, nbytes: float) -> str:
     return f"{does}, {format_bytes(nbytes)}"
 
 
-def _head(c: Comparison) -> str:
+def _head(c: TwinComparison) -> str:
     gained = sum(max(row.seconds, 0.0) for row in c.differences)
     lost = sum(max(-row.seconds, 0.0) for row in c.differences)
     return (
@@ -276,7 +276,7 @@ def _head(c: Comparison) -> str:
     )
 
 
-def _differences(c: Comparison) -> Iterator[tuple[str, ...]]:
+def _differences(c: TwinComparison) -> Iterator[tuple[str, ...]]:
     least = LEAST_TIME * c.program_step_s
     shown = [row for row in c.differences[:DIFFERENCES_SHOWN] if abs(row.seconds) >= least]
     for row in shown:

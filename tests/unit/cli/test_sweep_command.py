@@ -4,15 +4,19 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
+from signal import SIG_IGN, SIGINT, getsignal
 
 import pytest
 from commands import SMALL, said
-from pandas import read_parquet
+from pandas import read_csv, read_parquet
 
 from tpusim.base.errors import FileError, PlanError, TpusimError
 from tpusim.cli.main import run
 from tpusim.exploration import Space
+from tpusim.exploration.processes import run_chunks
 from tpusim.runfile import read_sweep
 from tpusim.runfile.schema import VARIED, wanted
 
@@ -77,9 +81,79 @@ def test_shapes_are_a_column_of_the_answer(path: str, capsys: pytest.CaptureFixt
 
 def test_refused_plans_are_an_answer(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(["sweep", path, "--set", "plan.mesh.bogus=2"], capsys)
-    assert code == 0
+    assert code == 3
     assert "0 fit, 0 do not fit, 8 refused" in out
     assert "refused     8: plan.mesh.bogus shards nothing" in out
+    assert "every plan is refused: plan.mesh.bogus shards nothing" in out.split("\n\n")[-1]
+
+
+ODD_BATCH = ["--set", "sweep.vary={global_batch=[32, 3], remat=['full', 'none']}",
+             "--set", "sweep.axes=['fsdp']"]  # fmt: skip
+"""Of the two batches, one divides by no mesh."""
+
+
+def test_a_kind_of_which_every_plan_is_refused_comes_last(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out_folder = ["--out", str(tmp_path / "table"), "--workers", "1"]
+    code, out, error = said(["sweep", path, *ODD_BATCH, *out_folder], capsys)
+    assert (code, error) == (3, "")
+    last = " ".join(out.split("\n\n")[-1].split())
+    assert last.startswith("every plan with global_batch = 3 is refused: plan.global_batch is 3, ")
+    assert max(map(len, out.splitlines()[:-1])) <= 100
+    some = ["--set", "sweep.axes=['data', 'tensor']", "--set", "sweep.vary.global_batch=[16, 2]"]
+    assert said(["sweep", path, *some], capsys)[0] == 0
+
+
+def test_the_table_is_printed_as_csv(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "table"
+    given = ["sweep", path, *ODD_BATCH, "--workers", "1"]
+    assert run([*given, "--csv", "--out", str(folder)]) == 3
+    out, error = capsys.readouterr()
+    assert error.startswith("every plan with global_batch = 3 is refused: ")
+    table = read_csv(StringIO(out), keep_default_na=False, na_values={"step_time_s": [""]})
+    assert len(out.splitlines()) == 5
+    whole = read_parquet(folder)
+    assert list(table.columns) == list(whole.columns)
+    assert table["step_time_s"].to_list()[:2] == whole["step_time_s"].to_list()[:2]
+    assert table["reason"].to_list() == whole["reason"].to_list()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_says_how_the_sweep_goes_on(
+    kept: bool, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def interrupt(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "table"
+    out = ["--out", str(folder)] if kept else []
+    with monkeypatch.context() as stopped:
+        stopped.setattr("tpusim.cli.sweep_command._progress", lambda: nullcontext(interrupt))
+        code, answer, error = said(["sweep", path, *out, "--workers", "1"], capsys)
+    assert (code, answer) == (130, "")
+    if not kept:
+        assert "interrupted, and no table is kept, as there is no --out DIR" in error
+        return
+    assert f"the plans that are done are in {folder}: the same command goes on" in error
+    assert len(list(folder.glob("*.parquet"))) == 1
+    assert said(["sweep", path, *out, "--workers", "1"], capsys)[0] == 0
+    assert len(read_parquet(folder)) == 10
+
+
+def test_workers_leave_ctrl_c_to_their_parent() -> None:
+    """A terminal sends it to all of them, and each would print where it was."""
+    work = ((number, number) for number in range(2))
+    assert [rows for *_, rows in run_chunks(interrupt_handler, work, 2)] == [True, True]
+
+
+def interrupt_handler(chunk: int) -> bool:
+    """Whether the process that runs this ignores Ctrl-C."""
+    return getsignal(SIGINT) is SIG_IGN
 
 
 MISTAKES = [

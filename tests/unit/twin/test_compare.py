@@ -8,7 +8,7 @@ from twins import MESHES, as_program, compared, is_named, lines_of, place, plann
 
 from tpusim.base.phase import Phase
 from tpusim.program import Collective, CollectiveKind, Compute, Mode, Single
-from tpusim.twin import Comparison, compare
+from tpusim.twin import TwinComparison, compare
 from tpusim.twin.compare_collectives import ComparedCollective
 from tpusim.twin.differences import Difference
 
@@ -41,7 +41,7 @@ def test_a_plan_agrees_with_itself(kind: str) -> None:
         assert flops.plan == flops.program
 
 
-def mean_of_uses(found: Comparison, row: ComparedCollective) -> float:
+def mean_of_uses(found: TwinComparison, row: ComparedCollective) -> float:
     """The plan's time in `row`, or the mean of both uses that share the program's rings.
 
     The gather and the scatter of a weight in rings have the same line in the program, which is
@@ -221,5 +221,5 @@ def test_an_empty_program_is_compared_too() -> None:
     plan = planned("tensor")
     program = replace(plan.program, body=plan.program.body[:3])
     found = compare(plan, replayed(program, plan), {})
-    assert isinstance(found, Comparison)
+    assert isinstance(found, TwinComparison)
     assert found.same_mode_share < 0.2

@@ -57,12 +57,15 @@ class MeshHeatmap:
 def mesh_heatmap_data(table: "DataFrame", x: str = "fsdp", y: str = "tensor") -> MeshHeatmap:
     """Return the best plan for each size of the mesh axes `x` and `y` in a sweep's table.
 
+    A row without one of them, as a table of several sweeps has, counts as of size 1.
+
     Raise TpusimError if the sweep has no such axis.
     """
     known = list(table.columns[: table.columns.get_loc("placement")])
     for axis in (x, y):
         if axis not in known:
             raise TpusimError(f"the sweep has no axis {axis!r}; {nearest(axis, known)}")
+    table = table.assign(**{axis: table[axis].fillna(1) for axis in (x, y)})
     xs, ys = (tuple(int(size) for size in sorted(table[axis].unique())) for axis in (x, y))
     every = [_cell(a, b, table[(table[x] == a) & (table[y] == b)]) for a in xs for b in ys]
     cells = tuple(cell for cell in every if cell is not None)
@@ -83,8 +86,21 @@ def _cell(x: int, y: int, group: "DataFrame") -> HeatmapCell | None:
     return HeatmapCell(x, y, need_bytes=float(needs.min()) if len(needs) else None)
 
 
-def plot_mesh_heatmap(data: MeshHeatmap, ax: "Axes | None" = None, title: str = "") -> "Axes":
-    """Draw the cells on `ax`, or on a new figure; returns the axes. The best has a thick frame."""
+def plot_mesh_heatmap(
+    data: "MeshHeatmap | DataFrame",
+    ax: "Axes | None" = None,
+    title: str = "",
+    *,
+    x: str = "fsdp",
+    y: str = "tensor",
+) -> "Axes":
+    """Draw the cells on `ax`, or on a new figure; returns the axes. The best has a thick frame.
+
+    data: of `mesh_heatmap_data`, or a sweep's table.
+    x, y: mesh axes of a table.
+    """
+    if not isinstance(data, MeshHeatmap):
+        data = mesh_heatmap_data(data, x, y)
     if ax is None:
         ax = new_figure(2.2 + 0.62 * len(data.xs), 1.8 + 0.46 * len(data.ys)).add_subplot()
     shades, norm = _shades(data)

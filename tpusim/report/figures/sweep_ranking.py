@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import BEST_FRAME, INK, SMALL, styles
-from tpusim.results import COMPUTE_LABELS, EXPOSED
+from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,9 +40,10 @@ class RankedPlan:
 def ranking_data(table: "DataFrame", count: int = PLANS_RANKED) -> tuple[RankedPlan, ...]:
     """Return the fastest plans that fit in a sweep's table, each once with its best placement."""
     inputs = list(table.columns[: table.columns.get_loc("placement")])
-    labels = [*COMPUTE_LABELS, *(label for label in table.columns if label.startswith(EXPOSED))]
+    exposed = (label for label in table.columns if label.startswith(EXPOSED))
+    labels = [label for label in (*COMPUTE_LABELS, BUBBLE_LABEL, *exposed) if label in table]
     fitting = table[table["fits"]].sort_values("step_time_s", kind="stable")
-    slowest = fitting.groupby(inputs, sort=False)["step_time_s"].max()
+    slowest = fitting.groupby(inputs, sort=False, dropna=False)["step_time_s"].max()
     fastest = fitting.drop_duplicates(inputs).head(count)
     return tuple(
         RankedPlan(
@@ -56,17 +59,32 @@ def ranking_data(table: "DataFrame", count: int = PLANS_RANKED) -> tuple[RankedP
 
 def _name(row: "Series[Any]", inputs: list[str], shown: "DataFrame") -> str:
     """Return the sizes above 1, and the fields that differ among the plans shown."""
-    sizes = [f"{key} {row[key]}" for key in inputs if isinstance(row[key], int) and row[key] != 1]
+    cells = {key: row[key] for key in inputs}
+    sizes = [f"{key} {_shown(size)}" for key, size in cells.items() if _is_size(size)]
     differing = [key for key in inputs if isinstance(row[key], str) and shown[key].nunique() > 1]
     return " · ".join([*sizes, *(str(row[key]) for key in differing)])
 
 
+def _is_size(value: object) -> bool:
+    """Return True for a number other than 1; a row of several sweeps may have NaN, and floats."""
+    return isinstance(value, int | float | np.integer) and value not in (1, True) and value == value
+
+
+def _shown(size: float) -> str:
+    return str(int(size) if isinstance(size, float) and size.is_integer() else size)
+
+
 def plot_ranking(
-    data: tuple[RankedPlan, ...],
+    data: "tuple[RankedPlan, ...] | DataFrame",
     ax: "Axes | None" = None,
     title: str = "The fastest plans that fit",
 ) -> "Axes":
-    """Draw a bar for each plan, the fastest on top; a line reaches to its slowest placement."""
+    """Draw a bar for each plan, the fastest on top; a line reaches to its slowest placement.
+
+    data: of `ranking_data`, or a sweep's table.
+    """
+    if not isinstance(data, tuple):
+        data = ranking_data(data)
     if ax is None:
         ax = canvas.new_figure(10.5, 1.5 + 0.34 * max(1, len(data))).add_subplot()
     data = _merged(data)
@@ -99,7 +117,7 @@ def _merged(data: tuple[RankedPlan, ...]) -> tuple[RankedPlan, ...]:
     exposed = sorted(
         (label for label in totals if label.startswith(EXPOSED)), key=lambda label: totals[label]
     )
-    kept = {*COMPUTE_LABELS, *exposed[-EXPOSED_KINDS:]}
+    kept = {*COMPUTE_LABELS, BUBBLE_LABEL, *exposed[-EXPOSED_KINDS:]}
 
     def merge(ranked: RankedPlan) -> RankedPlan:
         parts: dict[str, float] = {}

@@ -8,7 +8,7 @@ import pytest
 from twins import compared
 
 from tpusim.base.errors import FileError
-from tpusim.report import comparison_data, plot_comparison, write_comparison
+from tpusim.report import check_data, plot_check, write_check
 
 TOTALS = (
     *("plan_step_s", "program_step_s", "plan_flops", "program_flops"),
@@ -19,7 +19,7 @@ TOTALS = (
 def test_it_writes_four_files_twice_the_same(tmp_path: Path) -> None:
     found = compared("asynchronous")
     for folder in ("a", "b"):
-        write_comparison(found, tmp_path / folder)
+        write_check(found, tmp_path / folder)
     names = {"check.txt", "check.json", "differences.csv", "check.png"}
     assert {file.name for file in (tmp_path / "a").iterdir()} == names
     for name in names:
@@ -37,18 +37,18 @@ def test_it_writes_four_files_twice_the_same(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="file cannot be written"):
-        write_comparison(compared("rings"), tmp_path / "file")
+        write_check(compared("rings"), tmp_path / "file")
 
 
 @pytest.mark.parametrize("kind", ["rings", "merged", "tensor"])
 def test_the_figure_shows_both_steps_whole(kind: str) -> None:
     found = compared(kind)
-    data = comparison_data(found)
+    data = check_data(found)
     assert sum(row.plan for row in data.times) == pytest.approx(found.plan_step_s)
     assert sum(row.program for row in data.times) == pytest.approx(found.program_step_s)
     wire = sum(sum(modes.values()) for *_, modes in data.wire)
     assert wire == pytest.approx(sum(sum(row.wire_bytes) for row in found.collectives), rel=2e-3)
-    axes = plot_comparison(found)
+    axes = plot_check(found)
     assert len(axes) == 4
     labels = [label.get_text() for label in axes[0].get_yticklabels()]
     assert labels == ["plan", "program"]

@@ -17,7 +17,7 @@ from tpusim.report.figures.palette import (
     styles,
 )
 from tpusim.results import EXPOSED
-from tpusim.twin import Comparison
+from tpusim.twin import TwinComparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ MODE_STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonRow:
+class CheckRow:
     """A row of a panel: its name, the values of plan and program."""
 
     name: str
@@ -62,7 +62,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonData:
+class CheckData:
     """What the figure shows.
 
     title: model, slice and verdict.
@@ -73,37 +73,37 @@ class ComparisonData:
     """
 
     title: str
-    times: tuple[ComparisonRow, ...]
-    differences: tuple[ComparisonRow, ...]
+    times: tuple[CheckRow, ...]
+    differences: tuple[CheckRow, ...]
     wire: tuple[tuple[str, str, dict[str, float]], ...]
-    memory: tuple[ComparisonRow, ...]
+    memory: tuple[CheckRow, ...]
 
 
-def comparison_data(comparison: Comparison) -> ComparisonData:
+def check_data(comparison: TwinComparison) -> CheckData:
     """Return what the figure of a comparison shows."""
     times: dict[str, list[float]] = {}
     for row in comparison.times:
         pair = times.setdefault(row.what, [0.0, 0.0])
         pair[0] += row.plan_s
         pair[1] += row.program_s
-    return ComparisonData(
+    return CheckData(
         title=f"{comparison.title}: {comparison.verdict.partition(', mostly')[0]}",
-        times=tuple(ComparisonRow(name, *pair) for name, pair in times.items() if any(pair)),
+        times=tuple(CheckRow(name, *pair) for name, pair in times.items() if any(pair)),
         differences=tuple(
-            ComparisonRow(": ".join(filter(None, (row.when, row.what))), row.plan_s, row.program_s)
+            CheckRow(": ".join(filter(None, (row.when, row.what))), row.plan_s, row.program_s)
             for row in comparison.differences[:MOST_DIFFERENCES]
             if row.seconds
         ),
         wire=_wire(comparison),
         memory=tuple(
-            ComparisonRow(row.what, row.plan, row.program)
+            CheckRow(row.what, row.plan, row.program)
             for row in comparison.memory[:MOST_MEMORY]
             if row.plan != row.program
         ),
     )
 
 
-def _wire(comparison: Comparison) -> tuple[tuple[str, str, dict[str, float]], ...]:
+def _wire(comparison: TwinComparison) -> tuple[tuple[str, str, dict[str, float]], ...]:
     """Return bytes on the wire by axes, side and mode, without axes over which little is moved."""
     found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
     for row in comparison.collectives:
@@ -122,9 +122,9 @@ def _wire(comparison: Comparison) -> tuple[tuple[str, str, dict[str, float]], ..
     )
 
 
-def plot_comparison(comparison: Comparison) -> "Sequence[Axes]":
+def plot_check(comparison: TwinComparison) -> "Sequence[Axes]":
     """Draw a comparison on a new figure; returns its axes, the step first."""
-    data = comparison_data(comparison)
+    data = check_data(comparison)
     rows = [2, len(data.differences), len(data.wire), len(data.memory)]
     beside, each = PANEL_HEIGHTS
     panels = [max(count, 1) * each for count in rows]
@@ -145,7 +145,7 @@ def _column(figure: "Figure", heights: Sequence[float]) -> "list[Axes]":
     return [figure.add_subplot(grid[at, 0]) for at in range(len(heights))]
 
 
-def _draw_step(ax: "Axes", data: ComparisonData) -> None:
+def _draw_step(ax: "Axes", data: CheckData) -> None:
     """Draw both steps as bars of their parts, in the colours of all figures."""
     scale, unit = canvas.time_scale(max(sum(r.program for r in data.times), 1e-12))
     looks = _looks([row.name for row in data.times])
@@ -177,7 +177,7 @@ def _looks(names: Sequence[str]) -> dict[str, FillStyle]:
 
 def _draw_differences(
     ax: "Axes",
-    rows: Sequence[ComparisonRow],
+    rows: Sequence[CheckRow],
     what: str,
     scale: float,
     written: Callable[[float], str],
@@ -198,7 +198,7 @@ def _draw_differences(
     _name_rows(ax, names, what)
 
 
-def _draw_wire(ax: "Axes", data: ComparisonData) -> None:
+def _draw_wire(ax: "Axes", data: CheckData) -> None:
     """Draw the bytes on the wire of both sides, by axes and mode."""
     most = max((sum(modes.values()) for *_, modes in data.wire), default=0.0) or 1.0
     for place, (_, _, modes) in enumerate(data.wire):

@@ -1,0 +1,59 @@
+"""The files of a comparison of a plan with its compiled program."""
+
+import csv
+import json
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+
+from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.twin import TwinComparison
+
+DIFFERENCE_COLUMNS = (
+    *("what", "when", "topic", "seconds", "plan_s", "program_s", "words"),
+    *("plan_operations", "program_operations"),
+)
+
+
+def write_check(comparison: TwinComparison, folder: Path | str) -> None:
+    """Write `check.txt`, `check.json`, `differences.csv` and `check.png` into `folder`.
+
+    `check.txt` is the printed comparison, `check.json` its `facts`. `differences.csv` has a row for
+    each part of the step, those whose time differs most first; `seconds` is the plan's time less
+    the program's, and the operations behind it are separated by spaces.
+
+    Each file is written beside its place and then moved there, so that none is ever half written.
+    The same comparison gives the same bytes.
+    Raise FileError if the folder or a file cannot be written.
+    """
+    folder = Path(folder)
+    with blame_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, content in check_files(comparison).items():
+        with blame_writing(folder / name), atomic_write(folder / name) as beside:
+            beside.write_bytes(content)
+
+
+def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:
+    """Return the content of each file, by name."""
+    from tpusim.report.figures.check import plot_check
+    from tpusim.report.figures.render import png_bytes
+
+    return {
+        "check.txt": f"{comparison}\n".encode(),
+        "check.json": f"{json.dumps(comparison.facts(), indent=2)}\n".encode(),
+        "differences.csv": differences_csv(comparison).encode(),
+        "check.png": png_bytes(lambda: plot_check(comparison)[0], comparison.title),
+    }
+
+
+def differences_csv(comparison: TwinComparison) -> str:
+    """Return the differences as a table."""
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(DIFFERENCE_COLUMNS)
+    for row in comparison.differences:
+        seconds = (f"{value:.12f}" for value in (row.seconds, row.plan_s, row.program_s))
+        operations = (" ".join(row.plan_operations), " ".join(row.program_operations))
+        table.writerow((row.what, row.when, row.topic, *seconds, row.words, *operations))
+    return text.getvalue()
