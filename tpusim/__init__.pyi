@@ -17,6 +17,7 @@ from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
 from .plan import Plan as Plan
+from .report import plot as plot
 from .report import write_report as write_report
 from .results.lines import explain_lines as explain_lines
 from .results.plan_result import PlanResult as PlanResult

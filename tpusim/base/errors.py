@@ -54,7 +54,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     >>> nearest("v5pp", ["v4", "v5e", "v5p"])
     "did you mean 'v5p'?"
     """
-    names = sorted(valid)
+    names = sorted(set(valid))
     close = get_close_matches(name, names, n=2, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from tpusim.base.errors import PlanError
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
+from tpusim.base.html_text import html_table
+from tpusim.base.shown_value import cut
 from tpusim.base.units import format_seconds
 from tpusim.base.value_checks import check_positive, check_word, is_list, seconds
 from tpusim.graph import Remat
@@ -99,6 +101,9 @@ GRADIENT_REDUCTIONS = ("per-microbatch", "per-step")
 
 LABELS = ("mask", "index")
 """How the loss finds the logits of the labels."""
+
+LONGEST_CELL = 200
+"""Characters of a value in a notebook."""
 
 _TABLE_EXAMPLES = {
     "mesh": "{'fsdp': 256, 'tensor': 8}",
@@ -261,6 +266,14 @@ class Plan(GroupedFields):
 
     def __str__(self) -> str:
         return ", ".join(self._phrases())
+
+    def _repr_html_(self) -> str:
+        """Return the plan's words and the keys that are not the default's, for a notebook."""
+        usual = Plan(mesh=self.mesh, global_batch=self.global_batch).flat()
+        changed = {key: value for key, value in self.flat().items() if value != usual[key]}
+        shown = {"mesh": self.mesh, "global_batch": self.global_batch} | changed
+        rows = ((key, cut(str(value), LONGEST_CELL)) for key, value in shown.items())
+        return html_table(f"Plan: {self}", rows)
 
     def _phrases(self) -> Iterator[str]:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())

@@ -1,5 +1,6 @@
 """A result as files: text, JSON, tables, figures and a trace."""
 
+from tpusim.report import plot
 from tpusim.report.comparison_files import write_comparison
 from tpusim.report.figures.axes_matrix import axes_data, plot_axes
 from tpusim.report.figures.breakdown import breakdown_data, plot_breakdown
@@ -31,6 +32,7 @@ __all__ = [
     "mesh_heatmap_data",
     "perfect_compiler",
     "pipeline_data",
+    "plot",
     "plot_axes",
     "plot_breakdown",
     "plot_comparison",
