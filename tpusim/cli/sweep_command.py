@@ -1,21 +1,17 @@
 """The command `tpusim sweep`."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
-from typing import TypeAlias
+from typing import Any
 
 from tpusim.base.errors import TpusimError, blame
+from tpusim.cli.progress import show_progress
 from tpusim.exploration import Space, cluster, sweep
 from tpusim.exploration.format import sweep_text
 from tpusim.runfile import read_sweep
-
-ReportProgress: TypeAlias = Callable[[int, int], None]
-
-PROGRESS_INTERVAL_S = 10.0
-"""Seconds between two progress lines without a terminal."""
 
 
 def sweep_file(
@@ -24,6 +20,9 @@ def sweep_file(
     folder: Path | None,
     workers: int | None,
     address: str | None,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> str:
     """Return the report of a sweep; a folder gets its table as a Parquet dataset.
 
@@ -37,7 +36,7 @@ def sweep_file(
     with blame(run.where):
         space = Space(base=run.plan, **given.tries)
         where_run = nullcontext() if address is None else cluster(address)
-        with where_run as executor, _progress() as progress:
+        with where_run as executor, show_progress("sweep", "plans", quiet=quiet) as progress:
             table = sweep(
                 run.model,
                 run.pod,
@@ -47,6 +46,8 @@ def sweep_file(
                 progress=progress,
                 out=folder,
             )
+    if as_json:
+        return sweep_json(table)
     where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (
         f"{len(table):,} plans of {run.model.name} on {where} ({run.pod.chips} chips) "
@@ -56,31 +57,7 @@ def sweep_file(
     return answer if folder is None else f"{answer}\n\ntable       {folder}"
 
 
-def _progress() -> AbstractContextManager[ReportProgress]:
-    return _progress_bar() if sys.stderr.isatty() else _progress_lines()
-
-
-@contextmanager
-def _progress_bar() -> Iterator[ReportProgress]:
-    """Show a bar on the terminal until the sweep is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "plans", TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sweep")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _progress_lines() -> Iterator[ReportProgress]:
-    """Print a line now and then for readers of a log; none for a short sweep."""
-    last = monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        if monotonic() - last >= PROGRESS_INTERVAL_S and done < total:
-            last = monotonic()
-            print(f"sweep       {done:,} of {total:,} plans", file=sys.stderr, flush=True)
-
-    yield report
+def sweep_json(table: Any) -> str:
+    """Return the table of a sweep as JSON, an object for each row; NaN is null."""
+    rows = json.loads(table.to_json(orient="records", double_precision=15))
+    return json.dumps({"plans": rows}, indent=2)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from tpusim.base.text_width import folded, wrapped
+from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
 from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
 from tpusim.hardware.chip_fields import EXPONENT, SHARE
 
@@ -59,9 +59,10 @@ def show_chip(name: str) -> str:
     entries = load_entries(name)
     names = max(map(len, entries))
     values = max(len(_written(entry)) for entry in entries.values())
-    lines = [f"TPU {name}: {_kinds(entries)}"]
+    lines = wrapped(f"TPU {name}: {_kinds(entries)}")
     for field, entry in entries.items():
-        lines.append(f"{field:<{names}}  {_written(entry):>{values}}  {entry.kind}")
+        room = (table_width() or PAGE_WIDTH) - names - len(entry.kind) - 4
+        lines.append(f"{field:<{names}}  {_written(entry):>{min(values, room)}}  {entry.kind}")
         lines.extend(wrapped(_origin(entry), _INDENT, _INDENT))
     return "\n".join(lines)
 
