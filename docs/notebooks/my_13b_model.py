@@ -19,11 +19,11 @@ result
 
 # %%
 print(f"{result.step_time_s:.3f} s a step, MFU {result.mfu:.1%}, fits: {result.fits}")
-ts.plot.breakdown(result)
+axes = ts.plot.breakdown(result)
 # %% [markdown]
 # How much would tensor parallelism help, or saving more activations?
 
 # %%
-for change in ({"mesh": {"fsdp": 128, "tensor": 2}}, {"remat": "minimal"}, {"remat": "dots"}):
+for change in ({"mesh": {"fsdp": 128, "tensor": 2}}, {"remat": "minimal"}, {"save": ["q", "k"]}):
     other = ts.simulate(model, plan.replace(**change), "v5e-256")
     print(f"{other.step_time_s:.3f} s, {other.fit}: {change}")

@@ -47,4 +47,4 @@ result
 # %%
 print(f"{result.step_time_s * 1e3:.1f} ms a step, HFU {result.hfu:.1%}")
 print(ts.explain_collectives(result))
-ts.plot.timeline(result)
+axes = ts.plot.timeline(result)

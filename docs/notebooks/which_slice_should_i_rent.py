@@ -36,4 +36,4 @@ print(table.round({"step [s]": 2, "MFU": 3, "days for 1T tokens": 0, "USD for 1T
 best = table[table["HBM"] == "fits"].index[0]
 curves = ts.scaling("llama3.1-8b", plan, best, chips=[64, 128, 256])
 print(best)
-ts.plot.scaling(curves.table)
+axes = ts.plot.scaling(curves.table)
