@@ -19,6 +19,7 @@ from .maxtext import from_maxtext as from_maxtext
 from .plan import Plan as Plan
 from .report import Comparison as Comparison
 from .report import compare as compare
+from .report import plot as plot
 from .report import write_report as write_report
 from .results.advice import Advice as Advice
 from .results.advice import Change as Change

@@ -11,6 +11,8 @@ SHOWN = (
     "LICENSE",
     "docs/*.md",
     "docs/*.svg",
+    "docs/notebooks/*.ipynb",
+    "docs/tools/*.py",
     "docs/tools/*.css",
     "experiments/**/*.md",
     "experiments/**/*.svg",

@@ -65,7 +65,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     >>> nearest("hidden_size", ["embed", "mlp"])
     "tpusim calls it 'embed'"
     """
-    names = sorted(valid)
+    names = sorted(set(valid))
     if (ours := our_name(name, names)) is not None:
         return f"tpusim calls it {ours!r}"
     close = get_close_matches(name, names, n=2, cutoff=0.6)

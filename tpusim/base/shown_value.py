@@ -7,9 +7,9 @@ LONGEST_SHOWN = 60
 _EXACT_BITS = 80
 
 
-def cut(text: str) -> str:
-    """Return the text, cut short where it is long."""
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
+    """Return the text, cut short where it is longer than `longest` characters."""
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def shown(value: Any, text: str = "") -> str:

@@ -1,11 +1,42 @@
 """Checks of single values of a plan, whatever their key: words, numbers, flags and names."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
 from math import inf
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.tape import untraced
+
+
+@cache
+def choices_of(kind: Hashable) -> Mapping[str, tuple[str, ...]]:
+    """Return the words of each field of a dataclass whose type is a `Literal` or has one.
+
+    The type says what is accepted: to editors and type checkers, to `check_words`, and to help.
+    """
+    hints = get_type_hints(kind)
+    found = {field.name: _words(hints[field.name]) for field in fields(cast("type[Any]", kind))}
+    return {name: words for name, words in found.items() if words}
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    return next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+
+
+def check_words(where: str, owner: Any) -> None:
+    """Raise PlanError unless each field whose type is a `Literal` is one of its words."""
+    kind: Any = type(owner)
+    for name, words in choices_of(kind).items():
+        value, key = getattr(owner, name), f"{where}.{name}"
+        if isinstance(value, Mapping):
+            continue  # words by axis, which their owner checks
+        check_word(key, value, [word for word in words if word], optional="" in words)
 
 
 def check_word(where: str, value: Any, choices: Collection[str], *, optional: bool = False) -> None:

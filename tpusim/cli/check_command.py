@@ -1,9 +1,12 @@
 """The command `tpusim check`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from tpusim.base.errors import blame
+from tpusim.base.text_width import printed_on
+from tpusim.cli.progress import show_work
 from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.report import check_folder, write_check
 from tpusim.runfile import read_run
@@ -12,7 +15,14 @@ from tpusim.twin.compile_step import step_versions
 
 
 def check_run_file(
-    path: str, settings: Sequence[str], folder: Path | None, *, full: bool, time_limit: float
+    path: str,
+    settings: Sequence[str],
+    folder: Path | None,
+    *,
+    full: bool,
+    time_limit: float,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> str:
     """Compare a run with what the TPU compiler makes of it; a folder gets the tables."""
     run = read_run(path, settings)
@@ -21,9 +31,13 @@ def check_run_file(
     step_versions()
     if folder is not None:
         check_folder(folder)
-    with blame(run.where):
+    with blame(run.where), show_work("compiling", quiet=quiet):
         made = check(run.model, run.plan, run.pod, full=full, time_limit=time_limit)
+    if folder is not None:
+        with printed_on(None):
+            write_check(made.comparison, folder)
+    if as_json:
+        return json.dumps(made.comparison.facts(), indent=2)
     if folder is None:
         return str(made)
-    write_check(made.comparison, folder)
     return f"{made}\n\nreport      {folder}"

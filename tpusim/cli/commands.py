@@ -8,14 +8,23 @@ import typer
 
 from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import FileError
+from tpusim.cli.completion import complete_chip, complete_explanation, complete_setting
 from tpusim.cli.explanations import explanations
+from tpusim.cli.plan_help import PlanCommand
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
-    name="tpusim", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="tpusim",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=HELP_OPTIONS,
 )
 
 explain_app = typer.Typer(
-    rich_markup_mode=None, help="Show what one operation costs, and what other shapes would."
+    rich_markup_mode=None,
+    help="Show what one operation costs, and what other shapes would.",
+    context_settings=HELP_OPTIONS,
 )
 app.add_typer(explain_app, name="explain")
 
@@ -36,14 +45,25 @@ ReportFolder: TypeAlias = Annotated[
     str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
 ]
 RunFile: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")
+    str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan; - is stdin.")
 ]
 RunSettings: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: plan.remat=minimal."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key: plan.remat=minimal.",
+        autocompletion=complete_setting,
+    ),
 ]
 StatsOption: TypeAlias = Annotated[
     bool, typer.Option("--stats", help="Show what the simulation cost.")
+]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
+]
+Quiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print no progress, and no report (but for --json).")
 ]
 WithoutPass: TypeAlias = Annotated[
     list[str] | None,
@@ -67,6 +87,11 @@ def _out_folder(out: str | None, content: str) -> Path | None:
     return None if out is None else Path(out)
 
 
+def _printed(text: str, *, as_json: bool, quiet: bool) -> str:
+    """Return the text that a command prints: nothing if it is quiet, unless it is JSON."""
+    return "" if quiet and not as_json else text
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -78,7 +103,11 @@ def root(
 
 
 @app.command()
-def chips(name: Annotated[str | None, typer.Argument(help="A chip, such as v5p.")] = None) -> str:
+def chips(
+    name: Annotated[
+        str | None, typer.Argument(help="A chip, such as v5p.", autocompletion=complete_chip)
+    ] = None,
+) -> str:
     """Show the catalogue, or every number of one chip with its source."""
     from tpusim.hardware import show_chip, show_chips
 
@@ -88,7 +117,7 @@ def chips(name: Annotated[str | None, typer.Argument(help="A chip, such as v5p."
 @app.command()
 def models(
     name: Annotated[str | None, typer.Argument(help="A model, such as llama3.1-8b.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> str:
     """List the published models, or show one: dimensions, parameters, source."""
     from tpusim.cli.models_command import show_models
@@ -96,13 +125,14 @@ def models(
     return show_models(name, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlanCommand)
 @garbage_collector_off()
 def simulate(
     run: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN.toml", help="A run: slice, model, plan. With --maxtext: KEY=VALUE."
+            metavar="RUN.toml",
+            help="A run: slice, model, plan; - is stdin. With --maxtext: KEY=VALUE.",
         ),
     ] = None,
     out: ReportFolder = None,
@@ -116,7 +146,13 @@ def simulate(
         str, typer.Option("--network", metavar="MODE", help="flows, or hops: each message.")
     ] = "flows",
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="NAME", help=_explain_help(replayed=False))
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="NAME",
+            help=_explain_help(replayed=False),
+            autocompletion=complete_explanation,
+        ),
     ] = None,
     maxtext: Annotated[
         str | None,
@@ -133,6 +169,8 @@ def simulate(
         bool, typer.Option("--verbose", help="With --maxtext: list all keys that are ignored.")
     ] = False,
     without: WithoutPass = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Simulate one training step of a run."""
     from tpusim.cli.simulate_command import read_arguments, simulate_run_file
@@ -141,12 +179,14 @@ def simulate(
     if without:
         settings = [*(settings or ()), f"plan.without_passes={json.dumps(without)}"]
     given = read_arguments(run or (), settings or (), maxtext, pod, verbose=verbose)
-    return simulate_run_file(
-        given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network
-    )
+    text = simulate_run_file(
+        given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network,
+        as_json=as_json,
+    )  # fmt: skip
+    return _printed(text, as_json=as_json, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=PlanCommand)
 def check(
     run: RunFile,
     out: Annotated[
@@ -159,16 +199,20 @@ def check(
     time_limit: Annotated[
         float, typer.Option("--time-limit", metavar="SECONDS", help="For the compiler.")
     ] = 600.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Compare a run with what the TPU compiler makes of it (extra: xla)."""
     from tpusim.cli.check_command import check_run_file
 
-    return check_run_file(
-        run, settings or (), _out_folder(out, "comparison"), full=full, time_limit=time_limit
-    )
+    text = check_run_file(
+        run, settings or (), _out_folder(out, "comparison"), full=full, time_limit=time_limit,
+        as_json=as_json, quiet=quiet,
+    )  # fmt: skip
+    return _printed(text, as_json=as_json, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=PlanCommand)
 def export(
     run: RunFile,
     out: Annotated[
@@ -223,13 +267,21 @@ def replay(
     fold: FoldOption = True,
     program: Annotated[bool, typer.Option("--program", help="Show the program as read.")] = False,
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="NAME", help=_explain_help(replayed=True))
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="NAME",
+            help=_explain_help(replayed=True),
+            autocompletion=complete_explanation,
+        ),
     ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Replay what the TPU compiler made of a JAX program (extra: xla)."""
     from tpusim.cli.replay_command import replay_file
 
-    return replay_file(
+    text = replay_file(
         path,
         _out_folder(out, "report"),
         pod=pod,
@@ -240,7 +292,10 @@ def replay(
         fold=fold,
         program=program,
         explain=explain,
+        as_json=as_json,
+        quiet=quiet,
     )
+    return _printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command()
@@ -295,27 +350,24 @@ def validate(
         bool, typer.Option("--allow-failures", help="Exit with 0 though some are not simulated.")
     ] = False,
     without: WithoutPass = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> tuple[str, int]:
     """Compare predicted with measured step times."""
-    from tpusim.report import check_folder
-    from tpusim.validation import validate_file
-    from tpusim.validation.validation_files import write_validation
+    from tpusim.cli.validate_command import validate_runs
 
-    folder = _out_folder(out, "tables")
-    if folder is not None:
-        check_folder(folder)
-    found = validate_file(runs, without or ())
-    answer = str(found)
-    if folder is not None:
-        write_validation(found, folder)
-        answer = f"{answer}\n\nreport      {folder}"
-    failed = any(o.status == "defect" or (not o.ok and not allow_failures) for o in found.outcomes)
-    return answer, int(failed)
+    text, code = validate_runs(
+        runs, without or (), _out_folder(out, "tables"),
+        allow_failures=allow_failures, as_json=as_json, quiet=quiet,
+    )  # fmt: skip
+    return _printed(text, as_json=as_json, quiet=quiet), code
 
 
-@app.command()
+@app.command(cls=PlanCommand)
 def sweep(
-    path: Annotated[str, typer.Argument(metavar="SWEEP.toml", help="A run, and what to try.")],
+    path: Annotated[
+        str, typer.Argument(metavar="SWEEP.toml", help="A run, what to try; - is stdin.")
+    ],
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
     ] = None,
@@ -334,12 +386,17 @@ def sweep(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> tuple[str, int]:
     """Simulate many plans: mesh shapes, placements, any values."""
     from tpusim.cli.sweep_command import sweep_file
 
-    folder = _out_folder(out, "table")
-    return sweep_file(path, settings or (), folder, workers, cluster, as_csv=as_csv)
+    text, code = sweep_file(
+        path, settings or (), _out_folder(out, "table"), workers, cluster,
+        as_csv=as_csv, as_json=as_json, quiet=quiet,
+    )  # fmt: skip
+    return _printed(text, as_json=as_csv or as_json, quiet=quiet), code
 
 
 @app.command()
@@ -350,7 +407,7 @@ def advise(
     top: Annotated[
         int | None, typer.Option("--top", metavar="N", help="Changes of each kind to show.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save."""
     from tpusim.cli.advise_command import advise_run_file
@@ -395,7 +452,7 @@ def search(
     )
 
 
-@app.command()
+@app.command(cls=PlanCommand)
 def scaling(
     run: RunFile,
     out: Annotated[
@@ -419,15 +476,17 @@ def scaling(
         str | None,
         typer.Option("--measured", metavar="RUNS.csv", help="Measured runs; else published ones."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Show weak and strong scaling of a run over chips and slices."""
     from tpusim.cli.scaling_command import scaling_file
 
-    return scaling_file(
+    text = scaling_file(
         run, settings or (), _out_folder(out, "table"), chips=chips, slices=slices, axis=axis,
-        measured=measured, as_json=as_json,
+        measured=measured, as_json=as_json, quiet=quiet,
     )  # fmt: skip
+    return _printed(text, as_json=as_json, quiet=quiet)
 
 
 @explain_app.callback()

@@ -6,6 +6,7 @@ from typing import Any
 
 from tpusim.base.errors import FileError, blame
 from tpusim.base.shown_value import cut
+from tpusim.base.text_width import printed_on
 from tpusim.cli.replay_command import parse_mesh_option
 from tpusim.hardware import parse_slice
 from tpusim.report import check_folder, compare, write_comparison
@@ -47,7 +48,8 @@ def compare_files(
     found = compare(*steps)
     if folder is None:
         return str(found)
-    write_comparison(found, folder)
+    with printed_on(None):
+        write_comparison(found, folder)
     return f"{found}\n\nreport      {folder}"
 
 

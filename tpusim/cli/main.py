@@ -8,11 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from shutil import get_terminal_size
 from typing import NoReturn
 
 import typer
 
 from tpusim.base.errors import InterruptedWorkError, TpusimError
+from tpusim.base.text_width import printed_on
 from tpusim.cli.commands import app
 
 DEBUG = "TPUSIM_DEBUG"
@@ -33,7 +35,10 @@ def run(arguments: Sequence[str]) -> int:
     A command returns its text, or its text and its exit code.
     """
     try:
-        answer = app(args=list(arguments) or ["--help"], prog_name="tpusim", standalone_mode=False)
+        with printed_on(terminal_columns()):
+            answer = app(
+                args=list(arguments) or ["--help"], prog_name="tpusim", standalone_mode=False
+            )
     except InterruptedWorkError as error:
         return _fail(INTERRUPTED, str(error))
     except TpusimError as error:
@@ -54,6 +59,13 @@ def run(arguments: Sequence[str]) -> int:
     return int(answer)
 
 
+def terminal_columns() -> int | None:
+    """Return the columns of the terminal, or of COLUMNS; None where a file or a pipe is written."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return get_terminal_size().columns
+    return None
+
+
 def _fail(code: int, message: str) -> int:
     """Print a sentence on one line of stderr."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
@@ -61,7 +73,9 @@ def _fail(code: int, message: str) -> int:
 
 
 def _print_answer(text: str) -> int:
-    """Print an answer; stop quietly if the reader has closed the pipe."""
+    """Print an answer unless it is empty; stop quietly if the reader has closed the pipe."""
+    if not text:
+        return 0
     try:
         print(text, flush=True)
     except OSError as error:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from tpusim.base.errors import PlanError
+from tpusim.base.text_width import printed_on
 from tpusim.cli.explanations import find_explanation
-from tpusim.cli.simulate_command import extra_parts
+from tpusim.cli.progress import show_work
+from tpusim.cli.simulate_command import extra_parts, result_json
 from tpusim.hardware import parse_slice
 from tpusim.report import check_folder, write_report
 from tpusim.results.summary import summary
@@ -24,6 +26,8 @@ def replay_file(
     fold: bool,
     program: bool,
     explain: str | None,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> str:
     """Replay a compiled program and return its report, which a folder gets too."""
     explanation = find_explanation(explain, replayed=True)
@@ -34,16 +38,20 @@ def replay_file(
         check_folder(folder)
     from tpusim.compiler import load
 
-    result = replay(
-        load(path),
-        None if pod is None else parse_slice(pod),
-        costs=costs,
-        fold=fold,
-        mesh=None if mesh is None else parse_mesh_option(mesh),
-        model_flops=model_flops,
-    )
+    with show_work("replaying", quiet=quiet):
+        result = replay(
+            load(path),
+            None if pod is None else parse_slice(pod),
+            costs=costs,
+            fold=fold,
+            mesh=None if mesh is None else parse_mesh_option(mesh),
+            model_flops=model_flops,
+        )
     if folder is not None:
-        write_report(result, folder)
+        with printed_on(None):
+            write_report(result, folder)
+    if as_json:
+        return result_json(result)
     parts = extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join([summary(result), *parts])
 

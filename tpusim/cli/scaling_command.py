@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_width import printed_on
+from tpusim.cli.progress import show_work
 from tpusim.exploration.scaling import Scaling, scaling
 from tpusim.report import check_folder, plot_scaling, scaling_data
 from tpusim.runfile import read_run
@@ -23,19 +25,21 @@ def scaling_file(
     axis: str | None,
     measured: str | None,
     as_json: bool,
+    quiet: bool = False,
 ) -> str:
     """Return the scaling curves of a run; a folder gets the table, the JSON and the figure."""
     run = read_run(path, settings)
     if folder is not None:
         check_folder(folder)
     over = {"chips": _numbers("--chips", chips), "slices": _numbers("--slices", slices)}
-    with blame(run.where):
+    with blame(run.where), show_work("scaling", quiet=quiet):
         found = scaling(run.model, run.plan, run.pod, axis=axis, **over)
     found = with_measured(found, measured)
     answer = scaling_json(found) if as_json else str(found)
     if folder is None:
         return answer
-    write_scaling(found, folder)
+    with printed_on(None):
+        write_scaling(found, folder)
     return answer if as_json else f"{answer}\n\nreport      {folder}"
 
 

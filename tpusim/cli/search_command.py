@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from tpusim.base.errors import TpusimError, blame
 from tpusim.base.text_files import atomic_write, blame_writing
-from tpusim.cli.sweep_command import PROGRESS_INTERVAL_S
+from tpusim.base.text_width import printed_on
+from tpusim.cli.progress import PROGRESS_INTERVAL_S
 from tpusim.exploration import PlanSpace, SearchResult, SearchState, cluster, search
 from tpusim.exploration.best import LOCAL
 from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
@@ -67,12 +68,14 @@ def search_file(
             )
     answer = search_text(found, space, given.model.name)
     if folder is not None:
-        write_search(found, space, answer, folder)
+        with printed_on(None):
+            page = search_text(found, space, given.model.name)
+        write_search(found, space, page, folder)
         answer = f"{answer}\n\ntable       {folder}"
     return (answer, INTERRUPTED) if found.interrupted else answer
 
 
-def write_search(found: SearchResult, space: PlanSpace, answer: str, folder: Path) -> None:
+def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path) -> None:
     """Write `search.txt`, `.json`, `.csv` and `.parquet` into `folder`.
 
     Raise FileError if it cannot be written.
@@ -81,7 +84,7 @@ def write_search(found: SearchResult, space: PlanSpace, answer: str, folder: Pat
     with blame_writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     files = {
-        "txt": f"{answer}\n".encode(),
+        "txt": f"{page}\n".encode(),
         "json": f"{json.dumps(search_facts(found), indent=2)}\n".encode(),
         "csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "parquet": table.to_parquet(None, index=False),

@@ -1,12 +1,14 @@
 """The command `tpusim simulate`."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tpusim.base.errors import FileError, blame
+from tpusim.base.text_width import printed_on, unbroken
 from tpusim.cli.explanations import Explanation, find_explanation
 from tpusim.program import program_text
-from tpusim.report import check_folder, perfect_compiler, write_report
+from tpusim.report import check_folder, document, perfect_compiler, write_report
 from tpusim.results import Result, entry
 from tpusim.results.summary import summary
 from tpusim.runfile import SimulationRun, read_run
@@ -50,6 +52,7 @@ def simulate_run_file(
     program: bool,
     explain: str | None = None,
     network: str = "flows",
+    as_json: bool = False,
 ) -> str:
     """Simulate a run and return its report, which a folder gets too."""
     explanation = find_explanation(explain)
@@ -59,12 +62,20 @@ def simulate_run_file(
         result = simulate(run.model, run.plan, run.pod, fold=fold, network=network)
         ideal = perfect_compiler(result)
     if folder is not None:
-        write_report(result, folder, ideal)
+        with printed_on(None):
+            write_report(result, folder, ideal)
+    if as_json:
+        return result_json(result, ideal)
     parts = [summary(result, ideal)]
     if run.notes:
         parts.append("\n".join(line for note in run.notes for line in entry("note", note)))
     parts += extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join(parts)
+
+
+def result_json(result: Result, ideal: Result | None = None) -> str:
+    """Return the content of `result.json`."""
+    return json.dumps(document(result, ideal), indent=2)
 
 
 def extra_parts(
@@ -88,7 +99,7 @@ def extra_parts(
 
 def _stats_lines(result: Result) -> Iterator[str]:
     stats = result.timeline.stats
-    yield (
+    yield from unbroken(
         f"stats       {stats.events:,} events, {stats.trips_simulated:,} trips simulated of "
         f"{stats.trips:,}, engine {stats.seconds * 1e3:.1f} ms"
     )

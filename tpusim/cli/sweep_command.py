@@ -1,22 +1,19 @@
 """The command `tpusim sweep`."""
 
+import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
-from typing import TypeAlias
+from typing import Any
 
 from tpusim.base.errors import InterruptedWorkError, TpusimError, blame
+from tpusim.base.text_width import wrapped
+from tpusim.cli.progress import show_progress
 from tpusim.exploration import Space, cluster, sweep
-from tpusim.exploration.format import refused_kinds, sweep_text, wrapped
+from tpusim.exploration.format import TEXT_INDENT, refused_kinds, sweep_text
 from tpusim.runfile import read_sweep
-
-ReportProgress: TypeAlias = Callable[[int, int], None]
-
-PROGRESS_INTERVAL_S = 10.0
-"""Seconds between two progress lines without a terminal."""
-
 
 REFUSED = 3
 """The exit code of a sweep in which every plan of a kind is refused."""
@@ -30,11 +27,13 @@ def sweep_file(
     address: str | None,
     *,
     as_csv: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> tuple[str, int]:
     """Return the report of a sweep, or its table, and the exit code; a folder gets the table too.
 
     address: of the Dask scheduler whose workers run it, in place of processes of this machine.
-    as_csv: return the table as CSV, and print what was refused on stderr.
+    as_csv, as_json: return the table as CSV or JSON, and print what was refused on stderr.
     """
     if address is not None and workers is not None:
         raise TpusimError("--workers is for this machine and --cluster for others; give one")
@@ -44,7 +43,8 @@ def sweep_file(
     with blame(run.where):
         space = Space(base=run.plan, **given.tries)
         where_run = nullcontext() if address is None else cluster(address)
-        with _resumable(folder), where_run as executor, _progress() as progress:
+        progress_shown = show_progress("sweep", "plans", quiet=quiet)
+        with _resumable(folder), where_run as executor, progress_shown as progress:
             table = sweep(
                 run.model,
                 run.pod,
@@ -56,9 +56,11 @@ def sweep_file(
             )
     refused = list(refused_kinds(table, _kinds(space)))
     code = REFUSED if refused else 0
-    if as_csv:
+    if as_csv or as_json:
         for line in refused:
             print(line, file=sys.stderr)
+        if as_json:
+            return sweep_json(table), code
         return table.to_csv(index=False, lineterminator="\n").rstrip("\n"), code
     where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (
@@ -69,7 +71,9 @@ def sweep_file(
     if folder is not None:
         answer = f"{answer}\n\ntable       {folder}"
     if refused:
-        answer = "\n".join([answer, "", *(line for each in refused for line in wrapped(each))])
+        answer = "\n".join(
+            [answer, "", *(line for each in refused for line in wrapped(each, "", TEXT_INDENT))]
+        )
     return answer, code
 
 
@@ -94,31 +98,7 @@ def _resumable(folder: Path | None) -> Iterator[None]:
         ) from stop
 
 
-def _progress() -> AbstractContextManager[ReportProgress]:
-    return _progress_bar() if sys.stderr.isatty() else _progress_lines()
-
-
-@contextmanager
-def _progress_bar() -> Iterator[ReportProgress]:
-    """Show a bar on the terminal until the sweep is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "plans", TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sweep")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _progress_lines() -> Iterator[ReportProgress]:
-    """Print a line now and then for readers of a log; none for a short sweep."""
-    last = monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        if monotonic() - last >= PROGRESS_INTERVAL_S and done < total:
-            last = monotonic()
-            print(f"sweep       {done:,} of {total:,} plans", file=sys.stderr, flush=True)
-
-    yield report
+def sweep_json(table: Any) -> str:
+    """Return the table of a sweep as JSON, an object for each row; NaN is null."""
+    rows = json.loads(table.to_json(orient="records", double_precision=15))
+    return json.dumps({"plans": rows}, indent=2)

@@ -33,6 +33,7 @@ from tpusim.partition import (
 from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
 from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
+from tpusim.simulation.arguments import check_arguments
 
 Floats = NDArray[np.float64]
 
@@ -47,11 +48,12 @@ class PlanBounds(NamedTuple):
     hbm_bytes: Floats
 
 
-def bound(model: Architecture, plan: Plan, pod: Slice) -> float:
+def bound(model: Architecture | str, plan: Plan, pod: Slice | str) -> float:
     """Return seconds that no step of the plan is shorter than, whatever its placement.
 
     Raise PlanError for a plan that the model does not admit.
     """
+    model, plan, pod = check_arguments(model, plan, pod, "bound")
     seconds = float(bounds(model, PlanArrays.of([(plan, pod)])).seconds[0])
     if np.isinf(seconds):
         planned_step(model, plan, pod)

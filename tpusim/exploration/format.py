@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.exploration.rows import PLAN_FITS, PLAN_REFUSED, PLAN_STATUSES, PLAN_TOO_LARGE
 from tpusim.results import BORDERLINE, BUBBLE_LABEL, Fit
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 SHOWN_PLANS = 10
 SHOWN_REASONS = 3
-REPORT_WIDTH = 100
 WIDEST_CELL = 24
 TEXT_INDENT = " " * 12
 MARK = "*"
@@ -41,7 +40,7 @@ def best_plans(table: "DataFrame", count: int = SHOWN_PLANS) -> "DataFrame":
 
 def _lines(table: "DataFrame", head: str) -> Iterator[str]:
     fits, too_large, refused = (int((table["status"] == each).sum()) for each in PLAN_STATUSES)
-    yield f"sweep       {head}"
+    yield from wrapped(f"sweep       {head}", "", TEXT_INDENT)
     yield f"{TEXT_INDENT}{fits:,} fit, {too_large:,} do not fit, {refused:,} refused"
     if count := int((table["fit"] == Fit.BORDERLINE).sum()):
         yield f"{TEXT_INDENT}{count:,} borderline ({MARK}), within {BORDERLINE:.0%} of the limit"
@@ -60,10 +59,10 @@ def _plan_lines(table: "DataFrame") -> Sequence[str]:
     heads = (*inputs, "step time", "slower", "MFU", *shares, "HBM peak")
     for with_dims in (True, False):
         cells = _cells(table, inputs, list(shares.values()), with_dims=with_dims)
-        lines = list(aligned([heads, *cells], len(inputs)))
-        if max(map(len, lines)) <= REPORT_WIDTH:
+        rows = [heads, *cells]
+        if max(map(len, padded(rows, len(inputs)))) <= (table_width() or PAGE_WIDTH):
             break
-    return lines
+    return list(aligned(rows, len(inputs)))
 
 
 def _refused(table: "DataFrame") -> Iterator[str]:
@@ -75,21 +74,10 @@ def _refused(table: "DataFrame") -> Iterator[str]:
         yield ""
     for reasons in list(alike.values())[:SHOWN_REASONS]:
         such = ", such as" if len(set(reasons)) > 1 else ""
-        yield from wrapped(f"refused     {len(reasons):,}{such}: {reasons[0]}")
+        yield from wrapped(f"refused     {len(reasons):,}{such}: {reasons[0]}", "", TEXT_INDENT)
     if len(alike) > SHOWN_REASONS:
         others = len(alike) - SHOWN_REASONS
         yield f"{TEXT_INDENT}and {others:,} other reason{'s' * (others > 1)}"
-
-
-def wrapped(text: str) -> list[str]:
-    """Return a text with a head in the margin in lines of the report's width."""
-    return wrap(
-        text,
-        REPORT_WIDTH,
-        subsequent_indent=TEXT_INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def refused_kinds(table: "DataFrame", columns: Sequence[str]) -> Iterator[str]:
@@ -142,6 +130,19 @@ def _cut(cell: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], inputs: int) -> Iterator[str]:
+    """Yield the lines of `padded`, folded on a terminal that is too narrow for them.
+
+    The parts repeat the inputs, or only the first if they take more than half of a line.
+    """
+    ends = [1]
+    for column in zip(*rows, strict=True):
+        ends.append(ends[-1] + max(map(len, column)) + 2)
+    room = table_width() or PAGE_WIDTH
+    names = inputs if ends[inputs] - 1 <= room / 2 else 1
+    yield from folded(list(padded(rows, inputs)), [end - 1 for end in ends[names:-1]])
+
+
+def padded(rows: Sequence[Sequence[str]], inputs: int) -> Iterator[str]:
     """Yield aligned lines: the first `inputs` columns to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -17,6 +17,7 @@ from tpusim.exploration.search_axes import SweepCandidate, reshaped
 from tpusim.hardware import DCN_PREFIX, Slice, default_shape, format_shape, legal_shapes
 from tpusim.models import Architecture
 from tpusim.plan import DEFAULT_RULES, Plan, axes_of
+from tpusim.simulation.arguments import check_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,9 +60,9 @@ class Scaling:
 
 
 def scaling(
-    model: Architecture,
+    model: Architecture | str,
     plan: Plan,
-    pod: Slice,
+    pod: Slice | str,
     *,
     chips: Sequence[int] | None = None,
     slices: Sequence[int] | None = None,
@@ -82,6 +83,7 @@ def scaling(
     cannot grow so, and a slice with slow parts. A plan that the model refuses is a row with its
     reason.
     """
+    model, plan, pod = check_arguments(model, plan, pod, "scaling")
     if pod.slow:
         raise PlanError(
             f"the slice has slow parts ({pod.slow}), which other slices do not have; leave them "

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from tpusim.base.text_width import wrapped
 from tpusim.base.units import format_seconds
 from tpusim.exploration.format import aligned
 from tpusim.exploration.rows import PLAN_FITS, PLAN_REFUSED, PLAN_TOO_LARGE
@@ -30,11 +31,11 @@ def scaling_text(head: str, grows: Mapping[str, str], table: "DataFrame") -> str
 def _lines(head: str, grows: Mapping[str, str], table: "DataFrame") -> Iterator[str]:
     yield from entry("scaling", head)
     for measure, axis in grows.items():
-        yield f"            {axis} grows with {_WHAT_GROWS[measure]}; the other axes stay"
+        yield from entry("", f"{axis} grows with {_WHAT_GROWS[measure]}; the other axes stay")
     for (curve, over), rows in table.groupby(["curve", "over"], sort=False):
         batch = "the batch grows with the chips" if curve == "weak" else "the batch stays"
         yield ""
-        yield f"{curve} scaling over {_WHAT_GROWS[str(over)]}: {batch}"
+        yield from wrapped(f"{curve} scaling over {_WHAT_GROWS[str(over)]}: {batch}", "", "  ")
         yield from _table(rows.to_dict("records"))
 
 

@@ -7,10 +7,11 @@ backward pass still needs, found by reachability: an operation whose results are
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
-from tpusim.base.value_checks import check_flag, check_names, check_word
+from tpusim.base.value_checks import check_flag, check_names, check_words
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.ops import Op
 from tpusim.graph.pointwise import Pointwise
@@ -19,7 +20,8 @@ from tpusim.graph.tensor import Tensor, TensorRole
 LAYER_IN = "layer_in"
 """The input of a layer, which every policy saves."""
 
-POLICIES = ("full", "minimal", "dots", "none")
+Policy: TypeAlias = Literal["full", "minimal", "dots", "none"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,13 @@ class Remat:
         a loop all the same where tensors are offloaded.
     """
 
-    policy: str = "full"
+    policy: Policy = "full"
     save: Sequence[str] = ()
     offload: Sequence[str] = ()
     scan_layers: bool = True
 
     def __post_init__(self) -> None:
-        check_word("plan.remat.policy", self.policy, POLICIES)
+        check_words("plan.remat", self)
         check_flag("plan.remat.scan_layers", self.scan_layers)
         for key in ("save", "offload"):
             check_names(f"plan.remat.{key}", getattr(self, key))

@@ -1,13 +1,13 @@
 """The catalogue as text: a table of all chips, or one chip with its sources."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from textwrap import wrap
+from itertools import accumulate
 
+from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
 from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
 from tpusim.hardware.chip_fields import EXPONENT, SHARE
 
 _INDENT = " " * 4
-_SOURCE_COLUMNS = 100 - len(_INDENT)
 _COLUMN_FIELDS = (
     ("year", ""),
     ("devices", ""),
@@ -46,9 +46,12 @@ def _row(name: str) -> tuple[str, ...]:
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  ".join([row[0].ljust(widths[0]), *cells]).rstrip()
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
+    ends = [end + 2 * count for count, end in enumerate(accumulate(widths[:-1]))]
+    yield from folded(lines, ends)
 
 
 def show_chip(name: str) -> str:
@@ -56,10 +59,11 @@ def show_chip(name: str) -> str:
     entries = load_entries(name)
     names = max(map(len, entries))
     values = max(len(_written(entry)) for entry in entries.values())
-    lines = [f"TPU {name}: {_kinds(entries)}"]
+    lines = wrapped(f"TPU {name}: {_kinds(entries)}")
     for field, entry in entries.items():
-        lines.append(f"{field:<{names}}  {_written(entry):>{values}}  {entry.kind}")
-        lines.extend(_INDENT + line for line in wrap(_origin(entry), _SOURCE_COLUMNS))
+        room = (table_width() or PAGE_WIDTH) - names - len(entry.kind) - 4
+        lines.append(f"{field:<{names}}  {_written(entry):>{min(values, room)}}  {entry.kind}")
+        lines.extend(wrapped(_origin(entry), _INDENT, _INDENT))
     return "\n".join(lines)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import HardwareError, nearest
+from tpusim.base.html_text import html_table
+from tpusim.base.units import format_bytes
 from tpusim.hardware.catalogue import catalogue_rules, load_chip, rules_of
 from tpusim.hardware.chip import Chip
 from tpusim.hardware.chip_fields import Dims
@@ -54,7 +56,7 @@ class Slice:
         clock: str | float | None = None,
         slow: Any = None,
     ) -> None:
-        chip = load_chip(chip) if isinstance(chip, str) else chip
+        chip = load_chip(chip) if not isinstance(chip, Chip) else chip
         chip = chip if clock is None else chip.at_clock(clock)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
@@ -124,6 +126,23 @@ class Slice:
     def name(self) -> str:
         """The name of one slice, as Cloud writes it: `v4-4096`, `v5e-256`, `tpu7x-128`."""
         return slice_name(self.slice_rules, self.topology.chips)
+
+    def _repr_html_(self) -> str:
+        """Return chips, shape and the chip's peaks, for a notebook."""
+        chip, device = self.chip, self.chip.device
+        links = ", ".join(
+            f"{name} {size} ({'ring' if wraps else 'line'})"
+            for name, size, wraps in zip(
+                self.topology.names, self.topology.dims, self.topology.wrap, strict=True
+            )
+        )
+        rows = (
+            ("chips", f"{self.chips:,} of TPU {chip.name}, {self.devices:,} JAX devices"),
+            ("torus", links),
+            ("bf16 peak", f"{self.chips * chip.full_peak / 1e15:,.4g} PFLOP/s"),
+            ("HBM", f"{format_bytes(device.hbm_usable_bytes)} usable a device"),
+        )
+        return html_table(f"Slice: {self}", rows)
 
     def __str__(self) -> str:
         many = f" x {self.num_slices} slices" if self.num_slices > 1 else ""

@@ -4,9 +4,10 @@ Coordinates are those of chips; dimensions are called x, y, z in the order in wh
 written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,14 @@ class Topology:
         if isinstance(shape, str):
             twisted = twisted or shape.endswith(TWISTED)
             shape = parse_shape(shape.removesuffix(TWISTED))
-        dims, rules = tuple(shape), rules_of(generation)
+        elif not isinstance(shape, Sequence) or not all(
+            isinstance(size, Integral) for size in shape
+        ):
+            raise HardwareError(
+                f"the shape of a slice is {shape!r}; write chips along each dimension, such as "
+                "'16x16' or (16, 16)"
+            )
+        dims, rules = tuple(map(int, shape)), rules_of(generation)
         check_shape(rules, dims, twisted)
         return cls(dims, rules.wraparound(dims), twisted)
 

@@ -10,7 +10,7 @@ from tpusim.plan.experts import DEFAULT_TILES, Experts
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule
-from tpusim.plan.plan import LOOPS, PLAN_KEYS, Plan
+from tpusim.plan.plan import LOOPS, PLAN_CHOICES, PLAN_KEYS, Plan
 from tpusim.plan.stages import edge_plan, inner_plan, part_bounds, stage_plan
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "LOOPS",
     "MATMUL_DTYPES",
     "ONE_KERNEL",
+    "PLAN_CHOICES",
     "PLAN_KEYS",
     "RING",
     "STAGE_AXES",

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from tpusim.base.errors import PlanError
-from tpusim.base.value_checks import check_word, is_list
+from tpusim.base.value_checks import check_words, is_list
 from tpusim.program import ATTENTION_BLOCK
 
-TWO_KERNELS, ONE_KERNEL = BACKWARD_KERNELS = ("two-kernels", "one-kernel")
+BackwardKernels: TypeAlias = Literal["two-kernels", "one-kernel"]
+TWO_KERNELS: BackwardKernels
+ONE_KERNEL: BackwardKernels
+TWO_KERNELS, ONE_KERNEL = get_args(BackwardKernels)
 LANES = 128
 """A kernel's blocks are multiples of the lanes of a register."""
 
@@ -29,10 +32,10 @@ class AttentionKernel:
 
     block: Sequence[int] = (ATTENTION_BLOCK, ATTENTION_BLOCK)
     block_backward: Sequence[int] = ()
-    backward: str = TWO_KERNELS
+    backward: BackwardKernels = "two-kernels"
 
     def __post_init__(self) -> None:
-        check_word("plan.attention_kernel.backward", self.backward, BACKWARD_KERNELS)
+        check_words("plan.attention_kernel", self)
         _check_block("plan.attention_kernel.block", self.block)
         if self.block_backward != ():
             _check_block("plan.attention_kernel.block_backward", self.block_backward)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from tpusim.base.value_checks import check_flag, check_names, check_word
+from tpusim.base.value_checks import check_flag, check_names, check_words
 
-LOWERINGS = ("xla", "ideal")
-COLLECTIVES = ("xla", "best")
-STYLES = ("plain", "maxtext")
+Lowering: TypeAlias = Literal["xla", "ideal"]
+Collectives: TypeAlias = Literal["xla", "best"]
+Style: TypeAlias = Literal["plain", "maxtext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +24,14 @@ class Compiler:
         them); `observed` stands for all that serve no published run.
     """
 
-    lowering: str = "xla"
-    collectives: str = "xla"
-    style: str = "plain"
+    lowering: Lowering = "xla"
+    collectives: Collectives = "xla"
+    style: Style = "plain"
     collective_matmul: bool = True
     without_passes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_word("plan.compiler.lowering", self.lowering, LOWERINGS)
-        check_word("plan.compiler.collectives", self.collectives, COLLECTIVES)
-        check_word("plan.compiler.style", self.style, STYLES)
+        check_words("plan.compiler", self)
         check_flag("plan.compiler.collective_matmul", self.collective_matmul)
         check_names("plan.compiler.without_passes", self.without_passes)
         object.__setattr__(self, "without_passes", tuple(self.without_passes))

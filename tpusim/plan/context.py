@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from tpusim.base.errors import PlanError
 from tpusim.base.value_checks import check_flag, check_word
 
-GATHER, RING, ALL_TO_ALL = CONTEXT_EXCHANGES = ("gather", "ring", "all-to-all")
+ContextExchange: TypeAlias = Literal["gather", "ring", "all-to-all"]
+ContextExchanges: TypeAlias = ContextExchange | Mapping[str, ContextExchange]
+GATHER, RING, ALL_TO_ALL = CONTEXT_EXCHANGES = get_args(ContextExchange)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,7 @@ class Context:
         the average, and all wait for it. The batch is reordered on input, which is free.
     """
 
-    exchange: str | Mapping[str, str] = "gather"
+    exchange: ContextExchanges = "gather"
     balanced: bool = True
 
     def __post_init__(self) -> None:

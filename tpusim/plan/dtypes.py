@@ -1,20 +1,21 @@
 """The dtypes of a plan."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
-from tpusim.base.value_checks import check_word
+from tpusim.base.value_checks import check_words
 from tpusim.graph import COMPUTE
 
-NARROW_DTYPES = ("int8", "fp8")
-MATMUL_DTYPES = ("bf16", *NARROW_DTYPES)
-WIDE_DTYPES = ("bf16", "f32")
+NarrowDtype: TypeAlias = Literal["int8", "fp8"]
+WideDtype: TypeAlias = Literal["bf16", "f32"]
+MatmulDtype: TypeAlias = Literal["", "bf16", NarrowDtype]
+GatherDtype: TypeAlias = Literal["", WideDtype, NarrowDtype]
+OptionalDtype: TypeAlias = Literal["", WideDtype]
+NoiseDtype: TypeAlias = Literal["", "u16", "u32"]
 
-_DTYPE_CHOICES = {
-    "gather": (*WIDE_DTYPES, *NARROW_DTYPES),
-    **dict.fromkeys(("matmul", "matmul_dx", "matmul_dw"), MATMUL_DTYPES),
-    "noise": ("u16", "u32"),
-}
-"""The dtypes that a field may be where more than the wide ones are possible."""
+NARROW_DTYPES: tuple[str, ...] = get_args(NarrowDtype)
+MATMUL_DTYPES: tuple[str, ...] = ("bf16", *NARROW_DTYPES)
+WIDE_DTYPES: tuple[str, ...] = get_args(WideDtype)
 
 _FOLLOWS = {
     "gather": "compute",
@@ -67,25 +68,22 @@ class Dtypes:
         MaxText takes for int8, draws `u32`, its `custom-1` `u16`.
     """
 
-    compute: str = "bf16"
-    param: str = "f32"
-    grad: str = "bf16"
-    moment: str = "f32"
-    second_moment: str = ""
-    gather: str = ""
-    reduce: str = ""
-    accumulator: str = ""
-    loss: str = ""
-    matmul: str = ""
-    matmul_dx: str = ""
-    matmul_dw: str = ""
-    noise: str = ""
+    compute: WideDtype = "bf16"
+    param: WideDtype = "f32"
+    grad: WideDtype = "bf16"
+    moment: WideDtype = "f32"
+    second_moment: OptionalDtype = ""
+    gather: GatherDtype = ""
+    reduce: OptionalDtype = ""
+    accumulator: OptionalDtype = ""
+    loss: OptionalDtype = ""
+    matmul: MatmulDtype = ""
+    matmul_dx: MatmulDtype = ""
+    matmul_dw: MatmulDtype = ""
+    noise: NoiseDtype = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            key, value = field.name, getattr(self, field.name)
-            choices = _DTYPE_CHOICES.get(key, WIDE_DTYPES)
-            check_word(f"plan.dtypes.{key}", value, choices, optional=key in (*_FOLLOWS, "noise"))
+        check_words("plan.dtypes", self)
 
     def of(self, key: str) -> str:
         """Return the dtype of a field: its own, or where it is empty the one that it follows."""
@@ -119,7 +117,7 @@ class Dtypes:
     def __str__(self) -> str:
         forward, dx, dw = self.matmuls.values()
         if not self.quantised:
-            found = self.compute
+            found: str = self.compute
         elif forward == dx == dw:
             found = f"{self.compute} with {forward} matmuls"
         else:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.base.value_checks import check_word, is_list, is_number
+from tpusim.base.value_checks import check_words, is_list, is_number
 
-DISPATCHES = ("sort", "one_hot")
-EXPERT_EXCHANGES = ("all-to-all", "gather", "ring")
+Dispatch: TypeAlias = Literal["", "sort", "one_hot"]
+ExpertExchange: TypeAlias = Literal["all-to-all", "gather", "ring"]
 DEFAULT_TILES = (512, 1024, 1024)
 """Tiles of MaxText's kernels, unless a config says otherwise (its base.yml)."""
 
@@ -37,8 +38,8 @@ class Experts:
     """
 
     capacity_factor: float = 0.0
-    dispatch: str = ""
-    exchange: str = "all-to-all"
+    dispatch: Dispatch = ""
+    exchange: ExpertExchange = "all-to-all"
     buffer: float = 0.0
     skew: float = 0.0
     seed: int = 0
@@ -46,8 +47,7 @@ class Experts:
 
     def __post_init__(self) -> None:
         capacity, skew, buffer = self.capacity_factor, self.skew, self.buffer
-        check_word("plan.experts.dispatch", self.dispatch, DISPATCHES, optional=True)
-        check_word("plan.experts.exchange", self.exchange, EXPERT_EXCHANGES)
+        check_words("plan.experts", self)
         if not is_number(capacity) or not 0 <= capacity < inf:
             raise PlanError(
                 f"plan.experts.capacity_factor is {capacity!r}; write a number above 0, such as "

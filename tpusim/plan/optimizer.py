@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.base.value_checks import check_flag, check_names, check_word
+from tpusim.base.value_checks import check_flag, check_names, check_words
 from tpusim.plan.axes import check_known
 from tpusim.plan.pipeline import STAGE_AXES
 
-OPTIMIZERS = ("adam", "adafactor", "sgd", "momentum", "lars", "lamb", "muon")
+OptimizerName: TypeAlias = Literal["adam", "adafactor", "sgd", "momentum", "lars", "lamb", "muon"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,12 @@ class Optimizer:
         gathered once when a step begins. Forward and backward pass read whole weights.
     """
 
-    name: str = "adam"
+    name: OptimizerName = "adam"
     offload: bool = False
     axes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_word("plan.optimizer.name", self.name, OPTIMIZERS)
+        check_words("plan.optimizer", self)
         check_flag("plan.optimizer.offload", self.offload)
         check_names("plan.optimizer.axes", self.axes, '["data"]')
         object.__setattr__(self, "axes", tuple(self.axes))

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Literal, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.base.value_checks import check_positive, check_word, is_list
+from tpusim.base.value_checks import check_positive, check_words, is_list
 from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
 
 STAGE_AXES = ("dcn_stage", "stage")
@@ -14,7 +15,8 @@ STAGE_AXES = ("dcn_stage", "stage")
 CIRCULAR = "circular"
 """The schedule of one program that all stages run."""
 
-SCHEDULES = (*SLOT_SCHEDULES, CIRCULAR)
+ScheduleName: TypeAlias = Literal["", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "circular"]
+"""Those of `SLOT_SCHEDULES`, `CIRCULAR`, and none."""
 
 _CHUNKED = (*(name for name, kind in SLOT_SCHEDULES.items() if kind.chunked), CIRCULAR)
 """The schedules of stages that have several parts of the model."""
@@ -31,12 +33,12 @@ class Pipeline:
     stage_layers: layers of each part, in the model's order, where they are not equal.
     """
 
-    schedule: str = ""
+    schedule: ScheduleName = ""
     virtual_stages: int = 1
     stage_layers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        check_word("plan.pipeline.schedule", self.schedule, SCHEDULES, optional=True)
+        check_words("plan.pipeline", self)
         check_positive("plan.pipeline.virtual_stages", self.virtual_stages)
         if not is_list(self.stage_layers):
             raise PlanError(

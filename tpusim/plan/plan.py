@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from tpusim.base.errors import PlanError
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
+from tpusim.base.html_text import html_table
+from tpusim.base.shown_value import cut
 from tpusim.base.units import format_seconds
-from tpusim.base.value_checks import check_positive, check_word, is_list, seconds
+from tpusim.base.value_checks import check_positive, check_words, choices_of, is_list, seconds
 from tpusim.graph import Remat
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Rule
@@ -92,14 +94,20 @@ PLAN_KEYS = GroupedKeys(
 )
 """Every flat key of a plan, in the order in which files list them."""
 
-LOOPS = ("asynchronous", "synchronous")
+Loop: TypeAlias = Literal["asynchronous", "synchronous"]
+LOOPS: tuple[Loop, ...] = get_args(Loop)
 """Training loops: what the host does while a step runs."""
 
-GRADIENT_REDUCTIONS = ("per-microbatch", "per-step")
+GradientReduction: TypeAlias = Literal["per-microbatch", "per-step"]
+GRADIENT_REDUCTIONS: tuple[GradientReduction, ...] = get_args(GradientReduction)
 """When the gradients of weights are summed over devices."""
 
-LABELS = ("mask", "index")
+LossLabels: TypeAlias = Literal["mask", "index"]
+LABELS: tuple[LossLabels, ...] = get_args(LossLabels)
 """How the loss finds the logits of the labels."""
+
+LONGEST_CELL = 200
+"""Characters of a value in a notebook."""
 
 _TABLE_EXAMPLES = {
     "mesh": "{'fsdp': 256, 'tensor': 8}",
@@ -161,12 +169,12 @@ class Plan(GroupedFields):
     seq_len: int = 0
     global_batch: int
     microbatches: int = 1
-    gradient_reduction: str = GRADIENT_REDUCTIONS[0]
+    gradient_reduction: GradientReduction = GRADIENT_REDUCTIONS[0]
     vocab_tiles: int = 1
     vocab_blocks: int = 1
-    loss_labels: str = LABELS[0]
+    loss_labels: LossLabels = LABELS[0]
     input_s: float = 0.0
-    loop: str = LOOPS[0]
+    loop: Loop = LOOPS[0]
     rules: Mapping[str, Rule] = field(default_factory=dict)
     annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     placement: Mapping[str, Sequence[str]] | None = None
@@ -190,9 +198,7 @@ class Plan(GroupedFields):
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
-        check_word("plan.gradient_reduction", self.gradient_reduction, GRADIENT_REDUCTIONS)
-        check_word("plan.loop", self.loop, LOOPS)
-        check_word("plan.loss_labels", self.loss_labels, LABELS)
+        check_words("plan", self)
         for key, example in _TABLE_EXAMPLES.items():
             if not isinstance(getattr(self, key), Mapping):
                 raise PlanError(
@@ -267,6 +273,14 @@ class Plan(GroupedFields):
     def __str__(self) -> str:
         return ", ".join(self._phrases())
 
+    def _repr_html_(self) -> str:
+        """Return the plan's words and the keys that are not the default's, for a notebook."""
+        usual = Plan(mesh=self.mesh, global_batch=self.global_batch).flat()
+        changed = {key: value for key, value in self.flat().items() if value != usual[key]}
+        shown = {"mesh": self.mesh, "global_batch": self.global_batch} | changed
+        rows = ((key, cut(str(value), LONGEST_CELL)) for key, value in shown.items())
+        return html_table(f"Plan: {self}", rows)
+
     def _phrases(self) -> Iterator[str]:
         mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
@@ -306,3 +320,14 @@ def _check_rule(where: str, value: Any) -> None:
     listed = isinstance(value, Sequence) and all(isinstance(axis, str) for axis in value)
     if value is not None and not listed:
         raise PlanError(f"{where} is {value!r}; write an axis, a list of axes or None")
+
+
+def _plan_choices() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for key, (group, name) in PLAN_KEYS.table.items():
+        owner: Any = PLAN_KEYS.groups[group] if group else Plan
+        if words := choices_of(owner).get(name):
+            yield key, tuple(word for word in words if word)
+
+
+PLAN_CHOICES: Mapping[str, tuple[str, ...]] = dict(_plan_choices())
+"""The words of each flat key that takes one of some; they are those of its field's type."""

@@ -1,5 +1,6 @@
 """A result as files: text, JSON, tables, figures and a trace."""
 
+from tpusim.report import plot
 from tpusim.report.check_files import write_check
 from tpusim.report.comparison import Comparison, compare
 from tpusim.report.comparison_files import write_comparison
@@ -38,6 +39,7 @@ __all__ = [
     "mesh_heatmap_data",
     "perfect_compiler",
     "pipeline_data",
+    "plot",
     "plot_axes",
     "plot_breakdown",
     "plot_check",

@@ -15,7 +15,7 @@ from tpusim.engine import Record, Timeline
 from tpusim.program import Single
 from tpusim.results.resources import operations_by_name
 from tpusim.results.result import BUBBLE_LABEL, PICO, Result, label_of
-from tpusim.results.summary import aligned
+from tpusim.results.summary import aligned, entry
 
 LINES_SHOWN = 20
 LONGEST_PLACE = 36
@@ -84,8 +84,8 @@ class LineTable:
         )
         heads = ("line" if self.sourced else "scope", "time", "share", "what it does")
         cells = [heads, *(cells for row in shown for cells in self._opened(row))]
-        head = f"lines       {self._counted()}{tail}"
-        return "\n".join([head, *aligned(cells, left=1)])
+        head = entry("lines", f"{self._counted()}{tail}")
+        return "\n".join([*head, *aligned(cells, left=1)])
 
     def _counted(self) -> str:
         """Return the number of lines that the table shows, in words."""

@@ -41,7 +41,7 @@ class Verdicts:
     unread: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanResult(Result):
     """One step of a model under a plan.
 

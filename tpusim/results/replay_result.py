@@ -76,7 +76,7 @@ class UnknownOperation:
     picoseconds: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReplayResult(Result):
     """One run of a compiled program.
 

@@ -12,7 +12,10 @@ from typing import Any, Self, TypeVar
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.errors import PlanError
+from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
+from tpusim.base.shown_value import cut
+from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import LaneMemory, Timeline
@@ -31,8 +34,12 @@ median of 20 compiled programs (experiments/compiled_memory). 18 lose at most 2.
 and 17 %, where attention goes through HBM in buffers of several large sizes (libtpu 0.0.42.1)."""
 FRAGMENTATION_LABEL = "fragmentation"
 
+LONGEST_FACT = 160
+MOST_PARTS = 4
+"""Characters of a line, and parts of the breakdown, in `repr`."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result(ABC):
     """One simulated step. Times in seconds, sizes in bytes of one device, shares as fractions.
 
@@ -145,6 +152,32 @@ class Result(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """Return the summary."""
+
+    def __repr__(self) -> str:
+        """Return the headline in some lines; `print` shows the summary."""
+        facts = ((what, " ".join(text.split())) for what, text in self.headline())
+        lines = (f"  {what}: {cut(text, LONGEST_FACT)}" for what, text in facts)
+        title = cut(" ".join(self.title.split()), LONGEST_FACT)
+        return "\n".join([f"<{type(self).__name__}: {title}", *lines]) + ">"
+
+    def _repr_html_(self) -> str:
+        """Return the headline and the breakdown, for a notebook."""
+        shares = {label: s / self.step_time_s for label, s in self.breakdown_s.items()}
+        return html_table(self.title, self.headline()) + html_bar(shares)
+
+    def headline(self) -> Iterator[tuple[str, str]]:
+        """Yield what the step takes, what it needs, and where the time goes, in words."""
+        yield from ((head, text) for head, text in self.about() if head in ("plan", "placement"))
+        ends = self.step_time_range_s
+        likely = (
+            "" if ends is None else " ({} to {} in 8 of 10 runs)".format(*map(format_seconds, ends))
+        )
+        yield "step time", f"{format_seconds(self.step_time_s)}{likely}"
+        yield "rates", self.rates
+        need, have = map(format_bytes, (self.hbm_peak_bytes, self.hbm_bytes))
+        yield "HBM", f"{need} of {have} a device: {self.fit}"
+        longest = sorted(self.breakdown_s.items(), key=lambda item: -item[1])[:MOST_PARTS]
+        yield "time", ", ".join(f"{label} {s / self.step_time_s:.1%}" for label, s in longest)
 
     @property
     def error_range(self) -> ErrorRange | None:

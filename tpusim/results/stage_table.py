@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpusim.base.text_width import text_width
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.program import CHART_COLUMNS, CHART_MARGIN, PassKind, chart_rows
+from tpusim.program import CHART_MARGIN, PassKind, chart_rows
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.result import PICO
 from tpusim.results.stage_uses import StageUse, stage_uses
@@ -34,10 +35,10 @@ class PipelineTable:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        column = format_seconds(self.step_ps / (CHART_COLUMNS - CHART_MARGIN) * PICO)
+        column = format_seconds(self.step_ps / (text_width() - CHART_MARGIN) * PICO)
         yield from entry("pipeline", f"{self.head}; a column is {column}")
         yield from chart_rows(
-            [sorted(_parts(use), key=_start) for use in self.stages], self.step_ps
+            [sorted(_parts(use), key=_start) for use in self.stages], self.step_ps, text_width()
         )
         yield from entry("", CHART_LEGEND)
         yield ""

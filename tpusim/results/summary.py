@@ -1,19 +1,29 @@
 """A result as a short report for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from textwrap import TextWrapper
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
+from tpusim.base.text_width import (
+    LEAST_TEXT,
+    PAGE_WIDTH,
+    folded,
+    table_width,
+    text_width,
+    wrapped,
+)
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit
 from tpusim.results.result import PICO, Result, core_ps
 
-SUMMARY_WIDTH = 100
 ENTRY_MARGIN = 12
 LEAST_HEAD = 28
-"""Characters of a line, of the margin with the heads, and of a breakdown's labels at least."""
+"""Characters of the margin with the heads, and of a breakdown's labels at least."""
+
+BREAKDOWN_HEAD = "where the step goes"
+NUMBER_WIDTH = 11
+"""Characters of a column of a breakdown."""
 
 LEAST_BOUND = 0.02
 """The smallest fraction of the critical path that the summary names."""
@@ -33,7 +43,7 @@ def summary(result: Result, ideal: Result | None = None) -> str:
 def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if r.fit is not Fit.FITS:
         yield from entry(r.fit.upper(), verdict_reason(r))
-    yield f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})"
+    yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
     for what, text in r.about():
         yield from entry(what, text)
     yield ""
@@ -58,20 +68,14 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
 def entry(head: str, text: str) -> Iterator[str]:
     """Yield the lines of a head in the margin and a text beside it."""
     first = f"{head:<{ENTRY_MARGIN}}" if len(head) < ENTRY_MARGIN else f"{head}: "
-    return _wrapped(text, first, ENTRY_MARGIN)
-
-
-def _wrapped(text: str, first: str, indent: int) -> Iterator[str]:
-    """Yield a text in lines: the first after `first`, the others indented."""
-    rest = " " * indent
-    lines = TextWrapper(SUMMARY_WIDTH, first, rest, break_long_words=False, break_on_hyphens=False)
-    yield from lines.wrap(text)
+    yield from wrapped(text, first, " " * ENTRY_MARGIN)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
     """Yield the lines of a table.
 
-    The first `left` columns are aligned left, the others right, and the last is wrapped.
+    The first `left` columns are aligned left, the others right, and the last is wrapped; on a
+    terminal that is too narrow for it, it stands below the others.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for row in rows:
@@ -80,7 +84,11 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
             for place, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         head = f"  {'  '.join(cells)}  "
-        yield from _wrapped(row[-1], head, len(head))
+        if table_width() is None or len(head) + LEAST_TEXT <= text_width():
+            yield from wrapped(row[-1], head, " " * len(head))
+        else:
+            yield from wrapped(head, "", " " * 4)
+            yield from wrapped(row[-1], " " * 6, " " * 6)
 
 
 def _expected(r: Result, expected: ErrorRange) -> str:
@@ -103,13 +111,17 @@ def _breakdown(r: Result) -> Iterator[str]:
     cells = core_ps(r.timeline)
     labels = list(dict.fromkeys(label for label, _ in cells))
     heads = (f"time [{unit}]", "share", *map(str, Phase))
-    width = max([LEAST_HEAD, *(len(label) + 3 for label in labels)])
-    yield _row("where the step goes", heads, width)
+    names = max([len(BREAKDOWN_HEAD), *(len(label) + 2 for label in labels)])
+    width, number = max(LEAST_HEAD, names + 1), NUMBER_WIDTH
+    if (table_width() or PAGE_WIDTH) < width + number * len(heads):
+        width, number = names, NUMBER_WIDTH - 1
+    lines = [_row(BREAKDOWN_HEAD, heads, width, number)]
     for label in labels:
         phases = [cells.get((label, phase), 0) for phase in Phase]
-        yield _row(f"  {label}", _cells(phases, scale, r), width)
+        lines.append(_row(f"  {label}", _cells(phases, scale, r), width, number))
     sums = [sum(cells.get((label, phase), 0) for label in labels) for phase in Phase]
-    yield _row("  sum", _cells(sums, scale, r), width)
+    lines.append(_row("  sum", _cells(sums, scale, r), width, number))
+    yield from folded(lines, [width + number * column for column in range(len(heads))])
 
 
 def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
@@ -120,8 +132,8 @@ def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
         yield f"{part * scale:.3f}" if part else "-"
 
 
-def _row(head: str, cells: Iterable[str], width: int) -> str:
-    return f"{head:<{width}}" + "".join(f"{cell:>11}" for cell in cells)
+def _row(head: str, cells: Iterable[str], width: int, number: int) -> str:
+    return f"{head:<{width}}" + "".join(f"{cell:>{number}}" for cell in cells)
 
 
 def verdict_reason(r: Result) -> str:

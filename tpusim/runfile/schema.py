@@ -6,7 +6,7 @@ The keys of a plan and of a model have two spellings, flat and grouped; a group 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Annotated, Any, NewType, get_type_hints
+from typing import Annotated, Any, Literal, NewType, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, conlist, create_model
 from pydantic import Field as Limits
@@ -15,6 +15,7 @@ from tpusim.base.grouped_keys import GroupedKeys
 from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.plan import PLAN_KEYS, Plan, Rule
+from tpusim.plan.context import ContextExchanges
 
 LARGEST_COUNT = 10**9
 Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
@@ -29,10 +30,13 @@ Objective = NewType("Objective", Sequence[str])
 
 
 def _hints(kind: type) -> Mapping[str, Any]:
-    """Return the type of each field of a dataclass; a count whose default is 0 may be 0."""
+    """Return the type of each field of a dataclass; a count whose default is 0 may be 0.
+
+    A `Literal` is read as text, and the plan says which it may be.
+    """
     none = {field.name for field in fields(kind) if field.default == 0}
     return {
-        key: OrNone if key in none and hint is int else hint
+        key: OrNone if key in none and hint is int else str if get_origin(hint) is Literal else hint
         for key, hint in get_type_hints(kind).items()
     }
 
@@ -62,7 +66,7 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         "an axis, a list of axes or [] for each dimension of a tensor, such as "
         '"layer/mlp_hidden" = ["fsdp", [], "tensor"]',
     ),
-    str | Mapping[str, str]: (
+    ContextExchanges: (
         str | dict[str, str],
         '"gather", "ring" or "all-to-all", or one for each axis, such as '
         '{ context = "ring", ulysses = "all-to-all" }',

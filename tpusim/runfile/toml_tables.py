@@ -1,5 +1,6 @@
 """The tables of a run file as written, and settings of the command line put over them."""
 
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,20 @@ from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
 from tpusim.runfile.schema import KEYS
 
+STDIN = "-"
+"""The path that stands for the standard input."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file. Raise FileError with one sentence if it is none."""
+    """Return the tables of a TOML file; `-` is read from the standard input.
+
+    Raise FileError with one sentence if it is none.
+    """
     instead = "the path of a run file in TOML, such as run.toml"
-    text = read_text(path, "a run file, which has a few dozen lines", instead)
+    if str(path) == STDIN:
+        text = sys.stdin.read()
+    else:
+        text = read_text(path, "a run file, which has a few dozen lines", instead)
     if not text.strip():
         raise FileError("the file is empty; write the sections [slice], [model] and [plan]")
     try:

@@ -14,6 +14,7 @@ from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Collective
 from tpusim.results import PICO, PlanResult, Result, aligned, collective_axes, entry
+from tpusim.simulation.arguments import check_arguments
 from tpusim.simulation.loads import distinct_operations, isolated_totals
 from tpusim.simulation.placement_search import fastest_placement, placement_bounds
 from tpusim.simulation.plan_run import given_placement
@@ -53,13 +54,13 @@ class PlacementTable:
         times = [row.step_time_s for row in self.rows if row.step_time_s is not None]
         pruned = len(self.rows) - len(times)
         rest = f"; {pruned} not simulated, as they take at least what is shown" if pruned else ""
-        head = f"placements  {_count(len(self.rows), 'candidate')}{rest}"
+        head = entry("placements", f"{_count(len(self.rows), 'candidate')}{rest}")
         taken = [row for row in self.rows[ROWS_SHOWN:] if row.taken]
         shown = [*self.rows[: ROWS_SHOWN - len(taken)], *taken]
         word = "given" if self.given else "chosen"
         cells = [_placement(row, min(times), word) for row in shown]
         heads = ("step time", "slower", "collectives", "placement")
-        return "\n".join([head, *aligned([heads, *cells], left=0), *_more(len(self.rows))])
+        return "\n".join([*head, *aligned([heads, *cells], left=0), *_more(len(self.rows))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,24 +94,26 @@ class CollectiveTable:
 
     def __str__(self) -> str:
         seconds = format_seconds(sum(row.times * row.seconds for row in self.rows))
-        head = (
-            f"collectives {len(self.rows)} that differ, {sum(row.times for row in self.rows):,} a "
-            f"step; alone, one after the other, {seconds}"
+        head = entry(
+            "collectives",
+            f"{len(self.rows)} that differ, {sum(row.times for row in self.rows):,} a "
+            f"step; alone, one after the other, {seconds}",
         )
         heads = ("collective", "mode", "bytes", "times", "each", "how")
         cells = [heads, *map(_collective, self.rows[:ROWS_SHOWN])] if self.rows else []
         lines = (line for one in self.evidence for line in entry("lowering", str(one)))
-        return "\n".join([head, *aligned(cells, left=2), *_more(len(self.rows)), *lines])
+        return "\n".join([*head, *aligned(cells, left=2), *_more(len(self.rows)), *lines])
 
 
 def explain_placement(
-    model: Architecture, plan: Plan, pod: Slice, *, placement: Placement | None = None
+    model: Architecture | str, plan: Plan, pod: Slice | str, *, placement: Placement | None = None
 ) -> PlacementTable:
     """Return the placements that the step can have on `pod`, with the times that decide.
 
     They are those of `hardware.candidates`, and the given one if it is not among them. A given one
     is simulated, and the others until the fastest is known. Raise PlanError as `simulate` does.
     """
+    model, plan, pod = check_arguments(model, plan, pod, "explain_placement")
     step = planned_step(model, plan, pod)
     given = placement or given_placement(plan, pod)
     placements = candidates(pod, plan.mesh)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import PlanError
+from tpusim.base.text_width import wrapped
 from tpusim.base.units import format_seconds
 from tpusim.costs import convolution_seconds, fastest_way, is_depthwise, useful_share
 from tpusim.hardware import Device
@@ -57,10 +58,12 @@ class ConvolutionRow:
         if self.matmul is None:
             return ["  depthwise: on the vector unit, without the array"]
         passes, m, k, n = (f"{size:,.0f}" for size in _sizes(self.matmul))
-        return [
-            f"  implicit matmul: {passes} x [{m}, {k}] by [{k}, {n}]; padding wastes "
-            f"{1 - self.useful:.0%} of the array"
-        ]
+        return wrapped(
+            f"implicit matmul: {passes} x [{m}, {k}] by [{k}, {n}]; padding wastes "
+            f"{1 - self.useful:.0%} of the array",
+            "  ",
+            "    ",
+        )
 
 
 @dataclass(frozen=True, slots=True)

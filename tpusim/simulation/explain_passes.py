@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tpusim.base.text_width import unbroken
 from tpusim.lowering import Entry, LoweringPass, PassRecord, all_passes, record_passes, switched_off
 from tpusim.partition import Node
 from tpusim.pipeline.planned_step import planned_step
@@ -45,12 +46,12 @@ class PassTable:
 
     def __str__(self) -> str:
         acting = sum(bool(row.bodies) for row in self.rows)
-        head = (
+        head = unbroken(
             f"passes      {len(self.rows)}, of which {acting} changed something; without_passes "
             "(--without NAME) switches off those with a program"
         )
         heads = ("pass", *CHANGES, "what it does, and where")
-        return "\n".join([head, *aligned([heads, *map(_cells, self.rows)], left=1)])
+        return "\n".join([*head, *aligned([heads, *map(_cells, self.rows)], left=1)])
 
 
 def _cells(row: PassRow) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import overload
 
 from tpusim.base.errors import PlanError
@@ -13,6 +12,7 @@ from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.results import PlanResult, ReplayResult
 from tpusim.simulation.advice import plan_advice
+from tpusim.simulation.arguments import check_arguments, check_slice
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
 
@@ -27,9 +27,9 @@ NOT_FOR_PLANS = (
 
 @overload
 def simulate(
-    model: Architecture,
+    model: Architecture | str,
     plan: Plan,
-    pod: Slice,
+    pod: Slice | str,
     *,
     fold: bool = True,
     placement: Placement | None = None,
@@ -43,7 +43,7 @@ def simulate(
     model: Compiled,
     /,
     *,
-    pod: Slice | None = None,
+    pod: Slice | str | None = None,
     fold: bool = True,
     costs: str | None = None,
     mesh: Mapping[str, int] | None = None,
@@ -52,9 +52,9 @@ def simulate(
 
 
 def simulate(
-    model: Architecture | Compiled,
+    model: Architecture | Compiled | str,
     plan: Plan | None = None,
-    pod: Slice | None = None,
+    pod: Slice | str | None = None,
     *,
     fold: bool = True,
     placement: Placement | None = None,
@@ -69,8 +69,9 @@ def simulate(
     A plan that does not fit in HBM is a result whose `fits` is false.
     Raise PlanError with one sentence if the model or the slice does not admit the plan.
 
-    model: an architecture, such as a transformer; or a compiled program, which brings its plan,
-        and its slice unless `pod` is given.
+    model: an architecture, such as a transformer, or the name of a published one (`llama3-8b`); or
+        a compiled program, which brings its plan, and its slice unless `pod` is given.
+    pod: a slice, or its name: `v5e-256`, `v4:8x16x16`, `v5e:16x16 x 2`.
     placement: in place of the plan's own. If neither is given, it is the one of `among` with the
         shortest step, the first of equal ones; `among` defaults to `hardware.candidates`.
     fold: skip repeated iterations of loops and book their time, and on a slice with slow parts run
@@ -85,16 +86,13 @@ def simulate(
         mode = None if network == "flows" else network
         given = {"plan": plan, "placement": placement, "among": among, "network": mode}
         _refuse(given, NOT_FOR_PROGRAMS)
-        return replay(model, pod, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold)
+        machine = None if pod is None else check_slice(pod, "write simulate(compiled, pod=...)")
+        return replay(model, machine, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold)
     _refuse({"costs": costs, "mesh": mesh, "model_flops": model_flops}, NOT_FOR_PLANS)
-    _check_model(model)
-    if plan is None or pod is None:
-        raise PlanError("a model needs a plan and a slice; write simulate(model, plan, pod)")
+    run = model, plan, pod = check_arguments(model, plan, pod)
     _check_network(network, plan, pod)
     _check_slow(network, pod)
-    result = run_plan(
-        model, plan, pod, fold=fold, placement=placement, among=among, network=network
-    )
+    result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     return replace(result, adviser=plan_advice)
 
 
@@ -103,20 +101,6 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise PlanError(f"{name} is given, but {why}")
-
-
-def _check_model(model: object) -> None:
-    """Raise PlanError for a name, a path or a function in place of a model."""
-    if isinstance(model, (str, Path)):
-        raise PlanError(
-            f"the model is {str(model)!r}, a name or a path; write ts.models.load(name), or "
-            "ts.xla.load(path) for a compiled program"
-        )
-    if callable(model):
-        raise PlanError(
-            "the model is a function; compile it first: "
-            "simulate(ts.xla.compile(fn, *args, slice=..., mesh=...))"
-        )
 
 
 def _check_slow(network: str, pod: Slice) -> None:

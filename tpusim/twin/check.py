@@ -11,6 +11,7 @@ from tpusim.models import Architecture
 from tpusim.plan import Plan
 from tpusim.results import PlanResult, ReplayResult, entry
 from tpusim.simulation import simulate
+from tpusim.simulation.arguments import check_arguments
 from tpusim.twin.compare import compare
 from tpusim.twin.comparison import TwinComparison
 from tpusim.twin.compile_step import StepCompilation, compile_step, step_versions
@@ -73,9 +74,9 @@ def device_step(plan: Plan) -> Plan:
 
 
 def check(
-    model: Architecture,
+    model: Architecture | str,
     plan: Plan,
-    pod: Slice,
+    pod: Slice | str,
     *,
     full: bool = False,
     time_limit: float | None = TIME_LIMIT_S,
@@ -94,6 +95,7 @@ def check(
     Raise PlanError for a plan that cannot be simulated or written as JAX, and CompileError if the
     extra `xla` is not installed, the compiler refuses the program, or the time is over.
     """
+    model, plan, pod = check_arguments(model, plan, pod, "check")
     step_versions()
     check_time_limit(time_limit)
     chosen = check_options({**flags_of(plan), **(compiler_options or {})})

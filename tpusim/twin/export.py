@@ -6,6 +6,7 @@ from tpusim.models import Architecture
 from tpusim.pipeline import check_circular
 from tpusim.pipeline.planned_step import forward_graph
 from tpusim.plan import Plan, part_bounds, stage_plan
+from tpusim.simulation.arguments import check_arguments
 from tpusim.twin.admission import check_sayable
 from tpusim.twin.step_context import step_context
 from tpusim.twin.step_source import ExportedStep, step_source
@@ -27,10 +28,10 @@ def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     return step_source(step_context(graph, plan), pod)
 
 
-def export_jax(model: Architecture, plan: Plan, pod: Slice) -> str:
+def export_jax(model: Architecture | str, plan: Plan, pod: Slice | str) -> str:
     """Return a Python file that trains `model` under `plan` with JAX and optax, without tpusim.
 
     The file defines `init`, `train_step` and the shardings of both, and trains on random tokens
     where it is run as a program. Raise PlanError as `export_step` does.
     """
-    return export_step(model, plan, pod).source
+    return export_step(*check_arguments(model, plan, pod, "export_jax")).source

@@ -1,15 +1,15 @@
 """A validation as tables for a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import wrap
+from itertools import accumulate
 from typing import Any
 
+from tpusim.base.text_width import folded, unbroken, wrapped
 from tpusim.base.units import format_bytes
 from tpusim.results import COMPUTE_LABELS, EXPOSED
 from tpusim.validation.outcome import RunOutcome
 from tpusim.validation.pairs import RunPair
 
-TEXT_WIDTH = 100
 RUN_COLUMN_WIDTHS = {
     "measured": 11,
     "predicted": 11,
@@ -45,7 +45,7 @@ def validation_text(
     """
     parts = (
         _runs(outcomes),
-        wrap(RUNS_LEGEND, TEXT_WIDTH),
+        wrapped(RUNS_LEGEND),
         _statistics(statistics),
         _memory(outcomes),
         _pairs(pairs, statistics["pairs"]),
@@ -56,10 +56,12 @@ def validation_text(
 
 def _runs(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
     width = max(len(one.run.id) for one in outcomes)
-    yield f"{'run':<{width}} chip{_aligned(RUN_COLUMN_WIDTHS)}  exposed, status"
+    lines = [f"{'run':<{width}} chip{_aligned(RUN_COLUMN_WIDTHS)}  exposed, status"]
     for one in outcomes:
         head = f"{one.run.id:<{width}} {one.run.chip:<4}"
-        yield (head + _aligned(_run_cells(one)) + f"  {_exposed_and_status(one)}").rstrip()
+        cells = _aligned(_run_cells(one))
+        lines.append(f"{head}{cells}  {_exposed_and_status(one)}".rstrip())
+    yield from folded(lines, [*accumulate(RUN_COLUMN_WIDTHS.values(), initial=width + 5)])
 
 
 def _run_cells(one: RunOutcome) -> Iterator[str]:
@@ -92,14 +94,14 @@ def _exposed_and_status(one: RunOutcome) -> str:
 def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a row per group of runs: count, failures, errors, ranges, and tau-b of the MFU."""
     heads = ("runs", "failed", "median", "mean", "p90", "signed mean", *RANGE_HEADS, "tau-b")
-    yield f"{'absolute error':<30}" + "".join(f"{head:>12}" for head in heads)
-    yield _group("all", found)
+    lines = [f"{'absolute error':<30}" + "".join(f"{head:>12}" for head in heads)]
+    lines.append(_group("all", found))
     for kind in ("by_chip", "by_family", "by_kind"):
-        for name, group in found[kind].items():
-            yield _group(f"  {name}", group)
+        lines += [_group(f"  {name}", group) for name, group in found[kind].items()]
     guess = found["baseline"]
-    yield _group("guess: the chip's median MFU", guess["all_runs"])
-    yield _group("  for the simulated runs", guess["simulated_runs"])
+    lines.append(_group("guess: the chip's median MFU", guess["all_runs"]))
+    lines.append(_group("  for the simulated runs", guess["simulated_runs"]))
+    yield from folded(lines, [30 + 12 * column for column in range(len(heads))])
     tau = _tau_text(found["tau_b_within_chips"])
     yield f"tau-b of predicted and measured MFU within chips: {tau}"
 
@@ -117,21 +119,22 @@ def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the ratios of pairs of runs that differ in one thing."""
     if not pairs:
         return
-    yield (
+    yield from unbroken(
         f"{len(pairs)} pairs that differ in one thing (second over first): ratio off by "
         f"{percent(found['median_abs_error'])} in the median, "
         f"{signed(found['mean_error'])} in the mean"
     )
     names = [f"{pair.second} / {pair.first}" for pair in pairs]
     width = max(map(len, names))
-    yield f"{'':<{width}}{'measured':>10}{'predicted':>11}{'error':>8}  differ in"
+    lines = [f"{'':<{width}}{'measured':>10}{'predicted':>11}{'error':>8}  differ in"]
     for name, pair in zip(names, pairs, strict=True):
         ratio = "-" if pair.predicted_ratio is None else f"{pair.predicted_ratio:.3f}"
         also = f"; also {', '.join(pair.also)}" if pair.also else ""
-        yield (
+        lines.append(
             f"{name:<{width}}{pair.measured_ratio:>10.3f}{ratio:>11}{signed(pair.error):>8}"
             f"  {pair.thing}, {pair.change}{also}"
         )
+    yield from folded(lines, [width, width + 10, width + 21, width + 29])
 
 
 def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[str]:
@@ -144,7 +147,7 @@ def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[st
         listed = (f"{remark}: {_shortened(names)}" for remark, names in remarks.items())
         yield from _wrapped(f"notes that nothing reads: {'; '.join(listed)}")
     if unread:
-        yield f"note: nothing reads the columns {', '.join(unread)}"
+        yield from unbroken(f"note: nothing reads the columns {', '.join(unread)}")
 
 
 def _memory(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
@@ -153,11 +156,12 @@ def _memory(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
     if not rows:
         return
     width = max(map(len, rows))
-    yield f"{'HBM of a device':<{width}}{'printed':>12}{'predicted':>12}   error"
+    lines = [f"{'HBM of a device':<{width}}{'printed':>12}{'predicted':>12}   error"]
     for name, one in rows.items():
         need = (one.printed_hbm_bytes or 0, one.hbm_peak_bytes or 0)
         cells = "".join(f"{format_bytes(each):>12}" for each in need)
-        yield f"{name:<{width}}{cells}{signed(one.hbm_error):>8}"
+        lines.append(f"{name:<{width}}{cells}{signed(one.hbm_error):>8}")
+    yield from folded(lines, [width, width + 12, width + 24])
 
 
 def _runs_by_note(noted: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
@@ -176,13 +180,7 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return wrap(
-        text,
-        TEXT_WIDTH,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(text, "", "  ")
 
 
 def percent(fraction: float | None) -> str:

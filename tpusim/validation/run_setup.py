@@ -7,7 +7,7 @@ otherwise than the run had it is a note.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.graph import POLICIES, Remat
@@ -184,7 +184,7 @@ def _resolve_alias(name: str, model: Transformer) -> Iterator[str]:
         yield name
 
 
-def _tensors_saved_by(policy: str, model: Transformer) -> Iterator[str]:
+def _tensors_saved_by(policy: Any, model: Transformer) -> Iterator[str]:
     """Yield the tensors of a layer that a remat policy saves."""
     remat = Remat(policy)
     for op in layer_ops(model):

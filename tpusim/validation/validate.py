@@ -1,6 +1,6 @@
 """Validate the simulator: a table of measured runs becomes a table of errors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,10 +109,17 @@ def validate(
     return _validated(*frame_rows(frame), without_passes, change)
 
 
-def validate_file(path: Path | str, without_passes: Sequence[str] = ()) -> Validation:
-    """Simulate each run of a CSV file with these columns."""
+def validate_file(
+    path: Path | str,
+    without_passes: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Validation:
+    """Simulate each run of a CSV file with these columns.
+
+    progress: called with the runs done and the total.
+    """
     with blame(str(path)):
-        return _validated(*read_rows(Path(path)), without_passes)
+        return _validated(*read_rows(Path(path)), without_passes, progress=progress)
 
 
 def _validated(
@@ -120,9 +127,15 @@ def _validated(
     rows: Sequence[TableRow],
     without_passes: Sequence[str],
     change: SetupChange | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     check_switches(without_passes)
     runs, unread = measured_runs(header, rows)
     runs = with_referred_notes(runs)
-    outcomes = with_guesses([simulate_run(run, without_passes, change) for run in runs])
+    simulated = []
+    for run in runs:
+        simulated.append(simulate_run(run, without_passes, change))
+        if progress is not None:
+            progress(len(simulated), len(runs))
+    outcomes = with_guesses(simulated)
     return Validation(outcomes, run_pairs(outcomes), unread)

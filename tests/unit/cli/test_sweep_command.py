@@ -264,7 +264,7 @@ def test_a_bar_on_a_terminal_and_nothing_in_a_pipe(path: str) -> None:
 def test_a_long_sweep_says_how_far_it_is_where_there_is_no_terminal(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tpusim.cli.sweep_command.PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("tpusim.cli.progress.PROGRESS_INTERVAL_S", 0.0)
     code = run(["sweep", path, "--workers", "1"])
     error = capsys.readouterr().err
     assert code == 0

@@ -44,14 +44,14 @@ def test_what_a_compiled_program_brings_is_not_given() -> None:
 def test_what_stands_in_the_wrong_place_is_said() -> None:
     compiled = ts.xla.load(HLO)
     for given, sentence in (
-        ({"pod": "v5e:2x2"}, "pod is 'v5e:2x2'; write a slice"),
+        ({"pod": 4}, r"the slice is an int \(4\); write simulate\(compiled, pod="),
         ({"pod": POD, "mesh": "fsdp=4"}, "mesh is 'fsdp=4'; write the sizes of axes by name"),
         ({"pod": POD, "model_flops": "1e12"}, "model_flops is '1e12'"),
         ({"plan": POD}, "v5e:2x2 stands where a plan does; write simulate"),
     ):
         with pytest.raises(PlanError, match=sentence):
             ts.simulate(compiled, **given)  # type: ignore[call-overload]
-    with pytest.raises(PlanError, match=r"the model is 'step.hlo', a name or a path"):
+    with pytest.raises(PlanError, match=r"the model is 'step.hlo', a path; write ts.read_run"):
         ts.simulate("step.hlo")  # type: ignore[call-overload]
     with pytest.raises(PlanError, match=r"the model is a function; compile it first"):
         ts.simulate(lambda weights: weights)  # type: ignore[call-overload]

@@ -1,6 +1,9 @@
 """Helpers shared by the figures: plain axes, titles, legends, notes and boxes."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,12 +35,31 @@ ROOMY_LEGEND = 6
 """Legend entries that fit in a row at normal spacing; longer legends are set tighter."""
 
 
+_SHOWN: ContextVar[bool] = ContextVar("_SHOWN", default=False)
+"""True if new figures are pyplot's, which a notebook shows."""
+
+
+@contextmanager
+def shown_figures() -> Iterator[None]:
+    """Let IPython show new figures at the end of a cell; elsewhere nothing changes."""
+    shell = sys.modules.get("IPython")
+    token = _SHOWN.set(shell is not None and shell.get_ipython() is not None)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(token)
+
+
 def new_figure(width: float, height: float) -> "Figure":
     """Return an empty figure; sizes in inches."""
     from matplotlib.figure import Figure
 
     from tpusim.report.figures.axes_column import AxesColumn
 
+    if _SHOWN.get():
+        from matplotlib import pyplot
+
+        return pyplot.figure(figsize=(width, height), layout=AxesColumn())
     return Figure(figsize=(width, height), layout=AxesColumn())
 
 

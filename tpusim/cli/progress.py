@@ -1,0 +1,66 @@
+"""Progress of long commands: a bar on a terminal, lines in a log, nothing where it is quiet."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import monotonic
+from typing import TypeAlias
+
+ReportProgress: TypeAlias = Callable[[int, int], None]
+
+PROGRESS_INTERVAL_S = 10.0
+"""Seconds between two progress lines without a terminal."""
+
+
+def show_progress(
+    command: str, things: str, *, quiet: bool = False
+) -> AbstractContextManager[ReportProgress]:
+    """Return a context whose function takes how many are done, and of how many.
+
+    command: of the command line, for lines of a log.
+    things: a plural, for what is counted: `plans`.
+    """
+    if quiet:
+        return nullcontext(lambda done, total: None)
+    return _bar(things) if sys.stderr.isatty() else _lines(command, things)
+
+
+@contextmanager
+def show_work(what: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show on a terminal that work goes on whose length is not known, with its seconds."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), what, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(what)
+        yield
+
+
+@contextmanager
+def _bar(things: str) -> Iterator[ReportProgress]:
+    """Show a bar on the terminal until the work is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), things, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(things)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _lines(command: str, things: str) -> Iterator[ReportProgress]:
+    """Print a line now and then for readers of a log; none for short work."""
+    last = monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if monotonic() - last >= PROGRESS_INTERVAL_S and done < total:
+            last = monotonic()
+            print(f"{command:<12}{done:,} of {total:,} {things}", file=sys.stderr, flush=True)
+
+    yield report
