@@ -37,6 +37,9 @@ def _explain_help(*, replayed: bool) -> str:
 ReportFolder: TypeAlias = Annotated[
     str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
 ]
+PageOption: TypeAlias = Annotated[
+    bool, typer.Option("--html/--no-html", help="With --out: also write report.html.")
+]
 RunFile: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan.")
 ]
@@ -113,6 +116,7 @@ def simulate(
         ),
     ] = None,
     out: ReportFolder = None,
+    html: PageOption = True,
     settings: RunSettings = None,
     stats: StatsOption = False,
     fold: FoldOption = True,
@@ -149,8 +153,9 @@ def simulate(
         settings = [*(settings or ()), f"plan.without_passes={json.dumps(without)}"]
     given = read_arguments(run or (), settings or (), maxtext, pod, verbose=verbose)
     return simulate_run_file(
-        given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network
-    )
+        given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network,
+        html=html,
+    )  # fmt: skip
 
 
 @app.command()
@@ -204,6 +209,7 @@ def replay(
         ),
     ] = None,
     out: ReportFolder = None,
+    html: PageOption = True,
     costs: Annotated[
         str | None,
         typer.Option(
@@ -247,6 +253,7 @@ def replay(
         fold=fold,
         program=program,
         explain=explain,
+        html=html,
     )
 
 

@@ -24,6 +24,7 @@ def replay_file(
     fold: bool,
     program: bool,
     explain: str | None,
+    html: bool = True,
 ) -> str:
     """Replay a compiled program and return its report, which a folder gets too."""
     explanation = find_explanation(explain, replayed=True)
@@ -43,7 +44,7 @@ def replay_file(
         model_flops=model_flops,
     )
     if folder is not None:
-        write_report(result, folder)
+        write_report(result, folder, html=html)
     parts = extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join([summary(result), *parts])
 

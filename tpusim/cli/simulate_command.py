@@ -50,6 +50,7 @@ def simulate_run_file(
     program: bool,
     explain: str | None = None,
     network: str = "flows",
+    html: bool = True,
 ) -> str:
     """Simulate a run and return its report, which a folder gets too."""
     explanation = find_explanation(explain)
@@ -59,7 +60,7 @@ def simulate_run_file(
         result = simulate(run.model, run.plan, run.pod, fold=fold, network=network)
         ideal = perfect_compiler(result)
     if folder is not None:
-        write_report(result, folder, ideal)
+        write_report(result, folder, ideal, html=html)
     parts = [summary(result, ideal)]
     if run.notes:
         parts.append("\n".join(line for note in run.notes for line in entry("note", note)))

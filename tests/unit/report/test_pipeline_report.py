@@ -316,10 +316,9 @@ def test_links_between_stages_carry_what_they_send(schedule: str, chunks: int) -
 def test_the_timeline_shows_a_layer_of_each_pass(schedule: str, chunks: int) -> None:
     one = result(schedule, chunks)
     windows = timeline_data(one)
-    trips = 16 // STAGES // chunks
     assert len(windows) == (3 if schedule.startswith("zb") else 2)
     for window in windows:
-        assert f"trip {trips // 2 + 1} of {trips}" in window.title
+        assert window.title.startswith("one layer, ")
         assert sum(each.length_ps for each in window.core) == window.end_ps - window.start_ps
     if schedule != "circular":
         assert "forward pass of microbatch" in windows[0].title
