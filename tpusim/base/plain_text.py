@@ -22,4 +22,9 @@ def plain(text: str, longest: int = LONGEST_TEXT) -> str:
     if len(text) > longest:
         half = longest // 2
         text = f"{text[:half]}…{text[-(longest - 1 - half) :]}"
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    """Return a text with U+FFFD for what cannot be shown, of any length."""
     return _NOT_SHOWN.sub("\ufffd", text)

@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from tpusim.base.errors import TpusimError, nearest
+from tpusim.base.plain_text import visible
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
 from tpusim.engine import Timeline
@@ -158,7 +159,7 @@ def _complete(
 ) -> Event:
     start, end = span_ps
     when = {"ts": start / MICROSECOND, "dur": (end - start) / MICROSECOND}
-    return {"ph": "X", "name": name, "pid": lane, "tid": thread, **when, "args": args}
+    return {"ph": "X", "name": visible(name), "pid": lane, "tid": thread, **when, "args": args}
 
 
 def _slice_event(lane: int, thread: int, each: TrackSlice, about: dict[str, Event]) -> Event:

@@ -1,11 +1,15 @@
 """The page: every section, numbers that are the result's, nothing remote, and hostile labels."""
 
+import csv
+import gzip
 import json
 import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from io import StringIO
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,6 +29,7 @@ from tpusim.report.html.page import LONGEST_SENTENCE
 from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import chip_sources, runs_like
 from tpusim.report.link_traffic import link_series
+from tpusim.report.report_files import render_files
 from tpusim.report.track_slices import core_slices
 from tpusim.results.result import Result
 from tpusim.simulation.program_run import replay_program
@@ -215,16 +220,20 @@ def test_sentences_of_advice_are_in_the_page() -> None:
     assert "Each sentence was simulated." in page
 
 
-@pytest.mark.parametrize("label", HOSTILE, ids=range(len(HOSTILE)))
-def test_labels_of_others_are_text(label: str) -> None:
-    """As the name of the program, of an operation, of its line and its scope."""
-    (loop, *rest) = BODY
+def labelled(label: str) -> Result:
+    """A replay with a label as the name of the program, of a line and a scope."""
+    loop, *rest = BODY
     assert isinstance(loop, Loop)
     op = replace(loop.body[2], scope=label, source=label)
     body = (replace(loop, body=(*loop.body[:2], op, *loop.body[3:])), *rest)
-    program = replace(PROGRAM, body=body, name=label)
     origin = replace(ORIGIN, name=label)
-    one = replay_program(program, POD, placed(), origin=origin, unknown={})
+    program = replace(PROGRAM, body=body, name=label)
+    return replay_program(program, POD, placed(), origin=origin, unknown={})
+
+
+@pytest.mark.parametrize("label", HOSTILE, ids=range(len(HOSTILE)))
+def test_labels_of_others_are_text(label: str) -> None:
+    one = labelled(label)
     page = report_page(one)
     found = Page(page)
     assert [name for name in found.ids if name in SECTIONS] == SECTIONS
@@ -235,6 +244,23 @@ def test_labels_of_others_are_text(label: str) -> None:
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\u202a-\u202e\u2066-\u2069]", page)
     assert "x" * (LONGEST_SENTENCE + 1) not in page
     assert plain(label) == label or "\ufffd" in plain(label) or "…" in plain(label)
+
+
+@pytest.mark.parametrize("label", HOSTILE, ids=range(len(HOSTILE)))
+def test_labels_of_others_break_no_table_trace_or_figure(label: str) -> None:
+    one = labelled(label)
+    files = render_files(one, None, html=False)
+    for name, content in files.items():
+        if name.endswith(".csv"):
+            table = list(csv.reader(StringIO(content.decode(), newline="")))
+            assert len({len(row) for row in table}) == 1, name
+            assert not [cell for row in table for cell in row if cell[:1] in "=@+" and cell]
+        elif name.endswith(".svg"):
+            root = ElementTree.fromstring(content)
+            assert float(root.attrib["width"].removesuffix("pt")) < 1200, name
+    trace = json.loads(gzip.decompress(files["trace.json.gz"]))
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert not [name for name in names if re.search("[\x00-\x1f\u202a-\u202e]", name)]
 
 
 def test_the_style_of_an_axis_follows_from_its_name_alone() -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from tpusim.base.plain_text import plain, visible
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE, FROM_HOST, HBM, TO_HOST
 from tpusim.report.figures import canvas
@@ -117,7 +118,7 @@ def _draw_window(
         row_names.append(label)
         style = {"xycoords": ("axes fraction", "data"), "va": "center"}
         canvas.draw_note(ax, f"{mean:.1%}", (1, middles[-1]), (5, 0), **style)
-    ax.set_yticks(middles, row_names)
+    ax.set_yticks(middles, [plain(name, canvas.LONGEST_LABEL) for name in row_names])
     ax.set_ylim(base + 0.04, -0.04)
     ax.set_xlim(0, (window.end_ps - window.start_ps) * times)
     ax.set_xlabel(f"time since its start [{unit}]", color=INK, fontsize=9)
@@ -182,7 +183,7 @@ def short_name(name: str) -> str:
     >>> short_name("all-gather/bwd/layer/wk@fsdp again"), short_name("bwd/layer/wo_mlp/dw")
     ('wk', 'wo_mlp/dw')
     """
-    bare = re.sub(r"@.*$| \(\+\d+\)$| again$", "", name)
+    bare = re.sub(r"@.*$| \(\+\d+\)$| again$", "", visible(name))
     return re.sub(r"^(all|reduce|collective)-[a-z]+/|\b(bwd|wgt)/|\blayer/|/chunk\b", "", bare)
 
 

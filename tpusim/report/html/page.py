@@ -45,7 +45,7 @@ def report_page(
     held = result.memory_bytes.items()
     views = time_views(result)
     scripts = {"library": asset("uPlot.min.js"), "script": asset("report.js")}
-    return _template().render(
+    return template("report.html.jinja").render(
         title=plain(result.title),
         chips=result.pod.chips,
         verdict=str(result.fit),
@@ -70,14 +70,14 @@ def report_page(
         styles=styles,
         data=chart_data(result, styles),
         css=asset("uPlot.min.css") + asset("report.css"),
-        policy=_policy(scripts),
+        policy=policy(*scripts.values()),
         **scripts,
     )
 
 
-def _policy(scripts: Mapping[str, str]) -> str:
+def policy(*scripts: str) -> str:
     """Return a content security policy under which these scripts run and nothing is requested."""
-    known = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
+    known = " ".join(f"'sha256-{_digest(text)}'" for text in scripts) or "'none'"
     return f"default-src 'none'; script-src {known}; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -92,7 +92,8 @@ def asset(name: str) -> str:
 
 
 @cache
-def _template() -> "Template":
+def template(name: str) -> "Template":
+    """Return a template of the assets, which escapes and shortens every text."""
     from jinja2 import Environment, StrictUndefined
 
     env = Environment(
@@ -110,7 +111,7 @@ def _template() -> "Template":
         "data": _data,
     }
     env.globals |= {"fill_of": fill_of}
-    return env.from_string(asset("report.html.jinja"))
+    return env.from_string(asset(name))
 
 
 def _shown(value: Any) -> Any:
