@@ -19,6 +19,9 @@ Floats: TypeAlias = NDArray[np.float64]
 BUSY = "busy: bytes carried, over what the link carries in that time at its full rate"
 """What every figure means by the busy share of a link, of a step or of a part of it."""
 
+MOST_FLOWS = 50_000
+"""Transfers of a step whose sharing of links is followed in `link_series`: half a second."""
+
 
 class LinkLoad(NamedTuple):
     """The share of each link that tasks draw from `start_ps` to `end_ps`, by link and label."""
@@ -144,22 +147,31 @@ def _moving(records: Iterable[Record], lane: _LaneTraffic) -> Iterator[tuple[Rec
 
 
 def link_series(result: Result, edges_ps: Floats) -> dict[str, Floats]:
-    """Return the busy share of each link between one edge and the next.
+    """Return the busy share of each link of a lane between one edge and the next, at most 1.
 
-    A task's bytes are spread evenly from the end of its delay to its own end. Times the lengths,
-    the shares sum to the link's busy time in the step (`LinkUse.busy_ps`), if the edges span it.
+    Times the lengths, the shares sum to the link's busy time in the step (`LinkUse.busy_ps`) if the
+    edges span it. Two cases have less: a pipeline whose messages and segments share links, which
+    the engine neglects; and more than `MOST_FLOWS` flows, whose bytes are spread evenly over each,
+    where several together would exceed the link.
 
     edges_ps: [edge], ascending.
     """
     lane = _LaneTraffic.of(result.costed()[result.lane])
+    moving = list(_moving(result.shown.tasks, lane))
     flows: dict[str, list[tuple[Floats, Floats, float]]] = {name: [] for name, _ in lane.links}
-    for record, step in _moving(result.shown.tasks, lane):
-        ends = record_starts(record) + record.duration_ps
-        starts = ends - record.duration_ps + step.delay_ps
-        for link, weight in step.uses:
-            name, rate = lane.links[link]
-            flows[name].append((starts, ends, weight * step.volume / rate))
-    return {name: spread_evenly(each, edges_ps) for name, each in flows.items()}
+    if sum(record.count for record, _ in moving) <= MOST_FLOWS:
+        for load in link_loads(result, 0, result.timeline.total_ps):
+            span = np.array([[load.start_ps], [load.end_ps]], dtype=float)
+            for name, shares in load.shares.items():
+                flows[name].append((*span, sum(shares.values()) * (load.end_ps - load.start_ps)))
+    else:
+        for record, step in moving:
+            ends = record_starts(record) + record.duration_ps
+            starts = ends - record.duration_ps + step.delay_ps
+            for link, weight in step.uses:
+                name, rate = lane.links[link]
+                flows[name].append((starts, ends, weight * step.volume / rate))
+    return {name: np.minimum(1.0, spread_evenly(each, edges_ps)) for name, each in flows.items()}
 
 
 def spread_evenly(flows: Sequence[tuple[Floats, Floats, float]], edges_ps: Floats) -> Floats:

@@ -1,6 +1,6 @@
 """The data of the charts that the page draws: plain lists, times in seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,19 @@ from tpusim.report.figures.memory import memory_stacks
 from tpusim.report.figures.time_windows import TimeWindow, timeline_data
 from tpusim.report.figures.timeline import constant_loads, link_rows
 from tpusim.report.figures.utilisation import resource_name
-from tpusim.report.html.page_styles import HIDDEN, WAIT, PageStyle, holder_name
+from tpusim.report.html.page_styles import HIDDEN, WAIT, PageStyle, holder_name, slot_name
 from tpusim.report.link_traffic import Floats, link_series, record_starts, spread_evenly
 from tpusim.report.track_slices import TrackSlice, core_slices, stream_tracks
-from tpusim.results import LEAST_SHOWN, PICO, Result, operation_of, operations_by_name
+from tpusim.results import (
+    LEAST_SHOWN,
+    PAUSES,
+    PICO,
+    Result,
+    operation_of,
+    operations_by_name,
+    pipelined,
+)
+from tpusim.results.stage_uses import stage_uses
 
 COLUMNS = 480
 """Parts of the step in which utilisation and memory are given."""
@@ -49,7 +58,11 @@ def chart_data(result: Result, styles: Mapping[str, PageStyle]) -> dict[str, Any
     memory: bytes by holder at the highest moment of each part.
     """
     names = Names()
-    windows = [_whole(result, names), *(_close(result, w, names) for w in timeline_data(result))]
+    windows = [
+        _whole(result, names),
+        *_stages(result, names),
+        *(_close(result, window, names) for window in timeline_data(result)),
+    ]
     return {
         "step_s": result.step_time_s,
         "styles": {plain(name): [style.number, style.path] for name, style in styles.items()},
@@ -74,6 +87,28 @@ def _whole(result: Result, names: Names) -> dict[str, Any]:
             slices = _slices(result, track, 0, names, own=stream)
             rows.append({"name": plain(name), "slices": slices})
     return {"title": "the whole step", "length": timeline.total_ps * PICO, "rows": rows}
+
+
+def _stages(result: Result, names: Names) -> Iterator[dict[str, Any]]:
+    """Yield the slots of all stages of a pipeline, a row for each, if there is one."""
+    planned = pipelined(result)
+    if planned is None:
+        return
+    rows = []
+    for use in stage_uses(planned):
+        slices = [
+            [
+                _short(each.start_ps * PICO),
+                _short((each.end_ps - each.start_ps) * PICO),
+                slot_name(each.slot.kind),
+                names.number(f"microbatch {each.slot.microbatch}, chunk {each.slot.chunk}"),
+                "",
+                1,
+            ]
+            for each in use.slots
+        ]
+        rows.append({"name": f"stage {use.stage}", "slices": slices})
+    yield {"title": "the stages", "length": result.step_time_s, "rows": rows}
 
 
 def _close(result: Result, window: TimeWindow, names: Names) -> dict[str, Any]:
@@ -118,7 +153,7 @@ def _slices(
             continue
         op = ops.get(operation_of(record))
         name = result.called(op) if op is not None else record.name
-        waits = own == CORE and record.stream != CORE
+        waits = own == CORE and record.stream != CORE and record.label not in PAUSES
         text = f"wait for {name}" if waits else name
         label = WAIT if waits else plain(record.label)
         found.append([*at, label, names.number(text), str(record.phase), record.count])
@@ -153,7 +188,9 @@ def use_data(result: Result) -> dict[str, Any]:
     """Return the busy share of MXU, HBM, each ICI dimension, DCN and PCIe over the step."""
     total = result.timeline.total_ps
     edges = np.linspace(0, total, COLUMNS + 1)
-    rows = [("MXU", _mxu(result, edges))]
+    mxu = _mxu(result, edges)
+    busy = {use.link: use.busy_ps / total for use in result.shown.links}
+    rows = [("MXU", mxu, float(mxu.mean()))]
     series = link_series(result, edges)
     for link in sorted(series, key=lambda link: (link != HBM, link.startswith(DCN), link)):
         values = series[link]
@@ -161,14 +198,14 @@ def use_data(result: Result) -> dict[str, Any]:
         alike = other is not None and np.array_equal(values, other)
         if alike and link.endswith("-"):
             continue
-        if values.mean() < LEAST_SHOWN and (link.startswith(DCN) or link in (TO_HOST, FROM_HOST)):
+        if busy[link] < LEAST_SHOWN and (link.startswith(DCN) or link in (TO_HOST, FROM_HOST)):
             continue
-        rows.append((resource_name(link[:-1] if alike else link), values))
+        rows.append((resource_name(link[:-1] if alike else link), values, busy[link]))
     return {
         "edges": [float(f"{edge * PICO:.7g}") for edge in edges],
         "rows": [
-            {"name": plain(name), "values": _rounded(values), "mean": float(values.mean())}
-            for name, values in rows
+            {"name": plain(name), "values": _rounded(values), "mean": mean}
+            for name, values, mean in rows
         ],
     }
 

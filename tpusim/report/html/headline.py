@@ -81,7 +81,8 @@ def _running(result: Result) -> Iterator[Fact]:
     if chip.power is not None:
         joules = seconds * chip.power
         about = f"at {chip.power:g} W a chip"
-        yield Fact("Energy of a million tokens", f"{joules / 3.6e6:.3g} kWh", about)
+        hours, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
+        yield Fact("Energy of a million tokens", f"{hours:.3g} {unit}", about)
 
 
 def short_count(count: float) -> str:

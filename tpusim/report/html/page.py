@@ -52,6 +52,7 @@ def report_page(
         facts=headline(result, ideal),
         plan=str(result.plan) if isinstance(result, PlanResult) else "",
         pipeline=result.pipeline,
+        device=f"stage {result.lane}, which holds most HBM" if len(result.programs) > 1 else "",
         chosen="given" if result.placement_given else "found by the search",
         mesh=mesh_rows(result),
         placement=placement_drawing(result),

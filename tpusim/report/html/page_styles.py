@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpusim.base.plain_text import plain
+from tpusim.program import PassKind
 from tpusim.report.figures.canvas import label_styles
 from tpusim.report.figures.memory import holder_styles, memory_stacks
-from tpusim.report.figures.palette import FillStyle, axis_style
-from tpusim.results import Result
+from tpusim.report.figures.palette import PASS_STYLES, FillStyle, axis_style
+from tpusim.results import Result, pipelined
 
 WAIT, HIDDEN = "core waits", "more iterations"
 TILE = 8
@@ -44,6 +45,8 @@ def page_styles(result: Result) -> dict[str, PageStyle]:
     named = {name: axis_style(name) for name, size in result.program.axes if size > 1}
     named |= label_styles(result)
     named |= {WAIT: FillStyle("#ffffff", "xx"), HIDDEN: FillStyle("#e4e7eb", "..")}
+    if pipelined(result) is not None:
+        named |= {slot_name(kind): style for kind, style in PASS_STYLES.items()}
     named |= {holder_name(name): s for name, s in _holders(result).items()}
     return {
         name: PageStyle(
@@ -60,6 +63,11 @@ def _holders(result: Result) -> dict[str, FillStyle]:
 def holder_name(category: str) -> str:
     """Return the name of the fill of a holder of HBM."""
     return f"HBM: {category}"
+
+
+def slot_name(kind: PassKind) -> str:
+    """Return the name of the fill of the slots of a pipeline."""
+    return f"{kind.name.lower()} slot"
 
 
 def hatch_path(hatch: str) -> str:
