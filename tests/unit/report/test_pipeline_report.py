@@ -388,7 +388,7 @@ def test_a_stage_is_a_process_of_the_trace(schedule: str, chunks: int, expand: A
     assert named == [f"/device:TPU:{stage} stage {stage}" for stage in range(STAGES)]
     peaks = [use.hbm_peak_bytes for use in pipeline_data(one).stages]
     for stage in range(STAGES):
-        levels = [e["args"]["bytes"] for e in every["C"] if e["pid"] == stage]
+        levels = [e["args"]["bytes"] for e in every["C"] if (e["pid"], e["name"]) == (stage, "HBM")]
         assert max(levels) == peaks[stage]
         core = [e for e in every["X"] if (e["pid"], e["tid"]) == (stage, 1)]
         if expand == "all":
