@@ -1,7 +1,8 @@
 """Settings for all tests: what runs by default, and the same examples in every run.
 
 `pytest` runs a sample of seeds, examples and cases, `pytest -m thorough` all of them (extent.py
-says which), and `pytest -m xla` what needs the TPU compiler. Any other expression is pytest's own,
+says which), `pytest -m xla` what needs the TPU compiler, and `pytest -m browser` what needs
+Chromium. Any other expression is pytest's own,
 and a test that is named runs with all of its cases.
 """
 
@@ -12,7 +13,10 @@ import pytest
 from extent import ALL_EXAMPLES
 from hypothesis import settings
 
-SELECTED = {"": "not thorough and not xla", "thorough": "thorough or not xla"}
+SELECTED = {
+    "": "not thorough and not xla and not browser",
+    "thorough": "thorough or not (xla or browser)",
+}
 
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)

@@ -39,6 +39,8 @@ ROW |= {"": ROW["simulation"], "__version__": -1}
 ROOMS = {
     "simpy": {"engine"},
     "matplotlib": {"report"},
+    "jinja2": {"report"},
+    "markupsafe": {"report"},
     "jax": {"compiler", "twin"},
     "jaxlib": {"compiler"},
     "optax": {"twin"},

@@ -119,6 +119,15 @@ class MeasuredErrors:
             measured=known and local.support > self.bandwidths.prior,
         )
 
+    def most_alike(self, features: RunFeatures, count: int) -> list[tuple[Residual, float]]:
+        """Return the runs that weigh most in a prediction's range, with their likeness.
+
+        The likeness is exp(-d^2 / 2) for a distance d in features: 1 for a run with all of them.
+        """
+        alike = self._likeness(features)
+        order = np.argsort(-alike, kind="stable")[:count]
+        return [(self.rows[at], float(alike[at])) for at in order if alike[at] > 0]
+
     def left_out(self) -> Iterator[tuple[Residual, ErrorRange]]:
         """Yield each measured run with its range, made without its family."""
         yield from ((row, self.range(row.features, row.family)) for row in self.rows)
@@ -155,11 +164,7 @@ class MeasuredErrors:
 
     def _weights(self, features: RunFeatures, kept: Mask) -> Floats:
         """Return the weight of each run; those of a family sum to its largest likeness."""
-        kinds = (self._kinds != np.array(features.kinds, object)).sum(axis=1)
-        squares = ((self._measures - self._scaled([features])) ** 2).sum(axis=1)
-        squares += kinds / self.bandwidths.kind**2
-        squares += (self._chips != features.chip) / self.bandwidths.chip**2
-        alike = np.exp(-squares / 2) * (kept & (self._pipelined == features.pipelined))
+        alike = self._likeness(features) * kept
         count = len(self._of_family)
         whole = np.bincount(self._family, alike, count)
         most = np.zeros(count)
@@ -167,6 +172,15 @@ class MeasuredErrors:
         per_likeness = np.divide(most, whole, out=np.zeros(count), where=whole > 0)
         weights: Floats = alike * per_likeness[self._family]
         return weights
+
+    def _likeness(self, features: RunFeatures) -> Floats:
+        """Return exp(-d^2 / 2) for the distance of each run; 0 for one that cannot be compared."""
+        kinds = (self._kinds != np.array(features.kinds, object)).sum(axis=1)
+        squares = ((self._measures - self._scaled([features])) ** 2).sum(axis=1)
+        squares += kinds / self.bandwidths.kind**2
+        squares += (self._chips != features.chip) / self.bandwidths.chip**2
+        alike: Floats = np.exp(-squares / 2) * (self._pipelined == features.pipelined)
+        return alike
 
     def _local(self, features: RunFeatures, kept: Mask) -> _Local:
         weights = self._weights(features, kept)

@@ -44,6 +44,9 @@ def _explain_help(*, replayed: bool) -> str:
 ReportFolder: TypeAlias = Annotated[
     str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
 ]
+PageOption: TypeAlias = Annotated[
+    bool, typer.Option("--html/--no-html", help="With --out: also write report.html.")
+]
 RunFile: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan; - is stdin.")
 ]
@@ -136,6 +139,7 @@ def simulate(
         ),
     ] = None,
     out: ReportFolder = None,
+    html: PageOption = True,
     settings: RunSettings = None,
     stats: StatsOption = False,
     fold: FoldOption = True,
@@ -181,7 +185,7 @@ def simulate(
     given = read_arguments(run or (), settings or (), maxtext, pod, verbose=verbose)
     text = simulate_run_file(
         given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network,
-        as_json=as_json,
+        as_json=as_json, html=html,
     )  # fmt: skip
     return _printed(text, as_json=as_json, quiet=quiet)
 
@@ -241,6 +245,7 @@ def replay(
         ),
     ] = None,
     out: ReportFolder = None,
+    html: PageOption = True,
     costs: Annotated[
         str | None,
         typer.Option(

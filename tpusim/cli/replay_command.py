@@ -28,6 +28,7 @@ def replay_file(
     explain: str | None,
     as_json: bool = False,
     quiet: bool = False,
+    html: bool = True,
 ) -> str:
     """Replay a compiled program and return its report, which a folder gets too."""
     explanation = find_explanation(explain, replayed=True)
@@ -49,7 +50,7 @@ def replay_file(
         )
     if folder is not None:
         with printed_on(None):
-            write_report(result, folder)
+            write_report(result, folder, html=html)
     if as_json:
         return result_json(result)
     parts = extra_parts(result, folder, explanation, program=program, stats=stats)

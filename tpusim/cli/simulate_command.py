@@ -53,6 +53,7 @@ def simulate_run_file(
     explain: str | None = None,
     network: str = "flows",
     as_json: bool = False,
+    html: bool = True,
 ) -> str:
     """Simulate a run and return its report, which a folder gets too."""
     explanation = find_explanation(explain)
@@ -63,7 +64,7 @@ def simulate_run_file(
         ideal = perfect_compiler(result)
     if folder is not None:
         with printed_on(None):
-            write_report(result, folder, ideal)
+            write_report(result, folder, ideal, html=html)
     if as_json:
         return result_json(result, ideal)
     parts = [summary(result, ideal)]

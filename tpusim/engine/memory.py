@@ -42,11 +42,15 @@ class HeldTensor:
 
 
 class MemoryChange(NamedTuple):
-    """`bytes` taken (freed: negative) at `time_ps`, again at each repetition."""
+    """`bytes` taken (freed: negative) at `time_ps`, again at each repetition.
+
+    by_category: the parts of `bytes`, by what the tensors are.
+    """
 
     time_ps: int
     bytes: int
     repeats: tuple[Level, ...] = ()
+    by_category: tuple[tuple[str, int], ...] = ()
 
 
 Changes: TypeAlias = Sequence[MemoryChange]
@@ -85,7 +89,10 @@ def _at_calls(calls: CallTimes | None, log: Changes) -> Iterable[MemoryChange]:
     if calls is None:
         return log
     first = calls.starts_ps[0]
-    return (MemoryChange(first + time, nbytes, (calls, *levels)) for time, nbytes, levels in log)
+    return (
+        change._replace(time_ps=first + change.time_ps, repeats=(calls, *change.repeats))
+        for change in log
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,10 +134,21 @@ def memory_profile(code: LaneCode, log: ChangeLog) -> MemoryProfile:
         tensors=tuple(tensors[index] for index in lowest),
         changes=LazyTuple(
             lambda: (
-                MemoryChange(at, change.bytes, levels) for (at, change), levels in flatten(log)
+                MemoryChange(at, change.bytes, levels, _parts(change.tensors, tensors))
+                for (at, change), levels in flatten(log)
             )
         ),
     )
+
+
+def _parts(
+    moved: Iterable[tuple[int, int]], tensors: Sequence[Alloc]
+) -> tuple[tuple[str, int], ...]:
+    """Return the bytes of a change by category."""
+    totals: Counter[str] = Counter()
+    for index, sign in moved:
+        totals[tensors[index].category] += sign * whole_bytes(float(tensors[index].bytes))
+    return tuple((category, nbytes) for category, nbytes in totals.items() if nbytes)
 
 
 def lane_memory(resident: Sequence[Alloc], profile: MemoryProfile) -> LaneMemory:

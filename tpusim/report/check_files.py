@@ -1,12 +1,11 @@
 """The files of a comparison of a plan with its compiled program."""
 
-import csv
 import json
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 
 from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.report.csv_tables import csv_text
 from tpusim.twin import TwinComparison
 
 DIFFERENCE_COLUMNS = (
@@ -16,11 +15,12 @@ DIFFERENCE_COLUMNS = (
 
 
 def write_check(comparison: TwinComparison, folder: Path | str) -> None:
-    """Write `check.txt`, `check.json`, `differences.csv` and `check.png` into `folder`.
+    """Write `check.txt`, `check.json`, `differences.csv`, `check.png`, `report.html` into `folder`.
 
-    `check.txt` is the printed comparison, `check.json` its `facts`. `differences.csv` has a row for
-    each part of the step, those whose time differs most first; `seconds` is the plan's time less
-    the program's, and the operations behind it are separated by spaces.
+    `check.txt` is the printed comparison, `check.json` its `facts`, `report.html` a page that needs
+    no other file. `differences.csv` has a row for each part of the step, those whose time differs
+    most first; `seconds` is the plan's time less the program's, and the operations behind it are
+    separated by spaces.
 
     Each file is written beside its place and then moved there, so that none is ever half written.
     The same comparison gives the same bytes.
@@ -38,22 +38,22 @@ def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:
     """Return the content of each file, by name."""
     from tpusim.report.figures.check import plot_check
     from tpusim.report.figures.render import png_bytes
+    from tpusim.report.html import comparison_page
 
     return {
         "check.txt": f"{comparison}\n".encode(),
         "check.json": f"{json.dumps(comparison.facts(), indent=2)}\n".encode(),
         "differences.csv": differences_csv(comparison).encode(),
+        "report.html": comparison_page(comparison).encode(),
         "check.png": png_bytes(lambda: plot_check(comparison)[0], comparison.title),
     }
 
 
 def differences_csv(comparison: TwinComparison) -> str:
     """Return the differences as a table."""
-    text = StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(DIFFERENCE_COLUMNS)
+    rows: list[tuple[str, ...]] = []
     for row in comparison.differences:
         seconds = (f"{value:.12f}" for value in (row.seconds, row.plan_s, row.program_s))
         operations = (" ".join(row.plan_operations), " ".join(row.program_operations))
-        table.writerow((row.what, row.when, row.topic, *seconds, row.words, *operations))
-    return text.getvalue()
+        rows.append((row.what, row.when, row.topic, *seconds, row.words, *operations))
+    return csv_text(DIFFERENCE_COLUMNS, rows)

@@ -4,11 +4,13 @@ Times are seconds with twelve decimals: the engine's picoseconds, exactly.
 """
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import chain
 
 from tpusim.base.phase import Phase
+from tpusim.base.plain_text import visible
 from tpusim.costs import CostedProgram
 from tpusim.engine import Record
 from tpusim.program import Call, Collective, Program, Send, Transfer, walk_ops
@@ -26,6 +28,8 @@ LINE_COLUMNS = (
 )
 STAGE_COLUMN = "stage"
 PICO_DIGITS = 12
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?")
 
 
 def operations_csv(result: Result) -> str:
@@ -83,7 +87,7 @@ def lines_csv(result: Result) -> str:
         for line in explain_lines(result).rows
         for row in line.library or (line,)
     )
-    return _csv(LINE_COLUMNS, rows)
+    return csv_text(LINE_COLUMNS, rows)
 
 
 def _by_stage(result: Result) -> Iterator[tuple[list[Record], list[Record]]]:
@@ -140,11 +144,20 @@ def decimal_seconds(picoseconds: int) -> str:
 def _staged(head: Sequence[str], rows: Iterable[Sequence[str]], result: Result) -> str:
     """Return the table of rows that begin with their stage; without it if there is only one."""
     if len(result.programs) > 1:
-        return _csv((STAGE_COLUMN, *head), rows)
-    return _csv(head, (row[1:] for row in rows))
+        return csv_text((STAGE_COLUMN, *head), rows)
+    return csv_text(head, (row[1:] for row in rows))
 
 
-def _csv(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table. No cell begins as a formula, and none has control characters."""
     text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows(chain([head], rows))
+    table = chain([head], (map(_cell_text, row) for row in rows))
+    csv.writer(text, lineterminator="\n").writerows(table)
     return text.getvalue()
+
+
+def _cell_text(text: str) -> str:
+    """Return a cell; a spreadsheet would run a text that begins as a formula, so that is quoted."""
+    if text[:1] in FORMULA_SIGNS and not NUMBER.fullmatch(text):
+        text = f"'{text}"
+    return visible(text)

@@ -4,12 +4,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.costs import CostedProgram, Task, TaskLoop, TaskOp
 from tpusim.engine import LinkUse, Record, TaskStep, compile_lane, fair_rates
 from tpusim.program import Call
 from tpusim.results import Result
+
+Floats: TypeAlias = NDArray[np.float64]
+
+BUSY = "busy: bytes carried, over what the link carries in that time at its full rate"
+"""What every figure means by the busy share of a link, of a step or of a part of it."""
+
+MOST_FLOWS = 50_000
+"""Transfers of a step whose sharing of links is followed in `link_series`: half a second."""
 
 
 class LinkLoad(NamedTuple):
@@ -112,7 +123,17 @@ def link_loads(result: Result, start_ps: int, end_ps: int) -> list[LinkLoad]:
 def _flows(
     records: Sequence[Record], lane: _LaneTraffic, start_ps: int, end_ps: int
 ) -> list[tuple[TaskStep, int, int]]:
-    """Return step, start and end of each flow that may be in flight between two times.
+    """Return step, start and end of each flow that may be in flight between two times."""
+    flows = []
+    for record, step in _moving(records, lane):
+        starts = starts_between(record, start_ps, end_ps)
+        ends = (start + record.duration_ps for start in starts)
+        flows += [(step, end - record.duration_ps + step.delay_ps, end) for end in ends]
+    return sorted(flows, key=lambda flow: flow[1])
+
+
+def _moving(records: Iterable[Record], lane: _LaneTraffic) -> Iterator[tuple[Record, TaskStep]]:
+    """Yield the records that move bytes, with their steps.
 
     Of several steps of one name, a record belongs to the one whose isolated time is nearest.
     """
@@ -120,13 +141,66 @@ def _flows(
     for name, step, _ in lane.tasks:
         if step.volume:
             known.setdefault(name, []).append(step)
-    flows = []
     for record in (record for record in records if record.name in known):
         length = record.duration_ps
-        step = min(known[record.name], key=lambda step: abs(step.alone_ps - length))
-        starts = starts_between(record, start_ps, end_ps)
-        flows += [(step, start + step.delay_ps, start + length) for start in starts]
-    return sorted(flows, key=lambda flow: flow[1])
+        yield record, min(known[record.name], key=lambda step: abs(step.alone_ps - length))
+
+
+def link_series(result: Result, edges_ps: Floats) -> dict[str, Floats]:
+    """Return the busy share of each link of a lane between one edge and the next, at most 1.
+
+    Times the lengths, the shares sum to the link's busy time in the step (`LinkUse.busy_ps`) if the
+    edges span it. Two cases have less: a pipeline whose messages and segments share links, which
+    the engine neglects; and more than `MOST_FLOWS` flows, whose bytes are spread evenly over each,
+    where several together would exceed the link.
+
+    edges_ps: [edge], ascending.
+    """
+    lane = _LaneTraffic.of(result.costed()[result.lane])
+    moving = list(_moving(result.shown.tasks, lane))
+    flows: dict[str, list[tuple[Floats, Floats, float]]] = {name: [] for name, _ in lane.links}
+    if sum(record.count for record, _ in moving) <= MOST_FLOWS:
+        for load in link_loads(result, 0, result.timeline.total_ps):
+            span = np.array([[load.start_ps], [load.end_ps]], dtype=float)
+            for name, shares in load.shares.items():
+                flows[name].append((*span, sum(shares.values()) * (load.end_ps - load.start_ps)))
+    else:
+        for record, step in moving:
+            ends = record_starts(record) + record.duration_ps
+            starts = ends - record.duration_ps + step.delay_ps
+            for link, weight in step.uses:
+                name, rate = lane.links[link]
+                flows[name].append((starts, ends, weight * step.volume / rate))
+    return {name: np.minimum(1.0, spread_evenly(each, edges_ps)) for name, each in flows.items()}
+
+
+def spread_evenly(flows: Sequence[tuple[Floats, Floats, float]], edges_ps: Floats) -> Floats:
+    """Return the share of the time between edges that flows take, each spread over its own time.
+
+    flows: starts and ends (ps) of equal flows, and the picoseconds that each counts.
+    edges_ps: [edge], ascending.
+    """
+    if not flows:
+        return np.zeros(len(edges_ps) - 1)
+    starts, ends = (np.concatenate([each[side] for each in flows]) for side in (0, 1))
+    counts = np.concatenate([np.full(len(each[0]), each[2]) for each in flows])
+    slopes = counts / np.maximum(ends - starts, 1)
+    ends = np.maximum(ends, starts + 1)
+    times, changes = np.concatenate([starts, ends]), np.concatenate([slopes, -slopes])
+    order = np.argsort(times, kind="stable")
+    times, rates = times[order], np.cumsum(changes[order])
+    so_far = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times))])
+    shares: Floats = np.diff(np.interp(edges_ps, times, so_far)) / np.diff(edges_ps)
+    return shares
+
+
+def record_starts(record: Record) -> Floats:
+    """Return the start of each repetition in picoseconds, as an array."""
+    starts = np.array([float(record.start_ps)])
+    for level in record.repeats:
+        shifts = np.fromiter(level.shifts(), dtype=float, count=level.repeats)
+        starts = (starts[:, None] + shifts).ravel()
+    return starts
 
 
 def starts_between(record: Record, start_ps: int, end_ps: int) -> Iterator[int]:

@@ -17,16 +17,20 @@ from tpusim.results.summary import summary
 from tpusim.simulation import simulate
 
 
-def write_report(result: Result, folder: Path | str, ideal: Result | None = None) -> None:
-    """Write summary, `result.json`, three tables, the program, the trace and figures into `folder`.
+def write_report(
+    result: Result, folder: Path | str, ideal: Result | None = None, *, html: bool = True
+) -> None:
+    """Write summary, `result.json`, three tables, the program, trace, figures and `report.html`.
 
     Each file is written beside its place and then moved there, so that none is ever half written.
     The same result gives the same bytes. The figures are those of `register_figure`.
     Raise FileError if the folder or a file cannot be written.
 
-    ideal: the run under the lowering `ideal`; simulated if it is not given.
+    folder: to write them into.
+    ideal: what `perfect_compiler` returns; simulated if it is not given.
+    html: False leaves out the page.
     """
-    files = render_files(result, ideal or perfect_compiler(result))
+    files = render_files(result, ideal or perfect_compiler(result), html=html)
     folder = Path(folder)
     with _file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +39,7 @@ def write_report(result: Result, folder: Path | str, ideal: Result | None = None
             beside.write_bytes(content)
 
 
-def render_files(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
+def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> Mapping[str, bytes]:
     """Return the content of each file, by name."""
     from tpusim.report.figures.render import figure_bytes
 
@@ -47,18 +51,25 @@ def render_files(result: Result, ideal: Result | None) -> Mapping[str, bytes]:
         "lines.csv": lines_csv(result),
         "program.txt": "\n\n".join(map(program_text, result.programs)) + "\n",
     }
+    if html:
+        from tpusim.report.html import report_page
+
+        texts["report.html"] = report_page(result, ideal)
     files = {name: content.encode() for name, content in texts.items()}
     return files | {"trace.json.gz": trace_bytes(result)} | figure_bytes(result)
 
 
 def perfect_compiler(result: Result) -> PlanResult | None:
-    """Simulate the same plan under the lowering `ideal`.
+    """Return the faster of a result and the same plan under the lowering `ideal`.
 
-    None if the plan has it, or a lowering of its own, and for a compiled program.
+    A perfect compiler could also do what today's does, so it is never slower: `ideal` is where it
+    spreads a collective over links that others need at the same time.
+    None if the plan has that lowering, or one of its own, and for a compiled program.
     """
     if not isinstance(result, PlanResult) or result.plan.compiler.lowering != "xla":
         return None
-    return simulate(result.model, result.plan.replace(lowering="ideal"), result.pod)
+    ideal = simulate(result.model, result.plan.replace(lowering="ideal"), result.pod)
+    return min(result, ideal, key=lambda each: each.step_time_s)
 
 
 def check_folder(folder: Path) -> None:

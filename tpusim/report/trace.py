@@ -17,11 +17,16 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from tpusim.base.errors import TpusimError, nearest
+from tpusim.base.plain_text import visible
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
 from tpusim.engine import Timeline
 from tpusim.program import Collective, Compute, Program, Schedule, Transfer, walk_ops
+from tpusim.report.figures.utilisation import resource_name
+from tpusim.report.link_traffic import link_series
 from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
 from tpusim.results import PICO, Result, StageSlot, operation_of, pipelined
 from tpusim.results.stage_uses import stage_uses
@@ -32,8 +37,15 @@ Expand: TypeAlias = Literal["ends", "all"]
 MICROSECOND = 10**6
 """Picoseconds per microsecond."""
 
+TICKS = 2**23
+"""Parts of a microsecond to which times are rounded, an eighth of a picosecond each. Sums of such
+numbers are exact in steps of up to 1000 s, so neighbours never overlap by a rounding error."""
+
 GZIP_LEVEL = 6
 """The compression level: the highest takes three times as long for 7 % less."""
+
+COUNTER_COLUMNS = 480
+"""Parts of the step in which the counters of links are given."""
 
 STEPS_THREAD, OPS_THREAD = 0, 1
 """Threads of a process; those of the streams follow."""
@@ -43,7 +55,10 @@ SLOT_THREAD = 1000
 
 
 def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
-    """Return the trace as plain data; times in microseconds, exact to the picosecond.
+    """Return the trace as plain data; times in microseconds, right to the picosecond.
+
+    Counters have the bytes in HBM, and the busy share of HBM, each ICI dimension, DCN and PCIe in
+    each of `COUNTER_COLUMNS` parts of the step, for the lane of `result.lane`.
 
     Raise TpusimError if `expand` is neither of its values.
 
@@ -55,7 +70,7 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
         raise TpusimError(f"expand is {expand!r} ({nearest(expand, ('ends', 'all'))})")
     lanes = range(len(result.timeline.lanes))
     events = [event for lane in lanes for event in _lane(result, lane, expand == "all")]
-    events += _stages(result)
+    events += [*_stages(result), *_busy_counters(result)]
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return {
         "displayTimeUnit": "ns",
@@ -88,8 +103,29 @@ def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
     numbers = {"step_time_s": result.step_time_s, **mfu, "hfu": result.hfu}
     yield _complete(lane, STEPS_THREAD, result.name, (0, end), numbers)
     for time, level in memory_levels(result, lane, every=every):
-        at = {"pid": lane, "tid": STEPS_THREAD, "ts": time / MICROSECOND}
+        at = {"pid": lane, "tid": STEPS_THREAD, "ts": _microseconds(time)}
         yield {"ph": "C", "name": "HBM", **at, "args": {"bytes": level}}
+
+
+def _busy_counters(result: Result) -> Iterator[Event]:
+    """Yield the busy share of each link in use over the step, where it changes."""
+    edges = np.linspace(0, result.timeline.total_ps, COUNTER_COLUMNS + 1)
+    for link, shares in link_series(result, edges).items():
+        if not shares.any():
+            continue
+        before = -1.0
+        for start, share in zip(
+            edges[:-1], (round(float(value), 4) for value in shares), strict=True
+        ):
+            if share != before:
+                at = {"pid": result.lane, "tid": STEPS_THREAD, "ts": _microseconds(float(start))}
+                yield {
+                    "ph": "C",
+                    "name": f"busy {resource_name(link)}",
+                    **at,
+                    "args": {"share": share},
+                }
+            before = share
 
 
 def _stages(result: Result) -> Iterator[Event]:
@@ -128,7 +164,7 @@ def _arrow(
 ) -> Iterator[Event]:
     """Yield the flow events from a slot to another, in their middles as rounding moves edges."""
     for kind, (place, timed) in (("s", source), ("f", target)):
-        middle = (timed.start_ps + timed.end_ps) // 2 / MICROSECOND
+        middle = _microseconds((timed.start_ps + timed.end_ps) // 2)
         at = {"pid": place[0], "tid": place[1], "ts": middle}
         enclosing = {"bp": "e"} if kind == "f" else {}
         yield {"ph": kind, "name": name, "cat": "pipeline", "id": number, **at, **enclosing}
@@ -156,15 +192,21 @@ def _metadata(what: str, lane: int, thread: int = STEPS_THREAD, **args: str | in
 def _complete(
     lane: int, thread: int, name: str, span_ps: tuple[int, int], args: dict[str, Any]
 ) -> Event:
-    start, end = span_ps
-    when = {"ts": start / MICROSECOND, "dur": (end - start) / MICROSECOND}
-    return {"ph": "X", "name": name, "pid": lane, "tid": thread, **when, "args": args}
+    start, end = map(_microseconds, span_ps)
+    when = {"ts": start, "dur": end - start}
+    return {"ph": "X", "name": visible(name), "pid": lane, "tid": thread, **when, "args": args}
+
+
+def _microseconds(picoseconds: float) -> float:
+    """Return a time in microseconds, rounded to a whole number of `TICKS`."""
+    return round(picoseconds * TICKS / MICROSECOND) / TICKS
 
 
 def _slice_event(lane: int, thread: int, each: TrackSlice, about: dict[str, Event]) -> Event:
     span, record = (each.start_ps, each.end_ps), each.record
     if record is None:
-        name = f"{each.trips:,} more trips, {format_seconds((span[1] - span[0]) * PICO)}"
+        took = format_seconds((span[1] - span[0]) * PICO)
+        name = f"{each.trips:,} more iterations like the first, {took}"
         return _complete(lane, thread, name, span, {"trips": each.trips})
     waits = thread == OPS_THREAD and record.stream != CORE
     args = {

@@ -1,5 +1,6 @@
 """Tracks of slices that never overlap, and the level of HBM over the step."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from tpusim.report.unroll import (
 )
 from tpusim.results import PAUSES, Result
 from tpusim.results.repeated_blocks import block_extent, change_blocks, record_blocks
+from tpusim.results.result import FRAGMENTATION_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,27 @@ def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[
     level += result.idle_bytes(lane)
     changes = change_blocks(split_changes(result.timeline.memory[lane].changes, every))
     return [(0, level), *running_levels(changes, level, every=every)]
+
+
+def held_levels(result: Result, lane: int = 0) -> Iterator[tuple[int, str, int]]:
+    """Yield time (ps), category and the bytes of it held from then on, in order of time.
+
+    In every iteration; categories held all the time come first, at time 0. The sums over the
+    categories are those of `memory_levels`.
+    """
+    levels: Counter[str] = Counter()
+    for alloc in result.program_of(lane).resident:
+        levels[alloc.category] += whole_bytes(float(alloc.bytes))
+    if idle := result.idle_bytes(lane):
+        levels[FRAGMENTATION_LABEL] += idle
+    yield from ((0, category, held) for category, held in levels.items())
+    tree = change_blocks(split_changes(result.timeline.memory[lane].changes))
+    for entry in unroll_blocks(tree, True):
+        assert not isinstance(entry, HiddenRepetitions)
+        shift, change = entry
+        for category, nbytes in change.by_category:
+            levels[category] += nbytes
+            yield change.time_ps + shift, category, levels[category]
 
 
 def _slices(records: Sequence[Record], timeline: Timeline, every: bool) -> Iterator[TrackSlice]:

@@ -110,7 +110,7 @@ def test_all_files_are_written(
     out = said(["check", run_file, "--out", str(folder)], capsys)[1]
     assert out.endswith(f"report      {folder}\n")
     names = {file.name for file in folder.iterdir()}
-    assert names == {"check.txt", "check.json", "differences.csv", "check.png"}
+    assert names == {"check.txt", "check.json", "differences.csv", "check.png", "report.html"}
     facts = json.loads((folder / "check.json").read_text("utf-8"))
     assert facts["plan_step_s"] == ts.simulate(*_arguments(run_file)).step_time_s
     assert facts["program_step_s"] > 0

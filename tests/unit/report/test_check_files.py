@@ -16,11 +16,11 @@ TOTALS = (
 )
 
 
-def test_it_writes_four_files_twice_the_same(tmp_path: Path) -> None:
+def test_it_writes_five_files_twice_the_same(tmp_path: Path) -> None:
     found = compared("asynchronous")
     for folder in ("a", "b"):
         write_check(found, tmp_path / folder)
-    names = {"check.txt", "check.json", "differences.csv", "check.png"}
+    names = {"check.txt", "check.json", "differences.csv", "check.png", "report.html"}
     assert {file.name for file in (tmp_path / "a").iterdir()} == names
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name

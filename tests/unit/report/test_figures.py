@@ -32,7 +32,7 @@ from tpusim.report import (
     utilisation_data,
 )
 from tpusim.report.figures.label_positions import cluster_points, number_ranges, place_labels
-from tpusim.report.figures.memory import LEVEL_COLUMNS, MemoryFigure, level_columns
+from tpusim.report.figures.memory import LEVEL_COLUMNS
 from tpusim.report.figures.palette import COMPUTE_STYLES, styles
 from tpusim.report.figures.registry import FIGURES
 from tpusim.report.figures.render import figure_bytes
@@ -161,8 +161,8 @@ def test_the_data_of_a_figure_are_the_same_each_time(figure: ReportFigure) -> No
 def test_the_timeline_shows_one_layer_forward_and_one_backward() -> None:
     """Of wo_mlp, one matmul forward; backward, for its gradient, a ring of 16 devices."""
     forward, backward = timeline_data(result())
-    assert forward.title == "layers: trip 3 of 5"
-    assert backward.title == "layers/d: trip 3 of 5"
+    assert forward.title == "one layer, forward"
+    assert backward.title == "one layer, backward"
     assert {each.record.phase for each in forward.core if each.record} == {Phase.FORWARD}
     phases = {each.record.phase for each in backward.core if each.record}
     assert phases == {Phase.RECOMPUTE, Phase.BACKWARD}
@@ -173,7 +173,7 @@ def test_the_timeline_shows_one_layer_forward_and_one_backward() -> None:
 
 def test_a_loop_of_one_trip_is_shown_whole() -> None:
     forward, backward = timeline_data(result(layers=1))
-    assert forward.title == "layers: trip 1 of 1"
+    assert forward.title == "one layer, forward"
     assert forward.end_ps < backward.start_ps
 
 
@@ -189,20 +189,29 @@ def test_memory_names_who_holds_the_peak() -> None:
     use = memory_data(result())
     assert sum(use.held.values()) == use.peak_bytes == result().hbm_peak_bytes
     assert max(level for _, level in use.levels) == use.peak_bytes
-    text = "\n".join(text.get_text() for text in plot_memory(result()).texts)
+    ax = plot_memory(result())
+    legend = ax.get_legend()
+    assert legend is not None
+    text = "\n".join(text.get_text() for text in (*ax.texts, *legend.get_texts()))
     assert all(category in text for category in use.held)
     assert f"usable {format_bytes(result().hbm_bytes)}" in text
 
 
-def test_columns_keep_the_lowest_and_the_highest_level() -> None:
-    def use(*levels: tuple[float, int]) -> MemoryFigure:
-        return MemoryFigure(tuple(levels), 1.0, 0.5, 9, {}, 10.0)
-
-    lows, highs = level_columns(use((0.0, 4), (0.5, 9), (0.5, 2)))
-    half = LEVEL_COLUMNS // 2
-    assert set(lows[:half]) == set(highs[:half]) == {4}
-    assert (lows[half], highs[half]) == (2, 9)
-    assert set(lows[half + 1 :]) == set(highs[half + 1 :]) == {2}
+def test_the_stack_is_the_level_at_the_highest_moment_of_each_part() -> None:
+    """Against every level of the step, and at the peak against what holds it."""
+    use = memory_data(result())
+    sums = [sum(held) for held in zip(*use.stacks.values(), strict=True)]
+    assert len(sums) == LEVEL_COLUMNS
+    width = use.end_s / LEVEL_COLUMNS
+    for column, top in enumerate(sums):
+        start, end = column * width, (column + 1) * width
+        before = [level for time, level in use.levels if time < start + 1e-12]
+        inside = [level for time, level in use.levels if start < time < end]
+        assert top == max([*before[-1:], *inside])
+    peak = sums.index(max(sums))
+    held = {name: column[peak] for name, column in use.stacks.items() if column[peak]}
+    assert held == {name: nbytes for name, nbytes in use.held.items() if nbytes}
+    assert max(sums) == use.peak_bytes
 
 
 def test_the_roofline_has_the_largest_operations_below_their_roofs() -> None:

@@ -316,10 +316,9 @@ def test_links_between_stages_carry_what_they_send(schedule: str, chunks: int) -
 def test_the_timeline_shows_a_layer_of_each_pass(schedule: str, chunks: int) -> None:
     one = result(schedule, chunks)
     windows = timeline_data(one)
-    trips = 16 // STAGES // chunks
     assert len(windows) == (3 if schedule.startswith("zb") else 2)
     for window in windows:
-        assert f"trip {trips // 2 + 1} of {trips}" in window.title
+        assert window.title.startswith("one layer, ")
         assert sum(each.length_ps for each in window.core) == window.end_ps - window.start_ps
     if schedule != "circular":
         assert "forward pass of microbatch" in windows[0].title
@@ -389,7 +388,7 @@ def test_a_stage_is_a_process_of_the_trace(schedule: str, chunks: int, expand: A
     assert named == [f"/device:TPU:{stage} stage {stage}" for stage in range(STAGES)]
     peaks = [use.hbm_peak_bytes for use in pipeline_data(one).stages]
     for stage in range(STAGES):
-        levels = [e["args"]["bytes"] for e in every["C"] if e["pid"] == stage]
+        levels = [e["args"]["bytes"] for e in every["C"] if (e["pid"], e["name"]) == (stage, "HBM")]
         assert max(levels) == peaks[stage]
         core = [e for e in every["X"] if (e["pid"], e["tid"]) == (stage, 1)]
         if expand == "all":

@@ -20,7 +20,7 @@ def test_all_files_are_written() -> None:
     files = render_files(result, None)
     assert set(files) == {
         "summary.txt", "result.json", "operations.csv", "transfers.csv", "lines.csv",
-        "program.txt", "trace.json.gz",
+        "program.txt", "trace.json.gz", "report.html",
         *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
     }  # fmt: skip
     assert b"model.py:12" in files["timeline.svg"]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from decimal import Decimal
 from functools import cache
 from io import StringIO
@@ -224,6 +225,15 @@ def test_the_perfect_compiler_is_the_ideal_lowering() -> None:
     assert ideal.step_time_s == result("ideal").step_time_s
     assert document(result(), ideal)["ideal_step_time_s"] == ideal.step_time_s
     assert perfect_compiler(result("ideal")) is None
+
+
+@pytest.mark.parametrize("batch", [32, 64])
+def test_a_perfect_compiler_is_never_slower(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the lowering `ideal` is: then it is what today's does."""
+    run = result(batch=batch)
+    slower = replace(run, step_time_s=2 * run.step_time_s)
+    monkeypatch.setattr("tpusim.report.report_files.simulate", lambda *given: slower)
+    assert perfect_compiler(run) is run
 
 
 @pytest.mark.usefixtures("undrawn")

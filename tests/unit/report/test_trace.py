@@ -3,6 +3,7 @@
 import gzip
 import json
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -95,16 +96,16 @@ def test_slices_are_named_by_the_program_and_say_what_they_are() -> None:
 
 
 def test_what_is_left_out_is_said() -> None:
-    gaps = [event for event in events("X") if "more trips" in event["name"]]
+    gaps = [event for event in events("X") if "more iterations" in event["name"]]
     assert any(event["tid"] == 1 for event in gaps)
     loops = {fold.loop: fold for fold in result().timeline.stats.folds}
     fold = loops["layers"]
     trips = (fold.repeats - 1) * fold.trips
     left_out = [event for event in gaps if event["tid"] == 1 and event["args"]["trips"] == trips]
     assert left_out
-    assert left_out[0]["name"].startswith(f"{trips} more trips, ")
+    assert left_out[0]["name"].startswith(f"{trips} more iterations like the first, ")
     assert round(left_out[0]["dur"] * 10**6) == (fold.repeats - 1) * fold.period_ps
-    assert not [event for event in events("X", expand="all") if "more trips" in event["name"]]
+    assert not [event for event in events("X", expand="all") if "more iterations" in event["name"]]
 
 
 def test_the_core_waits_in_slices_that_say_so() -> None:
@@ -115,8 +116,8 @@ def test_the_core_waits_in_slices_that_say_so() -> None:
 
 
 def test_the_counter_is_the_level_of_hbm() -> None:
-    levels = [event["args"]["bytes"] for event in events("C")]
-    assert {event["name"] for event in events("C")} == {"HBM"}
+    levels = [event["args"]["bytes"] for event in events("C") if event["name"] == "HBM"]
+    assert {n for event in events("C") if not (n := event["name"]).startswith("busy ")} == {"HBM"}
     assert max(levels) == result().hbm_peak_bytes
 
 
@@ -128,3 +129,23 @@ def test_the_same_result_gives_the_same_bytes_and_few_of_them() -> None:
 def test_another_way_to_unroll_is_refused() -> None:
     with pytest.raises(TpusimError, match=r"expand is 'everything' .*all, ends"):
         trace(result(), "everything")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("expand", ["ends", "all"])
+def test_slices_of_a_thread_never_overlap_in_floating_point(expand: Any) -> None:
+    """Bit for bit: a viewer adds `dur` to `ts` and compares with the next `ts`."""
+    threads: dict[tuple[int, int], list[Any]] = {}
+    for event in events("X", expand=expand):
+        threads.setdefault((event["pid"], event["tid"]), []).append(event)
+    for slices in threads.values():
+        for one, following in pairwise(slices):
+            assert one["ts"] + one["dur"] <= following["ts"]
+
+
+def test_counters_have_the_busy_share_of_each_link() -> None:
+    shares: dict[str, list[float]] = {}
+    for event in events("C"):
+        if event["name"].startswith("busy "):
+            shares.setdefault(event["name"], []).append(event["args"]["share"])
+    assert {"busy HBM", "busy ICI x+"} <= set(shares)
+    assert all(0 <= share <= 1 for each in shares.values() for share in each)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpusim.base.plain_text import plain
 from tpusim.base.units import format_bytes
 from tpusim.costs import DCN, DIE_LINKS
 from tpusim.hardware import DCN_PREFIX
@@ -76,7 +77,7 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
         return canvas.plot_nothing(result, "nothing crosses a link", ax)
     most = max(map(max, data.bytes))
     text = f"{result.title}: {_busiest_group(data, most)}"
-    names = [_row_name(label, result) for label in data.rows]
+    names = [plain(_row_name(label, result), 2 * canvas.LONGEST_LABEL) for label in data.rows]
     names += [TOTAL_ROW] if len(names) > 1 else []
     if ax is None:
         left = 0.085 * max(map(len, names)) + 0.1

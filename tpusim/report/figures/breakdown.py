@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.base.phase import Phase
+from tpusim.base.plain_text import plain
 from tpusim.base.units import format_seconds
-from tpusim.report.figures.canvas import draw_note, draw_title, new_figure
+from tpusim.report.figures.canvas import LONGEST_LABEL, draw_note, draw_title, new_figure
 from tpusim.report.figures.palette import GRID_LINE, INK, MUTED, PHASE_SHADES, Style
 from tpusim.report.figures.registry import register_figure
 from tpusim.results import PICO, Result, core_ps
@@ -84,7 +85,8 @@ def _draw_bar(ax: "Axes", row: int, bar: BreakdownBar, scale: float) -> None:
 
 
 def _name_rows(ax: "Axes", bars: tuple[BreakdownBar, ...]) -> None:
-    ax.set_yticks(range(len(bars)), [bar.label for bar in bars], parse_math=False)
+    names = [plain(bar.label, LONGEST_LABEL) for bar in bars]
+    ax.set_yticks(range(len(bars)), names, parse_math=False)
     ax.invert_yaxis()
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.spines["bottom"].set_color(MUTED)

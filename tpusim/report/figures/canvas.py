@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tpusim.base.plain_text import plain, visible
 from tpusim.report.figures.palette import (
     GRID_LINE,
     HEAT_SHADES,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 LETTERS_PER_INCH = 11.0
 """Letters of a title that fit in an inch of a figure, allowing for what is left of the axes."""
+
+LONGEST_TITLE, LONGEST_LABEL = 160, 40
+"""Letters of a title, and of a name beside or below axes."""
 
 ROOMY_LEGEND = 6
 """Legend entries that fit in a row at normal spacing; longer legends are set tighter."""
@@ -66,7 +70,7 @@ def new_figure(width: float, height: float) -> "Figure":
 def draw_title(ax: "Axes", text: str, pad: float = 26, letters: float = LETTERS_PER_INCH) -> None:
     """Draw the title above the legend, wrapped where it is too long for the figure."""
     width = int(ax.get_figure(root=True).get_figwidth() * letters)  # type: ignore[union-attr]
-    lines = "\n".join(wrap(text, width))
+    lines = "\n".join(wrap(plain(text, LONGEST_TITLE), width))
     ax.set_title(lines, loc="left", y=1.0, fontsize=11, color=INK, pad=pad, parse_math=False)
 
 
@@ -75,6 +79,7 @@ def draw_note(
 ) -> "Annotation":
     """Write a text `shift` points from a position: small and in ink, unless `style` differs."""
     style = {"fontsize": SMALL, "color": INK, **style}
+    text = "\n".join(map(visible, text.split("\n")))
     return ax.annotate(text, at, xytext=shift, textcoords="offset points", **style)
 
 
@@ -86,6 +91,7 @@ def draw_table(ax: "Axes", rows: Sequence[Sequence[str]], sides: str) -> None:
     rows: the cells; the first row is the head.
     sides: the alignment of each column, `<` or `>`.
     """
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -138,7 +144,10 @@ def draw_legend(ax: "Axes", entries: Mapping[str, FillStyle], lift: float = 0) -
     from matplotlib.patches import Patch
     from matplotlib.transforms import ScaledTranslation
 
-    handles = [Patch(**style.arguments, label=label) for label, style in entries.items()]
+    handles = [
+        Patch(**style.arguments, label=plain(label, LONGEST_LABEL))
+        for label, style in entries.items()
+    ]
     roomy: Style = {"fontsize": 9, "handlelength": 1.6, "columnspacing": 1.4}
     crowded: Style = {"fontsize": SMALL, "handlelength": 1.2, "columnspacing": 0.8}
     legend = ax.legend(
@@ -164,7 +173,7 @@ def label_styles(result: Result) -> dict[str, FillStyle]:
 
 def title_width(text: str) -> float:
     """Return the most inches that a title takes."""
-    return 0.092 * len(text) + 0.1
+    return 0.092 * min(len(text), LONGEST_TITLE) + 0.1
 
 
 def plot_nothing(result: Result, text: str, ax: "Axes | None") -> "Axes":

@@ -1,6 +1,8 @@
 """HBM over the step: its level, its peak by category, and the limit."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +12,7 @@ from tpusim.program import PassKind
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import ALARM, INK, SMALL, FillStyle, Style
 from tpusim.report.figures.registry import register_figure
-from tpusim.report.track_slices import memory_levels
+from tpusim.report.track_slices import held_levels, memory_levels
 from tpusim.results import PICO, Fit, Result, pipelined
 from tpusim.results.stage_uses import stage_uses
 
@@ -22,12 +24,27 @@ FAR_LIMIT = 8
 """A limit above this multiple of the peak is not drawn as a line, which would flatten the level."""
 
 LEVEL_COLUMNS = 720
-"""Columns in which the level is drawn, each from its lowest to its highest."""
+"""Columns in which the level is drawn, each at its highest moment."""
 
-LEVEL_STYLES = {
-    f"lowest in each 1/{LEVEL_COLUMNS} of the step": FillStyle("#a3d0ea"),
-    "highest": FillStyle("#328cc1"),
+HOLDER_STYLES: Mapping[str, FillStyle] = {
+    "weights": FillStyle("#0b3c5d", text="white"),
+    "optimizer state": FillStyle("#c3c9d0", "||||"),
+    "cast weights": FillStyle("#5f8fb0", "\\\\\\\\", text="white"),
+    "gathered weights": FillStyle("#a3d0ea"),
+    "saved activations": FillStyle("#f2a541", "////"),
+    "activations": FillStyle("#f7dba7"),
+    "gradients": FillStyle("#8fae8b", "----"),
+    "fragmentation": FillStyle("#e4e7eb", "...."),
 }
+"""What holds HBM in most steps."""
+
+OTHER_HOLDERS = (
+    FillStyle("#d9a0b4", "xxxx"),
+    FillStyle("#b9cfae", "++++"),
+    FillStyle("#e07b53", "oo"),
+    FillStyle("#c9b458", "**"),
+)
+"""The styles of what else holds HBM, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +54,8 @@ class MemoryFigure:
     levels: (seconds, bytes held from then on) in every iteration of every loop, in order.
     held: bytes at the peak by category, the largest first.
     limit_bytes: usable HBM.
+    stacks: bytes by category, what changes least first, in each of `LEVEL_COLUMNS` equal parts
+        of the step: what is held at its highest moment.
     in_flight: microbatches that the stage of a pipeline has begun and not ended at the peak,
         counted separately for each of its chunks; 0 without such stages.
     """
@@ -47,6 +66,7 @@ class MemoryFigure:
     peak_bytes: int
     held: dict[str, int]
     limit_bytes: float
+    stacks: dict[str, tuple[int, ...]]
     in_flight: int = 0
 
 
@@ -60,8 +80,39 @@ def memory_data(result: Result) -> MemoryFigure:
         peak_bytes=int(result.hbm_peak_bytes),
         held={category: int(held) for category, held in result.memory_bytes.items()},
         limit_bytes=result.hbm_bytes,
+        stacks=memory_stacks(result, LEVEL_COLUMNS),
         in_flight=_in_flight(result, memory.peak_ps),
     )
+
+
+def memory_stacks(result: Result, columns: int) -> dict[str, tuple[int, ...]]:
+    """Return the bytes by category at the highest moment of each of so many parts of the step.
+
+    What changes least comes first, at the bottom of a stack.
+    """
+    levels = dict.fromkeys(result.memory_bytes, 0)
+    found: list[dict[str, int]] = []
+    highest = total = 0
+    for time, category, held in held_levels(result, result.lane):
+        column = min(columns - 1, time * columns // result.timeline.total_ps)
+        if len(found) <= column:
+            found += [dict(levels) for _ in range(column + 1 - len(found))]
+            highest = total
+        total += held - levels.get(category, 0)
+        levels[category] = held
+        if total >= highest:
+            highest, found[-1] = total, dict(levels)
+    found += [levels for _ in range(columns - len(found))]
+    stacks = {name: tuple(each.get(name, 0) for each in found) for name in levels}
+    return dict(sorted(stacks.items(), key=lambda entry: max(entry[1]) - min(entry[1])))
+
+
+def holder_styles(categories: Iterable[str]) -> dict[str, FillStyle]:
+    """Return the style of each holder of HBM."""
+    known = list(categories)
+    others = cycle(OTHER_HOLDERS)
+    more = {name: next(others) for name in sorted(known) if name not in HOLDER_STYLES}
+    return {name: more.get(name) or HOLDER_STYLES[name] for name in known}
 
 
 def _in_flight(result: Result, time_ps: int) -> int:
@@ -95,8 +146,8 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
     canvas.simplify_axes(ax, grid="y")
     fit = "" if result.fit is Fit.FITS else f", {result.fit}"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
-    canvas.draw_title(ax, f"{canvas.device_title(result)}: {peak} of {limit} HBM at the peak{fit}")
-    canvas.draw_legend(ax, LEVEL_STYLES)
+    title = f"{canvas.device_title(result)}: {peak} of {limit} HBM at the peak{fit}"
+    canvas.draw_title(ax, title, pad=8)
     return ax
 
 
@@ -114,31 +165,13 @@ def _is_far(use: MemoryFigure) -> bool:
 
 
 def _draw_level(ax: "Axes", use: MemoryFigure, factor: float, size: int) -> None:
-    lows, highs = level_columns(use)
     edges = [factor * use.end_s * at / LEVEL_COLUMNS for at in range(LEVEL_COLUMNS + 1)]
-    low = [value / size for value in (*lows, lows[-1])]
-    high = [value / size for value in (*highs, highs[-1])]
-    for values, style in zip((high, low), reversed(LEVEL_STYLES.values()), strict=True):
-        ax.fill_between(edges, values, step="post", color=style.face, linewidth=0)
-
-
-def level_columns(use: MemoryFigure) -> tuple[list[int], list[int]]:
-    """Return the lowest and the highest level in each of `LEVEL_COLUMNS` parts of the step."""
-    starts, levels = (np.array(each) for each in zip(*use.levels, strict=True))
-    ends = np.append(starts[1:], use.end_s)
-    times = np.stack([starts, ends]) / use.end_s
-    first, last = np.minimum(LEVEL_COLUMNS - 1, (times * LEVEL_COLUMNS).astype(int))
-    lows = np.full(LEVEL_COLUMNS, use.peak_bytes)
-    highs = np.zeros(LEVEL_COLUMNS, dtype=levels.dtype)
-    lasting = ends > starts
-    for at in (first, last):
-        np.maximum.at(highs, at, levels)
-        np.minimum.at(lows, at[lasting], levels[lasting])
-    for at in np.flatnonzero(last - first > 1):
-        within, level = slice(first[at], last[at]), levels[at]
-        highs[within] = np.maximum(highs[within], level)
-        lows[within] = np.minimum(lows[within], level)
-    return lows.tolist(), highs.tolist()
+    base = np.zeros(LEVEL_COLUMNS + 1)
+    for name, style in holder_styles(use.stacks).items():
+        top = base + np.array([*use.stacks[name], use.stacks[name][-1]]) / size
+        look: Style = {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK}
+        ax.fill_between(edges, base, top, step="post", linewidth=0, **look)
+        base = top
 
 
 def _draw_limit(ax: "Axes", use: MemoryFigure, size: int) -> None:
@@ -160,11 +193,29 @@ def _draw_limit(ax: "Axes", use: MemoryFigure, size: int) -> None:
 
 
 def _draw_holders(ax: "Axes", use: MemoryFigure) -> None:
-    """Draw the peak and its categories in a column beside the axes."""
+    """Draw what holds HBM at the peak in a legend beside the axes, in the order of the stack."""
+    from matplotlib.patches import Patch
+
     factor, unit = canvas.time_scale(use.end_s)
-    peak = f"{format_bytes(use.peak_bytes)} at {use.peak_s * factor:.3g} {unit}"
-    rows = [(category, format_bytes(held)) for category, held in use.held.items()]
-    canvas.draw_table(ax, [("peak", peak), *rows], "<>")
+    known = holder_styles(use.stacks)
+    handles = [
+        Patch(**known[name].arguments, label=f"{name}: {format_bytes(use.held[name])}")
+        for name in reversed(use.stacks)
+        if name in use.held
+    ]
+    legend = ax.legend(
+        handles=handles,
+        title=f"peak: {format_bytes(use.peak_bytes)} at {use.peak_s * factor:.3g} {unit}",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.02),
+        frameon=False,
+        fontsize=SMALL + 0.5,
+        title_fontsize=SMALL + 0.5,
+        labelcolor=INK,
+        alignment="left",
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 register_figure("memory", memory_data, plot_memory)

@@ -1,11 +1,13 @@
 """The palette and sizes of all figures: shades that keep their order in greyscale and in print."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from tpusim.base.phase import Phase
 from tpusim.costs import DISPATCH, INPUT, SKEW
+from tpusim.hardware import DCN_PREFIX
 from tpusim.program import PassKind, TransferKind
 from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS
 
@@ -74,7 +76,7 @@ ON_CHIP_STYLES: Mapping[str, FillStyle] = {
 }
 """Copies on the chip: to and from VMEM and CMEM, and those of the SparseCores."""
 
-BUBBLE_STYLE = FillStyle("white")
+BUBBLE_STYLE = FillStyle("#ffffff")
 """Waiting for other stages: nothing happens."""
 
 PASS_STYLES: Mapping[PassKind, FillStyle] = {
@@ -88,26 +90,54 @@ between."""
 UNREAD_STYLE = FillStyle("#e4e7eb", "xxx")
 """Computing results that are never read."""
 
-TRANSFER_STYLES = (
-    FillStyle("#f2a541", "////"),
-    FillStyle("#e07b53", "\\\\\\\\"),
-    FillStyle("#f7dba7", "----"),
-    FillStyle("#c9b458", "++++"),
+AXIS_STYLES: Mapping[str, FillStyle] = {
+    "fsdp": FillStyle("#f2a541", "////"),
+    "tensor": FillStyle("#e07b53", "\\\\\\\\"),
+    "data": FillStyle("#f7dba7", "----"),
+    "context": FillStyle("#c9b458", "++++"),
+    "expert": FillStyle("#d9a0b4", "xxxx"),
+    "stage": FillStyle("#b88a5e", "||||"),
+}
+"""The styles of the axes that most meshes have."""
+
+OTHER_AXES = (
+    FillStyle("#e6c229", "**"),
+    FillStyle("#d17a86", "//--"),
+    FillStyle("#c98f3d", "\\\\||"),
+    FillStyle("#efb89a", "OO"),
 )
+"""The styles of axes with other names: which one follows from the name alone."""
+
+DCN_HATCH = ".."
+"""Added to the hatching of an axis that runs across slices."""
+
+
+def axis_style(label: str) -> FillStyle:
+    """Return the style of a mesh axis, or of several joined by `+`, which its name alone decides.
+
+    So two reports of different meshes can be compared. An axis `dcn_data` has the colour of `data`
+    and dots in its hatching; of several axes the first gives the colour, the last the hatching.
+    """
+    first, *rest = map(_one_axis, label.split("+"))
+    return replace(first, hatch=rest[-1].hatch + first.hatch[:1]) if rest else first
+
+
+def _one_axis(axis: str) -> FillStyle:
+    bare = axis.removeprefix(DCN_PREFIX)
+    found = AXIS_STYLES.get(bare) or OTHER_AXES[crc32(bare.encode()) % len(OTHER_AXES)]
+    return replace(found, hatch=found.hatch[:2] + DCN_HATCH) if bare != axis else found
 
 
 def styles(labels: Iterable[str]) -> dict[str, FillStyle]:
     """Return a style for each label of tasks.
 
-    Compute is blue, mesh axes are amber and hatched, waits for other slices and the host grey, and
-    for other stages white; copies on the chip are green.
+    Compute is blue, mesh axes are amber and hatched (`axis_style`), waits for other slices and the
+    host grey, and for other stages white; copies on the chip are green.
     """
-    ordered = sorted(set(labels), key=_rank)
     grey = {SKEW: SKEW_STYLE, **HOST_STYLES}
     fixed = {**COMPUTE_STYLES, **grey, BUBBLE_LABEL: BUBBLE_STYLE, **ON_CHIP_STYLES}
-    moving = [label for label in ordered if label not in fixed]
-    hatched = {label: TRANSFER_STYLES[at % len(TRANSFER_STYLES)] for at, label in enumerate(moving)}
-    return {label: hatched.get(label) or fixed[label] for label in ordered}
+    ordered = sorted(set(labels), key=_rank)
+    return {label: fixed.get(label) or axis_style(label) for label in ordered}
 
 
 def _rank(label: str) -> tuple[int, str]:

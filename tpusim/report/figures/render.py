@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from tpusim.base.plain_text import plain
 from tpusim.report.figures.breakdown import breakdown_title
 from tpusim.report.figures.registry import FIGURES
 from tpusim.results import Result
@@ -76,7 +77,7 @@ def _look() -> AbstractContextManager[None]:
 def _png(figure: Figure, title: str) -> bytes:
     figure.set_dpi(FIGURE_DPI)
     png = BytesIO()
-    metadata = {"Title": title, "Software": None}
+    metadata = {"Title": plain(title), "Software": None}
     packed = {"compress_level": PNG_COMPRESSION}
     FigureCanvasAgg(figure).print_png(png, metadata=metadata, pil_kwargs=packed)  # type: ignore[no-untyped-call]
     return png.getvalue()
@@ -84,5 +85,5 @@ def _png(figure: Figure, title: str) -> bytes:
 
 def _svg(figure: Figure, title: str) -> bytes:
     svg = BytesIO()
-    FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": title, "Date": None})  # type: ignore[no-untyped-call]
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": plain(title), "Date": None})  # type: ignore[no-untyped-call]
     return svg.getvalue()

@@ -218,12 +218,12 @@ def _draw_list(ax: "Axes", result: Result, data: Roofline) -> None:
     ops = operations_by_name(result.program)
     for number, point in enumerate(data.points, 1):
         share, reached = point.seconds / result.step_time_s, data.reached(point)
-        name = _list_name(ops[point.name], result)
+        name = list_name(ops[point.name], result)
         rows.append((str(number), name, str(point.phase), f"{share:.1%}", f"{reached:.0%}"))
     canvas.draw_table(ax, rows, "><<>>")
 
 
-def _list_name(op: Single, result: Result) -> str:
+def list_name(op: Single, result: Result) -> str:
     """Return the user's name of an operation; after a line of code, the end of its scope."""
     name = short_name(result.called(op))
     scope = "/".join(op.scope.split("/")[-2:])

@@ -1,10 +1,12 @@
 """The parts of a step that deserve a close look: one iteration of each of its longest loops."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+from tpusim.base.phase import Phase
 from tpusim.costs import CORE
 from tpusim.engine import Record
 from tpusim.lowering import MICROBATCHES
@@ -40,7 +42,7 @@ class LoopIteration(NamedTuple):
 class TimeWindow:
     """A part of the step: the work of the core and the load of the links.
 
-    title: the loop and the iteration, or `step`.
+    title: the iteration in words, such as `one layer, forward`, or `step`.
     core: without gaps from `start_ps` to `end_ps`.
     """
 
@@ -65,7 +67,7 @@ def timeline_data(result: Result) -> tuple[TimeWindow, ...]:
         *_longest_loops(result.program.body, by_name, LOOPS_SHOWN),
         *_in_slots(result, by_name),
     ]
-    spans = spans or [LoopIteration("step", 0, result.shown.total_ps)]
+    spans = spans or [LoopIteration("the step", 0, result.shown.total_ps)]
     return tuple(_window(result, *span) for span in sorted(spans, key=lambda span: span.start_ps))
 
 
@@ -79,7 +81,9 @@ def _in_slots(result: Result, by_name: RecordsByName) -> Iterator[LoopIteration]
         for slot, *within in slots[len(slots) // 2 :][:1]:
             loops = _longest_loops(bodies[calls[str(slot)]], by_name, 1, (within[0], within[1]))
             yield from (
-                each._replace(title=f"{each.title}, {PASS_TITLES[kind]} {slot.microbatch}")
+                each._replace(
+                    title=f"{each.title.partition(',')[0]}, {PASS_TITLES[kind]} {slot.microbatch}"
+                )
                 for each in loops
             )
 
@@ -88,17 +92,17 @@ def _longest_loops(
     body: Sequence[TopOp], by_name: RecordsByName, count: int, within: tuple[int, int] | None = None
 ) -> list[LoopIteration]:
     """Return the middle iterations of a body's longest outer loops, in one run of the body."""
-    found = [_timed_iteration(loop, by_name, within) for loop in _outer_loops(body)]
+    found = [_timed_iteration(loop, by_name, within) for loop in outer_loops(body)]
     longest = sorted((each for each in found if each), key=lambda each: -each[0])[:count]
     return [iteration for _, iteration in longest]
 
 
-def _outer_loops(body: Sequence[TopOp]) -> Iterator[Loop]:
+def outer_loops(body: Sequence[TopOp]) -> Iterator[Loop]:
     """Yield the loops of a body; those over microbatches are replaced by the loops in them."""
     for op in body:
         if isinstance(op, Loop):
             over = op.name == MICROBATCHES or is_pipeline_loop(op.name)
-            yield from _outer_loops(op.body) if over else (op,)
+            yield from outer_loops(op.body) if over else (op,)
 
 
 def _timed_iteration(
@@ -117,8 +121,23 @@ def _timed_iteration(
     if not spans:
         return None
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
-    title = f"{loop.name}: trip {loop.trips // 2 + 1} of {loop.trips}"
+    title = loop_words(loop.name, {record.phase for record in records})
     return last - first, LoopIteration(title, *_middle(loop, by_name, (first, last)))
+
+
+def loop_words(name: str, phases: Collection[Phase]) -> str:
+    """Return one iteration of a loop in words: its body, and the pass that it belongs to.
+
+    name: of the loop; the one of a backward pass ends with `/d`, of weight gradients with `/d/w`.
+    phases: of the operations in the loop.
+
+    >>> loop_words("layers", {Phase.FORWARD}), loop_words("while.3", {Phase.BACKWARD})
+    ('one layer, forward', 'one iteration of while.3, backward')
+    """
+    bare = re.sub(r"(/d)?(/w)?$", "", name)
+    what = f"one {bare[:-1]}" if bare.endswith("layers") else f"one iteration of {bare}"
+    order = sorted(phases, key=list(Phase).index)
+    return f"{what}, {Phase.BACKWARD if Phase.BACKWARD in phases else order[0]}"
 
 
 def _middle(loop: Loop, by_name: RecordsByName, whole: tuple[int, int]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from tpusim.base.plain_text import plain, visible
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE, FROM_HOST, HBM, TO_HOST
 from tpusim.report.figures import canvas
@@ -41,7 +42,7 @@ WAIT_STYLE = FillStyle("white", "xxxxx")
 def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tuple[Axes, ...]":
     """Draw each window of `timeline_data` on one of `axes`, or on a new figure; returns them."""
     windows = timeline_data(result)
-    rows = [_link_rows(window) for window in windows]
+    rows = [link_rows(window) for window in windows]
     if axes is None:
         heights = [CORE_HEIGHT + len(each) * (LINK_HEIGHT + ROW_SPACE) for each in rows]
         inches = 0.9 + sum(INCHES_PER_HEIGHT * height + 0.78 for height in heights)
@@ -56,14 +57,12 @@ def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tupl
     entries = {label: style for label, style in known.items() if label in drawn}
     waits = any(_is_wait(each) for window in windows for each in window.core)
     canvas.draw_legend(axes[0], entries | ({"core waits": WAIT_STYLE} if waits else {}), lift=18)
-    took = ", ".join(
-        f"one trip of {window.title.partition(':')[0]} {_length(window)}" for window in windows
-    )
+    took = "; ".join(f"{window.title}: {_length(window)}" for window in windows)
     canvas.draw_title(axes[0], f"{canvas.device_title(result)}: {took}", pad=44)
     return tuple(axes)
 
 
-def _link_rows(window: TimeWindow) -> list[LinkRow]:
+def link_rows(window: TimeWindow) -> list[LinkRow]:
     """Return the rows of the links in use: both directions are one row where they agree."""
     used = {link for load in window.loads for link in load.shares}
     host = (TO_HOST, FROM_HOST)
@@ -119,15 +118,15 @@ def _draw_window(
         row_names.append(label)
         style = {"xycoords": ("axes fraction", "data"), "va": "center"}
         canvas.draw_note(ax, f"{mean:.1%}", (1, middles[-1]), (5, 0), **style)
-    ax.set_yticks(middles, row_names)
+    ax.set_yticks(middles, [plain(name, canvas.LONGEST_LABEL) for name in row_names])
     ax.set_ylim(base + 0.04, -0.04)
     ax.set_xlim(0, (window.end_ps - window.start_ps) * times)
-    ax.set_xlabel(f"time since the start of the trip [{unit}]", color=INK, fontsize=9)
+    ax.set_xlabel(f"time since its start [{unit}]", color=INK, fontsize=9)
     canvas.simplify_axes(ax, rows=True)
     above = {"xycoords": "axes fraction", "parse_math": False}
     title = f"{window.title}, {_length(window)}"
     canvas.draw_note(ax, title, (0, 1), (0, 4), fontsize=SMALL + 1, ha="left", **above)
-    caption = "bandwidth in use (dotted: all of it), mean"
+    caption = "bandwidth in use (dotted: all of it), busy share of this time"
     canvas.draw_note(ax, caption, (1, 1), (36, 4), ha="right", **above)
 
 
@@ -184,7 +183,7 @@ def short_name(name: str) -> str:
     >>> short_name("all-gather/bwd/layer/wk@fsdp again"), short_name("bwd/layer/wo_mlp/dw")
     ('wk', 'wo_mlp/dw')
     """
-    bare = re.sub(r"@.*$| \(\+\d+\)$| again$", "", name)
+    bare = re.sub(r"@.*$| \(\+\d+\)$| again$", "", visible(name))
     return re.sub(r"^(all|reduce|collective)-[a-z]+/|\b(bwd|wgt)/|\blayer/|/chunk\b", "", bare)
 
 
@@ -201,7 +200,7 @@ def _draw_link(
     for height, line in ((0.0, "-"), (LINK_HEIGHT, ":")):
         ax.plot(ends, [base - height] * 2, color=MUTED, linewidth=0.6, ls=line)
     parts: dict[str, list[BoxSides]] = {}
-    for start, end, shares in _constant_loads(window, link):
+    for start, end, shares in constant_loads(window, link):
         left, right, low = (start - window.start_ps) * times, (end - window.start_ps) * times, base
         for label in (label for label in known if shares.get(label)):
             high = low - LINK_HEIGHT * shares[label]
@@ -216,7 +215,7 @@ def _draw_link(
     return sum(carried) / (window.end_ps - window.start_ps)
 
 
-def _constant_loads(window: TimeWindow, link: str) -> list[tuple[int, int, dict[str, float]]]:
+def constant_loads(window: TimeWindow, link: str) -> list[tuple[int, int, dict[str, float]]]:
     """Return start and end (ps) of each constant load of a link, and its shares by label."""
     parts: list[tuple[int, int, dict[str, float]]] = []
     for load in window.loads:

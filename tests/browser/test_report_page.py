@@ -1,0 +1,183 @@
+"""Reports in headless Chromium: no request, no error, and charts that answer."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replays import small_replay
+from twins import compared
+
+import tpusim as ts
+from tpusim.base.units import format_seconds
+from tpusim.report.html import comparison_page, report_page
+from tpusim.results.result import Result
+
+pytestmark = pytest.mark.browser
+SECTIONS = [
+    *("headline", "plan", "time", "timeline", "use", "memory"),
+    *("links", "roofline", "advice", "runs", "sources"),
+]
+WIDTHS = {"desktop": 1200, "phone": 390}
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def result(kind: str) -> Result:
+    if kind == "replay":
+        return small_replay()
+    if kind == "flagship":
+        run = ts.read_run(str(ROOT / "experiments/bert_480b/run.toml"))
+        return ts.simulate(run.model, run.plan, run.pod)
+    model = ts.models.Transformer(layers=8, embed=1024, mlp=4096, heads=8, vocab=8192)
+    keys: dict[str, Any] = {"mesh": {"stage": 4, "fsdp": 4}, "microbatches": 8}
+    if kind == "experts":
+        model, keys = (
+            model.replace(experts=8, experts_per_token=2),
+            {"mesh": {"expert": 4, "fsdp": 4}},
+        )
+    plan = ts.Plan(seq_len=512, global_batch=64, **keys)
+    return ts.simulate(model, plan, ts.Slice("v5e", "4x4"))
+
+
+kinds = pytest.mark.parametrize("kind", ["flagship", "pipeline", "experts", "replay"])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("needs Chromium; apt-get install chromium, or set CHROMIUM to its path")
+    with api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+class Opened:
+    """A page in the browser, and what it asked for and complained of."""
+
+    def __init__(self, browser: Any, file: Path, width: int, **options: Any) -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def range(self) -> tuple[float, float]:
+        low, high = self.page.evaluate("tpusim.range")
+        return low, high
+
+    def text(self, place: str) -> str:
+        return str(self.page.locator(place).inner_text())
+
+
+def opened(browser: Any, folder: Path, text: str, width: int = 1200, **options: Any) -> Opened:
+    file = folder / "report.html"
+    file.write_text(text, "utf-8")
+    return Opened(browser, file, width, **options)
+
+
+@kinds
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_opens_without_a_request_or_a_complaint(
+    browser: Any, tmp_path: Path, kind: str, width: int, scheme: str
+) -> None:
+    one = result(kind)
+    at = opened(browser, tmp_path, report_page(one), width, color_scheme=scheme)
+    assert len(at.requests) == 1
+    assert at.said == []
+    for section in SECTIONS:
+        assert at.page.locator(f"#{section}").is_visible(), section
+    assert f"Step time\n{format_seconds(one.step_time_s)}" in at.text("#headline")
+    assert at.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert at.page.locator("canvas").count() >= 4
+    at.page.close()
+
+
+@kinds
+def test_the_bar_is_as_long_as_the_step(browser: Any, tmp_path: Path, kind: str) -> None:
+    at = opened(browser, tmp_path, report_page(result(kind)))
+    parts = at.page.evaluate("[...document.querySelectorAll('#bar rect')].map(r => +r.dataset.ps)")
+    assert sum(parts) == pytest.approx(result(kind).timeline.total_ps, abs=len(parts))
+    widths = at.page.evaluate(
+        "[...document.querySelectorAll('#bar rect')].map(r => r.getBoundingClientRect().width)"
+    )
+    whole = at.page.evaluate("document.querySelector('#bar').getBoundingClientRect().width")
+    assert sum(widths) == pytest.approx(whole, rel=0.01)
+    at.page.locator("#bar rect").first.click()
+    assert at.page.locator("#part-0").get_attribute("open") is not None
+    at.page.close()
+
+
+@kinds
+def test_the_timeline_answers_to_zoom_and_click(browser: Any, tmp_path: Path, kind: str) -> None:
+    one = result(kind)
+    at = opened(browser, tmp_path, report_page(one))
+    assert at.range() == pytest.approx((0, one.step_time_s))
+    at.page.locator("#in").click()
+    assert at.range() == pytest.approx((one.step_time_s / 4, 3 * one.step_time_s / 4))
+    at.page.locator("#all").click()
+    assert at.range() == pytest.approx((0, one.step_time_s))
+    over = at.page.locator("#chart-timeline .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    y = box["y"] + 17
+    at.page.mouse.move(box["x"] + 0.25 * box["width"], y)
+    at.page.mouse.down()
+    at.page.mouse.move(box["x"] + 0.5 * box["width"], y, steps=4)
+    at.page.mouse.up()
+    low, high = at.range()
+    assert low == pytest.approx(0.25 * one.step_time_s, rel=0.02)
+    assert high == pytest.approx(0.5 * one.step_time_s, rel=0.02)
+    over.dblclick(position={"x": box["width"] / 2, "y": 17})
+    assert at.range() == pytest.approx((0, one.step_time_s))
+    titles = at.page.evaluate("[...document.querySelectorAll('#which option')].map(o => o.text)")
+    assert titles[0].startswith("the whole step, ")
+    at.page.locator("#which").select_option(str(len(titles) - 1))
+    assert at.range()[1] < one.step_time_s
+    over = at.page.locator("#chart-timeline .u-over")
+    box = over.bounding_box()
+    over.click(position={"x": box["width"] * 0.6, "y": 17})
+    assert re.search(r": .*; .* from ", at.text("#picked"))
+    assert at.page.locator(".tip").is_visible()
+    assert at.said == []
+    at.page.close()
+
+
+def test_printed_charts_fit_the_paper_and_light_colours_are_used(
+    browser: Any, tmp_path: Path
+) -> None:
+    at = opened(browser, tmp_path, report_page(result("experts")), color_scheme="dark")
+    at.page.emulate_media(media="print")
+    at.page.wait_for_function("document.querySelector('.uplot').offsetWidth <= 700")
+    ink = at.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--paper')")
+    assert ink.strip() == "#ffffff"
+    assert at.page.pdf(format="A4", print_background=True).startswith(b"%PDF")
+    assert at.said == []
+    at.page.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("kind", ["asynchronous", "experts"])
+def test_a_replay_against_its_plan(browser: Any, tmp_path: Path, kind: str, width: int) -> None:
+    found = compared(kind)
+    at = opened(browser, tmp_path, comparison_page(found), width)
+    assert len(at.requests) == 1
+    assert at.said == []
+    facts = at.text("#headline")
+    assert f"Plan\n{format_seconds(found.plan_step_s)}" in facts
+    assert f"Program\n{format_seconds(found.program_step_s)}" in facts
+    assert at.page.evaluate("document.documentElement.scrollWidth") <= width
+    for section in ("headline", "time", "differences", "memory", "collectives"):
+        assert at.page.locator(f"#{section}").is_visible(), section
+    at.page.close()

@@ -1,0 +1,30 @@
+"""Texts that others chose (names of models, scopes, lines of code), made safe to show."""
+
+import re
+
+LONGEST_TEXT = 160
+"""Characters of a name that are shown: those at its beginning and its end."""
+
+_NOT_SHOWN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff\ud800-\udfff]"
+)
+"""Control characters, line breaks, marks that change the direction of writing, halves of pairs."""
+
+
+def plain(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Return a text on one line, in one direction, and no longer than `longest`.
+
+    What cannot be shown is U+FFFD, and the middle of a text that is too long is an ellipsis.
+
+    >>> plain("a\\nb"), plain("abcdefgh", 5)
+    ('a\\ufffdb', 'ab…gh')
+    """
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]}…{text[-(longest - 1 - half) :]}"
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    """Return a text with U+FFFD for what cannot be shown, of any length."""
+    return _NOT_SHOWN.sub("\ufffd", text)

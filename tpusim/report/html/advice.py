@@ -1,0 +1,50 @@
+"""What the page says about what limits the step.
+
+`advice` of `report_page` is a sequence of sentences, each with its numbers, the most useful first.
+Without it the page has what the result itself can say.
+"""
+
+from collections.abc import Iterator
+
+from tpusim.base.units import format_bytes, format_seconds
+from tpusim.results import BUBBLE_LABEL, EXPOSED, Fit, Result, verdict_reason
+
+LEAST_SAID = 0.01
+"""The smallest fraction of the step that is worth a sentence."""
+
+
+def findings(result: Result) -> list[str]:
+    """Return what takes the step's time and its memory, in sentences, the largest first."""
+    return [*_memory(result), *_time(result), *_notes(result)]
+
+
+def _memory(result: Result) -> Iterator[str]:
+    if result.fit is not Fit.FITS:
+        yield f"It {result.fit}: {verdict_reason(result)}."
+    else:
+        free = format_bytes(result.hbm_bytes - result.hbm_peak_bytes)
+        largest = next(iter(result.memory_bytes), "nothing")
+        yield f"It fits; {free} of HBM are free at the peak. The largest part of it: {largest}."
+
+
+def _time(result: Result) -> Iterator[str]:
+    ranked = sorted(result.breakdown_s.items(), key=lambda entry: -entry[1])
+    for label, seconds in ranked:
+        share = seconds / result.step_time_s
+        if share < LEAST_SAID:
+            continue
+        if label.startswith(EXPOSED):
+            what = f"The core waits for {label.removeprefix(EXPOSED)}"
+        elif label == BUBBLE_LABEL:
+            what = "Stages wait for other stages"
+        else:
+            what = f"{label.capitalize()} work runs"
+        yield f"{what} {share:.1%} of the step, {format_seconds(seconds)}."
+    again = float(result.flops.recompute) / max(float(result.flops.total), 1.0)
+    if again >= LEAST_SAID:
+        yield f"Recomputation is {again:.1%} of all matrix FLOPs."
+
+
+def _notes(result: Result) -> Iterator[str]:
+    for _, text in result.notes():
+        yield f"Note: {text}."

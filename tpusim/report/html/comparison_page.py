@@ -1,0 +1,77 @@
+"""A plan beside its compiled program, as one page."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tpusim.base.units import format_bytes, format_seconds
+from tpusim.report.html.headline import Fact, short_count
+from tpusim.report.html.page import asset, policy, template
+from tpusim.twin import TwinComparison
+
+ROWS_SHOWN = 40
+"""Rows of a table of the page; the files beside it have all."""
+
+
+class ComparedRow(NamedTuple):
+    """A row of a table: its name, both values in words, and the share of the widest bar of each."""
+
+    name: str
+    about: str
+    plan: str
+    program: str
+    plan_share: float
+    program_share: float
+
+
+def comparison_page(comparison: TwinComparison) -> str:
+    """Return the comparison as one HTML page that needs no other file."""
+    found = comparison
+    times = [
+        (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s) for row in found.times
+    ]
+    differing = [(r.words, f"{r.what}, {r.when}", r.plan_s, r.program_s) for r in found.differences]
+    memory = [(row.what, "", row.plan, row.program) for row in found.memory]
+    moved = [
+        (r.what, f"{r.when}, over {'+'.join(r.axes)}", *r.wire_bytes) for r in found.collectives
+    ]
+    return template("comparison.html.jinja").render(
+        title=f"{found.title}: plan and program",
+        verdict=found.verdict,
+        agrees=found.agrees,
+        placement=found.placement,
+        facts=_facts(found),
+        tables=[
+            ("time", "Where does the time go?", _rows(times, format_seconds)),
+            ("differences", "What differs?", _rows(differing, format_seconds)),
+            ("collectives", "What is moved?", _rows(moved, format_bytes)),
+            ("memory", "What holds HBM?", _rows(memory, format_bytes)),
+        ],
+        css=asset("report.css"),
+        policy=policy(),
+    )
+
+
+def _facts(found: TwinComparison) -> list[Fact]:
+    error = f"{found.error:+.1%} of the program's"
+    return [
+        Fact("Plan", format_seconds(found.plan_step_s), f"a step; {error}"),
+        Fact("Program", format_seconds(found.program_step_s), "a step, as compiled"),
+        Fact("FLOPs of the plan", short_count(found.plan_flops), "executed, all devices"),
+        Fact("FLOPs of the program", short_count(found.program_flops), "executed, all devices"),
+        Fact("HBM of the plan", format_bytes(found.plan_hbm_bytes), "at the peak"),
+        Fact("HBM of the program", format_bytes(found.program_hbm_bytes), "at the peak"),
+        Fact("Collectives of one mode", f"{found.same_mode_share:.1%}", "of their bytes"),
+        Fact("Of one algorithm", f"{found.same_algorithm_share:.1%}", "of their bytes"),
+    ]
+
+
+def _rows(
+    values: Sequence[tuple[str, str, float, float]], written: Callable[[float], str]
+) -> list[ComparedRow]:
+    most = max((max(plan, program) for _, _, plan, program in values), default=0.0) or 1.0
+    return [
+        ComparedRow(
+            name, about, written(plan), written(program), 100 * plan / most, 100 * program / most
+        )
+        for name, about, plan, program in values[:ROWS_SHOWN]
+    ]

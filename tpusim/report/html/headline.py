@@ -1,0 +1,97 @@
+"""The first section: how fast, is that good, does it fit, what does it cost."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tpusim.base.units import format_bytes, format_seconds
+from tpusim.results import PlanResult, Result
+
+SECONDS_AN_HOUR = 3600.0
+MILLION = 1e6
+
+
+class Fact(NamedTuple):
+    """A number of the headline.
+
+    name: what it is.
+    value: the number with its unit.
+    about: its range, or how it is counted.
+    """
+
+    name: str
+    value: str
+    about: str = ""
+
+
+def headline(result: Result, ideal: Result | None) -> list[Fact]:
+    """Return the numbers that come first.
+
+    ideal: the lower bound of a perfect compiler, if there is one.
+    """
+    return [*_speed(result, ideal), *_throughput(result), *_size(result), *_running(result)]
+
+
+def _speed(result: Result, ideal: Result | None) -> Iterator[Fact]:
+    ends = result.step_time_range_s
+    about = "no range: nothing like it was measured"
+    if ends is not None:
+        about = "{} to {} in 8 of 10 runs like this".format(*map(format_seconds, ends))
+    yield Fact("Step time", format_seconds(result.step_time_s), about)
+    if result.mfu is None:
+        yield Fact("MFU", "not known", "HLO does not say which FLOPs are the model's")
+    else:
+        shares = result.mfu_range
+        range_ = "" if shares is None else "{:.1%} to {:.1%}".format(*shares)
+        yield Fact("MFU", f"{result.mfu:.1%}", range_)
+    yield Fact("HFU", f"{result.hfu:.1%}", "with recomputation")
+    if ideal is not None:
+        less = 1 - ideal.step_time_s / result.step_time_s
+        gain = f"{less:.1%} less" if less > 0 else "no less"
+        yield Fact("A perfect compiler", format_seconds(ideal.step_time_s), f"{gain}; lower bound")
+
+
+def _throughput(result: Result) -> Iterator[Fact]:
+    if not isinstance(result, PlanResult):
+        return
+    if result.model.reads_text:
+        yield Fact("Tokens per second", f"{result.tokens_per_s:,.0f}", "all chips")
+    else:
+        yield Fact("Examples per second", f"{result.examples_per_s:,.0f}", "all chips")
+    per_device = f"{result.tflops_per_device:.1f} TFLOP/s"
+    yield Fact("Model FLOP/s of a device", per_device)
+    count = float(result.model.parameter_count)
+    yield Fact("Parameters", short_count(count), f"{count:,.0f}")
+
+
+def _size(result: Result) -> Iterator[Fact]:
+    have = format_bytes(result.hbm_bytes)
+    yield Fact("HBM at the peak", format_bytes(result.hbm_peak_bytes), f"of {have}: {result.fit}")
+    yield Fact("Exposed communication", f"{result.exposed_s / result.step_time_s:.1%}", "of step")
+
+
+def _running(result: Result) -> Iterator[Fact]:
+    """Yield cost and energy, where the chip's file has its price and its power."""
+    if not (isinstance(result, PlanResult) and result.model.reads_text and result.tokens):
+        return
+    chip, seconds = result.pod.chip, MILLION / result.tokens_per_s * result.pod.chips
+    if chip.price is not None:
+        dollars = seconds * chip.price / SECONDS_AN_HOUR
+        about = f"at {chip.price:g} USD a chip and hour"
+        yield Fact("Cost of a million tokens", f"{dollars:.3g} USD", about)
+    if chip.power is not None:
+        joules = seconds * chip.power
+        about = f"at {chip.power:g} W a chip"
+        hours, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
+        yield Fact("Energy of a million tokens", f"{hours:.3g} {unit}", about)
+
+
+def short_count(count: float) -> str:
+    """Return a count in thousands, millions, billions or trillions.
+
+    >>> short_count(481806532608.0)
+    '482 B'
+    """
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:g}"

@@ -1,0 +1,87 @@
+"""Can I trust it: the measured runs like this one, and the sources of each number."""
+
+from collections.abc import Mapping
+from math import expm1
+from typing import NamedTuple
+
+from tpusim import __version__
+from tpusim.accuracy import measured_errors
+from tpusim.hardware import Chip, Sourced, chip_names, load_entries
+from tpusim.results import PlanResult, Result
+
+RUNS_SHOWN = 8
+
+
+class RunLike(NamedTuple):
+    """A measured run, how alike it is (1: in all), and by how much it was longer than predicted."""
+
+    name: str
+    family: str
+    likeness: str
+    error: str
+
+
+def runs_like(result: Result) -> list[RunLike]:
+    """Return the measured runs that are most like a result, the most alike first."""
+    if not isinstance(result, PlanResult) or result.error_range is None:
+        return []
+    found = measured_errors().most_alike(result.features, RUNS_SHOWN)
+    return [
+        RunLike(row.id, row.family, f"{likeness:.2f}", f"{expm1(row.residual):+.1%}")
+        for row, likeness in found
+    ]
+
+
+class SourceRow(NamedTuple):
+    """A number of the chip: its name, what the step used, its kind and its origin."""
+
+    name: str
+    value: str
+    kind: str
+    origin: str
+
+
+def chip_sources(chip: Chip) -> list[SourceRow]:
+    """Return the numbers of a chip of the catalogue, with their sources."""
+    if chip.name not in chip_names():
+        return []
+    return [
+        SourceRow(name, *_value(chip, name, entry), _origin(entry))
+        for name, entry in load_entries(chip.name).items()
+    ]
+
+
+def _value(chip: Chip, name: str, entry: Sourced) -> tuple[str, str]:
+    """Return the text and the kind of a number, which the user may have changed."""
+    value = chip_value(chip, name)
+    if value is None or value == entry.value:
+        return entry.text, entry.kind
+    return f"{value:g}" if isinstance(value, int | float) else str(value), "given by you"
+
+
+def chip_value(chip: Chip, name: str) -> object:
+    """Return a number of a chip by its name in the catalogue; None if it has no such field."""
+    section, _, rest = name.partition(".")
+    if not rest:
+        return getattr(chip, name, None)
+    found = getattr(chip, section, None)
+    return found.get(rest) if isinstance(found, Mapping) else getattr(found, rest, None)
+
+
+def _origin(entry: Sourced) -> str:
+    parts = [entry.source, f"data: {entry.data}" if entry.data else ""]
+    parts += [f"range: {' to '.join(entry.range)}" if entry.range else "", entry.note]
+    return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+
+def conventions(result: Result) -> list[str]:
+    """Return how the numbers of the page are counted, in sentences."""
+    found = [f"FLOPs: {result.convention}."]
+    if isinstance(result, PlanResult):
+        found.append(
+            "Seconds: the cost model of tpusim, with the chip's constants below; what the compiler "
+            f"does is lowering {result.plan.compiler.lowering}."
+        )
+    found += [f"{head.capitalize()}: {text}." for head, text in result.about()]
+    found.append(f"tpusim {__version__}.")
+    return found
