@@ -54,7 +54,9 @@ def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> 
     if html:
         from tpusim.report.html import report_page
 
-        texts["report.html"] = report_page(result, ideal)
+        texts["report.html"] = report_page(
+            result, ideal, result.advice() if result.adviser else None
+        )
     files = {name: content.encode() for name, content in texts.items()}
     return files | {"trace.json.gz": trace_bytes(result)} | figure_bytes(result)
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from replays import BODY, ORIGIN, POD, PROGRAM, placed, small_replay
 
 import tpusim as ts
@@ -22,6 +23,7 @@ from tpusim.program import Loop
 from tpusim.report import memory_data, utilisation_data
 from tpusim.report.figures.palette import AXIS_STYLES, axis_style
 from tpusim.report.html import report_page
+from tpusim.report.html.advice import CHANGES_SHOWN
 from tpusim.report.html.chart_data import COLUMNS, joined, use_data
 from tpusim.report.html.drawings import placement_drawing
 from tpusim.report.html.headline import headline
@@ -31,6 +33,7 @@ from tpusim.report.html.trust import chip_sources, runs_like
 from tpusim.report.link_traffic import link_series
 from tpusim.report.report_files import render_files
 from tpusim.report.track_slices import core_slices
+from tpusim.results.advice import ChangeKind
 from tpusim.results.result import Result
 from tpusim.simulation.program_run import replay_program
 
@@ -228,10 +231,15 @@ def test_runs_like_it_are_ranked() -> None:
     assert runs_like(result("replay")) == []
 
 
-def test_sentences_of_advice_are_in_the_page() -> None:
-    page = report_page(result(), advice=["tensor on z saves 9 % (simulated) & more"])
-    assert "tensor on z saves 9 % (simulated) &amp; more" in page
-    assert "Each sentence was simulated." in page
+def test_limits_and_simulated_changes_are_in_the_page() -> None:
+    found = result()
+    advice = found.advice()
+    page = report_page(found, advice=advice)
+    assert "Each change below was simulated" in page
+    assert all(str(escape(limit.resource)) in page for limit in advice.limits)
+    for kind in ChangeKind:
+        assert all(str(escape(str(change))) in page for change in advice.of(kind)[:CHANGES_SHOWN])
+    assert "was simulated; the key" not in report_page(found)
 
 
 def labelled(label: str) -> Result:

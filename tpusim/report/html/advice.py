@@ -1,21 +1,28 @@
-"""What the page says about what limits the step.
+"""What the page says about what limits the step, and about changes of it."""
 
-`advice` of `report_page` is a sequence of sentences, each with its numbers, the most useful first.
-Without it the page has what the result itself can say.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.results import BUBBLE_LABEL, EXPOSED, Fit, Result, verdict_reason
+from tpusim.results import BUBBLE_LABEL, EXPOSED, Advice, Change, Fit, Result, verdict_reason
+from tpusim.results.advice import HEADS
 
 LEAST_SAID = 0.01
 """The smallest fraction of the step that is worth a sentence."""
+
+CHANGES_SHOWN = 5
+"""Changes of each kind on the page."""
 
 
 def findings(result: Result) -> list[str]:
     """Return what takes the step's time and its memory, in sentences, the largest first."""
     return [*_memory(result), *_time(result), *_notes(result)]
+
+
+def changes(advice: Advice) -> Iterator[tuple[str, Sequence[Change]]]:
+    """Yield each kind of changes, in words, and the best of them."""
+    for kind, head in HEADS.items():
+        if found := advice.of(kind):
+            yield head, found[:CHANGES_SHOWN]
 
 
 def _memory(result: Result) -> Iterator[str]:

@@ -6,7 +6,7 @@ own two, so that nothing runs that a label might hold.
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.report.html.advice import findings
+from tpusim.report.html.advice import changes, findings
 from tpusim.report.html.chart_data import chart_data
 from tpusim.report.html.drawings import heat_map, mesh_rows, placement_drawing, roof_drawing
 from tpusim.report.html.headline import headline
@@ -22,7 +22,7 @@ from tpusim.report.html.page_styles import holder_name, page_styles
 from tpusim.report.html.time_parts import time_views
 from tpusim.report.html.trust import chip_sources, conventions, runs_like
 from tpusim.report.link_traffic import BUSY
-from tpusim.results import EXPOSED, PICO, PlanResult, Result
+from tpusim.results import EXPOSED, PICO, Advice, PlanResult, Result
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -32,13 +32,11 @@ LONGEST_SENTENCE = 1000
 """Characters of a text in the page; names are shorter."""
 
 
-def report_page(
-    result: Result, ideal: Result | None = None, advice: Sequence[str] | None = None
-) -> str:
+def report_page(result: Result, ideal: Result | None = None, advice: Advice | None = None) -> str:
     """Return the report of a result as one HTML page that needs no other file.
 
     ideal: the lower bound of a perfect compiler, if it is known.
-    advice: sentences on what limits the step and what to change, the most useful first; by default
+    advice: what bounds the step and what to change (`result.advice()`); without it, the page has
         what the result itself can say.
     """
     styles = page_styles(result)
@@ -62,8 +60,9 @@ def report_page(
         memory=[(name, size, styles.get(holder_name(name))) for name, size in held],
         heat=heat_map(result),
         roof=roof_drawing(result),
-        advice=list(findings(result) if advice is None else advice),
-        simulated=advice is not None,
+        findings=list(findings(result)),
+        limits=advice.limits if advice else (),
+        changes=list(changes(advice)) if advice else (),
         runs=runs_like(result),
         sources=chip_sources(result.pod.chip),
         conventions=conventions(result),
