@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"))
@@ -141,6 +141,8 @@ def kind_of(hint: Any) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(kind_of(one) for one in inner if one is not NoneType))
+    if origin is Literal:
+        return " or ".join(dict.fromkeys(kind_of(type(value)) for value in inner))
     if origin is not None and issubclass(origin, Mapping):
         return "table"
     if origin is not None and issubclass(origin, Sequence):
