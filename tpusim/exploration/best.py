@@ -5,7 +5,7 @@ simulated in the order of their bounds until none that is left can be among the 
 answer is that of simulating all.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from functools import partial
 from multiprocessing import get_context
 from signal import SIG_IGN, SIGINT, signal
 from time import monotonic
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,67 +21,17 @@ from numpy.typing import NDArray
 from tpusim.base.errors import PlanError, TpusimError, nearest
 from tpusim.base.value_checks import check_positive
 from tpusim.exploration.bound import bounds
+from tpusim.exploration.objectives import OBJECTIVES, Batches, ObjectiveValues
 from tpusim.exploration.plan_space import PlanSpace
 from tpusim.exploration.processes import process_count, run_chunks
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
 from tpusim.simulation import simulate
+from tpusim.training import TrainingRun
 
-SECONDS_AN_HOUR = 3600.0
 WAVE = 8
 """Plans that a process is given at a time."""
-
-
-def _seconds(pod: Slice) -> float:
-    return 1.0
-
-
-def _chip_seconds(pod: Slice) -> float:
-    return float(pod.chips)
-
-
-def _dollars(pod: Slice) -> float:
-    return pod.chips * _known(pod, "price") / SECONDS_AN_HOUR
-
-
-def _joules(pod: Slice) -> float:
-    return pod.chips * _known(pod, "power")
-
-
-def _known(pod: Slice, name: str) -> float:
-    value: float | None = getattr(pod.chip, name)
-    if value is None:
-        raise PlanError(
-            f"{pod.chip.name} has no published {name}; leave its slices out, or write "
-            f"chip.replace({name}=...)"
-        )
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What a search makes small: seconds of a step, times what a second of the slice counts.
-
-    unit: of its values.
-    per_token: divided by the tokens of a step.
-    """
-
-    unit: str
-    weight: Callable[[Slice], float]
-    per_token: bool = True
-
-
-OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
-    {
-        "step_time": Objective("s", _seconds, per_token=False),
-        "chip_time": Objective("chip-seconds per token", _chip_seconds),
-        "cost": Objective("USD per token", _dollars),
-        "energy": Objective("J per token", _joules),
-    }
-)
-"""`chip_time` is one over tokens per second and chip. Prices are on demand, and power is the mean
-in use, both of the chip's file (`[running]`)."""
 
 
 class FoundPlan(NamedTuple):
@@ -146,6 +95,7 @@ def search(
     space: PlanSpace,
     objective: str | Sequence[str] = "step_time",
     *,
+    run: TrainingRun | None = None,
     top: int = 1,
     workers: int | None = None,
     progress: Callable[[SearchState], None] | None = None,
@@ -153,13 +103,16 @@ def search(
     """Return the best plans of a space, proved by lower bounds of all others.
 
     objective: a name of `OBJECTIVES`, or two for their Pareto front.
+    run: the training run of `time_to_train` and `cost_to_train`. Its own price and step time do not
+        count.
     top: plans to return; all of a front.
     workers: processes; by default one per CPU, or this process alone for few plans.
     progress: called as plans are simulated.
 
     Plans that do not fit are out. Of equal plans the first in the space is best. Ctrl-C ends the
     search with the best plans so far (`proved` is then False, and `gap` says how far they may be
-    off). Raise PlanError for an unknown objective and for a chip without its price or power.
+    off). Raise PlanError for an unknown objective, for a chip without its price or power, and for
+    an objective of a training run without one.
     """
     began = monotonic()
     names = (objective,) if isinstance(objective, str) else tuple(objective)
@@ -169,8 +122,9 @@ def search(
     if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
         raise PlanError(f"objective is {objective!r}; write one, or two that differ for a front")
     check_positive("top", top)
-    waiting = _bounded(model, space, names)
-    hunt = _Hunt(model, names, top, waiting)
+    values = ObjectiveValues(names, run)
+    waiting = _bounded(model, space, values)
+    hunt = _Hunt(model, values, top, waiting)
     proved = hunt.run(workers, progress or (lambda state: None))
     return SearchResult(
         names,
@@ -202,8 +156,9 @@ class _Bounded:
         return plans.plan(int(place)), plans.pods[plans.pod[place]]
 
 
-def _bounded(model: Architecture, space: PlanSpace, names: Sequence[str]) -> _Bounded:
+def _bounded(model: Architecture, space: PlanSpace, values: ObjectiveValues) -> _Bounded:
     """Bound all plans, and order those that may fit."""
+    names = values.names
     usable = np.array([pod.chip.device.hbm_usable_bytes for pod in space.slices])
     weights = [np.array([OBJECTIVES[name].weight(pod) for pod in space.slices]) for name in names]
     order, lowest = [], []
@@ -211,18 +166,18 @@ def _bounded(model: Architecture, space: PlanSpace, names: Sequence[str]) -> _Bo
         known = bounds(model, plans)
         (places,) = np.nonzero(known.hbm_bytes <= usable[plans.pod])
         seconds = known.seconds[places]
-        tokens = plans.global_batch[places] * max(plans.base.seq_len, 1)
+        batches = Batches(plans.global_batch[places], plans.base.seq_len)
         lowest.append(
             [
-                seconds * weight[plans.pod[places]] / (tokens if OBJECTIVES[name].per_token else 1)
+                values.lowest(name, seconds, weight[plans.pod[places]], batches)
                 for name, weight in zip(names, weights, strict=True)
             ]
         )
         order.append(np.stack([np.full(len(places), number), places], axis=1))
-    every, values = np.concatenate(order), np.concatenate(lowest, axis=1)
-    key = values[0] if len(names) == 1 else np.log(values).sum(axis=0)
+    every, bound = np.concatenate(order), np.concatenate(lowest, axis=1)
+    key = bound[0] if len(names) == 1 else np.log(bound).sum(axis=0)
     first = np.argsort(key, kind="stable")
-    return _Bounded(space, every[first], values[:, first])
+    return _Bounded(space, every[first], bound[:, first])
 
 
 @dataclass(slots=True)
@@ -230,7 +185,7 @@ class _Hunt:
     """One search: what is known so far."""
 
     model: Architecture
-    names: tuple[str, ...]
+    values: ObjectiveValues
     top: int
     waiting: _Bounded
     best: list[tuple[int, FoundPlan]] = field(default_factory=list)
@@ -270,7 +225,7 @@ class _Hunt:
             while self.next < total and len(wave) < size:
                 if self._may_win(self.next):
                     wave.append(self.next)
-                elif len(self.names) == 1:
+                elif len(self.values.names) == 1:
                     self.next = total
                     break
                 self.next += 1
@@ -279,7 +234,7 @@ class _Hunt:
 
     def _may_win(self, at: int) -> bool:
         lowest = self.waiting.lowest[:, at]
-        if len(self.names) == 1:
+        if len(self.values.names) == 1:
             if len(self.best) < self.top:
                 return True
             last, worst = self.best[-1]
@@ -292,7 +247,7 @@ class _Hunt:
     def _simulate(self, wave: list[int], count: int, executor: Executor | None) -> None:
         plans = [self.waiting.plan(at) for at in wave]
         chunks = {n: plans[n::count] for n in range(min(count, len(plans)))}
-        work = partial(_simulated, self.model, self.names)
+        work = partial(_simulated, self.model, self.values)
         for n, _, answers in run_chunks(work, chunks.items(), count, executor):
             for at, found in zip(wave[n::count], answers, strict=True):
                 self.simulated += 1
@@ -302,7 +257,7 @@ class _Hunt:
     def _keep(self, at: int, found: FoundPlan) -> None:
         self.best.append((at, found))
         self.best.sort(key=lambda each: (each[1].values, each[0]))
-        if len(self.names) == 1:
+        if len(self.values.names) == 1:
             del self.best[self.top :]
             return
         front: list[tuple[int, FoundPlan]] = []
@@ -313,30 +268,25 @@ class _Hunt:
 
 
 def _simulated(
-    model: Architecture, names: Sequence[str], plans: Sequence[tuple[Plan, Slice]]
+    model: Architecture, values: ObjectiveValues, plans: Sequence[tuple[Plan, Slice]]
 ) -> list[FoundPlan | None]:
     """Simulate plans; None for one that is refused or does not fit."""
-    return [_one(model, names, plan, pod) for plan, pod in plans]
+    return [_one(model, values, plan, pod) for plan, pod in plans]
 
 
-def _one(model: Architecture, names: Sequence[str], plan: Plan, pod: Slice) -> FoundPlan | None:
+def _one(model: Architecture, values: ObjectiveValues, plan: Plan, pod: Slice) -> FoundPlan | None:
     try:
         result = simulate(model, plan, pod)
+        found = values.of(result) if result.fits else ()
     except TpusimError:
         return None
-    if not result.fits:
+    if not found:
         return None
-    values = tuple(
-        result.step_time_s
-        * OBJECTIVES[name].weight(pod)
-        / (plan.global_batch * max(plan.seq_len, 1) if OBJECTIVES[name].per_token else 1)
-        for name in names
-    )
     return FoundPlan(
         plan,
         pod,
         str(result.placement),
-        values,
+        found,
         result.step_time_s,
         result.tokens_per_s,
         result.mfu,

@@ -1,7 +1,7 @@
 """Run files read into the frozen data that a simulation takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
 from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
 from tpusim.runfile.toml_tables import override, read_toml
+from tpusim.runfile.training import split_train
+from tpusim.training import TrainingRun
 
 LONGEST_NAME = 80
 _SHAPED = ("chip", "topology")
@@ -29,6 +31,7 @@ class SimulationRun:
     where: the words that name its file in messages.
     model, plan, pod: the arguments of the simulation.
     notes: features of the model's `config.json` that are not modelled.
+    train: the training run of its section [train]; None without one.
     """
 
     where: str
@@ -36,6 +39,7 @@ class SimulationRun:
     plan: Plan
     pod: Slice
     notes: tuple[str, ...] = ()
+    train: TrainingRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,10 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        data, other = split_model(override(written, overrides))
-        return _run(where, _valid(RunFile, data), Path(path).parent, other)
+        rest, train = split_train(override(written, overrides))
+        data, other = split_model(rest)
+        run = _run(where, _valid(RunFile, data), Path(path).parent, other)
+        return replace(run, train=train)
 
 
 def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
@@ -81,7 +87,8 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        given, other = split_model(override(written, overrides))
+        rest, _ = split_train(override(written, overrides))
+        given, other = split_model(rest)
         data = _valid(SweepFile, given)
         tries = data["sweep"]
         if "vary" in tries:
