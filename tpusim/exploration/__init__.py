@@ -1,8 +1,9 @@
 """Many plans of one model: sweeps, as a table; bounds; and the proved best of a space."""
 
-from tpusim.exploration.best import OBJECTIVES, FoundPlan, SearchResult, SearchState, search
+from tpusim.exploration.best import FoundPlan, SearchResult, SearchState, search
 from tpusim.exploration.bound import PlanBounds, bound, bounds
 from tpusim.exploration.dask_cluster import cluster
+from tpusim.exploration.objectives import OBJECTIVES
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.exploration.plan_space import PlanSpace, slices_of
 from tpusim.exploration.scaling import Scaling, scaling
