@@ -28,11 +28,11 @@ steps as start-up, and MaxText evaluations as events of its own. Waits for input
 steps."""
 
 PUE = 1.10
-"""Power of the data centre over that of its machines, Google's fleet (arXiv:2502.01671)."""
+"""Power of the data centre over that of its machines, of Google's (arXiv:2304.01433)."""
 
 GRID, GRID_RANGE = 475.0, (74.0, 475.0)
 """Grams of CO2 equivalent per kWh: the mean of the world; from Google's Oklahoma site after its
-purchases (arXiv:2304.01433, section 7.6)."""
+purchases (arXiv:2304.01433)."""
 
 
 class Estimate(NamedTuple):
