@@ -34,6 +34,9 @@ six logs of MLPerf Training v0.7 (BERT 3.1, 0.05, 0.5; ResNet-50 0.6; SSD 0.8; G
 
 DATA_LOADING = "DATA_LOADING_SYNC"
 
+MOST_EVENTS = 1_000_000
+"""Evaluations, and checkpoints, that a run may have: each is simulated, in some 30 us."""
+
 
 def train(model: Architecture, plan: Plan, pod: Slice, run: TrainingRun) -> TrainingResult:
     """Simulate a training run: start-up, compilation, steps, evaluations and checkpoints.
@@ -52,6 +55,7 @@ def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
         raise PlanError(f"run is {run!r}; give a ts.TrainingRun, such as TrainingRun(tokens=1e12)")
     parts = _parts(step, run)
     steps = run.steps_of(step.plan)
+    _check_events(run, steps)
     timelines = [run_training(_times(each, run, steps)) for each in parts]
     spent = [_buckets(timeline, step) for timeline in timelines]
     buckets = {name: Estimate(*(each[name] for each in spent)) for name in BUCKETS}
@@ -70,8 +74,20 @@ def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
 
 def wall_seconds(step: PlanResult, run: TrainingRun) -> float:
     """Return the predicted seconds of the training run around a step, without their range."""
+    steps = run.steps_of(step.plan)
+    _check_events(run, steps)
     predicted, _, _ = _parts(step, run)
-    return run_training(_times(predicted, run, run.steps_of(step.plan))).total_ps * PICO
+    return run_training(_times(predicted, run, steps)).total_ps * PICO
+
+
+def _check_events(run: TrainingRun, steps: int) -> None:
+    """Raise PlanError for a run with too many evaluations or checkpoints to simulate each."""
+    for name, part in (("evaluations", run.evaluations), ("checkpoints", run.checkpoints)):
+        if part is not None and steps // part.every > MOST_EVENTS:
+            raise PlanError(
+                f"train.{name}.every is {part.every}, which makes {steps // part.every:,} {name} "
+                f"in {steps:,} steps; write at least {-(-steps // MOST_EVENTS):,}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,7 @@ def _parts(step: PlanResult, run: TrainingRun) -> tuple[_Parts, _Parts, _Parts]:
     predicted = step.step_time_s if run.step_time_s is None else run.step_time_s
     ends = None if run.step_time_s is not None else step.error_range
     steps = (1.0, 1.0) if ends is None else (ends.low, ends.high)
-    saves = None if run.checkpoints is None else run.checkpoints
+    saves = run.checkpoints
 
     def made(end: int) -> _Parts:
         factor = (1.0, *steps)[end]

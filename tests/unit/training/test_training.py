@@ -189,6 +189,10 @@ def test_the_facts_are_plain_data_and_the_report_sums() -> None:
         (lambda: Checkpoints(every=1, kept=0), "train.checkpoints.kept is 0"),
         (lambda: train_step(STEP, {"steps": 3}), "give a ts.TrainingRun"),
         (
+            lambda: train_step(STEP, TrainingRun(steps=10**8, checkpoints=Checkpoints(every=9))),
+            "makes 11,111,111 checkpoints in 100,000,000 steps; write at least 100",
+        ),
+        (
             lambda: train_step(STEP, TrainingRun(
                 steps=1, checkpoints=Checkpoints(every=1, capacity="1 GB", kept=9))),
             "9 checkpoints of transformer needs 1.",
