@@ -33,6 +33,11 @@ from .runfile import read_run as read_run
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement
 from .simulation import simulate as simulate
+from .training import Checkpoints as Checkpoints
+from .training import Evaluations as Evaluations
+from .training import TrainingResult as TrainingResult
+from .training import TrainingRun as TrainingRun
+from .training import train as train
 from .twin import PlanCheck as PlanCheck
 from .twin import check as check
 from .twin import export_jax as export_jax

@@ -25,7 +25,7 @@ ROWS = (
     {"pipeline"},
     {"results"},
     {"simulation"},
-    {"twin"},
+    {"training", "twin"},
     {"exploration", "report", "runfile"},
     {"maxtext"},
     {"validation"},

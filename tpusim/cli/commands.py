@@ -406,6 +406,26 @@ def sweep(
 
 @app.command()
 @garbage_collector_off()
+def train(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN.toml...", help="Runs with a section [train]; several compare."),
+    ],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Also write JSON and figure there.")
+    ] = None,
+    settings: RunSettings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> str:
+    """Simulate a training run: start-up, steps, evaluations, checkpoints, time and cost."""
+    from tpusim.cli.train_command import train_run_files
+
+    folder = _out_folder(out, "report")
+    return train_run_files(runs, settings or (), folder, as_json=as_json)
+
+
+@app.command()
+@garbage_collector_off()
 def advise(
     run: RunFile,
     settings: RunSettings = None,

@@ -62,6 +62,7 @@ def search_file(
                 given.model,
                 space,
                 **asked.how,
+                run=given.train,
                 workers=workers,
                 executor=executor,
                 progress=progress,

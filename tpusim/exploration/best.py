@@ -19,10 +19,11 @@ from tpusim.base.value_checks import check_positive
 from tpusim.exploration.bounded_plans import bounded_plans
 from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState, gap_of
 from tpusim.exploration.local_search import LocalSearch
-from tpusim.exploration.objectives import checked_limits, checked_objectives
+from tpusim.exploration.objectives import Goal, checked_limits, checked_objectives
 from tpusim.exploration.plan_space import PlanSpace
 from tpusim.exploration.processes import process_count
 from tpusim.models import Architecture
+from tpusim.training import TrainingRun
 
 METHODS = PROVED, LOCAL = "proved", "local"
 
@@ -73,6 +74,7 @@ def search(
     space: PlanSpace,
     objective: str | Sequence[str] = "step_time",
     *,
+    run: TrainingRun | None = None,
     top: int = 1,
     at_most: Mapping[str, float] | None = None,
     method: str = PROVED,
@@ -85,7 +87,10 @@ def search(
     """Return the best plans of a space, proved by lower bounds of all others.
 
     objective: `step_time`, `chip_time` (seconds of a chip for each token), `cost` (USD for each
-        token, on demand) or `energy` (J for each token); or two of them for their Pareto front.
+        token, on demand), `energy` (J for each token), `time_to_train` or `cost_to_train` (of
+        `run`); or two of them for their Pareto front.
+    run: the training run of `time_to_train` and `cost_to_train`. Its own price and step time do not
+        count.
     top: plans to return; all of a front.
     at_most: limits of a plan: of any objective, of `chips`, and of `hbm`, the peak as a fraction of
         what programs can use (above 1 has no effect).
@@ -99,22 +104,22 @@ def search(
     Plans that do not fit are out. Of equal plans the first in the order of bounds is best, whatever
     simulates. Ctrl-C ends the search with the best plans so far (`proved` is then False, and `gap`
     says how far they may be off). Raise PlanError for an unknown objective, limit or method, for a
-    front by local search, and for a chip without its price or power.
+    front by local search, for a chip without its price or power, and for an objective of a training
+    run without one.
     """
     began = monotonic()
-    names = checked_objectives(objective)
-    limits = checked_limits(at_most or {})
+    goal = Goal(checked_objectives(objective), checked_limits(at_most or {}), run)
     check_positive("search.top", top)
     report = progress or (lambda state: None)
     if method not in METHODS:
         raise PlanError(f"search.method is {method!r}; {nearest(str(method), METHODS)}")
     if method == LOCAL:
         check_positive("search.starts", starts)
-        hunter: LocalSearch | Hunt = LocalSearch(model, space, names, limits, top, starts, seed)
+        hunter: LocalSearch | Hunt = LocalSearch(model, space, goal, top, starts, seed)
         total = len(space)
     else:
-        plans = bounded_plans(model, space.blocks, names, limits)
-        hunter = Hunt(model, names, limits, top, plans)
+        plans = bounded_plans(model, space.blocks, goal)
+        hunter = Hunt(model, goal, top, plans)
         total = len(plans)
     count = CHUNKS_ELSEWHERE if executor is not None else process_count(workers, total, total)
     interrupted = False
@@ -125,7 +130,7 @@ def search(
         interrupted = True
     proved = isinstance(hunter, Hunt) and not interrupted
     return SearchResult(
-        names,
+        goal.names,
         tuple(found for _, found in hunter.best),
         proved,
         hunter.possible,

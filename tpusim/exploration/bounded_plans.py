@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
 from tpusim.exploration.bound import bounds
-from tpusim.exploration.objectives import CHIPS, HBM, OBJECTIVES
+from tpusim.exploration.objectives import CHIPS, HBM, Goal
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import layer_count
 from tpusim.hardware import Slice
@@ -47,17 +46,14 @@ class BoundedPlans:
 def bounded_plans(
     model: Architecture,
     blocks: Sequence[PlanArrays],
-    names: Sequence[str],
-    limits: Mapping[str, float],
+    goal: Goal,
 ) -> BoundedPlans:
     """Bound plans, and order those that may be the answer.
 
     Out are plans that the model refuses, whose state needs more HBM than there is, or whose bounds
     are above a limit. The order is that of the bounds; of two objectives, of their product.
-
-    names: of the objectives.
-    limits: see `objectives.LIMITS`.
     """
+    names, limits = goal.names, goal.limits
     order, lowest, forms = [np.empty((0, 2), np.int64)], [np.empty((len(names), 0))], []
     for number, plans in enumerate(blocks):
         places = _divided(model, plans, np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf)))
@@ -67,10 +63,10 @@ def bounded_plans(
         known = bounds(model, some)
         usable = np.array([pod.chip.device.hbm_usable_bytes for pod in plans.pods])
         fine = known.hbm_bytes <= usable[some.pod] * min(limits.get(HBM, 1.0), 1.0)
-        for name in OBJECTIVES.keys() & limits.keys():
-            fine &= _values(name, some, known.seconds) <= limits[name]
+        for name in goal.limited:
+            fine &= goal.lowest(name, some, known.seconds) <= limits[name]
         places, some, seconds = places[fine], some.take(np.flatnonzero(fine)), known.seconds[fine]
-        lowest.append(np.stack([_values(name, some, seconds) for name in names]))
+        lowest.append(np.stack([goal.lowest(name, some, seconds) for name in names]))
         order.append(np.stack([np.full(len(places), number), places], axis=1))
         forms.append(_forms(some))
     every, values = np.concatenate(order), np.concatenate(lowest, axis=1)
@@ -79,16 +75,6 @@ def bounded_plans(
     rows = np.concatenate([every[:, :1], np.concatenate([np.empty((0, 2), np.int64), *forms])], 1)
     _, alike = np.unique(rows, axis=0, return_inverse=True)
     return BoundedPlans(blocks, every[first], values[:, first], alike.reshape(-1)[first])
-
-
-def _values(
-    name: str, plans: PlanArrays, seconds: NDArray[np.float64]
-) -> NDArray[np.floating[Any]]:
-    """Return an objective of each plan, of seconds of its step."""
-    objective = OBJECTIVES[name]
-    weight = np.array([objective.weight(pod) for pod in plans.pods])
-    tokens = plans.global_batch * float(max(plans.base.seq_len, 1))
-    return objective.value(seconds, weight[plans.pod], tokens)
 
 
 def _chips(plans: PlanArrays) -> NDArray[np.int64]:

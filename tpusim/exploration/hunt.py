@@ -1,6 +1,6 @@
 """Branch and bound: plans are simulated in the order of their bounds while one may win."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import TpusimError
 from tpusim.exploration.bounded_plans import BoundedPlans
-from tpusim.exploration.objectives import HBM, OBJECTIVES
+from tpusim.exploration.objectives import HBM, Goal
 from tpusim.exploration.processes import MOST_SUBMITTED, run_chunks
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
@@ -77,8 +77,6 @@ def gap_of(best: float, possible: float) -> float:
 class Hunt:
     """One branch and bound over plans in the order of their bounds.
 
-    names: of the objectives.
-    limits: see `objectives.LIMITS`.
     top: plans to find; of two objectives, all of the front.
     best: the best so far, each with its number among the plans.
     tried: all that were simulated and have a step, in the order of their answers.
@@ -86,8 +84,7 @@ class Hunt:
     """
 
     model: Architecture
-    names: tuple[str, ...]
-    limits: Mapping[str, float]
+    goal: Goal
     top: int
     plans: BoundedPlans
     best: list[tuple[int, FoundPlan]] = field(default_factory=list)
@@ -104,7 +101,7 @@ class Hunt:
 
         count: processes, which is how far the search runs ahead of its answers.
         """
-        work = partial(_simulated, self.model, self.names, self.limits)
+        work = partial(_simulated, self.model, self.goal)
         ahead = min(AHEAD * count, MOST_SUBMITTED)
         for _, chunk, answers in run_chunks(work, self._chunks(count), count, executor, ahead):
             for (at, *_), found in zip(chunk, answers, strict=True):
@@ -136,7 +133,7 @@ class Hunt:
         """Return how far the search is."""
         best = self.best[0][1].values[0] if self.best else float("inf")
         left = ~self.done
-        if len(self.names) == 1 and len(self.best) == self.top:
+        if len(self.goal.names) == 1 and len(self.best) == self.top:
             left = left & (self.plans.lowest[0] < self.best[-1][1].values[0])
         return SearchState(self.simulated, int(left.sum()), best, self.possible)
 
@@ -164,12 +161,12 @@ class Hunt:
                 if chunk:
                     yield number, chunk
                     number += 1
-            if len(self.names) == 1 and start < len(self.plans) and not self._may_win(start):
+            if len(self.goal.names) == 1 and start < len(self.plans) and not self._may_win(start):
                 return
 
     def _may_win(self, at: int) -> bool:
         lowest = self.plans.lowest[:, at]
-        if len(self.names) == 1:
+        if len(self.goal.names) == 1:
             if len(self.best) < self.top:
                 return True
             last, worst = self.best[-1]
@@ -182,7 +179,7 @@ class Hunt:
     def _keep(self, at: int, found: FoundPlan) -> None:
         self.best.append((at, found))
         self.best.sort(key=lambda each: (each[1].values, each[0]))
-        if len(self.names) == 1:
+        if len(self.goal.names) == 1:
             del self.best[self.top :]
             return
         front: list[tuple[int, FoundPlan]] = []
@@ -196,42 +193,28 @@ _Chunk = tuple[tuple[int, Plan, Slice, float], ...]
 """Plans to simulate: number, plan, slice, bound of the first objective."""
 
 
-def _simulated(
-    model: Architecture, names: Sequence[str], limits: Mapping[str, float], chunk: _Chunk
-) -> list[FoundPlan | None]:
+def _simulated(model: Architecture, goal: Goal, chunk: _Chunk) -> list[FoundPlan | None]:
     """Simulate plans; None for one that is refused."""
-    return [_one(model, names, limits, plan, pod, bound) for _, plan, pod, bound in chunk]
+    return [_one(model, goal, plan, pod, bound) for _, plan, pod, bound in chunk]
 
 
-def _one(
-    model: Architecture,
-    names: Sequence[str],
-    limits: Mapping[str, float],
-    plan: Plan,
-    pod: Slice,
-    bound: float,
-) -> FoundPlan | None:
+def _one(model: Architecture, goal: Goal, plan: Plan, pod: Slice, bound: float) -> FoundPlan | None:
     try:
         result = simulate(model, plan, pod)
+        values = {name: goal.value(name, result) for name in {*goal.names, *goal.limited}}
     except TpusimError:
         return None
-    tokens = plan.global_batch * float(max(plan.seq_len, 1))
-
-    def value(name: str) -> float:
-        objective = OBJECTIVES[name]
-        return objective.value(result.step_time_s, objective.weight(pod), tokens)
-
     used = result.hbm_peak_bytes / pod.chip.device.hbm_usable_bytes
     admitted = (
         result.fits
-        and used <= limits.get(HBM, np.inf)
-        and all(value(name) <= limits[name] for name in OBJECTIVES.keys() & limits.keys())
+        and used <= goal.limits.get(HBM, np.inf)
+        and all(values[name] <= goal.limits[name] for name in goal.limited)
     )
     return FoundPlan(
         plan,
         pod,
         str(result.placement),
-        tuple(map(value, names)),
+        tuple(values[name] for name in goal.names),
         bound,
         result.step_time_s,
         result.tokens_per_s,

@@ -9,7 +9,7 @@ branch and bound too: that takes a tenth of its simulations, and starts that do 
 most of a space, are out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import PlanError
 from tpusim.exploration.bounded_plans import bounded_plans
 from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState
+from tpusim.exploration.objectives import Goal
 from tpusim.exploration.plan_space import NUMBERS, PIPELINE, PlanSpace
 from tpusim.models import Architecture
 from tpusim.plan import PLAN_KEYS
@@ -45,7 +46,7 @@ class Point(NamedTuple):
 class LocalSearch:
     """The descents of one search.
 
-    names, limits, top: as of a `Hunt`.
+    goal, top: as of a `Hunt`.
     starts: descents.
     seed: of the random sample; the answer depends on it, and not on the processes.
     best: the best plans at which a descent was, each with the number of its start.
@@ -56,8 +57,7 @@ class LocalSearch:
 
     model: Architecture
     space: PlanSpace
-    names: tuple[str, ...]
-    limits: Mapping[str, float]
+    goal: Goal
     top: int
     starts: int
     seed: int
@@ -70,7 +70,7 @@ class LocalSearch:
     """A local search knows no bound of the plans that it has not seen."""
 
     def __post_init__(self) -> None:
-        if len(self.names) > 1:
+        if len(self.goal.names) > 1:
             raise PlanError(
                 "a local search has one objective; write one, or search with proof for a front"
             )
@@ -113,9 +113,9 @@ class LocalSearch:
             self.space.plans(self.space.forms[some[0].form], *np.array(some)[:, 1:].T)
             for some in forms
         ]
-        plans = bounded_plans(self.model, blocks, self.names, self.limits)
+        plans = bounded_plans(self.model, blocks, self.goal)
         known = [] if here is None else [(-1, here)]
-        hunt = Hunt(self.model, self.names, self.limits, top, plans, known)
+        hunt = Hunt(self.model, self.goal, top, plans, known)
         before = self.simulated
 
         def report(state: SearchState) -> None:

@@ -27,8 +27,8 @@ class SearchRequest:
     most: axis -> its largest size.
     vary: key of a plan, flat (`gather_dtype`) or grouped (`dtypes.gather`) -> values to try.
     objective: `step_time`, `chip_time` (seconds of a chip for each token, one over tokens per
-        second and chip), `cost` (USD for each token, on demand), `energy` (J for each token), or a
-        list of two for their Pareto front.
+        second and chip), `cost` (USD for each token, on demand), `energy` (J for each token),
+        `time_to_train` or `cost_to_train` (of [train]), or a list of two for their Pareto front.
     top: the number of plans to find; a front has as many as there are.
     at_most: limits of a plan: of any objective, of `chips`, and of `hbm`, the peak as a fraction of
         what programs can use.

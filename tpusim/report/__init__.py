@@ -18,6 +18,7 @@ from tpusim.report.figures.time_windows import timeline_data
 from tpusim.report.figures.timeline import plot_timeline
 from tpusim.report.figures.torus_heatmap import plot_torus
 from tpusim.report.figures.torus_use import torus_data
+from tpusim.report.figures.training import plot_training, training_data
 from tpusim.report.figures.utilisation import plot_utilisation, utilisation_data
 from tpusim.report.figures.waterfall import plot_waterfall, waterfall_data
 from tpusim.report.report_files import check_folder, perfect_compiler, write_report
@@ -51,6 +52,7 @@ __all__ = [
     "plot_scaling",
     "plot_timeline",
     "plot_torus",
+    "plot_training",
     "plot_utilisation",
     "plot_waterfall",
     "ranking_data",
@@ -60,6 +62,7 @@ __all__ = [
     "timeline_data",
     "torus_data",
     "trace",
+    "training_data",
     "utilisation_data",
     "waterfall_data",
     "write_check",

@@ -1,7 +1,7 @@
 """Run files read into the frozen data that a simulation takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
 from tpusim.runfile.schema import PlanFile, RunFile, SearchFile, SweepFile, required, wanted
 from tpusim.runfile.toml_tables import override, read_toml
+from tpusim.runfile.training import split_train
+from tpusim.training import TrainingRun
 
 LONGEST_NAME = 80
 _SHAPED = ("chip", "topology")
@@ -29,6 +31,7 @@ class SimulationRun:
     where: the words that name its file in messages.
     model, plan, pod: the arguments of the simulation.
     notes: features of the model's `config.json` that are not modelled.
+    train: the training run of its section [train]; None without one.
     """
 
     where: str
@@ -36,6 +39,7 @@ class SimulationRun:
     plan: Plan
     pod: Slice
     notes: tuple[str, ...] = ()
+    train: TrainingRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class SearchFileRun:
     plan: that the space varies.
     pod: the slice of the file, if it has one.
     keys: of [search], as they are written.
+    train: the training run of its section [train]; None without one.
     """
 
     where: str
@@ -62,6 +67,7 @@ class SearchFileRun:
     plan: Plan
     pod: Slice | None
     keys: Mapping[str, Any]
+    train: TrainingRun | None = None
 
 
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
@@ -73,8 +79,10 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        data, other = split_model(override(written, overrides))
-        return _run(where, _valid(RunFile, data), Path(path).parent, other)
+        rest, train = split_train(override(written, overrides))
+        data, other = split_model(rest)
+        run = _run(where, _valid(RunFile, data), Path(path).parent, other)
+        return replace(run, train=train)
 
 
 def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
@@ -99,7 +107,8 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
     """
     where, written = _written(path, overrides)
     with blame(where):
-        given, other = split_model(override(written, overrides))
+        rest, _ = split_train(override(written, overrides))
+        given, other = split_model(rest)
         data = _valid(SweepFile, given)
         tries = data["sweep"]
         if "vary" in tries:
@@ -116,7 +125,8 @@ def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRu
     """
     where, written = _written(path, overrides)
     with blame(where):
-        given, other = split_model(override(written, overrides))
+        rest, train = split_train(override(written, overrides))
+        given, other = split_model(rest)
         data = _valid(SearchFile, given)
         keys = data["search"]
         if "mesh" in data["plan"]:
@@ -129,7 +139,7 @@ def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRu
         plan = Plan(**data["plan"], mesh=dict.fromkeys(keys.get("axes", ()), 1) or {"data": 1})
         model, _ = _model_of(data["model"], Path(path).parent, other)
         pod = _slice(data["slice"]) if "slice" in data else None
-        return SearchFileRun(where, model, plan, pod, keys)
+        return SearchFileRun(where, model, plan, pod, keys, train)
 
 
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:

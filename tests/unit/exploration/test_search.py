@@ -8,6 +8,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.simulation import simulate
+from tpusim.training import Checkpoints, TrainingRun, train
 
 MODEL = Transformer(layers=4, embed=512, mlp=2048, heads=4, vocab=1000)
 BASE = Plan(mesh={"data": 1}, seq_len=128, global_batch=64)
@@ -178,4 +179,38 @@ def test_an_unknown_objective_is_refused() -> None:
     ):
         with pytest.raises(PlanError, match=sentence):
             search(MODEL, small_space("v5e", 0), **given)
-    assert set(OBJECTIVES) == {"step_time", "chip_time", "cost", "energy"}
+    assert set(OBJECTIVES) == {
+        "step_time", "chip_time", "cost", "energy", "time_to_train", "cost_to_train",
+    }  # fmt: skip
+
+
+RUN = TrainingRun(
+    tokens=3e8, compile_s=20.0, checkpoints=Checkpoints(every=500, mode="blocking"), price=99.0
+)
+
+
+@pytest.mark.parametrize("objective", ["time_to_train", "cost_to_train"])
+def test_a_search_of_runs_finds_what_training_every_plan_finds(objective: str) -> None:
+    """The batch differs, so a longer step can be the shorter run; so does the price of a second."""
+    space = PlanSpace(
+        base=BASE, slices=SLICES["two"], axes=("data", "fsdp"), vary={"global_batch": [32, 64]}
+    )
+    values = []
+    for block in space.blocks:
+        for at in range(len(block)):
+            pod = block.pods[block.pod[at]]
+            wall = train(MODEL, block.plan(at), pod, RUN).wall_s.value
+            dollars = pod.chips * (pod.chip.price or 0.0) / 3600
+            values.append(wall * (dollars if objective == "cost_to_train" else 1.0))
+    found = search(MODEL, space, objective, run=RUN, workers=1)
+    assert found.proved
+    assert found.best[0].values[0] == pytest.approx(min(values), rel=1e-12)
+    assert found.possible <= found.best[0].values[0]
+
+
+def test_an_objective_of_a_run_needs_one() -> None:
+    space = small_space("v5e", 0)
+    with pytest.raises(PlanError, match="is of a training run, and none is given; write run"):
+        search(MODEL, space, "time_to_train")
+    with pytest.raises(PlanError, match="step_time_s of its own; leave it out"):
+        search(MODEL, space, "time_to_train", run=TrainingRun(steps=9, step_time_s=1.0))

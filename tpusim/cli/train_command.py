@@ -1,0 +1,95 @@
+"""The command `tpusim train`."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tpusim.base.errors import PlanError, blame
+from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.report import check_folder, plot_training, training_data
+from tpusim.results import aligned
+from tpusim.runfile import read_run
+from tpusim.training import TrainingResult, duration, train
+
+HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kWh")
+
+
+def train_run_files(
+    paths: Sequence[str], settings: Sequence[str], folder: Path | None, *, as_json: bool
+) -> str:
+    """Return the training run of a file, or a table of the runs of several.
+
+    A folder gets text, JSON and figure of one run. Raise PlanError for a file without a section
+    [train], and for a folder with several files.
+    """
+    if folder is not None:
+        if len(paths) > 1:
+            raise PlanError(f"--out is for one run, and {len(paths)} are given; give one of them")
+        check_folder(folder)
+    found = list(_results(paths, settings))
+    if as_json:
+        facts = [result.facts() for _, result in found]
+        answer = json.dumps(facts[0] if len(facts) == 1 else facts, indent=2)
+    else:
+        answer = str(found[0][1]) if len(found) == 1 else training_table(found)
+    if folder is None:
+        return answer
+    write_training(found[0][1], folder)
+    return answer if as_json else f"{answer}\n\nreport      {folder}"
+
+
+def _results(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[str, TrainingResult]]:
+    for number, path in enumerate(paths, start=1):
+        if len(paths) > 1:
+            print(f"run {number} of {len(paths)}: {path}", file=sys.stderr, flush=True)
+        run = read_run(path, settings)
+        with blame(run.where):
+            if run.train is None:
+                raise PlanError(
+                    "there is no section [train]; write one with tokens, such as tokens = 1e12"
+                )
+            yield path, train(run.model, run.plan, run.pod, run.train)
+
+
+def training_table(found: Sequence[tuple[str, TrainingResult]]) -> str:
+    """Return a table with a row for each run, the shortest wall time first."""
+    rows = [HEAD, *map(_row, sorted(found, key=lambda each: each[1].wall_s.value))]
+    return "\n".join(aligned(rows, left=1))
+
+
+def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:
+    path, result = named
+    cost, energy = result.cost_usd, result.energy_j
+    return (
+        path,
+        f"{result.steps:,}",
+        duration(result.step_time_s),
+        duration(result.wall_s.value),
+        f"{result.goodput:.1%}",
+        f"{result.chip_hours.value:,.0f}",
+        "-" if cost is None else f"{cost.value:,.0f}",
+        "-" if energy is None else f"{energy.value / 3.6e6:,.0f}",
+    )
+
+
+def write_training(result: TrainingResult, folder: Path) -> None:
+    """Write `training.txt`, `.json`, `.png` and `.svg` into `folder`.
+
+    Raise FileError if it cannot be written.
+    """
+    from tpusim.report.figures.render import png_bytes, svg_bytes
+
+    curves = training_data(result)
+    files = {
+        "txt": f"{result}\n".encode(),
+        "json": f"{json.dumps(result.facts(), indent=2)}\n".encode(),
+        "png": png_bytes(lambda: plot_training(curves), curves.title),
+        "svg": svg_bytes(lambda: plot_training(curves), curves.title),
+    }
+    with blame_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for ending, content in files.items():
+        target = folder / f"training.{ending}"
+        with blame_writing(target), atomic_write(target) as beside:
+            beside.write_bytes(content)

@@ -1,0 +1,40 @@
+"""The section [train] of a run file: a training run around the steps of its plan."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from tpusim.base.errors import PlanError, nearest
+from tpusim.training import Checkpoints, Evaluations, TrainingRun
+
+TRAIN = "train"
+_TABLES: Mapping[str, type] = {"evaluations": Evaluations, "checkpoints": Checkpoints}
+
+
+def split_train(data: Mapping[str, Any]) -> tuple[dict[str, Any], TrainingRun | None]:
+    """Return the other tables of a file, and its training run if it has a section [train].
+
+    Raise PlanError for a key that a training run does not have, and for what it refuses.
+    """
+    others = {name: table for name, table in data.items() if name != TRAIN}
+    if TRAIN not in data:
+        return others, None
+    given = _known([TRAIN], data[TRAIN], TrainingRun)
+    for name, kind in _TABLES.items():
+        if name in given:
+            given[name] = kind(**_known([TRAIN, name], given[name], kind))
+    return others, TrainingRun(**given)
+
+
+def _known(path: list[str], table: Any, kind: type) -> dict[str, Any]:
+    """Return the keys of a table. Raise PlanError if it is none, or lacks or adds a key."""
+    where = ".".join(path)
+    if not isinstance(table, dict):
+        raise PlanError(f"{where} is {table!r}; write a section [{where}]")
+    known = [field.name for field in fields(kind)]
+    for key in table:
+        if key not in known:
+            raise PlanError(f"[{where}] has an unknown key {key!r}; {nearest(key, known)}")
+    if "every" in known and "every" not in table:
+        raise PlanError(f"{where}.every is missing; write the steps between two of them")
+    return dict(table)

@@ -1,0 +1,224 @@
+"""The result of a training run: its wall time by bucket, and what it costs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.engine.training_loop import Activity, TrainingTimeline
+from tpusim.results import PICO, PlanResult, entry
+from tpusim.training.checkpoint import CheckpointCost
+from tpusim.training.run import TrainingRun
+
+DAY_S, HOUR_S, JOULES_A_KWH = 86400.0, 3600.0, 3.6e6
+
+GOODPUT = "GOODPUT"
+BUCKETS: Mapping[str, tuple[Activity, ...]] = {
+    GOODPUT: (Activity.STEPS,),
+    "TPU_INITIALIZATION": (Activity.INITIALIZATION,),
+    "TRAINING_PREP": (Activity.PREPARATION,),
+    "PROGRAM_STARTUP": (Activity.COMPILATION, Activity.WARM_UP),
+    "DATA_LOADING_SYNC": (),
+    "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME": (Activity.CHECKPOINT, Activity.CHECKPOINT_WAIT),
+    "CUSTOM_BADPUT_EVENTS": (Activity.EVALUATION,),
+}
+"""The activities of each bucket, which has its name of ml-goodput-measurement (`BadputType` of
+AI-Hypercomputer/ml-goodput-measurement, v0.2). The library, too, books the excess of the first
+steps as start-up, and MaxText evaluations as events of its own. Waits for input are a part of the
+steps."""
+
+PUE = 1.10
+"""Power of the data centre over that of its machines, of Google's (arXiv:2304.01433)."""
+
+GRID, GRID_RANGE = 475.0, (74.0, 475.0)
+"""Grams of CO2 equivalent per kWh: the mean of the world; from Google's Oklahoma site after its
+purchases (arXiv:2304.01433)."""
+
+
+class Estimate(NamedTuple):
+    """A number and the ends of its range."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> "Estimate":
+        """Return the estimate of so many times the number."""
+        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """A training run as simulated. Prints as a report.
+
+    step: the simulated step.
+    run: what was asked for.
+    steps: steps until all is read.
+    step_time_s: seconds of a step; the simulated ones, unless the run gives its own.
+    timeline: of the run as predicted.
+    buckets: wall seconds by bucket of ml-goodput-measurement, which sum to those of the run.
+    wall_s: seconds of the run, the sum of the buckets.
+    checkpoint: what a checkpoint takes; None without.
+    notes: what was assumed.
+    """
+
+    step: PlanResult
+    run: TrainingRun
+    steps: int
+    step_time_s: float
+    timeline: TrainingTimeline
+    buckets: Mapping[str, Estimate]
+    wall_s: Estimate
+    checkpoint: CheckpointCost | None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    @property
+    def goodput(self) -> float:
+        """The fraction of the wall time in which steps run and do not wait for input."""
+        return self.buckets[GOODPUT].value / self.wall_s.value
+
+    @property
+    def tokens(self) -> int:
+        """Tokens (examples, of a model without sequences) that the steps read."""
+        return self.steps * self.step.tokens
+
+    @property
+    def chip_hours(self) -> Estimate:
+        """Hours times chips."""
+        return self.wall_s.times(self.step.pod.chips / HOUR_S)
+
+    @property
+    def cost_usd(self) -> Estimate | None:
+        """Dollars; the range is that of the wall time. None where the chip has no price."""
+        price = self.run.price if self.run.price is not None else self.step.pod.chip.price
+        return None if price is None else self.chip_hours.times(price)
+
+    @property
+    def energy_j(self) -> Estimate | None:
+        """Joules of the chips, at their mean power in use. None where that is not published."""
+        power = self.step.pod.chip.power
+        return None if power is None else self.wall_s.times(power * self.step.pod.chips)
+
+    @property
+    def co2_kg(self) -> Estimate | None:
+        """Kilograms of CO2 equivalent of that energy, with the data centre's own. None as that."""
+        energy = self.energy_j
+        if energy is None:
+            return None
+        kwh = energy.times(PUE / JOULES_A_KWH / 1000)
+        low, high = (self.run.grid,) * 2 if self.run.grid is not None else GRID_RANGE
+        grid = GRID if self.run.grid is None else self.run.grid
+        return Estimate(kwh.value * grid, kwh.low * low, kwh.high * high)
+
+    def activities_s(self) -> dict[str, float]:
+        """Return the wall seconds of each activity."""
+        found: dict[str, float] = {}
+        for span in self.timeline.spans:
+            seconds = (span.end_ps - span.start_ps) * PICO
+            found[str(span.activity)] = found.get(str(span.activity), 0.0) + seconds
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """Return the result as plain data, in SI units."""
+        return {
+            "model": self.step.model.name,
+            "slice": str(self.step.pod),
+            "chips": self.step.pod.chips,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "step_time_s": self.step_time_s,
+            "wall_s": self.wall_s._asdict(),
+            "goodput": self.goodput,
+            "buckets_s": {name: each._asdict() for name, each in self.buckets.items()},
+            "activities_s": self.activities_s(),
+            "chip_hours": self.chip_hours._asdict(),
+            "cost_usd": _fact(self.cost_usd),
+            "energy_j": _fact(self.energy_j),
+            "co2_kg": _fact(self.co2_kg),
+            "checkpoint": None if self.checkpoint is None else self._checkpoint_facts(),
+            "notes": list(self.notes),
+        }
+
+    def _checkpoint_facts(self) -> dict[str, Any]:
+        cost = self.checkpoint
+        assert cost is not None
+        return {
+            "bytes": cost.total_bytes,
+            "writers": cost.writers,
+            "copy_s": cost.copy_s,
+            "write_s": cost.write_s,
+            "bound": cost.bound,
+        }
+
+    def _lines(self) -> Iterator[str]:
+        pod = self.step.pod
+        yield f"training    {self.step.title} ({pod.chips} chip{'s' * (pod.chips > 1)})"
+        yield from entry("plan", str(self.step.plan))
+        what = "tokens" if self.step.model.reads_text else "examples"
+        yield from entry(
+            "steps",
+            f"{self.steps:,} of {format_seconds(self.step_time_s)}, {self.tokens:,} {what}",
+        )
+        yield ""
+        yield from entry("wall time", f"{_spoken(self.wall_s)}; goodput {self.goodput:.1%}")
+        yield ""
+        yield f"  {'bucket':<36}{'time':>12}{'share':>8}  range"
+        for name, each in self.buckets.items():
+            if each.high:
+                share = each.value / self.wall_s.value
+                ends = f"{duration(each.low)} to {duration(each.high)}"
+                yield f"  {name:<36}{duration(each.value):>12}{share:>8.1%}  {ends}"
+        yield ""
+        if self.checkpoint is not None:
+            yield from entry("checkpoint", self._checkpoint())
+        yield from entry("chip-hours", _numbers(self.chip_hours, "{:,.0f}"))
+        yield from entry("cost", self._or_unknown(self.cost_usd, "USD", "price"))
+        kwh = self.energy_j and self.energy_j.times(1 / JOULES_A_KWH)
+        yield from entry("energy", self._or_unknown(kwh, "kWh of the chips", "power"))
+        if self.co2_kg is not None:
+            yield from entry("CO2", f"{_numbers(self.co2_kg, '{:,.0f}')} kg")
+        for note in self.notes:
+            yield from entry("note", note)
+
+    def _checkpoint(self) -> str:
+        cost = self.checkpoint
+        assert cost is not None
+        writers = f"{cost.writers} host{'s' * (cost.writers > 1)}"
+        rate = format_rate(cost.total_bytes / cost.write_s, "B/s") if cost.write_s else "no time"
+        return (
+            f"{format_bytes(cost.total_bytes)} by {writers}: {format_seconds(cost.copy_s)} to the "
+            f"hosts, {format_seconds(cost.write_s)} to the storage ({rate}, bound: {cost.bound})"
+        )
+
+    def _or_unknown(self, found: Estimate | None, unit: str, missing: str) -> str:
+        if found is None:
+            chip = self.step.pod.chip.name
+            return f"unknown: {chip} has no published {missing}; write chip.replace({missing}=...)"
+        return f"{_numbers(found, '{:,.0f}')} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: in days, hours, minutes or seconds.
+
+    >>> duration(7776000), duration(5400), duration(90), duration(12.5)
+    ('90 d', '1.5 h', '1.5 min', '12.5 s')
+    """
+    for unit, length in (("d", DAY_S), ("h", HOUR_S), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return format_seconds(seconds)
+
+
+def _spoken(found: Estimate) -> str:
+    return f"{duration(found.value)} ({duration(found.low)} to {duration(found.high)})"
+
+
+def _numbers(found: Estimate, form: str) -> str:
+    return f"{form.format(found.value)} ({form.format(found.low)} to {form.format(found.high)})"
+
+
+def _fact(found: Estimate | None) -> dict[str, float] | None:
+    return None if found is None else found._asdict()
