@@ -7,6 +7,9 @@ from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
 from tpusim.plan.default_rules import DEFAULT_RULES, STYLE_RULES
 from tpusim.plan.dtypes import MATMUL_DTYPES, WIDE_DTYPES, Dtypes
 from tpusim.plan.experts import DEFAULT_TILES, Experts
+from tpusim.plan.input import Input
+from tpusim.plan.input_fit import FittedInput, MeasuredStage, fit_stages
+from tpusim.plan.input_rates import rate_lines
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule
@@ -34,6 +37,9 @@ __all__ = [
     "Context",
     "Dtypes",
     "Experts",
+    "FittedInput",
+    "Input",
+    "MeasuredStage",
     "Optimizer",
     "Pipeline",
     "Plan",
@@ -42,7 +48,9 @@ __all__ = [
     "check_known",
     "check_once",
     "edge_plan",
+    "fit_stages",
     "make_schedule",
     "part_bounds",
+    "rate_lines",
     "stage_plan",
 ]

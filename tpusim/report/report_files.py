@@ -58,7 +58,9 @@ def perfect_compiler(result: Result) -> PlanResult | None:
     """
     if not isinstance(result, PlanResult) or result.plan.compiler.lowering != "xla":
         return None
-    return simulate(result.model, result.plan.replace(lowering="ideal"), result.pod)
+    fed_by = None if result.input is None else result.input.given
+    plan = result.plan.replace(lowering="ideal")
+    return simulate(result.model, plan, result.pod, input=fed_by)
 
 
 def check_folder(folder: Path) -> None:

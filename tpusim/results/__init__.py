@@ -4,12 +4,22 @@ from tpusim.results.advice import Advice, Change, ChangeKind
 from tpusim.results.circular_iterations import is_pipeline_loop
 from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
+from tpusim.results.input_use import InputUse
 from tpusim.results.limit import Limit
 from tpusim.results.lines import core_records, explain_lines, operation_of
 from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
 from tpusim.results.resources import operations_by_name
-from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.results.result import (
+    BUBBLE_LABEL,
+    COMPUTE_LABELS,
+    EXPOSED,
+    PICO,
+    Result,
+    breakdown_ps,
+    core_ps,
+    link_shares,
+)
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
 from tpusim.results.straggler_table import DeviceClass, StragglerTable, stragglers
 from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
@@ -29,6 +39,7 @@ __all__ = [
     "ChangeKind",
     "DeviceClass",
     "Fit",
+    "InputUse",
     "Limit",
     "PlanResult",
     "ProgramOrigin",
@@ -41,6 +52,7 @@ __all__ = [
     "UnknownOperation",
     "Verdicts",
     "aligned",
+    "breakdown_ps",
     "collective_axes",
     "core_ps",
     "core_records",
@@ -49,6 +61,7 @@ __all__ = [
     "fit_of",
     "is_pipeline_loop",
     "limits",
+    "link_shares",
     "make_result",
     "operation_of",
     "operations_by_name",

@@ -62,6 +62,8 @@ def _unknown(path: list[str]) -> str:
     if not section:
         if key == "sweep":
             return "the section [sweep] is for the command sweep; leave it out to simulate the plan"
+        if key == "input":
+            return "the section [input] is for the commands simulate and advise; leave it out"
         return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"

@@ -12,7 +12,7 @@ from tpusim.base.errors import HardwareError, ModelError, PlanError, blame
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
-from tpusim.plan import PLAN_KEYS, Plan
+from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
 from tpusim.runfile.schema import PlanFile, RunFile, SweepFile, required, wanted
@@ -29,6 +29,7 @@ class SimulationRun:
     where: the words that name its file in messages.
     model, plan, pod: the arguments of the simulation.
     notes: features of the model's `config.json` that are not modelled.
+    input: the input pipeline, if the file has one.
     """
 
     where: str
@@ -36,6 +37,7 @@ class SimulationRun:
     plan: Plan
     pod: Slice
     notes: tuple[str, ...] = ()
+    input: Input | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ def _run(
     config = folder / given.pop("hf") if "hf" in given else None
     model = other or (_model(given) if config is None else _configured(given, config))
     notes = () if config is None else models.hf_notes(config)
-    return SimulationRun(where, model, Plan(**data["plan"]), _slice(pod), notes)
+    pipeline = Input(**data["input"]) if "input" in data else None
+    return SimulationRun(where, model, Plan(**data["plan"]), _slice(pod), notes, pipeline)
 
 
 def _placeholder(tries: Mapping[str, Any]) -> Mapping[str, int]:

@@ -21,6 +21,7 @@ from tpusim.results import (
     limits,
 )
 from tpusim.results.advice import setting
+from tpusim.simulation.fed_step import fed
 from tpusim.simulation.machine_changes import machine_changes
 from tpusim.simulation.plan_changes import PlanChange, plan_changes
 from tpusim.simulation.plan_run import run_plan
@@ -125,10 +126,11 @@ class _PlanTrials:
         self._add(ChangeKind.MACHINE, what, (), result, plan, placement)
 
     def _run(self, plan: Plan, pod: Slice, placement: Placement | None) -> PlanResult:
-        network = self.base.verdicts.network
-        return run_plan(
+        network, pipeline = self.base.verdicts.network, self.base.input
+        result = run_plan(
             self.base.model, plan, pod, fold=True, placement=placement, among=None, network=network
         )
+        return result if pipeline is None else fed(result, pipeline.given)
 
     def _add(
         self,
