@@ -181,6 +181,27 @@ def test_advice_keeps_the_input() -> None:
     assert all(abs(change.saves) < 1e-3 for change in changes if change.kind == "machine")
 
 
+def test_advice_on_a_starved_step_names_what_feeds_it() -> None:
+    """Twice the threads halve a step that decoding starves, and more prefetch is worth nothing."""
+    found = fed(workers=4, prefetch=4)
+    changes = {change.settings: change for change in found.advice().changes}
+    assert changes["input.workers=8",].saves == pytest.approx(0.5, abs=1e-3)
+    assert changes["input.prefetch=8",].saves == pytest.approx(0.0, abs=1e-3)
+    assert found.advice().changes[0].settings == ("input.workers=8",)
+    alone = fed(workers=4, prefetch=0).advice()
+    more = next(each for each in alone.changes if each.settings == ("input.prefetch=1",))
+    assert more.saves > 0.1
+
+
+def test_advice_on_compression_is_simulated() -> None:
+    model = ts.models.load("llama3-8b").replace(layers=1)
+    plan = ts.Plan(mesh={"fsdp": 16}, global_batch=512, seq_len=8192)
+    given = ts.Input(storage_bandwidth=1e5, prefetch=3)
+    found = ts.simulate(model, plan, ts.Slice("v5e", "4x4"), input=given).advice()
+    packed = next(each for each in found.changes if each.settings == ('input.compression="zstd"',))
+    assert packed.saves == pytest.approx(1 - 1 / 2.877, rel=1e-2)
+
+
 def test_the_alone_step_is_the_floor() -> None:
     assert fed().timeline.total_ps == ALONE.timeline.total_ps
     assert fed().step_time_s == ALONE.timeline.total_ps * PICO
