@@ -16,6 +16,7 @@ from .hardware import Chip as Chip
 from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
+from .plan import Input as Input
 from .plan import Plan as Plan
 from .report import Comparison as Comparison
 from .report import compare as compare
@@ -23,6 +24,7 @@ from .report import plot as plot
 from .report import write_report as write_report
 from .results.advice import Advice as Advice
 from .results.advice import Change as Change
+from .results.input_use import InputUse as InputUse
 from .results.limit import Limit as Limit
 from .results.lines import explain_lines as explain_lines
 from .results.plan_result import PlanResult as PlanResult

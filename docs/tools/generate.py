@@ -30,7 +30,7 @@ from tpusim.exploration.search_request import SearchRequest
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
 from tpusim.models.hf.families import FAMILIES, REFUSED
-from tpusim.plan import Plan
+from tpusim.plan import Input, Plan
 from tpusim.runfile.schema import FIELDS
 
 DOCS = Path(__file__).parents[1]
@@ -39,6 +39,13 @@ UNITS = {
     "global_batch": "sequences per step",
     "mesh": "devices per axis",
     "input_s": "s",
+    **dict.fromkeys(("record_bytes", "read_bytes"), "B"),
+    **dict.fromkeys(("read_latency", "decode_s"), "s"),
+    **dict.fromkeys(
+        ("reader_bandwidth", "storage_bandwidth", "decompress_rate", "batch_rate"), "B/s"
+    ),
+    "shuffle": "records",
+    "prefetch": "batches",
     "capacity_factor": "slots over the even share",
     "expert_buffer": "rows over the mean",
     "dcn_oversubscription": "factor",
@@ -182,6 +189,7 @@ def tables() -> dict[str, dict[str, str]]:
             "slice": table(list(_slice_keys())),
             "model": _grouped(Transformer, MODEL_MEANINGS, [HF]),
             "plan": _grouped(Plan, PLAN_MEANINGS),
+            "input": table(list(keys_of(Input, {}))),
             "sweep": table(list(keys_of(Space, {}, FIELDS["sweep"]))),
             "search": table(list(keys_of(SearchRequest, {}, FIELDS["search"]))),
         },

@@ -14,7 +14,7 @@ def advise_run_file(path: str, settings: Sequence[str], *, top: int | None, as_j
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
     run = read_run(path, settings)
     with blame(run.where):
-        found = simulate(run.model, run.plan, run.pod).advice()
+        found = simulate(run.model, run.plan, run.pod, input=run.input).advice()
     if as_json:
         return json.dumps(found.facts(), indent=2)
     return str(found if top is None else found.shown(top))

@@ -440,6 +440,21 @@ def advise(
     return advise_run_file(run, settings or (), top=top, as_json=as_json)
 
 
+@app.command("input-rate")
+def input_rate(
+    sample: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE.csv", help="Measured: stage, threads, records, bytes, seconds."
+        ),
+    ] = None,
+) -> str:
+    """Show the default rates of input pipelines with sources, or fit those of a sample."""
+    from tpusim.cli.input_command import input_rates
+
+    return input_rates(sample)
+
+
 @app.command()
 def search(
     path: Annotated[

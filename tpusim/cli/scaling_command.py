@@ -29,6 +29,11 @@ def scaling_file(
 ) -> str:
     """Return the scaling curves of a run; a folder gets the table, the JSON and the figure."""
     run = read_run(path, settings)
+    if run.input is not None:
+        raise PlanError(
+            f"{run.where}: the section [input] is for the commands simulate and advise; leave it "
+            "out"
+        )
     if folder is not None:
         check_folder(folder)
     over = {"chips": _numbers("--chips", chips), "slices": _numbers("--slices", slices)}

@@ -60,7 +60,7 @@ def simulate_run_file(
     if folder is not None:
         check_folder(folder)
     with blame(run.where):
-        result = simulate(run.model, run.plan, run.pod, fold=fold, network=network)
+        result = simulate(run.model, run.plan, run.pod, fold=fold, network=network, input=run.input)
         ideal = perfect_compiler(result)
     if folder is not None:
         with printed_on(None):

@@ -49,7 +49,7 @@ def _results(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[st
                 raise PlanError(
                     "there is no section [train]; write one with tokens, such as tokens = 1e12"
                 )
-            yield path, train(run.model, run.plan, run.pod, run.train)
+            yield path, train(run.model, run.plan, run.pod, run.train, input=run.input)
 
 
 def training_table(found: Sequence[tuple[str, TrainingResult]]) -> str:

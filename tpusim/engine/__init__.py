@@ -4,14 +4,15 @@ Read `compile_lane` (tasks to integers), `instructions`, `lane` (the process of 
 (shared links), `fold` (periodic loops), `journal` (what happened), `memory` and `timeline` (what
 follows from it), in this order; `run_lanes` ties them together. Pipelines add `stage_code`,
 `lane_part`, `stage_lane`, `stage_memory` and `pipeline`; the hop-by-hop network adds `hop_messages`
-and `hops`.
+and `hops`. Hosts that feed a repeated step are `hosts`.
 """
 
-from tpusim.engine.clock import whole_bytes
+from tpusim.engine.clock import picoseconds, whole_bytes
 from tpusim.engine.compile_lane import compile_lane
 from tpusim.engine.event_loop import StalledError
 from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
+from tpusim.engine.hosts import HostLine, HostRun, HostStage, feed
 from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskStep
 from tpusim.engine.journal import CallTimes, Level, RepeatLevel
 from tpusim.engine.lane import Race
@@ -34,6 +35,9 @@ __all__ = [
     "CodeRun",
     "Fold",
     "HeldTensor",
+    "HostLine",
+    "HostRun",
+    "HostStage",
     "LaneCode",
     "LaneMemory",
     "Level",
@@ -55,7 +59,9 @@ __all__ = [
     "compile_lane",
     "compile_pipeline",
     "fair_rates",
+    "feed",
     "has_calls",
+    "picoseconds",
     "run",
     "whole_bytes",
 ]

@@ -30,15 +30,16 @@ CHIP_SECTIONS: dict[str, tuple[str, ...]] = {
     "flops": DTYPES,
     "memory": ("hbm_bytes", "hbm_usable_bytes", "hbm_bandwidth", "vmem_bytes", "cmem_bytes"),
     "ici": ("ici_dimensions", "ici_bandwidth", "die_to_die_bandwidth", "pod_shape"),
-    "host": ("host_chips", "host_bytes", "dcn_bandwidth", "pcie_bandwidth"),
+    "host": ("host_chips", "host_cpus", "host_bytes", "dcn_bandwidth", "pcie_bandwidth"),
     "running": ("power", "price"),
     "costs": tuple(COST_UNITS),
 }
 """The numbers of a chip's file, by section."""
 
 _RULE_UNITS = units_of(SliceRules)
-_OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "host_bytes", "power", "price"} | {
-    *("max_cubes", "any_order", "wrap_length", "twistable")
+_OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
+    *("host_cpus", "host_bytes"),
+    *("max_cubes", "any_order", "wrap_length", "twistable"),
 }
 
 

@@ -163,7 +163,7 @@ class Chip:
     ici_bandwidth: nominal B/s of one link per direction; two links per torus dimension.
     die_to_die_bandwidth: B/s between the chip's two devices per direction; 0 if it has one device.
     dcn_bandwidth, pcie_bandwidth: B/s out of the chip, in one direction.
-    host_chips, host_bytes: chips that share a host, and the host's memory.
+    host_chips, host_cpus, host_bytes: chips that share a host, and the host's vCPUs and memory.
     power: mean watts in use; None if not published.
     price: USD an hour on demand; None if not published.
     clock_share: the clock over the chip's own (`at_clock`), by which peaks are lowered too.
@@ -196,6 +196,7 @@ class Chip:
     dcn_bandwidth: float = field(metadata=BANDWIDTH)
     pcie_bandwidth: float = field(metadata=BANDWIDTH)
     host_chips: int = field(metadata=COUNTED)
+    host_cpus: int | None = field(default=None, metadata=COUNTED)
     host_bytes: float | None = field(default=None, metadata=BYTES)
     mxu_side_fp8: int | None = field(default=None, metadata=COUNTED)
     power: float | None = field(default=None, metadata={"unit": "W"})

@@ -7,6 +7,9 @@ from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
 from tpusim.plan.default_rules import DEFAULT_RULES, STYLE_RULES
 from tpusim.plan.dtypes import MATMUL_DTYPES, WIDE_DTYPES, Dtypes
 from tpusim.plan.experts import DEFAULT_TILES, Experts
+from tpusim.plan.input import NO_CODEC, Input
+from tpusim.plan.input_fit import FittedInput, MeasuredStage, fit_stages
+from tpusim.plan.input_rates import COMPRESSION_RATIOS, STORED_COMPRESSED, rate_lines
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule
@@ -16,16 +19,19 @@ from tpusim.plan.stages import edge_plan, inner_plan, part_bounds, stage_plan
 __all__ = [
     "ALL_TO_ALL",
     "CIRCULAR",
+    "COMPRESSION_RATIOS",
     "DEFAULT_RULES",
     "DEFAULT_TILES",
     "GATHER",
     "LOOPS",
     "MATMUL_DTYPES",
+    "NO_CODEC",
     "ONE_KERNEL",
     "PLAN_CHOICES",
     "PLAN_KEYS",
     "RING",
     "STAGE_AXES",
+    "STORED_COMPRESSED",
     "STYLE_RULES",
     "TWO_KERNELS",
     "WIDE_DTYPES",
@@ -35,6 +41,9 @@ __all__ = [
     "Context",
     "Dtypes",
     "Experts",
+    "FittedInput",
+    "Input",
+    "MeasuredStage",
     "Optimizer",
     "Pipeline",
     "Plan",
@@ -43,8 +52,10 @@ __all__ = [
     "check_known",
     "check_once",
     "edge_plan",
+    "fit_stages",
     "inner_plan",
     "make_schedule",
     "part_bounds",
+    "rate_lines",
     "stage_plan",
 ]

@@ -70,7 +70,9 @@ def perfect_compiler(result: Result) -> PlanResult | None:
     """
     if not isinstance(result, PlanResult) or result.plan.compiler.lowering != "xla":
         return None
-    ideal = simulate(result.model, result.plan.replace(lowering="ideal"), result.pod)
+    fed_by = None if result.input is None else result.input.given
+    plan = result.plan.replace(lowering="ideal")
+    ideal = simulate(result.model, plan, result.pod, input=fed_by)
     return min(result, ideal, key=lambda each: each.step_time_s)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from tpusim.base.errors import TpusimError, nearest
 from tpusim.base.plain_text import visible
 from tpusim.base.units import format_seconds
-from tpusim.costs import CORE
+from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Timeline
 from tpusim.program import Collective, Compute, Program, Schedule, Transfer, walk_ops
 from tpusim.report.figures.utilisation import resource_name
@@ -175,7 +175,9 @@ def _threads(timeline: Timeline, lane: int, every: bool) -> dict[str, list[Track
     threads = {"XLA Ops": core_slices(timeline, lane, every=every)}
     for stream, tracks in stream_tracks(timeline, lane, every=every).items():
         for number, track in enumerate(tracks, 1):
-            threads[f"Async XLA Ops {stream}{f' ({number})' if number > 1 else ''}"] = track
+            kind = "Host" if stream.startswith(f"{ON_HOST} ") else "Async XLA Ops"
+            name = f"{kind} {stream.removeprefix(f'{ON_HOST} ')}"
+            threads[f"{name}{f' ({number})' if number > 1 else ''}"] = track
     return threads
 
 

@@ -4,6 +4,7 @@ from tpusim.results.advice import Advice, Change, ChangeKind
 from tpusim.results.circular_iterations import is_pipeline_loop
 from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
+from tpusim.results.input_use import InputUse
 from tpusim.results.limit import Limit
 from tpusim.results.lines import core_records, explain_lines, operation_of
 from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
@@ -15,7 +16,9 @@ from tpusim.results.result import (
     EXPOSED,
     PICO,
     Result,
+    breakdown_ps,
     core_ps,
+    link_shares,
     with_sorted_axes,
 )
 from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
@@ -37,6 +40,7 @@ __all__ = [
     "ChangeKind",
     "DeviceClass",
     "Fit",
+    "InputUse",
     "Limit",
     "PlanResult",
     "ProgramOrigin",
@@ -49,6 +53,7 @@ __all__ = [
     "UnknownOperation",
     "Verdicts",
     "aligned",
+    "breakdown_ps",
     "collective_axes",
     "core_ps",
     "core_records",
@@ -57,6 +62,7 @@ __all__ = [
     "fit_of",
     "is_pipeline_loop",
     "limits",
+    "link_shares",
     "make_result",
     "operation_of",
     "operations_by_name",

@@ -180,13 +180,13 @@ def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[st
         yield f"  and {len(changes) - top} more"
 
 
-def setting(key: str, value: Any) -> str:
-    """Return a key of a plan and its value as `--set` takes them.
+def setting(key: str, value: Any, section: str = "plan") -> str:
+    """Return a key of a plan, or of another section, and its value as `--set` takes them.
 
     >>> setting("mesh", {"fsdp": 8, "tensor": 2}), setting("offload_optimizer", True)
     ('plan.mesh={ fsdp = 8, tensor = 2 }', 'plan.offload_optimizer=true')
     """
-    return f"plan.{key}={_toml(value)}"
+    return f"{section}.{key}={_toml(value)}"
 
 
 def _toml(value: Any) -> str:

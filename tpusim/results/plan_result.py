@@ -13,6 +13,7 @@ from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.dtypes import NARROW_DTYPES
 from tpusim.program import Program, Single
 from tpusim.results.circular_iterations import iterations_of
+from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
@@ -48,6 +49,7 @@ class PlanResult(Result):
     tokens: of the step, all devices together.
     implicit_reshardings: collectives that no rule or annotation requires, as (kind over axes,
         tensor, times per step).
+    input: what the hosts did to feed it, if it has an input pipeline.
     """
 
     model: Architecture
@@ -55,6 +57,7 @@ class PlanResult(Result):
     tokens: int
     implicit_reshardings: tuple[tuple[str, str, int], ...]
     verdicts: Verdicts
+    input: InputUse | None = None
 
     def __str__(self) -> str:
         return summary(self)
@@ -97,10 +100,11 @@ class PlanResult(Result):
     def error_range(self) -> ErrorRange | None:
         """The range of measured over predicted time, from measured runs like this one.
 
-        None under the lowering `ideal`, as no run is compiled perfectly, and for a slice with slow
-        parts, as no measured run is known to have had any.
+        None under the lowering `ideal`, as no run is compiled perfectly, and for slow parts of a
+        slice or steps that wait for their input, as no measured run is known to have had any.
         """
-        if self.plan.compiler.lowering != "xla" or self.pod.slow:
+        starved = self.input is not None and self.input.starved_by
+        if self.plan.compiler.lowering != "xla" or self.pod.slow or starved:
             return None
         return expected_range(self.features)
 
@@ -187,6 +191,8 @@ class PlanResult(Result):
         yield "placement", placed
         if self.verdicts.network != "flows":
             yield "network", f"{self.verdicts.network}: every message over every link"
+        if self.input is not None:
+            yield "input", str(self.input)
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield settings without effect, replicated dimensions and implicit resharding."""
@@ -216,6 +222,7 @@ class PlanResult(Result):
             "model": self.model.flat() | {"parameters": self.model.parameter_count},
             "plan": _plan_document(self.plan),
             "network": self.verdicts.network,
+            **({} if self.input is None else {"input": self.input.facts()}),
             "replicated": [_named(entry) for entry in self.verdicts.dropped],
             "unasked": [
                 {"collective": what, "tensor": tensor, "count": count}

@@ -12,7 +12,7 @@ from tpusim.base.errors import HardwareError, ModelError, PlanError, blame, near
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
-from tpusim.plan import PLAN_KEYS, Plan
+from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
 from tpusim.runfile.schema import PlanFile, RunFile, SearchFile, SweepFile, required, wanted
@@ -32,6 +32,7 @@ class SimulationRun:
     model, plan, pod: the arguments of the simulation.
     notes: features of the model's `config.json` that are not modelled.
     train: the training run of its section [train]; None without one.
+    input: the input pipeline, if the file has one.
     """
 
     where: str
@@ -40,6 +41,7 @@ class SimulationRun:
     pod: Slice
     notes: tuple[str, ...] = ()
     train: TrainingRun | None = None
+    input: Input | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,10 @@ def _run(
     other: its model, where that is no transformer.
     """
     model, notes = _model_of(data["model"], folder, other)
-    return SimulationRun(where, model, Plan(**data["plan"]), _slice(data["slice"]), notes)
+    pipeline = Input(**data["input"]) if "input" in data else None
+    return SimulationRun(
+        where, model, Plan(**data["plan"]), _slice(data["slice"]), notes, input=pipeline
+    )
 
 
 def _model_of(

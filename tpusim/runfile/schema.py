@@ -1,4 +1,4 @@
-"""The keys of a run file and their types: those of `Slice`, `Transformer` and `Plan`.
+"""The keys of a run file and their types: those of `Slice`, `Transformer`, `Plan` and `Input`.
 
 The keys of a plan and of a model have two spellings, flat and grouped; a group is a table, such as
 [plan.dtypes].
@@ -14,7 +14,7 @@ from pydantic import Field as Limits
 from tpusim.base.grouped_keys import GroupedKeys
 from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
-from tpusim.plan import PLAN_KEYS, Plan, Rule
+from tpusim.plan import PLAN_KEYS, Input, Plan, Rule
 from tpusim.plan.context import ContextExchanges
 
 LARGEST_COUNT = 10**9
@@ -48,6 +48,8 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         f"a whole number from 0 to {LARGEST_COUNT:,}, without quotes",
     ),
     float: (float, "a number, without quotes"),
+    int | None: (Count, f"a whole number from 1 to {LARGEST_COUNT:,}, without quotes"),
+    float | None: (float, "a number, without quotes"),
     str: (str, "text in quotes"),
     bool: (bool, "true or false, without quotes"),
     Sequence[str]: (list[str], 'a list of names, such as ["q", "k"]'),
@@ -135,6 +137,7 @@ SECTIONS: Mapping[str, str] = {
     "slice": 'a section [slice] with chip = "v4" and topology = "8x16x16"',
     "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
     "plan": "a section [plan] with global_batch, mesh and seq_len",
+    "input": 'a section [input] with kind = "jpeg" and workers = 32',
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
     "search": 'a section [search] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
@@ -142,6 +145,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "slice": _SLICE_KINDS,
     "model": {**_flat_hints("model"), "hf": str},
     "plan": _flat_hints("plan"),
+    "input": {**_hints(Input), "prefetch": OrNone},
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
@@ -291,7 +295,11 @@ _COMMON: Mapping[str, Any] = {"slice": (_section("slice"), ...), "model": (_sect
 _NEEDED = required(Plan)
 
 RunFile = create_model(
-    "RunFile", __config__=_STRICT, **_COMMON, plan=(_section("plan", _NEEDED), ...)
+    "RunFile",
+    __config__=_STRICT,
+    **_COMMON,
+    plan=(_section("plan", _NEEDED), ...),
+    input=(_section("input"), None),
 )
 PlanFile = create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
 """The file of changes of a plan: any of its keys."""

@@ -7,7 +7,7 @@ from tpusim.base.errors import TpusimError
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.hardware import Placement, Slice
-from tpusim.plan import Plan
+from tpusim.plan import Input, Plan
 from tpusim.results import (
     PICO,
     Advice,
@@ -21,6 +21,8 @@ from tpusim.results import (
     limits,
 )
 from tpusim.results.advice import setting
+from tpusim.simulation.fed_step import fed
+from tpusim.simulation.input_changes import InputChange, input_changes
 from tpusim.simulation.machine_changes import machine_changes
 from tpusim.simulation.plan_changes import PlanChange, plan_changes
 from tpusim.simulation.plan_run import run_plan
@@ -40,6 +42,9 @@ def plan_advice(result: PlanResult) -> Advice:
     trials, found = _PlanTrials(result), limits(result)
     for change in plan_changes(result):
         trials.try_plan(change)
+    if result.input is not None:
+        for other in input_changes(result.input.given):
+            trials.try_input(other, result.input.given)
     for what, pod in machine_changes(result, found):
         trials.try_machine(what, pod)
     return _advice(result, found, trials.changes, trials.refused)
@@ -118,17 +123,34 @@ class _PlanTrials:
         settings = tuple(setting(key, value) for key, value in keys.items())
         self._add(change.kind, change.what, settings, result, plan, placement)
 
+    def try_input(self, change: InputChange, given: Input) -> None:
+        """Simulate the same plan in the same place with another input pipeline."""
+        base, placement = self.base, self.base.placement
+        try:
+            result = self._run(base.plan, base.pod, placement, given.replace(**change.keys))
+        except TpusimError as error:
+            self.refused.append((change.what, str(error)))
+            return
+        written = {key: value for key, value in change.keys.items() if value is not None}
+        settings = tuple(setting(key, value, "input") for key, value in written.items())
+        self._add(ChangeKind.PLAN, change.what, settings, result, base.plan, placement)
+
     def try_machine(self, what: str, pod: Slice) -> None:
         """Simulate the same plan in the same place on another machine."""
         result = self._run(self.base.plan, pod, self.base.placement)
         plan, placement = self.base.plan, self.base.placement
         self._add(ChangeKind.MACHINE, what, (), result, plan, placement)
 
-    def _run(self, plan: Plan, pod: Slice, placement: Placement | None) -> PlanResult:
-        network = self.base.verdicts.network
-        return run_plan(
+    def _run(
+        self, plan: Plan, pod: Slice, placement: Placement | None, given: Input | None = None
+    ) -> PlanResult:
+        """Return the result of a plan; `given` is in place of the run's input pipeline, if any."""
+        network, known = self.base.verdicts.network, self.base.input
+        pipeline = given or (None if known is None else known.given)
+        result = run_plan(
             self.base.model, plan, pod, fold=True, placement=placement, among=None, network=network
         )
+        return result if pipeline is None else fed(result, pipeline)
 
     def _add(
         self,

@@ -9,10 +9,11 @@ from tpusim.compiler.compiled import Compiled
 from tpusim.engine import check_network_mode
 from tpusim.hardware import Placement, Slice
 from tpusim.models import Architecture
-from tpusim.plan import CIRCULAR, Plan
+from tpusim.plan import CIRCULAR, Input, Plan
 from tpusim.results import PlanResult, ReplayResult
 from tpusim.simulation.advice import plan_advice
 from tpusim.simulation.arguments import check_arguments, check_slice
+from tpusim.simulation.fed_step import fed
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
 
@@ -35,6 +36,7 @@ def simulate(
     placement: Placement | None = None,
     among: Sequence[Placement] | None = None,
     network: str = "flows",
+    input: Input | None = None,
 ) -> PlanResult: ...
 
 
@@ -63,6 +65,7 @@ def simulate(
     costs: str | None = None,
     mesh: Mapping[str, int] | None = None,
     model_flops: float | None = None,
+    input: Input | None = None,
 ) -> PlanResult | ReplayResult:
     """Simulate one training step of `model` under `plan` on `pod`, or one run of a program.
 
@@ -78,13 +81,20 @@ def simulate(
         one device of each class; the result is the same to the picosecond.
     network: `flows`, or `hops` for every message of every collective on every link, as a check of
         the first on a small slice; it is not folded, and the placement is chosen with flows.
+    input: the input pipeline of the hosts; None for batches that are there when a step begins.
     costs, mesh, model_flops: of a compiled program, see `replay`.
     """
     if isinstance(model, Compiled):
         if isinstance(plan, Slice):
             raise PlanError(f"{plan} stands where a plan does; write simulate(compiled, pod=...)")
         mode = None if network == "flows" else network
-        given = {"plan": plan, "placement": placement, "among": among, "network": mode}
+        given = {
+            "plan": plan,
+            "placement": placement,
+            "among": among,
+            "network": mode,
+            "input": input,
+        }
         _refuse(given, NOT_FOR_PROGRAMS)
         machine = None if pod is None else check_slice(pod, "write simulate(compiled, pod=...)")
         return replay(model, machine, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold)
@@ -93,6 +103,8 @@ def simulate(
     _check_network(network, plan, pod)
     _check_slow(network, pod)
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
+    if input is not None:
+        result = fed(result, input)
     return replace(result, adviser=plan_advice)
 
 

@@ -10,7 +10,7 @@ from tpusim.engine.clock import picoseconds
 from tpusim.engine.training_loop import Activity, LoopTimes, TrainingTimeline, run_training
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.plan import Plan
+from tpusim.plan import Input, Plan
 from tpusim.results import EXPOSED, PICO, PlanResult
 from tpusim.simulation import simulate
 from tpusim.training.checkpoint import (
@@ -38,15 +38,18 @@ MOST_EVENTS = 1_000_000
 """Evaluations, and checkpoints, that a run may have: each is simulated, in some 30 us."""
 
 
-def train(model: Architecture, plan: Plan, pod: Slice, run: TrainingRun) -> TrainingResult:
+def train(
+    model: Architecture, plan: Plan, pod: Slice, run: TrainingRun, *, input: Input | None = None
+) -> TrainingResult:
     """Simulate a training run: start-up, compilation, steps, evaluations and checkpoints.
 
     The step is simulated once (`simulate`), and the run around it event by event. Its range runs
-    from all parts at their shortest to all at their longest. A plan that does not fit in HBM is a
+    from all parts at their shortest to all at their longest. `input` is the input pipeline of the
+    hosts; None for batches that are there when a step begins. A plan that does not fit in HBM is a
     result, with a note. Raise PlanError as `simulate`, and for checkpoints that the storage cannot
     hold.
     """
-    return train_step(simulate(model, plan, pod), run)
+    return train_step(simulate(model, plan, pod, input=input), run)
 
 
 def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:

@@ -1,0 +1,200 @@
+"""The input pipeline of the hosts: what each does to make its part of every step's batch.
+
+    [input]
+    kind = "jpeg"
+    workers = 32          # threads that decode
+    prefetch = 4          # batches
+
+A record goes through these stages, each with its own threads; what has no time is left out:
+
+    read        from storage: `readers` requests at once of `read_bytes` each
+    decompress  `decompressors` threads, if `compression` is not none
+    decode      `workers` threads
+    batch       one thread copies records into the batch
+    copy        the whole batch crosses PCIe to the host's chips
+
+A host makes at most `prefetch` batches ahead of the step that runs, ready or half made.
+"""
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Self
+
+from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_positive, check_word, is_number, seconds
+from tpusim.plan.input_rates import (
+    BATCH_RATE,
+    COMPRESSION_RATIOS,
+    DECODE_SECONDS,
+    DECOMPRESS_RATES,
+    KINDS,
+    READ_LATENCY,
+    READER_BANDWIDTH,
+    RECORD_BYTES,
+    STORED_COMPRESSED,
+    TOKEN_BYTES,
+)
+
+NO_CODEC = "none"
+CODECS = (NO_CODEC, *DECOMPRESS_RATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """The input pipeline of a training run.
+
+    A number that is None is that of `input_rates` for the kind of record and the codec, or of the
+    chip's host.
+
+    kind: of the records: `tokens`, `jpeg` or `audio`.
+    record_bytes: bytes of a record, before `compression`.
+    compression: codec of the stored records: `none`, `zlib` (gzip too), `zstd`, `snappy` or `lz4`.
+    compression_ratio: bytes before compression over bytes after it; at least 1.
+    read_bytes: bytes of one read.
+    read_latency: seconds until the first byte of a read.
+    read_variation: standard deviation over mean of the time of a read (gamma distributed); 0 for
+        reads that all take as long.
+    readers: reads of a host that are in flight at once.
+    reader_bandwidth: B/s of one read; inf for no limit.
+    storage_bandwidth: B/s of all reads of a host together; None for the network of its chips.
+    files: files that hold the records, dealt out to the hosts; a host reads each by one reader, so
+        hosts with fewer files may read more slowly. None for at least as many as readers.
+    decompressors: threads of a host that decompress; None for one for each vCPU.
+    decompress_rate: B/s of one decompressor, in decompressed bytes; inf for no time.
+    workers: threads of a host that decode; None for one for each vCPU.
+    decode_s: seconds of one worker for a record.
+    shuffle: records of the shuffle buffer, which is filled before the first batch.
+    batch_rate: B/s at which one thread copies records into a batch; inf for no time.
+    prefetch: batches made ahead; with 0 a host begins a batch when its chips wait for it.
+    host_chips: chips that a host feeds; None for those of the chip's host, or for the whole slice
+        where it has fewer.
+    slow_host: how many times as long as the others one host takes to read, decompress, decode and
+        batch; 1 for none.
+    seed: of the times of reads, where they vary.
+    """
+
+    kind: str = KINDS[0]
+    record_bytes: float | None = None
+    compression: str = NO_CODEC
+    compression_ratio: float | None = None
+    read_bytes: float = 8 * 2.0**20
+    read_latency: float = READ_LATENCY.value
+    read_variation: float = 0.0
+    readers: int = 16
+    reader_bandwidth: float = READER_BANDWIDTH.value
+    storage_bandwidth: float | None = None
+    files: int | None = None
+    decompressors: int | None = None
+    decompress_rate: float | None = None
+    workers: int | None = None
+    decode_s: float | None = None
+    shuffle: int = 0
+    batch_rate: float = BATCH_RATE.value
+    prefetch: int = 2
+    host_chips: int | None = None
+    slow_host: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_word("input.kind", self.kind, KINDS)
+        check_word("input.compression", self.compression, CODECS)
+        for key in ("readers", "files", "decompressors", "workers", "host_chips"):
+            if (value := getattr(self, key)) is not None:
+                check_positive(f"input.{key}", value)
+        for key in ("shuffle", "prefetch", "seed"):
+            _check_count(key, getattr(self, key))
+        for key in ("read_latency", "read_variation", "decode_s"):
+            if (value := getattr(self, key)) is not None:
+                object.__setattr__(self, key, seconds(f"input.{key}", value))
+        for key in ("record_bytes", "read_bytes"):
+            _check_above(key, getattr(self, key), finite=True)
+        for key in ("reader_bandwidth", "storage_bandwidth", "decompress_rate", "batch_rate"):
+            _check_above(key, getattr(self, key), finite=False)
+        for key in ("compression_ratio", "slow_host"):
+            _check_factor(key, getattr(self, key))
+        self._check_codec()
+
+    def _check_codec(self) -> None:
+        """Raise PlanError for keys of a codec where there is none."""
+        if self.compression != NO_CODEC:
+            return
+        for key in ("compression_ratio", "decompressors", "decompress_rate"):
+            if getattr(self, key) is not None:
+                raise PlanError(
+                    f"input.{key} is given, but records are not compressed; write compression = "
+                    f'"zstd" too, or leave {key} out'
+                )
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the input pipeline with other values of some fields."""
+        unknown = [key for key in changes if key not in self.__slots__]
+        if unknown:
+            raise PlanError(f"input.{unknown[0]} is no key of an input pipeline")
+        return replace(self, **changes)
+
+    def plain_bytes(self, seq_len: int) -> float:
+        """Return the bytes of a record before compression.
+
+        Raise PlanError for tokens of a model that reads none, unless `record_bytes` is given.
+        """
+        if self.record_bytes is not None:
+            return self.record_bytes
+        if self.kind in RECORD_BYTES:
+            return RECORD_BYTES[self.kind].value
+        if not seq_len:
+            raise PlanError(
+                'input.kind is "tokens", but the model reads none (plan.seq_len is 0); write '
+                'kind = "jpeg" or "audio", or input.record_bytes'
+            )
+        return float(TOKEN_BYTES * seq_len)
+
+    def stored_bytes(self, seq_len: int) -> float:
+        """Return the bytes of a record as it is read."""
+        return self.plain_bytes(seq_len) / self.ratio
+
+    @property
+    def ratio(self) -> float:
+        """Bytes before compression over bytes after it; 1 for kinds that a codec cannot shrink."""
+        if self.compression == NO_CODEC:
+            return 1.0
+        if self.compression_ratio is not None:
+            return self.compression_ratio
+        small = self.kind in STORED_COMPRESSED
+        return 1.0 if small else COMPRESSION_RATIOS[self.compression].value
+
+    @property
+    def decompress_bandwidth(self) -> float:
+        """B/s of one decompressor, in decompressed bytes; inf where nothing is compressed."""
+        if self.compression == NO_CODEC:
+            return inf
+        known = DECOMPRESS_RATES[self.compression].value
+        return known if self.decompress_rate is None else self.decompress_rate
+
+    @property
+    def record_decode_s(self) -> float:
+        """Seconds that one worker takes to decode a record."""
+        return DECODE_SECONDS[self.kind].value if self.decode_s is None else self.decode_s
+
+    def __str__(self) -> str:
+        packed = "" if self.compression == NO_CODEC else f" in {self.compression}"
+        shuffled = f", {self.shuffle} records shuffled" if self.shuffle else ""
+        slow = f", one host {self.slow_host:g} times as slow" if self.slow_host > 1 else ""
+        return f"{self.kind}{packed}, {self.prefetch} batches prefetched{shuffled}{slow}"
+
+
+def _check_count(key: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise PlanError(f"input.{key} is {value!r}; write a whole number of at least 0")
+
+
+def _check_above(key: str, value: Any, *, finite: bool) -> None:
+    """Raise PlanError unless a value is None or a number above 0."""
+    known = value is None or (is_number(value) and value > 0 and not (finite and value == inf))
+    if not known:
+        kind = "a finite number" if finite else "a number"
+        raise PlanError(f"input.{key} is {value!r}; write {kind} above 0")
+
+
+def _check_factor(key: str, value: Any) -> None:
+    if value is not None and not (is_number(value) and 1 <= value < inf):
+        raise PlanError(f"input.{key} is {value!r}; write a finite number of at least 1")
