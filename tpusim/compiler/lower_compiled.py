@@ -1,6 +1,7 @@
 """From a compiled program to the program that the engine runs on a slice."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tpusim.base.errors import PlanError
 from tpusim.compiler.compiled import Compiled
@@ -8,8 +9,13 @@ from tpusim.compiler.hlo.read import read_module
 from tpusim.compiler.lower.collectives import module_groups
 from tpusim.compiler.lower.infer_mesh import locate_devices
 from tpusim.compiler.lower.lower_module import LoweredModule, lower_module
-from tpusim.compiler.work.instruction_work import Costs
+from tpusim.compiler.work.instruction_work import Costs, has_estimates
 from tpusim.hardware import Slice, check_mesh
+
+BEFORE_CODE = (
+    "HLO of before code generation, such as *after_buffer_assignment.txt of a dump: it has no "
+    "cycle estimates of the compiler, and its collectives run by their usual algorithms"
+)
 
 
 def lower_compiled(
@@ -23,8 +29,9 @@ def lower_compiled(
     mesh: axes and sizes that name the groups, in place of the compiled program's own.
     costs: `compiler` takes its estimates where it made one, `model` the shapes in fusions.
 
-    Raise PlanError for a slice that is missing or has other devices, or a mesh that does not have
-    them, and FileError for data that is not HLO of a TPU, or without jaxlib, which reads it.
+    Raise PlanError for a slice that is missing or has other devices, a mesh that does not have
+    them, or the compiler's costs of a program without its estimates; and FileError for data that is
+    not HLO of a TPU, or without jaxlib, which reads it.
     """
     module = read_module(compiled.data, compiled.name)
     pod = pod or compiled.slice
@@ -38,5 +45,14 @@ def lower_compiled(
     mesh = mesh or dict(compiled.mesh or ())
     rows = compiled.devices or ()
     devices = locate_devices(module_groups(module), module.devices, pod, rows, mesh)
-    noted = compiled.until == "code"
-    return lower_module(module, pod, devices, mesh, costs, noted=noted)
+    generated = compiled.until == "code" and has_estimates(module)
+    if costs == "compiler" and not generated:
+        raise PlanError(
+            f"{compiled.name} has no cycle estimates of the compiler, as it is of before code "
+            "generation; give the program that was compiled to the end (`compiled.as_text()`), or "
+            "write costs='model' (--costs model)"
+        )
+    lowered = lower_module(module, pod, devices, mesh, costs, noted=generated)
+    if generated or compiled.until != "code":
+        return lowered
+    return replace(lowered, notes=(BEFORE_CODE, *lowered.notes))

@@ -1,4 +1,11 @@
-"""The TPU compiler's report of HBM: its buffer assignment, or the summary of an executable."""
+"""The TPU compiler's report of HBM: its buffer assignment, or the summary of an executable.
+
+The total of the memory usage report decides whether a program fits: of an MLP that grows on v5e,
+whose programs may take 15.75 GiB, the compiler accepts 15.725 GiB by that total and refuses
+15.76, and 15.721 and 15.78 where 0.375 GiB of it are outputs of their own (libtpu 0.0.42.1). The
+`temp_size_in_bytes` of `memory_analysis()` also counts memory on the chip, so that arguments,
+temporaries and outputs add up to more.
+"""
 
 import re
 from dataclasses import replace

@@ -7,6 +7,7 @@ from tpusim.compiler.work.instruction_work import InstructionWork, instruction_w
 from tpusim.costs import work_seconds
 from tpusim.hardware import load_chip
 from tpusim.program import (
+    FUSED_SHARE,
     AttentionWork,
     CombinedWork,
     ConvolutionWork,
@@ -242,6 +243,73 @@ def test_two_backward_kernels_take_the_time_of_the_backward_pass() -> None:
     both = sum(work_seconds(kernel.model, device) for kernel in (queries, keys))
     whole = AttentionWork(2, 16, 4096, 4096, 128, "bf16", True, 0, True, 0, 0)
     assert both == pytest.approx(work_seconds(whole, device), rel=0.1)
+
+
+OLD_SIZES = (
+    "block_kv_512_block_kv_compute_256_block_kv_dkv_1024_block_kv_dkv_compute_256_block_kv_dq_2048_"
+    "block_q_256_block_q_dkv_128_block_q_dq_64_k_layout_1"
+)
+"""Sizes of blocks in a kernel's name, as JAX 0.5.3 writes them."""
+
+
+@pytest.mark.parametrize(
+    ("named", "share", "block"),
+    [("fwd_residuals", 0, (256, 512)), ("dq", 3 / 7, (64, 2048)), ("dkv", 4 / 7, (128, 1024))],
+)
+def test_a_kernel_of_older_jax_is_of_the_pass_that_its_name_begins_with(
+    named: str, share: float, block: tuple[int, int]
+) -> None:
+    """`block_kv_dq` stands in all of these names."""
+    found = kernel(f"splash_mha_{named}_{OLD_SIZES}.3", f"{INFO} {QKV} {QKV} {QKV}", QKV).model
+    assert isinstance(found, AttentionWork)
+    assert found.share == pytest.approx(share)
+    assert found.backward == bool(share)
+    assert found.block == block
+
+
+def test_blocks_are_read_from_a_kernel_s_metadata() -> None:
+    sizes = (
+        r"{\"block_q\": 1024, \"block_kv\": 2048, \"block_kv_compute\": 256, \"block_q_dq\": 64}"
+    )
+    meta = f', frontend_attributes={{kernel_metadata={{"xprof_metadata":"{sizes}"}}}}'
+    found = kernel("splash_mha_fwd_residuals.3", f"{INFO} {QKV} {QKV} {QKV}", QKV, meta).model
+    assert isinstance(found, AttentionWork)
+    assert found.block == (1024, 2048)
+    plain = kernel("splash_mha_fwd_residuals.3", f"{INFO} {QKV} {QKV} {QKV}", QKV).model
+    assert isinstance(plain, AttentionWork)
+    assert plain.block == (512, 512)
+
+
+@pytest.mark.parametrize(
+    ("results", "fused"),
+    [
+        ("bf16[8,2,16,4096,128]{4,3,2,1,0} bf16[2,4,4096,128]{3,2,1,0} bf16[2,4,4096,128]{3,2,1,0}",
+         True),
+        ("f32[512,128]{1,0} f32[512,128]{1,0} bf16[2,4,4096,128]{3,2,1,0} "
+         "bf16[2,4,4096,128]{3,2,1,0}", False),
+    ],
+)  # fmt: skip
+def test_a_fused_backward_kernel_is_known_by_its_results_under_grouped_queries(
+    results: str, fused: bool
+) -> None:
+    keys = "bf16[2,4,4096,128]{3,2,1,0}"
+    found = kernel("splash_mha_dkv.1", f"{INFO} {QKV} {keys} {keys} {QKV}",
+                   f"({', '.join(results.split())})").model  # fmt: skip
+    assert isinstance(found, AttentionWork)
+    assert found.share == pytest.approx(FUSED_SHARE if fused else 4 / 7)
+
+
+def test_a_fused_backward_kernel_may_have_narrower_values() -> None:
+    """As multi-head latent attention: dQ and dK as wide as the keys, dV as the values."""
+    keys, values = (f"bf16[2,16,4096,{width}]{{3,2,1,0}}" for width in (192, 128))
+    fused, apart = (
+        kernel(
+            "splash_mha_dkv.1", f"{INFO} {keys} {keys} {values}", f"({', '.join(results)})"
+        ).model
+        for results in ([keys, keys, values], [keys, values])
+    )
+    assert fused.share == pytest.approx(FUSED_SHARE)
+    assert apart.share == pytest.approx(4 / 7)
 
 
 def test_grouped_matmuls_are_known_by_their_shapes() -> None:

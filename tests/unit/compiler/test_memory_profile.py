@@ -132,6 +132,22 @@ def test_a_result_that_the_compiler_put_over_an_operand_takes_nothing():
     assert found["c"].frees == ("a",)
 
 
+@pytest.mark.parametrize("space", ["", " "])
+def test_each_declared_pair_of_result_and_operand_shares_its_memory(space):
+    pairs = f"{{0}}: (0,{space}{{}}), {{1}}: (1,{space}{{}})"
+    module = main_of(
+        f"%a = {F32} negate(%p)\n  %b = {F32} negate(%a)\n"
+        f'  %k = ({F32}, {F32}) custom-call(%a, %b), custom_call_target="x", '
+        f"output_to_operand_aliasing={{{pairs}}}\n"
+        f"  %s = {F32} get-tuple-element(%k), index=0\n"
+        f"  %t = {F32} get-tuple-element(%k), index=1\n"
+        f"  ROOT %r = {F32} add(%s, %t)"
+    )
+    found = buffer_changes(module)
+    assert "k" not in found
+    assert peak_bytes(module, found) == 3 * ONE
+
+
 def test_outputs_in_the_memory_of_a_parameter_take_nothing():
     head = ", is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }"
     assert not buffer_changes(main_of(f"ROOT %r = {F32} negate(%p)", head=head))

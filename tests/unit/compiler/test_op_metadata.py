@@ -7,6 +7,7 @@ from tpusim.base.phase import Phase
 from tpusim.compiler.lower.op_metadata import before_forward, is_training, phase_of, scope_of
 
 LAYER = "while/body/closed_call"
+SPLASH = "vmap(jit(_splash_attention))/splash_mha"
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,16 @@ LAYER = "while/body/closed_call"
         (f"jit(step)/transpose(jvp())/{LAYER}/checkpoint/mul", Phase.BACKWARD),
         (
             f"jit(step)/transpose(jvp())/{LAYER}/checkpoint/rematted_computation/mul",
+            Phase.RECOMPUTE,
+        ),
+        (
+            f"jit(step)/transpose(jvp(while))/body/checkpoint/rematted_computation/{SPLASH}_dq_no_"
+            "residuals_block_kv_dq=512/pallas_call",
+            Phase.BACKWARD,
+        ),
+        (
+            f"jit(step)/transpose(jvp(while))/body/checkpoint/rematted_computation/{SPLASH}_fwd_"
+            "residuals_block_kv_dq=512/pallas_call",
             Phase.RECOMPUTE,
         ),
         ("jit(step)/adam/sub", Phase.OPTIMIZER),

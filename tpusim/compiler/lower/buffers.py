@@ -25,7 +25,7 @@ RENAMING_OPCODES = _PASS_THROUGH - {"while"} | {"get-tuple-element"}
 CALLING_OPCODES = ("while", "conditional", "call")
 """Opcodes that run other computations of the module in the same schedule."""
 
-_OUTPUT_OPERAND = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
+_OUTPUT_OPERAND = re.compile(r"\{([\d, ]*)\}: \((\d+), ?\{([\d, ]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class BufferTable:
 def _declared_aliases(instruction: Instruction) -> Iterable[tuple[int, int, int]]:
     """Yield result number, operand number and array of that from `output_to_operand_aliasing`."""
     _, _, text = instruction.attributes.partition("output_to_operand_aliasing=")
-    for output, operand, inner in _OUTPUT_OPERAND.findall(text.partition("})")[0] + "})"):
+    for output, operand, inner in _OUTPUT_OPERAND.findall(text.partition(")}")[0]):
         if int(operand) < len(instruction.operands):
             yield array_index(instruction, integers(output)), int(operand), sum(integers(inner))
 

@@ -19,6 +19,9 @@ REMAT_SCOPE = "rematted_computation"
 """JAX's scope of operations that `jax.checkpoint` recomputes."""
 _BACKWARD = "transpose(jvp("
 _FORWARD = "jvp("
+_BACKWARD_KERNEL = re.compile(r"(?:splash|flash)_m[hq]a_(?:bwd|dq|dkv)")
+"""Names of kernels of a backward pass: under `jax.checkpoint`, JAX 0.5 puts what a function's own
+gradient (`jax.custom_vjp`) calls into the scope of what is recomputed."""
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint|shard_map)\((.*)\)$")
 _JAX_SCOPES = frozenset(
     ("", "while", "body", "cond", "closed_call", "checkpoint", REMAT_SCOPE, "<unnamed function>")
@@ -38,6 +41,8 @@ def phase_of(name: str, training: bool) -> Phase | None:
     """
     if not name:
         return None
+    if training and _BACKWARD_KERNEL.search(name):
+        return Phase.BACKWARD
     if REMAT_SCOPE in name:
         return Phase.RECOMPUTE
     if _BACKWARD in name:

@@ -1,5 +1,6 @@
 """Attention kernels: their work, from the name and the shapes of a custom call."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -7,7 +8,7 @@ from math import prod
 from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dtype_name
-from tpusim.program import FUSED_SHARE, AttentionWork, seen_keys
+from tpusim.program import ATTENTION_BLOCK, FUSED_SHARE, AttentionWork, seen_keys
 
 BACKWARD_SHARES = {"dq": 3 / 7, "dkv": 4 / 7}
 """Parts of the backward pass that its two kernels do: dQ takes three matmuls, dK and dV four, as
@@ -51,7 +52,7 @@ def attention_work(
         raise ValueError(f"queries {query} are not [batch, heads, sequence, width]")
     batch, heads = prod(query.dims[:-3]), prod(query.dims[-3:-2])
     width = value.dims[-1] if value.dims[-1] != query.dims[-1] else 0
-    share = backward_share(instruction, query)
+    share = _backward_share(instruction, query, key, value)
     return AttentionWork(
         batch=batch,
         heads=heads,
@@ -66,6 +67,7 @@ def attention_work(
         write_bytes=written,
         value_dim=width,
         share=share,
+        block=kernel_block(instruction),
     )
 
 
@@ -79,22 +81,69 @@ def is_float(shape: Shape) -> bool:
     return shape.dtype.startswith(("bf", "f"))
 
 
+_NAMED_PASS = re.compile(r"(?:splash|flash)_m[hq]a_(?:bwd_)?(fwd|dq|dkv)")
+
+
 def gradient_part(instruction: Instruction) -> str:
-    """Return the gradients that a kernel computes, by its name: `dq`, `dkv`, or neither ("")."""
-    return next((part for part in BACKWARD_SHARES if f"_{part}" in instruction.name.lower()), "")
+    """Return the gradients that a kernel computes, by its name: `dq`, `dkv`, or neither ("").
+
+    Kernels of JAX begin with their pass, and some go on with block sizes of every pass
+    (`splash_mha_fwd_residuals_block_kv_dq_512`, JAX 0.5). Of other names, what stands before these
+    sizes counts.
+    """
+    name = instruction.name.lower()
+    if found := _NAMED_PASS.match(name):
+        return found[1] if found[1] in BACKWARD_SHARES else ""
+    before = name.partition("_block")[0]
+    return next((part for part in BACKWARD_SHARES if f"_{part}" in before), "")
 
 
-def backward_share(instruction: Instruction, query: Shape) -> float:
+def kernel_block(instruction: Instruction) -> tuple[int, int]:
+    """Return the queries and keys of a block of splash attention, by the kernel's name or metadata.
+
+    Names have them up to JAX 0.5, metadata later (`block_q_dkv`, `block_kv_dkv` for dK and dV).
+    `ATTENTION_BLOCK` where neither does.
+    """
+    part = gradient_part(instruction)
+    suffix = f"_{part}" if part else ""
+    queries, keys = (_named_size(instruction, f"block_{of}{suffix}") for of in ("q", "kv"))
+    return queries, keys
+
+
+def _named_size(instruction: Instruction, name: str) -> int:
+    pattern = rf"{name}(?:_|\W{{1,6}})(\d+)"
+    found = re.search(pattern, instruction.name) or re.search(pattern, instruction.attributes)
+    return (int(found[1]) if found else 0) or ATTENTION_BLOCK
+
+
+def _backward_share(instruction: Instruction, query: Shape, key: Shape, value: Shape) -> float:
     """Return the part of the backward pass that a kernel does; 0 for a forward kernel."""
     part = gradient_part(instruction)
-    fused = part == "dkv" and _computes_dq(instruction, query)
+    fused = part == "dkv" and _computes_dq(instruction, query, key, value)
     return FUSED_SHARE if fused else BACKWARD_SHARES.get(part, 0)
 
 
-def _computes_dq(instruction: Instruction, query: Shape) -> bool:
-    """Return True if a kernel for dK and dV also writes dQ: a third result of at least its size."""
-    wide = [shape for shape in instruction.arrays if shape.dims[-1:] == query.dims[-1:]]
-    return len([shape for shape in wide if shape.elements >= query.elements]) >= 3
+def _computes_dq(instruction: Instruction, query: Shape, key: Shape, value: Shape) -> bool:
+    """Return True if a kernel for dK and dV also writes dQ.
+
+    It has a result for each operand, at least as large. dQ may have one more dimension (a part for
+    each block of keys), and dK and dV as few heads as the keys. Results of fewer dimensions are
+    what a kernel keeps between blocks.
+    """
+    made = [shape for shape in instruction.arrays if len(shape.dims) >= len(key.dims)]
+    for given in sorted((query, key, value), key=lambda shape: -shape.elements):
+        match = next(
+            (
+                shape
+                for shape in sorted(made, key=lambda shape: -shape.elements)
+                if shape.dims[-1] == given.dims[-1] and shape.elements >= given.elements
+            ),
+            None,
+        )
+        if match is None:
+            return False
+        made.remove(match)
+    return True
 
 
 def useful_flops(instruction: Instruction, work: AttentionWork) -> float:

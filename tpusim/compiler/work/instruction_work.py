@@ -143,3 +143,16 @@ def _work(module: HloModule, computation: Computation, instruction: Instruction)
         understood=understood,
         note=note,
     )
+
+
+def has_estimates(module: HloModule) -> bool:
+    """Return True if the compiler estimated any fusion of the core, as it does with its code.
+
+    Its estimates of operations of the SparseCore come before.
+    """
+    return any(
+        (estimated_cycles(each) or NO_CYCLES) < NO_CYCLES
+        for computation in module.computations.values()
+        for each in computation.instructions
+        if each.opcode == "fusion"
+    )
