@@ -19,7 +19,7 @@ from tpusim.results.resources import operations_by_name
 
 SHARDINGS = {"*norm.weight": P(), "*": P("fsdp")}
 """Of the weights, by name: norms replicated, all others sharded by their rows."""
-BATCH, LENGTH = 32, 2048
+BATCH, LENGTH = 16, 2048
 
 
 def make_model() -> torch.nn.Module:

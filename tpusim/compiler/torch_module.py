@@ -37,6 +37,7 @@ class TorchStep:
     __name__: str
 
     def __call__(self, *args: Any) -> Any:
+        """Run the step on arrays of JAX, or trace it."""
         return self.fn(*args)
 
     def placed(self, weights: Mapping[str, Any], batch: Any = None) -> dict[str, Any]:
@@ -57,9 +58,12 @@ class TorchStep:
                 raise CompileError(f"no weight is named {pattern!r}; they are {names}, ...")
 
         def one(path: Sequence[Any], leaf: Any) -> Any:
-            name = next((str(part.key) for part in reversed(path) if hasattr(part, "key")), "")
+            names = (getattr(part, "key", None) for part in reversed(path))
+            name = next((name for name in names if name in self.inputs[0]), None)
+            if name is None or leaf.shape != self.inputs[0][name].shape:
+                return PartitionSpec()
             fits = (spec for pattern, spec in weights.items() if fnmatchcase(name, pattern))
-            return next(fits, PartitionSpec()) if leaf.shape else PartitionSpec()
+            return next(fits, PartitionSpec())
 
         *state, _ = self.inputs
         kept = jax.tree_util.tree_map_with_path(one, tuple(state))
@@ -135,14 +139,14 @@ def _training(
 ) -> Callable[..., Any]:
     def train(weights: Any, buffers: Any, state: Any, batch: Any) -> Any:
         import jax
-        import optax
 
         def cost(weights: Any) -> Any:
             return loss(forward(weights, buffers, batch))
 
         found, gradients = jax.value_and_grad(cost)(weights)
         updates, state = optimizer.update(gradients, state, weights)
-        return optax.apply_updates(weights, updates), buffers, state, found
+        new = jax.tree.map(lambda weight, by: (weight + by).astype(weight.dtype), weights, updates)
+        return new, buffers, state, found
 
     return train
 
