@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import tpusim as ts
 from tpusim.base.errors import CompileError, FileError
+from tpusim.cli.compile_command import compile_file
 from tpusim.compiler.exported import mesh_of, read_program, wrap_stablehlo
 from tpusim.compiler.jaxpr_flops import count_flops
 from tpusim.compiler.stablehlo_flops import stablehlo_flops
@@ -180,6 +181,17 @@ class TestCompiled:
             result = ts.simulate(found)
             assert result.step_time_s == pytest.approx(seconds, rel=1e-9)
             assert not result.unknown
+
+    def test_the_command_line_does_the_same(self, tmp_path: Path) -> None:
+        file, made = tmp_path / "step.mlir", tmp_path / "step.hlo.gz"
+        file.write_text(self.exported().mlir_module())
+        shown = compile_file(
+            str(file), pod="v5e:2x2", mesh=None, out=str(made), full=False, time_limit=300.0
+        )
+        assert "step on v5e:2x2 (4 chips)" in shown
+        kept = ts.xla.load(made)
+        assert (kept.until, kept.mesh) == ("schedule", tuple(MESH.items()))
+        assert f"{ts.simulate(kept).mfu:.1%}" in shown
 
     @pytest.mark.parametrize(
         ("options", "said"),
