@@ -5,5 +5,7 @@ compiled = ts.xla.load("step.hlo.gz")
 """
 
 from tpusim.compiler import Compiled, MemoryReport, compile, load, make_mesh
+from tpusim.compiler.torch_module import TorchStep
+from tpusim.compiler.torch_module import torch_step as torch
 
-__all__ = ["Compiled", "MemoryReport", "compile", "load", "make_mesh"]
+__all__ = ["Compiled", "MemoryReport", "TorchStep", "compile", "load", "make_mesh", "torch"]

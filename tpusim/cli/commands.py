@@ -345,6 +345,33 @@ def compare(
     )
 
 
+@app.command(name="compile")
+def compile_(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="StableHLO, text or bytecode, or a jax.export."),
+    ],
+    pod: Annotated[str, typer.Option("--slice", metavar="SLICE", help="To compile for: v5e:4x4.")],
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", metavar="AXES", help="If the file names none: fsdp=4,tensor=4."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE.hlo[.gz]", help="Keep it, for replay.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Generate code too, in minutes instead of seconds.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="For the compiler.")
+    ] = 600.0,
+) -> str:
+    """Compile an exported program for a slice, and replay it (extra: xla)."""
+    from tpusim.cli.compile_command import compile_file
+
+    return compile_file(path, pod=pod, mesh=mesh, out=out, full=full, time_limit=time_limit)
+
+
 @app.command()
 def validate(
     runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],

@@ -16,6 +16,8 @@ from tpusim.base.errors import CompileError
 from tpusim.compiler import cache as program_cache
 from tpusim.compiler.compile_apart import check_time_limit, compile_apart
 from tpusim.compiler.compiled import Compiled, Until, check_flops, check_until
+from tpusim.compiler.exported import ExportedProgram, is_program, mesh_of, read_program
+from tpusim.compiler.exported_call import ExportedCall, check_exported, exported_call
 from tpusim.compiler.jaxpr_flops import count_flops
 from tpusim.compiler.memory_report import memory_report
 from tpusim.compiler.options import (
@@ -39,7 +41,7 @@ from tpusim.hardware import Slice
 
 
 def compile(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | ExportedProgram,
     *args: Any,
     slice: Slice | str,
     mesh: Mapping[str, int] | Any = None,
@@ -58,7 +60,9 @@ def compile(
     """Compile `fn(*args)` for a slice with the TPU compiler. No TPU is needed, and none is used.
 
     fn: a function as `jax.jit` takes it, or one that is jitted already; then its own shardings and
-        donation hold. In it, a bare `PartitionSpec` is over the axes of `mesh`.
+        donation hold. In it, a bare `PartitionSpec` is over the axes of `mesh`. Or a program that
+        was exported: a `jax.export.Exported`, StableHLO as text or bytecode, or a `pathlib.Path`
+        of a file of either; it brings its arguments, its mesh, its shardings and its donation.
     args: arrays, `jax.ShapeDtypeStruct`s (nothing is allocated for them), or pytrees of them; their
         own shardings hold where `in_shardings` says nothing.
     slice: a `ts.Slice`, or its name, such as `v4:8x16x16` or `v5e:16x16 x 2`.
@@ -85,6 +89,27 @@ def compile(
     does not fit its argument, the compiler does not know an option, the program does not fit
     into HBM, or the time limit is over. Errors of `fn` itself pass through.
     """
+    if is_program(fn):
+        if args or static != () or without_remat is not None:
+            raise CompileError(
+                "an exported program has its arguments and its FLOPs in itself; leave out further "
+                "arguments, static and without_remat"
+            )
+        step = _exported_call(fn, name, slice, mesh)
+        return compile(
+            step.fn,
+            *step.inputs,
+            slice=slice,
+            mesh=step.mesh,
+            in_shardings=in_shardings,
+            out_shardings=step.out_shardings if out_shardings is None else out_shardings,
+            donate=step.donate if donate == () else donate,
+            model_flops=model_flops,
+            compiler_options=compiler_options,
+            cache=cache,
+            until=until,
+            time_limit=time_limit,
+        )
     for role, given in (("fn", fn), ("without_remat", without_remat or fn)):
         if not callable(given):
             raise CompileError(
@@ -126,6 +151,20 @@ def compile(
     if model_flops is None:
         model_flops = count_flops((plain or traced).jaxpr)
     return replace(made, name=name, slice=pod, model_flops=model_flops)
+
+
+def _exported_call(
+    program: ExportedProgram, name: str, slice: Slice | str, mesh: Any
+) -> ExportedCall:
+    """Return an exported program as a function over the mesh, or over its own where that is None.
+
+    Raise CompileError if it was exported for another platform, number of devices, or mesh.
+    """
+    versions()
+    pod, exported = as_slice(slice), read_program(program, name)
+    axes = mesh_of(exported) if mesh is None else mesh
+    check_exported(exported, getattr(axes, "shape", axes), pod.devices)
+    return exported_call(exported, _mesh(pod, axes))
 
 
 def _compile_or_load(

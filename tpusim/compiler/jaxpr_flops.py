@@ -8,12 +8,15 @@ from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.lower.op_metadata import REMAT_SCOPE
 from tpusim.compiler.lower.trip_counts import count_iterations
+from tpusim.compiler.stablehlo_flops import UnknownFlopsError, stablehlo_flops
 from tpusim.compiler.work.attention_kernels import attention_work, splash_mask, useful_flops
 from tpusim.compiler.work.dots import window_products
 
 
-def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
+def count_flops(jaxpr: Any, recomputed: bool = False) -> float | None:
     """Return the FLOPs of all matmuls and convolutions on all devices, 2 per multiply-add.
+
+    None where a program that it calls (`jax.export`) has a kernel that states none.
 
     Loops count their iterations, and `while` loops without a readable counter one; of branches the
     costlier counts. In `shard_map` the shapes are one device's, times its devices. Unused results
@@ -29,7 +32,10 @@ def count_flops(jaxpr: Any, recomputed: bool = False) -> float:
 
     plain = getattr(jaxpr, "jaxpr", jaxpr)
     needed, _ = dce_jaxpr(plain, [True] * len(plain.outvars))
-    return _counted(needed, recomputed)
+    try:
+        return _counted(needed, recomputed)
+    except UnknownFlopsError:
+        return None
 
 
 def _counted(jaxpr: Any, recomputed: bool) -> float:
@@ -48,6 +54,8 @@ def _flops(eqn: Any, recomputed: bool) -> float:
         return 2.0 * _elements(eqn.invars[0]) * int(eqn.outvars[0].aval.shape[-1])
     if name == "pallas_call":
         return _kernel(eqn, recomputed)
+    if name == "call_exported":
+        return stablehlo_flops(params["exported"], recomputed)
     inner = [_counted(found, recomputed) for found in _called_jaxprs(params)]
     if name == "scan":
         return float(params["length"]) * sum(inner)

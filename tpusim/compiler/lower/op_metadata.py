@@ -17,6 +17,8 @@ _JIT_PREFIXES = ("jit(", "pjit(")
 """Prefixes of operation names, which arguments and the compiler's own operations lack."""
 REMAT_SCOPE = "rematted_computation"
 """JAX's scope of operations that `jax.checkpoint` recomputes."""
+_EXPORTED = "/call_exported/"
+"""JAX's scope of an exported program, which has names of its own."""
 _BACKWARD = "transpose(jvp("
 _FORWARD = "jvp("
 _BACKWARD_KERNEL = re.compile(r"(?:splash|flash)_m[hq]a_(?:bwd|dq|dkv)")
@@ -89,6 +91,7 @@ def scope_of(name: str) -> str:
     >>> scope_of("jit(step)/transpose(jvp(mlp))/while/body/closed_call/bsd,df->bsf/dot_general")
     'mlp/bsd,df->bsf/dot_general'
     """
+    name = name.rpartition(_EXPORTED)[2]
     if not name.startswith(_JIT_PREFIXES):
         return name
     parts = (_unwrapped(part) for part in name.split("/")[1:])

@@ -11,8 +11,10 @@ from tpusim.compiler.hlo.attributes import frame_number, source_line
 from tpusim.compiler.hlo.module import Frames, Instruction, SourceFrame
 
 _PACKAGE = re.compile(r".*(?:site|dist)-packages[/\\](?=(\w+))")
-_COMPILING = re.compile(r"[/\\]tpusim[/\\](?:xla|compiler)[/\\]compiling\.py$")
-"""Files that are not the user's: packages, and the caller of the compiler."""
+_COMPILING = re.compile(r"[/\\]tpusim[/\\](?:xla|compiler)[/\\](?:compiling|torch_module)\.py$")
+"""Files that are not the user's: packages, and the callers of the compiler and of modules."""
+_BRIDGE = re.compile(r"[/\\]tpusim[/\\]compiler[/\\]torch_module\.py$")
+"""Calls a module of another framework, which alone is the program; what calls it is not."""
 _BELOW = ("jax", "jaxlib", "tpusim")
 """Packages whose lines say no more than the name of the operation."""
 
@@ -49,6 +51,7 @@ class SourceLocations:
         stack = self._stack(instruction)
         if around is not None and stack and all(_is_library(frame.file) for frame in stack):
             stack = (*stack, *self._stack(around))
+        stack = _within_bridge(stack)
         at = _user_frame(stack)
         if at is not None:
             callers = (str(frame) for frame in stack[at + 1 :] if not _is_library(frame.file))
@@ -88,6 +91,12 @@ def name_and_line(frames: Frames, instruction: Instruction) -> str:
 
 def _user_frame(stack: Sequence[SourceFrame]) -> int | None:
     return next((at for at, frame in enumerate(stack) if not _is_library(frame.file)), None)
+
+
+def _within_bridge(stack: tuple[SourceFrame, ...]) -> tuple[SourceFrame, ...]:
+    """Return the frames of the module that a bridge calls, or all where there are none."""
+    ends = (at for at, frame in enumerate(stack) if _BRIDGE.search(frame.file))
+    return stack[: next(ends, 0)] or stack
 
 
 def _metadata_line(instruction: Instruction) -> str:

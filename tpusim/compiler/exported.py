@@ -1,0 +1,287 @@
+"""Programs before compilation that other tools wrote: exports of JAX, and StableHLO.
+
+All uses of JAX's private names for this are in this file.
+"""
+
+import re
+from io import BytesIO
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tpusim.base.errors import CompileError, FileError
+
+ExportedProgram: TypeAlias = Any | str | bytes | Path
+"""A `jax.export.Exported`, StableHLO as text or bytecode, or a file of either."""
+
+_BYTECODE = b"ML\xefR"
+"""How MLIR's bytecode begins."""
+_CALLING_CONVENTION = 10
+"""Version of JAX's calling convention: arguments and results as the module has them."""
+_SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
+_DONATED = ("jax.buffer_donor", "tf.aliasing_output")
+_DEVICES = "mhlo.num_partitions", "mhlo.num_replicas"
+"""Attributes of a module; the product is the number of its devices."""
+_TEXT_SAMPLE = 4096
+
+
+def is_program(given: object) -> bool:
+    """Return whether this is an exported program, and no function."""
+    return isinstance(given, str | bytes | bytearray | Path) or _is_exported(given)
+
+
+def read_program(given: ExportedProgram, name: str = "") -> Any:
+    """Return a program as a `jax.export.Exported` for TPUs.
+
+    given: itself one; StableHLO as text, as bytecode or as a portable artifact; what
+        `Exported.serialize` returns; or the path of a file with one of these.
+    name: of StableHLO, in place of its module's.
+
+    Raise CompileError for anything else, and FileError for a file that cannot be read.
+    """
+    if isinstance(given, Path):
+        given = _contents(given)
+    if _is_exported(given):
+        return given
+    data = given.encode() if isinstance(given, str) else bytes(given)
+    if not data.startswith(_BYTECODE) and not _is_text(data):
+        return _deserialized(data)
+    return wrap_stablehlo(data, name)
+
+
+def wrap_stablehlo(data: bytes, name: str = "") -> Any:
+    """Return a StableHLO module as a `jax.export.Exported` whose arguments and results are flat.
+
+    data: text, bytecode, or a portable artifact. The arguments of its `main` may have shardings of
+        Shardy or GSPMD, and be marked as donated.
+    name: in place of the module's.
+
+    Raise CompileError for a module that is no StableHLO with static shapes.
+    """
+    import jax
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jax.export import Exported
+
+    with mlir.make_ir_context():
+        module = _parse(data)
+        main = _main(module)
+        ins, outs = list(main.type.inputs), list(main.type.results)
+        avals = tuple(map(_aval, ins)), tuple(map(_aval, outs))
+        mesh = _shardy_mesh(module)
+        marked = (
+            _attributes(main, "arg_attrs", len(ins)),
+            _attributes(main, "res_attrs", len(outs)),
+        )
+        named = [tuple(_named_sharding(each, mesh) for each in side) for side in marked]
+        tiled = [
+            tuple(
+                xla_client.HloSharding.from_string(text) if mesh is None and text else None
+                for text in (_string(each, _GSPMD) for each in side)
+            )
+            for side in marked
+        ]
+        artifact = _bytecode(module)
+        devices = _device_count(module, mesh)
+        name = name or _string(module.operation.attributes, "sym_name") or "main"
+    return Exported(
+        fun_name=re.sub(r"\W", "_", name.removeprefix("jit_")),
+        in_tree=jax.tree.structure(((0,) * len(ins), {})),
+        out_tree=jax.tree.structure((0,) * len(outs)),
+        in_avals=avals[0],
+        out_avals=avals[1],
+        _has_named_shardings=mesh is not None,
+        _in_named_shardings=named[0],
+        _out_named_shardings=named[1],
+        in_shardings_hlo=tiled[0],
+        out_shardings_hlo=tiled[1],
+        nr_devices=devices,
+        platforms=("tpu",),
+        ordered_effects=(),
+        unordered_effects=(),
+        disabled_safety_checks=(),
+        mlir_module_serialized=artifact,
+        calling_convention_version=_CALLING_CONVENTION,
+        module_kept_var_idx=tuple(range(len(ins))),
+        uses_global_constants=False,
+        _get_vjp=None,
+    )
+
+
+def _is_exported(given: object) -> bool:
+    """Return whether this is a `jax.export.Exported`, without importing JAX for it."""
+    return type(given).__name__ == "Exported" and hasattr(given, "mlir_module_serialized")
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _is_text(data: bytes) -> bool:
+    sample = data[:_TEXT_SAMPLE]
+    return b"\0" not in sample and (b"module" in sample or b"func" in sample or b"#" in sample)
+
+
+def _deserialized(data: bytes) -> Any:
+    from jax import export
+
+    try:
+        return export.deserialize(bytearray(data))
+    except ImportError as error:
+        raise CompileError(
+            "this is no StableHLO, as text or bytecode; to read a serialised jax.export, "
+            "pip install flatbuffers"
+        ) from error
+    except Exception as error:
+        raise CompileError(
+            "this is no StableHLO, as text or bytecode, nor a serialised jax.export; write "
+            "one with jax.export.export(fn, platforms=['tpu'])(*args).mlir_module()"
+        ) from error
+
+
+def _parse(data: bytes) -> Any:
+    from jaxlib import _jax
+    from jaxlib.mlir import ir, passmanager
+
+    try:
+        if data.startswith(_BYTECODE) and b"vhlo" in data:
+            module = _jax.mlir.deserialize_portable_artifact(data)
+        else:
+            module = ir.Module.parse(data)
+        # one mesh, at the module's head, wherever shardings hold their own
+        passmanager.PassManager.parse("builtin.module(sdy-lift-inlined-meshes)").run(
+            module.operation
+        )
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        said = next((line for line in lines if "error:" in line), lines[0]).strip()
+        raise CompileError(
+            f"this is no StableHLO that this version of JAX reads: {said[:300]}"
+        ) from error
+    return module
+
+
+def _main(module: Any) -> Any:
+    found = [op for op in module.body.operations if _string(op.attributes, "sym_name") == "main"]
+    if not found:
+        raise CompileError("the StableHLO has no function main; name the one to compile so")
+    return found[0]
+
+
+def _aval(kind: Any) -> Any:
+    """Return the abstract array of a type of MLIR."""
+    import numpy as np
+    from jax._src import core
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        raise CompileError(
+            f"an argument or result of the StableHLO is {kind}, no array of static shape; export "
+            "it with the shapes that it runs with"
+        )
+    known = {str(make()): dtype for dtype, make in mlir._dtype_to_ir_type.items()}
+    known["i1"] = np.dtype(bool)
+    element = str(kind.element_type)
+    if element not in known:
+        raise CompileError(f"an argument or result of the StableHLO is {kind}, which JAX lacks")
+    return core.ShapedArray(tuple(kind.shape), known[element])
+
+
+def _attributes(main: Any, side: str, count: int) -> list[Any]:
+    """Return the attributes of each argument or result."""
+    return list(main.attributes[side]) if side in main.attributes else [{}] * count
+
+
+def _string(attributes: Any, key: str) -> str:
+    from jaxlib.mlir import ir
+
+    return ir.StringAttr(attributes[key]).value if key in attributes else ""
+
+
+def _shardy_mesh(module: Any) -> Any:
+    """Return the mesh of a module that Shardy partitions, as JAX's abstract one; None without."""
+    from jax.sharding import AbstractMesh
+    from jaxlib.mlir.dialects import sdy
+
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = list(map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes["mesh"]).axes))
+            if axes:
+                names = tuple(axis.name for axis in axes)
+                return AbstractMesh(tuple(axis.size for axis in axes), names)
+    return None
+
+
+def _named_sharding(attributes: Any, mesh: Any) -> Any:
+    """Return the sharding of an argument or result over the mesh; None if it has none."""
+    from jax.sharding import NamedSharding, PartitionSpec
+    from jaxlib.mlir.dialects import sdy
+
+    if mesh is None or _SHARDY not in attributes:
+        return None
+    spec = []
+    for dim in sdy.TensorShardingAttr(attributes[_SHARDY]).dimension_shardings:
+        axes = list(sdy.DimensionShardingAttr(dim).axes)
+        if any(sdy.AxisRefAttr(axis).sub_axis_info is not None for axis in axes):
+            raise CompileError(
+                f"the sharding {attributes[_SHARDY]} is over a part of an axis; split that axis of "
+                "the mesh into two"
+            )
+        spec.append(tuple(sdy.AxisRefAttr(axis).name for axis in axes) or None)
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def _device_count(module: Any, mesh: Any) -> int:
+    from jaxlib.mlir import ir
+
+    attributes = module.operation.attributes
+    counts = (ir.IntegerAttr(attributes[key]).value for key in _DEVICES if key in attributes)
+    return prod(counts) if mesh is None else int(mesh.size)
+
+
+def _bytecode(module: Any) -> bytes:
+    """Return the module as it is; a portable artifact would spell out operations such as ragged
+    matmuls, at many times their work.
+    """
+    written = BytesIO()
+    module.operation.write_bytecode(file=written)
+    return written.getvalue()
+
+
+def mesh_of(exported: Any) -> dict[str, int] | None:
+    """Return the axes of the mesh that a program was exported over; None if it names none."""
+    for each in (*exported._in_named_shardings, *exported._out_named_shardings):
+        if each is not None and each.mesh.size == exported.nr_devices:
+            return dict(each.mesh.shape)
+    return None
+
+
+def shardings_of(exported: Any, grid: Any) -> tuple[list[Any], list[Any]]:
+    """Return the shardings of flat arguments and results over a mesh; None where it has none."""
+    from jax.sharding import NamedSharding
+
+    if not exported._has_named_shardings:
+        return list(exported.in_shardings_jax(grid)), list(exported.out_shardings_jax(grid))
+
+    def over(given: Any) -> Any:
+        return None if given is None or given.mesh.size == 1 else NamedSharding(grid, given.spec)
+
+    inward, outward = exported._in_named_shardings, exported._out_named_shardings
+    return list(map(over, inward)), list(map(over, outward))
+
+
+def donated_leaves(exported: Any) -> frozenset[int]:
+    """Return the numbers of the flat arguments whose memory the program's results may take."""
+    from jax._src.interpreters import mlir
+
+    with mlir.make_ir_context():
+        module = exported.mlir_module(serialized=False)  # owns what is in it
+        main = _main(module)
+        marked = _attributes(main, "arg_attrs", len(main.type.inputs))
+        extra = len(marked) - len(exported.module_kept_var_idx)  # tokens and the platform's index
+        kept = zip(exported.module_kept_var_idx, marked[extra:], strict=True)
+        return frozenset(at for at, each in kept if any(key in each for key in _DONATED))
