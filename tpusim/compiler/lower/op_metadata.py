@@ -20,9 +20,8 @@ REMAT_SCOPE = "rematted_computation"
 _BACKWARD = "transpose(jvp("
 _FORWARD = "jvp("
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint|shard_map)\((.*)\)$")
-_JAX_SCOPES = frozenset(
-    ("", "while", "body", "cond", "closed_call", "checkpoint", REMAT_SCOPE, "<unnamed function>")
-)
+_CALLS = ("closed_call", "call_exported", "<unnamed function>")
+_JAX_SCOPES = frozenset(("", "while", "body", "cond", "checkpoint", REMAT_SCOPE, *_CALLS))
 
 
 def is_training(names: Iterable[str]) -> bool:

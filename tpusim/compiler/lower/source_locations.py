@@ -11,7 +11,7 @@ from tpusim.compiler.hlo.attributes import frame_number, source_line
 from tpusim.compiler.hlo.module import Frames, Instruction, SourceFrame
 
 _PACKAGE = re.compile(r".*(?:site|dist)-packages[/\\](?=(\w+))")
-_COMPILING = re.compile(r"[/\\]tpusim[/\\](?:xla|compiler)[/\\]compiling\.py$")
+_COMPILING = re.compile(r"[/\\]tpusim[/\\](?:xla|compiler)[/\\](?:compiling|tf[/\\]step)\.py$")
 """Files that are not the user's: packages, and the caller of the compiler."""
 _BELOW = ("jax", "jaxlib", "tpusim")
 """Packages whose lines say no more than the name of the operation."""
