@@ -13,8 +13,9 @@ _TRACING = "polymorphic_function"
 _OWN = "/tensorflow/python/", "/tensorflow/compiler/", "__autograph_generated_file"
 """Parts of the paths of TensorFlow's own lines, which say no more than the operation's name."""
 _DIFFERENTIATING = "/eager/backprop.py", "/ops/gradients_util.py"
+"""Ends of the paths of the files in which `tf.GradientTape` and `tf.gradients` differentiate."""
 _RECOMPUTING = "inner_recompute_grad"
-"""Files that call the gradient of an operation, and the function of `tf.recompute_grad`."""
+"""Function of `tf.recompute_grad` that runs the forward pass again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _kept(stack: Iterable[SourceFrame]) -> tuple[SourceFrame, ...]:
 
 
 def _phase(stack: Iterable[SourceFrame]) -> Phase | None:
-    """Return the pass that the innermost of the functions tells that make one."""
+    """Return the pass by the innermost frame that differentiates or recomputes; else None."""
     for frame in stack:
         if any(part in frame.file for part in _DIFFERENTIATING):
             return Phase.BACKWARD
