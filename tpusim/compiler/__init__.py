@@ -8,6 +8,7 @@ from tpusim.compiler.compiled import Compiled, MemoryReport, check_flops, load
 from tpusim.compiler.compiling import compile
 from tpusim.compiler.lower.lower_module import LoweredModule
 from tpusim.compiler.lower_compiled import lower_compiled
+from tpusim.compiler.tf import StepVariable, TensorFlowStep, tensorflow
 from tpusim.compiler.topologies import make_mesh, place_mesh
 from tpusim.compiler.work.instruction_work import Costs
 
@@ -16,10 +17,13 @@ __all__ = [
     "Costs",
     "LoweredModule",
     "MemoryReport",
+    "StepVariable",
+    "TensorFlowStep",
     "check_flops",
     "compile",
     "load",
     "lower_compiled",
     "make_mesh",
     "place_mesh",
+    "tensorflow",
 ]

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ from tpusim.compiler.options import (
     with_dump,
 )
 from tpusim.compiler.refusals import explain_misfits, explain_refusals
+from tpusim.compiler.tf import TensorFlowStep
 from tpusim.compiler.topologies import (
     INSTALL,
     as_slice,
@@ -60,9 +61,10 @@ def compile(
     """Compile `fn(*args)` for a slice with the TPU compiler. No TPU is needed, and none is used.
 
     fn: a function as `jax.jit` takes it, or one that is jitted already; then its own shardings and
-        donation hold. In it, a bare `PartitionSpec` is over the axes of `mesh`. Or a program that
-        was exported: a `jax.export.Exported`, StableHLO as text or bytecode, or a `pathlib.Path`
-        of a file of either; it brings its arguments, its mesh, its shardings and its donation.
+        donation hold. In it, a bare `PartitionSpec` is over the axes of `mesh`. Or a step of
+        TensorFlow, as `ts.xla.tensorflow` returns it. Or a program that was exported: a
+        `jax.export.Exported`, StableHLO as text or bytecode, or a `pathlib.Path` of a file of
+        either; it brings its arguments, its mesh, its shardings and its donation.
     args: arrays, `jax.ShapeDtypeStruct`s (nothing is allocated for them), or pytrees of them; their
         own shardings hold where `in_shardings` says nothing.
     slice: a `ts.Slice`, or its name, such as `v4:8x16x16` or `v5e:16x16 x 2`.
@@ -134,7 +136,8 @@ def compile(
     }
     abstract = _abstract(args, static, grid)
     name = name or getattr(fn, "__name__", "") or type(fn).__name__
-    with jax.set_mesh(grid), explain_misfits(name):
+    wide = jax.enable_x64(True) if isinstance(fn, TensorFlowStep) and fn.x64 else nullcontext()
+    with jax.set_mesh(grid), wide, explain_misfits(name):
         jitted = fn if hasattr(fn, "trace") and not options else jax.jit(fn, **options)
         traced = jitted.trace(*abstract)
         lowered = traced.lower()
@@ -148,7 +151,9 @@ def compile(
         return _compile(lowered, name, pod, flags)
 
     made = _compile_or_load(run, lowered, pod, grid, found, flags, cache, extent)
-    if model_flops is None:
+    if model_flops is None and isinstance(fn, TensorFlowStep) and plain is None:
+        model_flops = fn.model_flops or None
+    elif model_flops is None:
         model_flops = count_flops((plain or traced).jaxpr)
     return replace(made, name=name, slice=pod, model_flops=model_flops)
 

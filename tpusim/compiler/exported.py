@@ -4,6 +4,7 @@ All uses of JAX's private names for this are in this file.
 """
 
 import re
+from dataclasses import replace
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -58,10 +59,8 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
 
     Raise CompileError for a module that is no StableHLO with static shapes.
     """
-    import jax
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client
-    from jax.export import Exported
 
     with mlir.make_ir_context():
         module = _parse(data)
@@ -84,17 +83,40 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
         artifact = _bytecode(module)
         devices = _device_count(module, mesh)
         name = name or _string(module.operation.attributes, "sym_name") or "main"
-    return Exported(
-        fun_name=re.sub(r"\W", "_", name.removeprefix("jit_")),
-        in_tree=jax.tree.structure(((0,) * len(ins), {})),
-        out_tree=jax.tree.structure((0,) * len(outs)),
-        in_avals=avals[0],
-        out_avals=avals[1],
+    flat = flat_exported(re.sub(r"\W", "_", name.removeprefix("jit_")), artifact, *avals, devices)
+    return replace(
+        flat,
         _has_named_shardings=mesh is not None,
         _in_named_shardings=named[0],
         _out_named_shardings=named[1],
         in_shardings_hlo=tiled[0],
         out_shardings_hlo=tiled[1],
+    )
+
+
+def flat_exported(
+    name: str, artifact: bytes, inputs: tuple[Any, ...], outputs: tuple[Any, ...], devices: int
+) -> Any:
+    """Return StableHLO as a `jax.export.Exported` for TPUs, with flat arguments and results.
+
+    artifact: bytecode, or a portable artifact, whose arguments have no shardings.
+    inputs, outputs: shapes and dtypes, as `jax.core.ShapedArray`s.
+    """
+    import jax
+    from jax.export import Exported
+
+    places = (None,) * len(inputs), (None,) * len(outputs)
+    return Exported(
+        fun_name=name,
+        in_tree=jax.tree.structure(((0,) * len(inputs), {})),
+        out_tree=jax.tree.structure((0,) * len(outputs)),
+        in_avals=inputs,
+        out_avals=outputs,
+        _has_named_shardings=False,
+        _in_named_shardings=places[0],
+        _out_named_shardings=places[1],
+        in_shardings_hlo=places[0],
+        out_shardings_hlo=places[1],
         nr_devices=devices,
         platforms=("tpu",),
         ordered_effects=(),
@@ -102,7 +124,7 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
         disabled_safety_checks=(),
         mlir_module_serialized=artifact,
         calling_convention_version=_CALLING_CONVENTION,
-        module_kept_var_idx=tuple(range(len(ins))),
+        module_kept_var_idx=tuple(range(len(inputs))),
         uses_global_constants=False,
         _get_vjp=None,
     )

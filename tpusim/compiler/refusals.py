@@ -50,6 +50,11 @@ _MISFITS = (
         "mesh as mesh=",
     ),
     (
+        r"was exported for (\d+) devices and is called in a context with (\d+) devices",
+        "its sharding annotations are for {0} devices, and the mesh has {1}; write them for the "
+        "mesh",
+    ),
+    (
         "should match the mesh passed to shard_map",
         "a shard_map has another mesh; leave it out there, or give it as mesh=",
     ),

@@ -25,9 +25,8 @@ _BACKWARD_KERNEL = re.compile(r"(?:splash|flash)_m[hq]a_(?:bwd|dq|dkv)")
 """Names of kernels of a backward pass: under `jax.checkpoint`, JAX 0.5 puts what a function's own
 gradient (`jax.custom_vjp`) calls into the scope of what is recomputed."""
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint|shard_map)\((.*)\)$")
-_JAX_SCOPES = frozenset(
-    ("", "while", "body", "cond", "closed_call", "checkpoint", REMAT_SCOPE, "<unnamed function>")
-)
+_CALLS = ("closed_call", "call_exported", "<unnamed function>")
+_JAX_SCOPES = frozenset(("", "while", "body", "cond", "checkpoint", REMAT_SCOPE, *_CALLS))
 
 
 def is_training(names: Iterable[str]) -> bool:

@@ -11,7 +11,9 @@ from tpusim.compiler.hlo.attributes import frame_number, source_line
 from tpusim.compiler.hlo.module import Frames, Instruction, SourceFrame
 
 _PACKAGE = re.compile(r".*(?:site|dist)-packages[/\\](?=(\w+))")
-_COMPILING = re.compile(r"[/\\]tpusim[/\\](?:xla|compiler)[/\\](?:compiling|torch_module)\.py$")
+_COMPILING = re.compile(
+    r"[/\\]tpusim[/\\](?:xla|compiler)[/\\](?:compiling|torch_module|tf[/\\]step)\.py$"
+)
 """Files that are not the user's: packages, and the callers of the compiler and of modules."""
 _BRIDGE = re.compile(r"[/\\]tpusim[/\\]compiler[/\\]torch_module\.py$")
 """Calls a module of another framework, which alone is the program; what calls it is not."""
