@@ -105,6 +105,23 @@ def test_what_is_recomputed_counts_only_if_asked() -> None:
     assert flops_of_text(step, W, X, recomputed=True) == 4 * LAYERS * ONE
 
 
+@pytest.mark.parametrize(
+    ("estimate", "wanted"), [('{"flops": 7, "bytes_accessed": 9}', 7.0), ("{}", None)]
+)
+def test_a_kernel_without_an_estimate_makes_the_flops_unknown(estimate: str, wanted) -> None:
+    config = f'{{"custom_call_config": {{"cost_estimate": {estimate}}}}}'.replace('"', "\\22")
+    text = f"""
+    module @step {{
+      func.func public @main(%arg0: tensor<8xf32>) -> tensor<8xf32> {{
+        %0 = stablehlo.custom_call @tpu_custom_call(%arg0) {{backend_config = "{config}"}}
+            : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }}
+    }}"""
+    traced = jax.jit(read_program(text).call).trace(array(8))
+    assert count_flops(traced.jaxpr) == wanted
+
+
 def test_text_keeps_arguments_shardings_and_donation() -> None:
     text = b"""
     module @step attributes {mhlo.num_partitions = 4 : i32} {
@@ -204,6 +221,23 @@ class TestCompiled:
     def test_what_does_not_fit_is_refused(self, options, said: str) -> None:
         with pytest.raises(CompileError, match=said):
             ts.xla.compile(self.exported(), **{"slice": "v5e:2x2", **options})
+
+    def test_shardings_of_gspmd_are_kept(self) -> None:
+        tiled = '{mhlo.sharding = "{devices=[2,2]<=[4]}"}'
+        text = f"""
+        module @twice attributes {{mhlo.num_partitions = 4 : i32}} {{
+          func.func public @main(%a: tensor<512x512xf32> {tiled}, %b: tensor<KIND>)
+              -> tensor<512x512xf32> {{
+            %0 = stablehlo.add %a, %a : tensor<512x512xf32>
+            return %0 : tensor<512x512xf32>
+          }}
+        }}"""
+        options = {"slice": "v5e:2x2", "mesh": MESH, "until": "schedule"}
+        found = ts.xla.compile(text.replace("KIND", "i32"), name="mine", **options)
+        assert found.name == "mine"
+        assert found.memory.arguments == pytest.approx(512 * 512 * 4 // 4, abs=4096)
+        with pytest.raises(CompileError, match="argument of int64, which JAX has only after"):
+            ts.xla.compile(text.replace("KIND", "i64"), **options)
 
     def test_another_platform_is_refused(self) -> None:
         made = export.export(jax.jit(step), platforms=["cpu"])(W, X)

@@ -106,6 +106,7 @@ def compile(
             in_shardings=in_shardings,
             out_shardings=step.out_shardings if out_shardings is None else out_shardings,
             donate=step.donate if donate == () else donate,
+            name=name,
             model_flops=model_flops,
             compiler_options=compiler_options,
             cache=cache,

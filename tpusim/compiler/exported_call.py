@@ -56,10 +56,16 @@ def exported_call(exported: Any, grid: Any) -> ExportedCall:
 
     grid: the `jax.sharding.Mesh` to compile for, which `check_exported` accepts.
 
-    Raise CompileError if its arguments have free dimensions.
+    Raise CompileError if its arguments have free dimensions, or dtypes that JAX is set not to have.
     """
     import jax
 
+    for aval in exported.in_avals:
+        if jax.dtypes.canonicalize_dtype(aval.dtype) != aval.dtype:
+            raise CompileError(
+                f"{exported.fun_name} has an argument of {aval.dtype}, which JAX has only after "
+                "jax.config.update('jax_enable_x64', True), or with JAX_ENABLE_X64=1"
+            )
     placed_in, placed_out = shardings_of(exported, grid)
     leaves = [
         jax.ShapeDtypeStruct(_shape(aval, exported.fun_name), aval.dtype, sharding=sharding)
