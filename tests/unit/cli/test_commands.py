@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tpusim.cli.commands import garbage_collector_off
+from tpusim.base.collection import garbage_collector_off
 
 
 def test_the_collector_rests_and_goes_on() -> None:
