@@ -30,8 +30,8 @@ def test_simulate_prints_the_report(path: str, capsys: pytest.CaptureFixture[str
 def test_a_model_of_a_config_has_its_name_and_its_notes(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {"architectures": ["GPT2LMHeadModel"], "n_embd": 512, "n_layer": 2, "n_head": 4,
-              "vocab_size": 1000}  # fmt: skip
+    config = {"architectures": ["FalconForCausalLM"], "hidden_size": 512, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "vocab_size": 1000, "alibi": True}  # fmt: skip
     (tmp_path / "small.json").write_text(json.dumps(config), "utf-8")
     text = Path(path).read_text("utf-8")
     begin, end = text.index("layers"), text.index("[plan]")
@@ -39,7 +39,7 @@ def test_a_model_of_a_config_has_its_name_and_its_notes(
     code, out, _ = said(["simulate", path], capsys)
     assert code == 0
     assert "small on v5e:4x4 (16 chips)" in out
-    assert "note        not modelled: the table of learnt positions (n_positions = 1024)" in out
+    assert "note        not modelled: the biases of attention by distance, which are added" in out
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -121,7 +121,7 @@ def test_a_report_is_quick_and_the_same_run_gives_the_same_bytes(tmp_path: Path)
     first, second = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders)
     assert set(first) == {
         "summary.txt", "result.json", "operations.csv", "transfers.csv", "lines.csv",
-        "program.txt", "trace.json.gz",
+        "program.txt", "report.html", "trace.json.gz",
         *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
     }  # fmt: skip
     assert first == second
