@@ -54,7 +54,7 @@ def sweep(
         outline.axes, outline.active, [axis.column for axis in space.search_axes if axis.column]
     )
     sizes = outline.chunk_sizes()
-    dataset = None if out is None else open_dataset(Path(out), identity.digest)
+    dataset = None if out is None else open_dataset(Path(out), identity.digest, sizes)
     frames = {} if dataset is None else _known_frames(dataset, sizes)
     report = progress or (lambda done, total: None)
     done = sum(map(len, frames.values()))
