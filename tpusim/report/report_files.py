@@ -1,12 +1,12 @@
 """The files of a report, written completely or refused with one sentence."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from tpusim.base.errors import FileError
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write
 from tpusim.program import program_text
 from tpusim.report.csv_tables import lines_csv, operations_csv, transfers_csv
@@ -45,7 +45,7 @@ def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> 
 
     texts = {
         "summary.txt": f"{summary(result, ideal)}\n",
-        "result.json": f"{json.dumps(document(result, ideal), indent=2)}\n",
+        "result.json": f"{json_text(document(result, ideal))}\n",
         "operations.csv": operations_csv(result),
         "transfers.csv": transfers_csv(result),
         "lines.csv": lines_csv(result),
