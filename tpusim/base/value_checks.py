@@ -33,12 +33,24 @@ def _words(hint: Any) -> tuple[str, ...]:
     return next((get_args(part) for part in parts if get_origin(part) is Literal), ())
 
 
+@cache
+def _tables_of(kind: Hashable) -> frozenset[str]:
+    """Return the fields of a dataclass whose type has a table as well."""
+    hints = get_type_hints(kind)
+    parts = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    return frozenset(
+        name
+        for name, kinds in parts.items()
+        if any(get_origin(each) in (Mapping, dict) for each in kinds)
+    )
+
+
 def check_words(where: str, owner: Any) -> None:
     """Raise PlanError unless each field whose type is a `Literal` is one of its words."""
     kind: Any = type(owner)
     for name, words in choices_of(kind).items():
         value, key = getattr(owner, name), f"{where}.{name}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name in _tables_of(kind):
             continue  # words by axis, which their owner checks
         check_word(key, value, [word for word in words if word], optional="" in words)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from tpusim.base.errors import FileError, PlanError, nearest
 from tpusim.base.plain_text import plain, visible
 from tpusim.base.shown_value import shown
-from tpusim.base.text_files import atomic_write
+from tpusim.base.text_files import atomic_write, path_of
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
 from tpusim.hardware import Slice, parse_slice
@@ -183,7 +183,7 @@ def load(path: str | Path) -> Compiled:
     A file that `Compiled.save` wrote is restored in full; of others only the HLO is known. The HLO
     is not parsed here. Raise FileError for a file that cannot be read.
     """
-    path = Path(path)
+    path = path_of(path, "load")
     facts, data = read_hlo_file(path)
     name = path.name.removesuffix(".gz").removesuffix(".hlo")
     try:

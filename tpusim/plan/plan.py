@@ -201,7 +201,7 @@ class Plan(GroupedFields):
         self._check()
 
     def _check(self) -> None:
-        if self.seq_len or isinstance(self.seq_len, bool):
+        if untraced(self.seq_len) or not isinstance(untraced(self.seq_len), int):
             check_positive("plan.seq_len", self.seq_len)
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))

@@ -74,9 +74,9 @@ def perfect_compiler(result: Result) -> PlanResult | None:
 
 def check_folder(folder: Path) -> None:
     """Raise FileError unless files can be written into `folder`; leave nothing of the trial."""
-    if folder.is_file():
-        raise FileError(f"{folder} is a file; give a folder to write the report to")
     with _file_errors(folder):
+        if folder.is_file():
+            raise FileError(f"{folder} is a file; give a folder to write the report to")
         made = [part for part in (folder, *folder.parents) if not part.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -90,6 +90,8 @@ def _file_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into a FileError that names the path."""
     try:
         yield
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(
             f"{path} cannot be written: {error.strerror}; give a folder that can be written to"
