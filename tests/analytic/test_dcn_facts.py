@@ -50,6 +50,17 @@ def test_an_oversubscribed_uplink_takes_that_much_longer() -> None:
     assert 0.5 * longer < other.step_time_s - one.step_time_s <= 1.05 * longer
 
 
+@pytest.mark.parametrize("ratio", [1, 100, 1000])
+def test_no_uplink_is_used_more_than_all_the_time(ratio: float) -> None:
+    """Rates are whole units of the engine, so one that is too small would be rounded away."""
+    model = Transformer(layers=2, embed=1024, mlp=4096, heads=8, vocab=1024)
+    plan = Plan(mesh={"data": 4, "dcn_data": 2}, seq_len=128, global_batch=8)
+    result = simulate(model, plan, Slice("v5e", "2x2", 2, dcn_oversubscription=ratio))
+    rate = capacities(result.pod.chip, ratio)["dcn+"]
+    (crossed,) = (use.volume_nb / 1e9 for use in result.timeline.links if use.link == "dcn+")
+    assert crossed / rate <= 1.001 * result.step_time_s
+
+
 def test_an_all_reduce_crosses_twice_all_but_its_own_share() -> None:
     for slices in (2, 3, 8):
         route = dcn_route(CollectiveKind.ALL_REDUCE, slices)

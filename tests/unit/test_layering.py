@@ -45,6 +45,7 @@ ROOMS = {
     "jaxlib": {"compiler"},
     "optax": {"twin"},
     "pandas": {"results", "exploration", "report", "validation"},
+    "pyarrow": {"exploration"},
     "distributed": {"exploration"},
     "yaml": {"maxtext"},
     "pydantic": {"hardware", "models", "runfile"},

@@ -10,10 +10,14 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 from tpusim.base.foreign_names import our_name
+from tpusim.base.plain_text import presentable
 
 
 class TpusimError(Exception):
-    """An input that cannot be used; its text is for the user."""
+    """An input that cannot be used; its text is for the user, and short whatever they gave."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(presentable(text))
 
 
 class UnitError(TpusimError, ValueError):

@@ -5,6 +5,10 @@ import re
 LONGEST_TEXT = 160
 """Characters of a name that are shown: those at its beginning and its end."""
 
+LONGEST_WORD = 1000
+LONGEST_MESSAGE = 4000
+
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD},}}")
 _NOT_SHOWN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff\ud800-\udfff]"
 )
@@ -23,6 +27,21 @@ def plain(text: str, longest: int = LONGEST_TEXT) -> str:
         half = longest // 2
         text = f"{text[:half]}…{text[-(longest - 1 - half) :]}"
     return visible(text)
+
+
+def presentable(text: str) -> str:
+    """Return a message that may repeat what others wrote: lines without control characters.
+
+    Words of more than `LONGEST_WORD` characters, and all after `LONGEST_MESSAGE`, are cut short.
+
+    >>> presentable("no file " + "x" * 1000 + "\\x1b[31m")[:12], len(presentable("x" * 10**6))
+    ('no file xxxx', 160)
+    """
+    if len(text) > LONGEST_WORD:
+        text = _LONG_WORD.sub(lambda word: plain(word[0]), text)
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]}…"
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def visible(text: str) -> str:

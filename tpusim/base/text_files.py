@@ -7,10 +7,21 @@ from pathlib import Path
 from threading import get_ident
 
 from tpusim.base.errors import FileError
+from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
 
 MAX_CONFIG_BYTES = 2**20
 """Size of the largest config that is read."""
+
+
+def path_of(given: object, call: str) -> Path:
+    """Return a path that a user gave to a function. Raise FileError for what is none.
+
+    call: the function, such as `read_run`, for the message.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise FileError(f"{call} is given {shown(given)}; write a path, such as 'folder/name'")
+    return Path(given)
 
 
 def read_text(path: Path, what: str, instead: str, largest: int = MAX_CONFIG_BYTES) -> str:

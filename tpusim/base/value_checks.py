@@ -3,12 +3,16 @@
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from math import inf
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.shown_value import shown
 from tpusim.tape import untraced
+
+LONGEST_NAME = 80
+MOST_SECONDS = 1_000_000_000
+"""The longest duration that is an input: thirty years."""
 
 
 @cache
@@ -29,12 +33,24 @@ def _words(hint: Any) -> tuple[str, ...]:
     return next((get_args(part) for part in parts if get_origin(part) is Literal), ())
 
 
+@cache
+def _tables_of(kind: Hashable) -> frozenset[str]:
+    """Return the fields of a dataclass whose type has a table as well."""
+    hints = get_type_hints(kind)
+    parts = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    return frozenset(
+        name
+        for name, kinds in parts.items()
+        if any(get_origin(each) in (Mapping, dict) for each in kinds)
+    )
+
+
 def check_words(where: str, owner: Any) -> None:
     """Raise PlanError unless each field whose type is a `Literal` is one of its words."""
     kind: Any = type(owner)
     for name, words in choices_of(kind).items():
         value, key = getattr(owner, name), f"{where}.{name}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name in _tables_of(kind):
             continue  # words by axis, which their owner checks
         check_word(key, value, [word for word in words if word], optional="" in words)
 
@@ -58,6 +74,14 @@ def check_flag(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; write true or false")
 
 
+def check_name(where: str, value: Any) -> None:
+    """Raise PlanError unless the value, a name in a table, has 1 to 80 printable characters."""
+    if not (isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()):
+        raise PlanError(
+            f"{where} has the name {shown(value)}; write 1 to {LONGEST_NAME} printable characters"
+        )
+
+
 def check_names(where: str, value: Any, example: str = '["q", "k"]') -> None:
     """Raise PlanError unless the value is a list of names, each of them once."""
     if not is_list(value) or not all(isinstance(name, str) for name in value):
@@ -68,9 +92,9 @@ def check_names(where: str, value: Any, example: str = '["q", "k"]') -> None:
 
 
 def seconds(where: str, value: Any) -> float:
-    """Return a duration as a float. Raise PlanError unless it is finite and not negative."""
-    if not is_number(value) or not 0 <= value < inf:
-        raise PlanError(f"{where} is {value!r}; write seconds, a finite number of at least 0")
+    """Return a duration as a float. Raise PlanError unless it is from 0 to MOST_SECONDS."""
+    if not is_number(value) or not 0 <= value <= MOST_SECONDS:
+        raise PlanError(f"{where} is {value!r}; write seconds, a number from 0 to {MOST_SECONDS:,}")
     return float(value)
 
 

@@ -1,9 +1,9 @@
 """The command `tpusim advise`."""
 
-import json
 from collections.abc import Sequence
 
 from tpusim.base.errors import PlanError, blame
+from tpusim.base.json_text import json_text
 from tpusim.runfile import read_run
 from tpusim.simulation import simulate
 
@@ -16,5 +16,5 @@ def advise_run_file(path: str, settings: Sequence[str], *, top: int | None, as_j
     with blame(run.where):
         found = simulate(run.model, run.plan, run.pod, input=run.input).advice()
     if as_json:
-        return json.dumps(found.facts(), indent=2)
+        return json_text(found.facts())
     return str(found if top is None else found.shown(top))

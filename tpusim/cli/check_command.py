@@ -1,10 +1,10 @@
 """The command `tpusim check`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from tpusim.base.errors import blame
+from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_work
 from tpusim.compiler.compile_apart import check_time_limit
@@ -37,7 +37,7 @@ def check_run_file(
         with printed_on(None):
             write_check(made.comparison, folder)
     if as_json:
-        return json.dumps(made.comparison.facts(), indent=2)
+        return json_text(made.comparison.facts())
     if folder is None:
         return str(made)
     return f"{made}\n\nreport      {folder}"

@@ -14,6 +14,7 @@ from typing import NoReturn
 import typer
 
 from tpusim.base.errors import InterruptedWorkError, TpusimError
+from tpusim.base.plain_text import presentable
 from tpusim.base.text_width import printed_on
 from tpusim.cli.commands import app
 
@@ -68,7 +69,7 @@ def terminal_columns() -> int | None:
 
 def _fail(code: int, message: str) -> int:
     """Print a sentence on one line of stderr."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {presentable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

@@ -5,7 +5,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import PlanError, blame
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_work
@@ -65,7 +67,7 @@ def scaling_json(found: Scaling) -> str:
         "grows": found.grows,
         "points": json.loads(found.table.to_json(orient="records", double_precision=15)),
     }
-    return json.dumps(facts, indent=2)
+    return json_text(facts)
 
 
 def write_scaling(found: Scaling, folder: Path) -> None:
@@ -79,7 +81,7 @@ def write_scaling(found: Scaling, folder: Path) -> None:
     curves = scaling_data(found.table)
     files = {
         "txt": f"{found}\n".encode(),
-        "csv": found.table.to_csv(index=False, lineterminator="\n").encode(),
+        "csv": frame_csv(found.table).encode(),
         "json": f"{scaling_json(found)}\n".encode(),
         "png": png_bytes(lambda: plot_scaling(curves, title=title), title),
         "svg": svg_bytes(lambda: plot_scaling(curves, title=title), title),

@@ -1,6 +1,5 @@
 """The command `tpusim search`."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,7 +7,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
+from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import TpusimError, blame
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import PROGRESS_INTERVAL_S
@@ -86,8 +87,8 @@ def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path)
         folder.mkdir(parents=True, exist_ok=True)
     files = {
         "txt": f"{page}\n".encode(),
-        "json": f"{json.dumps(search_facts(found), indent=2)}\n".encode(),
-        "csv": table.to_csv(index=False, lineterminator="\n").encode(),
+        "json": f"{json_text(search_facts(found))}\n".encode(),
+        "csv": frame_csv(table).encode(),
         "parquet": table.to_parquet(None, index=False),
     }
     for ending, content in files.items():

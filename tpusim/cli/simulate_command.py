@@ -1,10 +1,10 @@
 """The command `tpusim simulate`."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tpusim.base.errors import FileError, blame
+from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on, unbroken
 from tpusim.cli.explanations import Explanation, find_explanation
 from tpusim.program import program_text
@@ -76,7 +76,7 @@ def simulate_run_file(
 
 def result_json(result: Result, ideal: Result | None = None) -> str:
     """Return the content of `result.json`."""
-    return json.dumps(document(result, ideal), indent=2)
+    return json_text(document(result, ideal))
 
 
 def extra_parts(

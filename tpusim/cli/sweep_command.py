@@ -8,7 +8,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import InterruptedWorkError, TpusimError, blame
+from tpusim.base.json_text import json_text
 from tpusim.base.text_width import wrapped
 from tpusim.cli.progress import show_progress
 from tpusim.exploration import Space, cluster, sweep
@@ -61,7 +63,7 @@ def sweep_file(
             print(line, file=sys.stderr)
         if as_json:
             return sweep_json(table), code
-        return table.to_csv(index=False, lineterminator="\n").rstrip("\n"), code
+        return frame_csv(table).rstrip("\n"), code
     where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (
         f"{len(table):,} plans of {run.model.name} on {where} ({run.pod.chips} chips) "
@@ -101,4 +103,4 @@ def _resumable(folder: Path | None) -> Iterator[None]:
 def sweep_json(table: Any) -> str:
     """Return the table of a sweep as JSON, an object for each row; NaN is null."""
     rows = json.loads(table.to_json(orient="records", double_precision=15))
-    return json.dumps({"plans": rows}, indent=2)
+    return json_text({"plans": rows})

@@ -1,9 +1,9 @@
 """The command `tpusim validate`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_progress
 from tpusim.report import check_folder
@@ -29,7 +29,7 @@ def validate_runs(
         check_folder(folder)
     with show_progress("validate", "runs", quiet=quiet) as progress:
         found = validate_file(path, without, progress)
-    answer = json.dumps(found.statistics, indent=2) if as_json else str(found)
+    answer = json_text(found.statistics) if as_json else str(found)
     if folder is not None:
         with printed_on(None):
             write_validation(found, folder)

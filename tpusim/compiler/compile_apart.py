@@ -8,6 +8,7 @@ nothing else. Until the code: the child writes the program, as its executable pr
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from time import monotonic
 from typing import Any
 
 from tpusim.base.errors import CompileError
+from tpusim.base.plain_text import plain
 from tpusim.compiler.compile_child import ERROR, MADE
 from tpusim.compiler.compile_request import DUMP, write_request
 from tpusim.compiler.compiled import Compiled, Until, load
@@ -33,6 +35,10 @@ PROGRAM_FILES = "*.after_optimizations_after_buffer_assignment.txt"
 """The dump's last file before code generation; one a module."""
 
 _LOOK_SECONDS = 0.05
+_FATAL = re.compile(r"Check fail|\w*Error: |^F\d{4} ")
+_FRAME = re.compile(r"^(?:@ |\*\*\*|\d+: |PC: |https?://|E\d{4} )")
+"""Lines of a stack, as libtpu prints them after what went wrong."""
+
 _END = b"}\n\n"
 """How the text of a whole module ends."""
 
@@ -40,11 +46,10 @@ _QUICKER: dict[Until, str] = {
     "schedule": ", or fewer layers outside of a scan",
     "code": ", or compile until the schedule alone, which takes seconds",
 }
-_HERE: dict[Until, str] = {
-    "schedule": "; write until='code' to compile it in this one",
-    "code": "; leave out time_limit to compile it in this one",
-}
 """What to do instead, by how far a program was compiled."""
+
+_LAST_WORDS = 500
+"""Characters of what the compiler said last that a message repeats."""
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[3:]; from tpusim.compiler.compile_child import main; "
@@ -91,7 +96,7 @@ def compile_apart(
                     f"limit{_QUICKER[until]}"
                 )
             code = child.poll()
-        _check(request, code, name, pod, until)
+        _check(request, code, name, pod)
         made = _scheduled(dump, name, pod) if until == "schedule" else load(request / MADE)
     return replace(made, name=name, data=made.data.lstrip(), seconds=monotonic() - start)
 
@@ -160,7 +165,7 @@ def _tail(file: Path) -> bytes:
         return stream.read()
 
 
-def _check(request: Path, code: int | None, name: str, pod: Slice, until: Until) -> None:
+def _check(request: Path, code: int | None, name: str, pod: Slice) -> None:
     """Raise CompileError if the child ended by an error. code: None if it was still running."""
     with suppress(FileNotFoundError):
         error = json.loads((request / ERROR).read_text("utf-8"))
@@ -169,10 +174,17 @@ def _check(request: Path, code: int | None, name: str, pod: Slice, until: Until)
         first = (text.splitlines() or [""])[0][:500]
         raise CompileError(sentence or f"{name} was not compiled for {pod}: {kind}: {first}")
     if code:
-        lines = (request / "said").read_text("utf-8", "replace").split("\n")
-        fatal = [line for line in lines if "Check fail" in line or "Error: " in line]
-        cause = f" ({fatal[-1].strip()[:500]})" if fatal else ""
+        said = _last_words((request / "said").read_text("utf-8", "replace"))
         raise CompileError(
-            f"{name}: the process of the TPU compiler for {pod} ended with {signal_name(code)}"
-            f"{cause}{_HERE[until]}"
+            f"{name} was not compiled for {pod}: the process of the TPU compiler ended with "
+            f"{signal_name(code)}{f' ({said})' if said else ''}, a crash of libtpu or a lack of "
+            "memory; compile parts of the program to find the operation that it is about"
         )
+
+
+def _last_words(said: str) -> str:
+    """Return the line that says why a process ended, otherwise its last one, on one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    fatal = [line for line in lines if _FATAL.search(line)]
+    plain_lines = [line for line in lines if not _FRAME.match(line)]
+    return plain((fatal or plain_lines or [""])[-1], _LAST_WORDS)

@@ -22,12 +22,16 @@ _CALLED_BACK = b"CustomSPMDPartitioning"
 """Custom call whose partitioning is a Python function of the process that lowered it."""
 
 
+class CalledBackError(CompileError):
+    """A program that only the process that lowered it can compile."""
+
+
 def write_request(lowered: Any, pod: Slice, options: dict[str, Option], folder: Path) -> None:
     """Write what `lowered.compile(compiler_options=options)` would ask the compiler.
 
     lowered: a `jax.stages.Lowered`, whose devices are those of the slice.
 
-    Raise CompileError for a program that only this process can compile.
+    Raise CalledBackError for a program that only this process can compile.
     """
     import io
 
@@ -39,7 +43,7 @@ def write_request(lowered: Any, pod: Slice, options: dict[str, Option], folder: 
     written = io.BytesIO()
     module.operation.write_bytecode(file=written)
     if _CALLED_BACK in written.getvalue():
-        raise CompileError(
+        raise CalledBackError(
             "a function of jax.experimental.custom_partitioning is called back while the program "
             "is compiled, which a process of its own cannot do; write until='code', without a "
             "time_limit"

@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from tpusim.base.errors import FileError, PlanError, nearest
-from tpusim.base.text_files import atomic_write
+from tpusim.base.plain_text import plain, visible
+from tpusim.base.shown_value import shown
+from tpusim.base.text_files import atomic_write, path_of
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
 from tpusim.hardware import Slice, parse_slice
 
 TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
 """Versions with which the tests compile."""
+
+MOST = 1e40
+"""The largest number of a header: bytes, seconds, or FLOPs."""
 
 Until: TypeAlias = Literal["code", "schedule"]
 """How far a program is compiled: to the end, or until it is scheduled and has its memory."""
@@ -129,16 +134,17 @@ class Compiled:
         Raise ValueError or TpusimError for malformed facts.
         """
         devices, mesh, memory = (facts.get(key) for key in ("devices", "mesh", "memory"))
-        axes = None if mesh is None else [(axis, _typed(size, int)) for axis, size in _items(mesh)]
+        versions = _items(facts.get("versions", {}))
+        axes = None if mesh is None else [(axis, _size(size)) for axis, size in _items(mesh)]
         return cls(
-            name=str(facts.get("name") or name),
+            name=plain(str(facts.get("name") or name)),
             data=data,
             slice=None if facts.get("slice") is None else _slice(facts["slice"]),
             devices=None if devices is None else tuple(map(_position, _typed(devices, list))),
             mesh=None if axes is None else tuple(axes),
             memory=None if memory is None else _memory(memory),
-            versions=tuple((key, str(value)) for key, value in _items(facts.get("versions", {}))),
-            flags=tuple(str(flag) for flag in _typed(facts.get("flags", []), list)),
+            versions=tuple((key, plain(str(made))) for key, made in versions),
+            flags=tuple(visible(str(flag)) for flag in _typed(facts.get("flags", []), list)),
             seconds=_number(facts.get("seconds")),
             model_flops=_number(facts.get("model_flops")),
             until=_until(facts.get("until", "code")),
@@ -177,7 +183,7 @@ def load(path: str | Path) -> Compiled:
     A file that `Compiled.save` wrote is restored in full; of others only the HLO is known. The HLO
     is not parsed here. Raise FileError for a file that cannot be read.
     """
-    path = Path(path)
+    path = path_of(path, "load")
     facts, data = read_hlo_file(path)
     name = path.name.removesuffix(".gz").removesuffix(".hlo")
     try:
@@ -222,7 +228,7 @@ def _typed(value: Any, *kinds: type) -> Any:
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
-    return [(str(key), each) for key, each in _typed(value, dict).items()]
+    return [(plain(str(key)), each) for key, each in _typed(value, dict).items()]
 
 
 def _position(row: Any) -> DevicePosition:
@@ -233,7 +239,8 @@ def _position(row: Any) -> DevicePosition:
 def _memory(value: Any) -> MemoryReport:
     facts = dict(_items(value))
     known = {each.name: facts.get(each.name, each.default) for each in fields(MemoryReport)}
-    return MemoryReport(**{name: _typed(fact, int) for name, fact in known.items()})
+    exact = _typed(known.pop("exact"), bool)
+    return MemoryReport(**{name: _size(fact) for name, fact in known.items()}, exact=exact)
 
 
 def _until(value: Any) -> Until:
@@ -241,4 +248,17 @@ def _until(value: Any) -> Until:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(_typed(value, int, float))
+    """Return seconds or FLOPs. Raise ValueError for what is none: text, negative, not finite."""
+    if value is None:
+        return None
+    number = _typed(value, int, float)
+    if isinstance(value, bool) or not 0 <= number <= MOST:
+        raise ValueError(f"{shown(value)} is no number from 0 to {MOST:.0e}")
+    return float(number)
+
+
+def _size(value: Any) -> int:
+    """Return the size of a mesh axis, or bytes. Raise ValueError unless it is a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+        raise ValueError(f"{shown(value)} is no whole number from 0 to {MOST:.0e}")
+    return value

@@ -15,6 +15,7 @@ from typing import Any
 from tpusim.base.errors import CompileError
 from tpusim.compiler import cache as program_cache
 from tpusim.compiler.compile_apart import check_time_limit, compile_apart
+from tpusim.compiler.compile_request import CalledBackError
 from tpusim.compiler.compiled import Compiled, Until, check_flops, check_until
 from tpusim.compiler.exported import ExportedProgram, is_program, mesh_of, read_program
 from tpusim.compiler.exported_call import ExportedCall, check_exported, exported_call
@@ -84,12 +85,15 @@ def compile(
         scheduled and has its memory: in seconds instead of minutes. Such a program has the same
         operations, order and memory, but no cycle estimates of the compiler, nor its notes on the
         algorithms of collectives; and what only code generation refuses is not found.
-    time_limit: seconds after which the compiler is ended (`math.inf` for none). With it the
-        compiler runs in a process of its own also for `until="code"`, where Ctrl-C ends it.
+    time_limit: seconds after which the compiler is ended; by default it has all it takes.
+
+    The compiler runs in a process of its own, which Ctrl-C ends, and which alone ends where a
+    program crashes libtpu. Only a program with `jax.experimental.custom_partitioning`, of which the
+    compiler calls functions back, is compiled in this process.
 
     Raise CompileError if jax or libtpu is missing, the mesh does not fill the slice, a sharding
     does not fit its argument, the compiler does not know an option, the program does not fit
-    into HBM, or the time limit is over. Errors of `fn` itself pass through.
+    into HBM, the compiler crashes, or the time limit is over. Errors of `fn` itself pass through.
     """
     if is_program(fn):
         if args or static != () or without_remat is not None:
@@ -146,10 +150,13 @@ def compile(
     flags = {**own_options(traced), **chosen}
 
     def run() -> Compiled:
-        if extent == "schedule" or time_limit is not None:
+        try:
             with progress(_what(name, pod)):
                 return compile_apart(lowered, name, pod, flags, extent, time_limit)
-        return _compile(lowered, name, pod, flags)
+        except CalledBackError:
+            if extent == "schedule" or time_limit is not None:
+                raise
+            return _compile(lowered, name, pod, flags)
 
     made = _compile_or_load(run, lowered, pod, grid, found, flags, cache, extent)
     if model_flops is None and isinstance(fn, TensorFlowStep) and plain is None:
@@ -217,7 +224,7 @@ def _compile_or_load(
 
 
 def _compile(lowered: Any, name: str, pod: Slice, options: Mapping[str, Option]) -> Compiled:
-    """Run the compiler to the end; its memory report goes through a temporary folder."""
+    """Run the compiler to the end in this process, for what it calls back."""
     start = monotonic()
     with TemporaryDirectory(prefix="tpusim-") as dump:
         with explain_refusals(name, pod), progress(_what(name, pod)):

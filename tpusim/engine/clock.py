@@ -7,9 +7,14 @@ are rounded up and rates down, so no result is faster than its input says.
 
 from math import ceil, floor, inf
 
+from tpusim.base.errors import PlanError
+
 # A float product or sum may be a few units in the last place above the integer that it means
 # (0.1 + 0.2 s is 300000000000.00006 ps); it is lowered by this factor before it is rounded up.
 _NOISE = 1 - 2**-50
+LONGEST_SECONDS = 1e12
+"""Thirty thousand years; what takes longer is a mistake in a rate or a size."""
+
 _PS = 1e12 * _NOISE
 _NB = 1e9 * _NOISE
 
@@ -20,9 +25,19 @@ def picoseconds(seconds: float) -> int:
     >>> picoseconds(1e-6), picoseconds(0.1 + 0.2), picoseconds(1e-15)
     (1000000, 300000000000, 1)
     """
-    if not 0 <= seconds < inf:
-        raise ValueError(f"a time must be finite and at least 0 s, not {seconds!r}")
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise _wrong_time(seconds)
     return ceil(seconds * _PS)
+
+
+def _wrong_time(seconds: float) -> ValueError:
+    if seconds > LONGEST_SECONDS:
+        return PlanError(
+            f"a single task of the step takes {seconds:.3g} s, and more than {LONGEST_SECONDS:.0e} "
+            "s is not simulated; look for a rate of the chip or the slice, or a size of the model "
+            "or the plan, that was mistyped"
+        )
+    return ValueError(f"a time must be a number of at least 0 s, not {seconds!r}")
 
 
 def nanobytes(volume: float) -> int:

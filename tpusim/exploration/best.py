@@ -6,12 +6,10 @@ answer is that of simulating all. A space that is too large to bound is searched
 (`local_search`), which proves nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass
-from multiprocessing import get_context
-from signal import SIG_IGN, SIGINT, signal
 from time import monotonic
 
 from tpusim.base.errors import PlanError, nearest
@@ -21,7 +19,7 @@ from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState, gap_of
 from tpusim.exploration.local_search import LocalSearch
 from tpusim.exploration.objectives import Goal, checked_limits, checked_objectives
 from tpusim.exploration.plan_space import PlanSpace
-from tpusim.exploration.processes import process_count
+from tpusim.exploration.processes import process_count, worker_pool
 from tpusim.models import Architecture
 from tpusim.training import TrainingRun
 
@@ -123,8 +121,9 @@ def search(
         total = len(plans)
     count = CHUNKS_ELSEWHERE if executor is not None else process_count(workers, total, total)
     interrupted = False
+    alone = count == 1 or executor is not None
     try:
-        with _pool(count, executor) as pool:
+        with nullcontext(executor) if alone else worker_pool(count, finish=False) as pool:
             hunter.run(count, pool, report)
     except KeyboardInterrupt:
         interrupted = True
@@ -141,18 +140,3 @@ def search(
         monotonic() - began,
         interrupted,
     )
-
-
-@contextmanager
-def _pool(count: int, executor: Executor | None) -> Iterator[Executor | None]:
-    """Yield processes that leave Ctrl-C to this one; None where this one is enough."""
-    if count == 1 or executor is not None:
-        yield executor
-        return
-    pool = ProcessPoolExecutor(
-        count, mp_context=get_context("spawn"), initializer=signal, initargs=(SIGINT, SIG_IGN)
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

@@ -2,7 +2,8 @@
 
 Workers are spawned, because a fork of a process with threads (a notebook's, JAX's) may hang. They
 need nothing of the caller's script, so it is not run again in them and needs no
-`if __name__ == "__main__"`.
+`if __name__ == "__main__"`. They end with this process, however it ends: each worker holds both
+ends of the queue that it waits at, so it would not notice by itself.
 """
 
 import os
@@ -12,8 +13,10 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait as wait_for_any
 from signal import SIG_IGN, SIGINT, signal
+from threading import Thread
 from types import ModuleType
 from typing import TypeVar
 
@@ -24,6 +27,12 @@ FEW_PLANS = 128
 
 MOST_SUBMITTED = 512
 """Chunks that an executor holds at a time: several for each worker of a large cluster."""
+
+_ENDED = "ended from outside, perhaps for lack of memory"
+_AGAIN = (
+    "run the same again (a sweep with a folder for its table continues where it stopped), with "
+    "fewer workers if memory is short"
+)
 
 Chunk = TypeVar("Chunk")
 Rows = TypeVar("Rows")
@@ -47,9 +56,42 @@ def run_chunks(
     elif processes == 1:
         yield from ((number, chunk, function(chunk)) for number, chunk in work)
     else:
-        spawn, ignore = get_context("spawn"), (SIGINT, SIG_IGN)
-        with ProcessPoolExecutor(processes, spawn, initializer=signal, initargs=ignore) as pool:
+        with worker_pool(processes) as pool:
             yield from _submitted(function, work, pool, ahead)
+
+
+@contextmanager
+def worker_pool(processes: int, *, finish: bool = True) -> Iterator[Executor]:
+    """Yield processes that leave Ctrl-C to this one, and end when it ends, even if it is killed.
+
+    finish: wait at the end for the chunks that are being worked on.
+    """
+    others = set(active_children())
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin_worker)
+    try:
+        yield pool
+    except _NotStartedError:
+        for child in set(active_children()) - others:
+            child.kill()  # it would wait for work for ever
+        raise
+    finally:
+        pool.shutdown(wait=finish, cancel_futures=True)
+
+
+class _NotStartedError(TpusimError):
+    """A pool of which some process could not be started."""
+
+
+def _begin_worker() -> None:
+    signal(SIGINT, SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait_for_any([parent.sentinel])
+        os._exit(1)
 
 
 def process_count(workers: int | None, plans: int, chunks: int) -> int:
@@ -78,20 +120,27 @@ def _submitted(
         while True:
             with _script_hidden():
                 for number, chunk in islice(rest, ahead - len(waiting)):
-                    waiting[executor.submit(function, chunk)] = number, chunk
+                    waiting[_submit(executor, function, chunk)] = number, chunk
             if not waiting:
                 return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 number, chunk = waiting.pop(future)
                 yield number, chunk, future.result()
     except BrokenProcessPool as error:
-        raise TpusimError(
-            "a worker process was ended from outside, perhaps for lack of memory; run the same "
-            "again (a sweep with a folder for its table continues where it stopped)"
-        ) from error
+        raise TpusimError(f"a worker process was {_ENDED}; {_AGAIN}") from error
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _submit(executor: Executor, function: Callable[[Chunk], Rows], chunk: Chunk) -> Future[Rows]:
+    """Submit a chunk; the first ones start processes, which may fail or be killed meanwhile."""
+    try:
+        return executor.submit(function, chunk)
+    except OSError as error:
+        raise _NotStartedError(
+            f"a worker process could not be started, or was {_ENDED} ({error.strerror}); {_AGAIN}"
+        ) from error
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from itertools import product
 from typing import Any
 
 from tpusim.base.errors import PlanError, blame, nearest
+from tpusim.base.shown_value import shown
+from tpusim.base.value_checks import is_list
 from tpusim.exploration.row_plans import (
     ROW_ADVICE,
     row_cells,
@@ -68,6 +70,18 @@ class Space:
     extra_axes: Sequence[SearchAxis] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.base, Plan):
+            raise PlanError(f"the base of a space is {shown(self.base)}; write a ts.Plan(...)")
+        if not isinstance(self.vary, Mapping):
+            raise PlanError(
+                f"sweep.vary is {shown(self.vary)}; write a table, such as {{'microbatches': [1]}}"
+            )
+        for key in ("meshes", "extra_axes"):
+            if not is_list(getattr(self, key)):
+                raise PlanError(f"sweep.{key} is {shown(getattr(self, key))}; write a list")
+        for axis in self.extra_axes:
+            if not isinstance(axis, SearchAxis):
+                raise PlanError(f"sweep.extra_axes has {shown(axis)}; write a SearchAxis")
         if self.placements not in PLACEMENTS:
             hint = nearest(str(self.placements), PLACEMENTS)
             raise PlanError(f"sweep.placements is {self.placements!r}: {hint}")

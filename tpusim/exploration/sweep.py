@@ -6,6 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpusim.base.errors import PlanError
+from tpusim.base.shown_value import shown
+from tpusim.base.text_files import path_of
 from tpusim.exploration.chunks import chunks_of, outline_of
 from tpusim.exploration.dataset import SweepDataset, SweepIdentity, open_dataset
 from tpusim.exploration.frame import sweep_columns, sweep_frame
@@ -14,6 +17,7 @@ from tpusim.exploration.rows import simulate_chunk
 from tpusim.exploration.space import Space
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
+from tpusim.simulation.arguments import check_model, check_slice
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,13 +52,18 @@ def sweep(
     Neither workers nor executor changes the frame. Raise TpusimError for a space that has no plan
     on `pod`, and for a folder that cannot be written or holds anything else.
     """
+    order = "write sweep(model, slice, space)"
+    model, pod = check_model(model, order, "sweep"), check_slice(pod, order)
+    if not isinstance(space, Space):
+        raise PlanError(f"the space is {shown(space)}; {order}, with a space of ts.Space(...)")
     identity = SweepIdentity(model, pod)
     outline = outline_of(space, pod, identity.add)
     columns = sweep_columns(
         outline.axes, outline.active, [axis.column for axis in space.search_axes if axis.column]
     )
     sizes = outline.chunk_sizes()
-    dataset = None if out is None else open_dataset(Path(out), identity.digest)
+    folder = None if out is None else path_of(out, "sweep(out=...)")
+    dataset = None if folder is None else open_dataset(folder, identity.digest, sizes)
     frames = {} if dataset is None else _known_frames(dataset, sizes)
     report = progress or (lambda done, total: None)
     done = sum(map(len, frames.values()))

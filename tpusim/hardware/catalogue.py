@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpusim.base.errors import HardwareError, UnitError, blame, nearest
+from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
 from tpusim.hardware.chip import CHIP_UNITS, COST_UNITS, DTYPES, Chip, CostConstants, PeakRates
 from tpusim.hardware.chip_fields import read_value, units_of
@@ -126,6 +127,8 @@ def load_chip(name: str | Path) -> Chip:
         with blame(str(name)):
             text = read_text(name, "a chip's file", "a file such as hardware_specs/v4.toml")
         return read_chip_file(text, name.name, name.stem).chip
+    if not isinstance(name, str):
+        raise HardwareError(f"the chip is {shown(name)}; write a name, such as 'v5e', or a Chip")
     return _catalogue_file(name).chip
 
 

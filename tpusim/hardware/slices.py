@@ -1,12 +1,12 @@
 """A slice: chips of one kind joined by ICI, or several such slices joined by DCN."""
 
 import re
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
+from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
 from tpusim.hardware.catalogue import catalogue_rules, load_chip, rules_of
 from tpusim.hardware.chip import Chip
@@ -15,6 +15,9 @@ from tpusim.hardware.legality import default_shape
 from tpusim.hardware.slice_rules import SliceRules
 from tpusim.hardware.slow_parts import SlowParts
 from tpusim.hardware.topology import Topology
+
+MOST_OVERSUBSCRIBED = 1000
+"""Beyond it the rate of a chip's share of the uplink is too low for the engine's units."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -188,10 +191,10 @@ def parse_slice(text: str) -> Slice:
 
 def _check_ratio(ratio: float) -> None:
     number = isinstance(ratio, int | float) and not isinstance(ratio, bool)
-    if not (number and 1 <= ratio <= sys.float_info.max):
+    if not (number and 1 <= ratio <= MOST_OVERSUBSCRIBED):
         raise HardwareError(
-            f"dcn_oversubscription is {ratio!r}; write a finite number from 1 up (at 1 the uplink "
-            "takes all that the hosts can send)"
+            f"dcn_oversubscription is {shown(ratio)}; write a number from 1, where the uplink "
+            f"takes all that the hosts can send, to {MOST_OVERSUBSCRIBED:,}"
         )
 
 

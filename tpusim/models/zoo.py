@@ -55,7 +55,7 @@ def load(name: str, **changes: Any) -> Any:
     >>> load("bert-480b").parameter_count
     481806958592
     """
-    kind = architecture_of(name)
+    kind = architecture_of(name) if isinstance(name, str) else None
     if kind is None:
         raise ModelError(unknown(name))
     said = ", ".join(key if is_dataclass(v) else f"{key}={v}" for key, v in changes.items())

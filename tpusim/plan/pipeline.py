@@ -6,6 +6,7 @@ from math import prod
 from typing import Literal, TypeAlias
 
 from tpusim.base.errors import PlanError
+from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import check_positive, check_words, is_list
 from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
 
@@ -20,6 +21,13 @@ ScheduleName: TypeAlias = Literal["", "gpipe", "1f1b", "interleaved", "zb-h1", "
 
 _CHUNKED = (*(name for name, kind in SLOT_SCHEDULES.items() if kind.chunked), CIRCULAR)
 """The schedules of stages that have several parts of the model."""
+
+
+MOST_MICROBATCHES = 1_000_000
+MOST_PARTS = 4096
+MOST_PASSES = 65_536
+"""Microbatches of a step; parts of a model in a pipeline; and microbatches times parts where each
+is a pass of its own: 9 s and 0.5 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,22 @@ class Pipeline:
                 f"plan.remat.offload is {list(offload)}, but the schedule {schedule} keeps what "
                 "weight gradients read in HBM until it makes them; leave it out, or write schedule "
                 "= '1f1b'"
+            )
+
+    def check_size(self, stages: int, microbatches: int) -> None:
+        """Raise PlanError for more microbatches, or parts of the model, than can be simulated."""
+        slots = self.active_schedule(stages) in SLOT_SCHEDULES
+        if stages * self.virtual_stages > MOST_PARTS:
+            raise PlanError(
+                f"the pipeline has {stages} stages of {shown(self.virtual_stages)} parts; write "
+                f"plan.pipeline.virtual_stages of at most {max(1, MOST_PARTS // stages)}"
+                + (f", and at most {MOST_PARTS:,} stages" if stages > MOST_PARTS else "")
+            )
+        most = MOST_PASSES // (stages * self.virtual_stages) if slots else MOST_MICROBATCHES
+        if microbatches > most:
+            each = ", as each stage's passes are simulated one by one" if slots else ""
+            raise PlanError(
+                f"plan.microbatches is {shown(microbatches)}; write at most {most:,}{each}"
             )
 
     def phrases(self, stages: int) -> Iterator[str]:

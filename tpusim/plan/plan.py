@@ -10,7 +10,14 @@ from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut
 from tpusim.base.units import format_seconds
-from tpusim.base.value_checks import check_positive, check_words, choices_of, is_list, seconds
+from tpusim.base.value_checks import (
+    check_name,
+    check_positive,
+    check_words,
+    choices_of,
+    is_list,
+    seconds,
+)
 from tpusim.graph import Remat
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Rule
@@ -21,6 +28,7 @@ from tpusim.plan.experts import Experts
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import Pipeline, stages_of
 from tpusim.plan.placement_text import read_placement
+from tpusim.tape import untraced
 
 PLAN_KEYS = GroupedKeys(
     owner="Plan",
@@ -193,7 +201,7 @@ class Plan(GroupedFields):
         self._check()
 
     def _check(self) -> None:
-        if self.seq_len or isinstance(self.seq_len, bool):
+        if untraced(self.seq_len) or not isinstance(untraced(self.seq_len), int):
             check_positive("plan.seq_len", self.seq_len)
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
@@ -207,6 +215,7 @@ class Plan(GroupedFields):
         if not self.mesh:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
+            check_name("plan.mesh", axis)
             check_positive(f"plan.mesh.{axis}", size)
         for key, rule in self.rules.items():
             _check_rule(f"plan.rules.{key}", rule)
@@ -265,6 +274,7 @@ class Plan(GroupedFields):
         """
         try:
             self.pipeline.check_together(self.mesh, self.remat.offload)
+            self.pipeline.check_size(self.stages, untraced(self.microbatches))
             self.experts.check_together()
             self.optimizer.check_together(self.mesh)
         except PlanError as error:

@@ -1,9 +1,9 @@
 """The files of a comparison of a plan with its compiled program."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.report.csv_tables import csv_text
 from tpusim.twin import TwinComparison
@@ -42,7 +42,7 @@ def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:
 
     return {
         "check.txt": f"{comparison}\n".encode(),
-        "check.json": f"{json.dumps(comparison.facts(), indent=2)}\n".encode(),
+        "check.json": f"{json_text(comparison.facts())}\n".encode(),
         "differences.csv": differences_csv(comparison).encode(),
         "report.html": comparison_page(comparison).encode(),
         "check.png": png_bytes(lambda: plot_check(comparison)[0], comparison.title),

@@ -1,9 +1,10 @@
 """The files of a comparison: its text, its data, its table and the waterfall."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpusim.base.csv_cells import frame_csv
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.report.comparison import Comparison
 
@@ -32,10 +33,10 @@ def comparison_files(comparison: Comparison) -> Mapping[str, bytes]:
     from tpusim.report.figures.waterfall import plot_waterfall
 
     title = "; ".join(map(str, comparison.differences))
-    table = comparison.table.to_csv(index=False, lineterminator="\n")
+    table = frame_csv(comparison.table)
     return {
         "compare.txt": f"{comparison}\n".encode(),
-        "compare.json": f"{json.dumps(comparison.facts(), indent=2)}\n".encode(),
+        "compare.json": f"{json_text(comparison.facts())}\n".encode(),
         "compare.csv": table.encode(),
         "compare.png": png_bytes(lambda: plot_waterfall(comparison)[0], title),
         "compare.svg": svg_bytes(lambda: plot_waterfall(comparison)[0], title),

@@ -4,13 +4,12 @@ Times are seconds with twelve decimals: the engine's picoseconds, exactly.
 """
 
 import csv
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import chain
 
+from tpusim.base.csv_cells import cell_text
 from tpusim.base.phase import Phase
-from tpusim.base.plain_text import visible
 from tpusim.costs import CostedProgram
 from tpusim.engine import Record
 from tpusim.program import Call, Collective, Program, Send, Transfer, walk_ops
@@ -28,8 +27,6 @@ LINE_COLUMNS = (
 )
 STAGE_COLUMN = "stage"
 PICO_DIGITS = 12
-FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
-NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?")
 
 
 def operations_csv(result: Result) -> str:
@@ -151,13 +148,6 @@ def _staged(head: Sequence[str], rows: Iterable[Sequence[str]], result: Result) 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table. No cell begins as a formula, and none has control characters."""
     text = StringIO()
-    table = chain([head], (map(_cell_text, row) for row in rows))
+    table = chain([head], (map(cell_text, row) for row in rows))
     csv.writer(text, lineterminator="\n").writerows(table)
     return text.getvalue()
-
-
-def _cell_text(text: str) -> str:
-    """Return a cell; a spreadsheet would run a text that begins as a formula, so that is quoted."""
-    if text[:1] in FORMULA_SIGNS and not NUMBER.fullmatch(text):
-        text = f"'{text}"
-    return visible(text)

@@ -1,12 +1,12 @@
 """The files of a report, written completely or refused with one sentence."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from tpusim.base.errors import FileError
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write
 from tpusim.program import program_text
 from tpusim.report.csv_tables import lines_csv, operations_csv, transfers_csv
@@ -45,7 +45,7 @@ def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> 
 
     texts = {
         "summary.txt": f"{summary(result, ideal)}\n",
-        "result.json": f"{json.dumps(document(result, ideal), indent=2)}\n",
+        "result.json": f"{json_text(document(result, ideal))}\n",
         "operations.csv": operations_csv(result),
         "transfers.csv": transfers_csv(result),
         "lines.csv": lines_csv(result),
@@ -78,9 +78,9 @@ def perfect_compiler(result: Result) -> PlanResult | None:
 
 def check_folder(folder: Path) -> None:
     """Raise FileError unless files can be written into `folder`; leave nothing of the trial."""
-    if folder.is_file():
-        raise FileError(f"{folder} is a file; give a folder to write the report to")
     with _file_errors(folder):
+        if folder.is_file():
+            raise FileError(f"{folder} is a file; give a folder to write the report to")
         made = [part for part in (folder, *folder.parents) if not part.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -94,6 +94,8 @@ def _file_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into a FileError that names the path."""
     try:
         yield
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(
             f"{path} cannot be written: {error.strerror}; give a folder that can be written to"

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from tpusim import models
 from tpusim.base.errors import HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
+from tpusim.base.text_files import path_of
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
@@ -147,7 +148,7 @@ def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRu
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the words that name a file and its settings, and the file's tables."""
     with blame(str(path)):
-        written = read_toml(Path(path))
+        written = read_toml(path_of(path, "read_run"))
     return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
 
 

@@ -25,7 +25,7 @@ def check_arguments(
     for names that no model and no slice has.
     """
     order = f"write {call}(model, plan, slice)"
-    model = _model(model, order, call)
+    model = check_model(model, order, call)
     if plan is None or pod is None:
         raise PlanError(f"a model needs a plan and a slice; {order}")
     return model, _plan(plan, order), check_slice(pod, order)
@@ -43,7 +43,11 @@ def check_slice(pod: Any, order: str) -> Slice:
     return pod
 
 
-def _model(model: Any, order: str, call: str) -> Architecture:
+def check_model(model: Any, order: str, call: str) -> Architecture:
+    """Return a model, loaded where it is a name.
+
+    order: the clause of a message that says what to write instead. call: the function's name.
+    """
     if isinstance(model, Architecture):
         return model
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(FILE_ENDINGS)):

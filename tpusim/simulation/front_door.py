@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import overload
+from typing import Any, overload
 
 from tpusim.base.errors import PlanError
+from tpusim.base.shown_value import shown
+from tpusim.base.value_checks import is_list
 from tpusim.compiler.compiled import Compiled
 from tpusim.engine import check_network_mode
 from tpusim.hardware import Placement, Slice
@@ -102,6 +104,7 @@ def simulate(
     run = model, plan, pod = check_arguments(model, plan, pod)
     _check_network(network, plan, pod)
     _check_slow(network, pod)
+    _check_placements(placement, among)
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     if input is not None:
         result = fed(result, input)
@@ -113,6 +116,18 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise PlanError(f"{name} is given, but {why}")
+
+
+def _check_placements(placement: Any, among: Any) -> None:
+    """Raise PlanError for what is no placement, and no list of them."""
+    if among is not None and not is_list(among):
+        raise PlanError(f"among is {shown(among)}; write a list of placements")
+    for each in (placement, *(among or ())):
+        if each is not None and not isinstance(each, Placement):
+            raise PlanError(
+                f"a placement is {shown(each)}; write one of hardware.candidates(slice, mesh), or "
+                "its text as the plan's placement"
+            )
 
 
 def _check_slow(network: str, pod: Slice) -> None:

@@ -1,12 +1,12 @@
 """A validation on disk: `validation.csv`, `validation.json` and `runs.csv`."""
 
 import csv
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.validation.outcome import outcome_columns
 from tpusim.validation.validate import Validation
@@ -38,7 +38,7 @@ def _file_contents(validation: Validation) -> Mapping[str, str]:
     columns = outcome_columns(validation.outcomes)
     return {
         "validation.csv": _csv_text({name: columns[name] for name in ERROR_COLUMNS}),
-        "validation.json": f"{json.dumps(validation.statistics, indent=2)}\n",
+        "validation.json": f"{json_text(validation.statistics)}\n",
         "runs.csv": _csv_text(columns),
     }
 

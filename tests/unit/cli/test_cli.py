@@ -159,6 +159,7 @@ MISTAKES = [
     (["simulate", "RUN", "more"], "2 run files are given; give one, or --maxtext"),
     (["simulate", "RUN", "--out", ""], "--out is empty; give a folder"),
     (["simulate", "RUN", "--out", "RUN"], "run.toml is a file; give a folder"),
+    (["simulate", "RUN", "--out", "o" * 300], "cannot be written: File name too long; give a fold"),
     (["simulate", "RUN", "--out", "RUN/deep/er"], "er cannot be written: Not a directory"),
     (["simulate", "RUN", "--out", "/proc/none/x"], "/proc/none/x cannot be written"),
     (["simulate", "none.toml"], "none.toml: cannot be read: No such file"),

@@ -1,5 +1,7 @@
 """Compiled programs on disk: the same one is found, a broken one is not."""
 
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,10 +41,26 @@ def test_half_an_entry_is_none(length: int, tmp_path: Path) -> None:
     assert cache.get("a") is not None
 
 
-def test_nothing_but_whole_entries_is_left(tmp_path: Path) -> None:
+def test_an_entry_that_was_changed_is_none(tmp_path: Path) -> None:
+    """Also where it is whole and readable, as after a change by hand, or of another program."""
+    cache.put("a", WHOLE)
+    other = replace(WHOLE, model_flops=1.0)
+    cache.put("b", other)
+    kept = tmp_path / "cache"
+    other.save(kept / "a.hlo.gz")
+    assert cache.get("a") is None
+    assert cache.get("b") == replace(other, from_cache=True)
+    (kept / "b.sha256").write_bytes(b"\xff")
+    assert cache.get("b") is None
+
+
+def test_nothing_but_whole_entries_is_left_for_their_owner(tmp_path: Path) -> None:
     for _ in range(3):
         cache.put("a", WHOLE)
-    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["a.hlo.gz"]
+    kept = tmp_path / "cache"
+    assert sorted(file.name for file in kept.iterdir()) == ["a.hlo.gz", "a.sha256"]
+    if os.name == "posix":
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o700
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(

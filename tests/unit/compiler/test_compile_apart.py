@@ -191,11 +191,16 @@ def test_errors_of_the_child_are_those_of_a_compilation_here(
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ended with SIGKILL; write until='code'"),
         (
-            "sys.exit('F1 x.cc:3] Check failed: a == b')",
-            r"ended with code 1 \(F1 .*a == b\);",
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "^step was not compiled for v5e:2x2: the process of the TPU compiler ended with "
+            "SIGKILL, a crash of libtpu or a lack of memory; compile parts of the program to find",
         ),
+        (
+            "sys.exit('F1 x.cc:3] Check failed: a == b\\n@ 0x7f12  main\\n*** end of stack')",
+            r"ended with code 1 \(F1 .*a == b\), a crash",
+        ),
+        ("sys.exit('I was\\nlast\\x1b[31m words\\n@ 0x7f12')", r"code 1 \(last\ufffd\[31m words\)"),
         (REPORTS, "does not dump its schedule; write until='code'"),
         (WHOLE.replace(REPORTS, ""), "does not dump its schedule; write until='code'"),
     ],

@@ -1,6 +1,7 @@
 """A compiled program in a file: what was known of it comes back."""
 
 import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,3 +113,34 @@ def test_a_missing_file_and_one_that_cannot_be_written(tmp_path: Path) -> None:
         load(tmp_path / "none.hlo")
     with pytest.raises(FileError, match="cannot be written: No such file"):
         WHOLE.save(tmp_path / "none" / "step.hlo")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seconds", '"x"'), ("seconds", "NaN"), ("seconds", "-1"), ("seconds", "1e400"),
+        ("seconds", "true"), ("model_flops", "-Infinity"), ("model_flops", "-5"),
+        ("mesh", '{"fsdp": -4}'), ("mesh", '{"fsdp": NaN}'), ("mesh", '{"fsdp": 1.5}'),
+        ("mesh", "[4]"), ("devices", "[[0, 0, NaN, 0, 0]]"), ("flags", "3"), ("versions", "[]"),
+        ("memory", '{"arguments": -1, "outputs": 0, "aliased": 0, "heap": 0, "total": 0}'),
+        ("memory", '{"arguments": NaN, "outputs": 0, "aliased": 0, "heap": 0, "total": 0}'),
+        ("memory", '{"arguments": 0}'),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_in_a_header_is_one_sentence(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "step.hlo"
+    path.write_bytes(f'// tpusim: {{"{key}": {value}}}\n'.encode() + HLO)
+    with pytest.raises(FileError, match=r"step\.hlo: line 1 is not what tpusim writes there \("):
+        load(path)
+
+
+def test_names_of_a_header_are_safe_to_print(tmp_path: Path) -> None:
+    """A terminal would take control characters as commands; long ones are cut."""
+    facts = {"name": "n\x1b[2J" * 100, "mesh": {"\x1b[31mfsdp": 4}, "versions": {"jax": "\x07"}}
+    path = tmp_path / "step.hlo"
+    path.write_bytes(f"// tpusim: {json.dumps(facts)}\n".encode() + HLO)
+    printed = str(load(path))
+    assert all(line.isprintable() for line in printed.splitlines())
+    assert len(load(path).name) == 160

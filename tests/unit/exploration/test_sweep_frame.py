@@ -200,6 +200,58 @@ def test_two_sweeps_never_mix(tmp_path: Path) -> None:
         swept(space(), out=tmp_path / "one")
 
 
+def chunks(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet"))
+
+
+def test_an_identity_that_was_lost_is_written_again(tmp_path: Path) -> None:
+    """After a loss of power a file may be empty, or full of zeros."""
+    table = swept(space(), out=tmp_path)
+    identity = tmp_path / "_sweep.json"
+    content = identity.read_bytes()
+    for lost in (b"", b"\0" * len(content)):
+        identity.write_bytes(lost)
+        assert_frame_equal(swept(space(), out=tmp_path), table)
+        assert identity.read_bytes() == content
+
+
+def test_a_chunk_of_another_sweep_or_place_is_refused(tmp_path: Path) -> None:
+    swept(space(), out=tmp_path / "one")
+    swept(space(vary={"remat": ["none"]}), out=tmp_path / "two")
+    first, second, *_ = chunks(tmp_path / "one")
+    whole = first.read_bytes()
+    for other in (second, chunks(tmp_path / "two")[0]):
+        first.write_bytes(other.read_bytes())
+        with pytest.raises(FileError, match="is not chunk 0 of this sweep; remove it"):
+            swept(space(), out=tmp_path / "one")
+    first.write_bytes(whole)
+    read_parquet(first).to_parquet(first, index=False)
+    with pytest.raises(FileError, match="is not chunk 0 of this sweep; remove it"):
+        swept(space(), out=tmp_path / "one")
+
+
+def test_a_chunk_that_was_changed_is_refused(tmp_path: Path) -> None:
+    """Each page has a checksum, so a changed number is found, not only a broken file."""
+    swept(space(), out=tmp_path)
+    first = chunks(tmp_path)[0]
+    whole = first.read_bytes()
+    first.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    with pytest.raises(FileError, match="cannot be read; remove it"):
+        swept(space(), out=tmp_path)
+    first.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FileError, match="cannot be read; remove it"):
+        swept(space(), out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["part-00099.parquet", "mine.parquet", "notes.txt"])
+def test_a_file_that_is_none_of_the_chunks_is_refused(name: str, tmp_path: Path) -> None:
+    """Readers of the dataset would take its rows for some of the sweep's."""
+    swept(space(), out=tmp_path)
+    (tmp_path / name).write_bytes(chunks(tmp_path)[0].read_bytes())
+    with pytest.raises(FileError, match=f"holds {name}, which is not of this sweep"):
+        swept(space(), out=tmp_path)
+
+
 SHAPES = Space(
     base=ts.Plan(mesh={"fsdp": 16, "tensor": 16}, seq_len=64, global_batch=256),
     shapes="all+twisted",

@@ -114,9 +114,9 @@ def test_an_oversubscribed_uplink_is_printed() -> None:
     assert thin.dcn_oversubscription == 2.5
 
 
-@pytest.mark.parametrize("ratio", [0.5, 0, -2, float("inf"), float("nan"), 10**400, True, "2"])
+@pytest.mark.parametrize("ratio", [0.5, -2, float("inf"), float("nan"), 1001, 10**400, True, "2"])
 def test_an_uplink_takes_at_most_what_the_hosts_send(ratio: object) -> None:
-    with pytest.raises(HardwareError, match=r"dcn_oversubscription is .*; write a finite number"):
+    with pytest.raises(HardwareError, match=r"dcn_oversubscription is .*; write a number from 1"):
         Slice("v4", "4x4x4", 2, dcn_oversubscription=ratio)  # type: ignore[arg-type]
 
 

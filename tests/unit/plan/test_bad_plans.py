@@ -11,6 +11,7 @@ from tpusim.simulation import simulate
 
 POD = Slice("v4", "2x2x4")
 MESH = {"fsdp": 4, "tensor": 4}
+PIPED = {"stage": 4, "fsdp": 4}
 HIDDEN = "layer/mlp_hidden"
 
 
@@ -113,6 +114,17 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
          "divide the 32 tokens that a device has at a time (2 of batch x 16 of seq); write 32"),
         (MESH, {"vocab_tiles": 128, "rules": {"act_seq": "tensor"}}, "the 32 tokens that a device "
          "has at a time (8 of batch x 4 of seq); write 32"),
+        ({"fsdp": 16, "a\x1b[31mb": 1}, {}, "plan.mesh has the name 'a\\x1b[31mb'; write 1 to 80 "
+         "printable characters"),
+        ({"fsdp": 16, "a" * 300: 1}, {}, "...; write 1 to 80 printable characters"),
+        (MESH, {"input_s": 1e290}, "plan.input_s is 1e+290; write seconds, a number from 0 to"),
+        (MESH, {"microbatches": 10**9, "global_batch": 10**10}, "plan.microbatches is 1000000000; "
+         "write at most 1,000,000"),
+        (PIPED, {"microbatches": 10**9, "global_batch": 10**10}, "write at most 16,384, as each "
+         "stage's passes are simulated one by one"),
+        (PIPED, {"schedule": "interleaved", "virtual_stages": 10**6}, "the pipeline has 4 stages "
+         "of 1000000 parts; write plan.virtual_stages of at most 1024"),
+        (PIPED, {"schedule": "circular", "virtual_stages": 10**9}, "at most 1024"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_answered_with_a_sentence(

@@ -41,7 +41,7 @@ IMPOSSIBLE = [
     ("offload", ["k", "q", "k"], "plan.offload lists 'k' twice; write each name once"),
     ("remat", "minimul", "plan.remat is 'minimul': did you mean 'minimal'?"),
     ("matmul_dtype", "int9", "plan.matmul_dtype is 'int9': did you mean 'int8'?"),
-    ("input_s", -0.5, "plan.input_s is -0.5; write seconds, a finite number of at least 0"),
+    ("input_s", -0.5, "plan.input_s is -0.5; write seconds, a number from 0 to 1,000,000,000"),
     ("loop", "synchron", "plan.loop is 'synchron': did you mean 'synchronous' or "
      "'asynchronous'?"),
 ]  # fmt: skip
@@ -56,9 +56,9 @@ MISTYPED = [
      " is 2.5; write a whole number from 1 to"),
     ("microbatches", 0, "plan.microbatches is 0; it must be a whole number of at least 1",
      " is 0; write a whole number from 1 to"),
-    ("input_s", "1 s", "plan.input_s is '1 s'; write seconds, a finite number of at least 0",
+    ("input_s", "1 s", "plan.input_s is '1 s'; write seconds, a number from 0 to 1,000,000,000",
      " is the text '1 s'; write a number, without quotes"),
-    ("input_s", True, "plan.input_s is True; write seconds, a finite number of at least 0",
+    ("input_s", True, "plan.input_s is True; write seconds, a number from 0 to 1,000,000,000",
      " is true; write a number, without quotes"),
 ]  # fmt: skip
 """The last is what a file is told."""
@@ -146,7 +146,7 @@ def test_in_a_sweep_what_no_plan_can_have_is_told_with_its_place(
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_batch_is_made_in_finite_time(value: float) -> None:
     said = in_python("input_s", value)
-    assert said == f"plan.input_s is {value}; write seconds, a finite number of at least 0"
+    assert said == f"plan.input_s is {value}; write seconds, a number from 0 to 1,000,000,000"
 
 
 def test_a_name_on_both_lists_is_told_which_list_does_what() -> None:

@@ -5,10 +5,13 @@ import subprocess
 import sys
 
 import pytest
+from cycler import cycler
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import tpusim as ts
+from tpusim.report.figures.render import figure_bytes
 
 OF_RESULTS = ("breakdown", "memory", "utilisation", "roofline", "torus", "axes")
 
@@ -70,3 +73,13 @@ def test_matplotlib_loads_with_the_first_figure() -> None:
     code = "import tpusim as ts, sys; ts.plot.breakdown; print('matplotlib' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+def test_files_look_the_same_whatever_matplotlib_is_told(result: ts.Result) -> None:
+    """As with a user's matplotlibrc, which sets the same parameters."""
+    usual = figure_bytes(result)
+    told = {"figure.facecolor": "black", "font.size": 30, "axes.grid": True, "lines.linewidth": 9,
+            "savefig.bbox": "tight", "figure.dpi": 300, "axes.prop_cycle": cycler(color="rgb"),
+            "axes.titlelocation": "right", "figure.autolayout": True}  # fmt: skip
+    with rc_context(told):
+        assert figure_bytes(result) == usual

@@ -7,12 +7,12 @@ from typing import Any
 
 from tpusim.base.errors import FileError, blame
 from tpusim.base.shown_value import cut
-from tpusim.base.text_files import read_text
+from tpusim.base.text_files import path_of, read_text
 
 
 def find(path: str | Path) -> Path:
     """Return the file itself, or the `config.json` of a folder."""
-    given = Path(path)
+    given = path_of(path, "from_hf")
     try:
         return given / "config.json" if given.is_dir() else given
     except OSError:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from io import BytesIO
 
-import matplotlib
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -68,10 +68,9 @@ def svg_bytes(plot: Callable[[], Axes], title: str) -> bytes:
 
 
 def _look() -> AbstractContextManager[None]:
-    """Return the settings with which all figures are drawn."""
-    return matplotlib.rc_context(
-        {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
-    )
+    """Return the settings with which all figures are drawn, whatever a user's matplotlibrc says."""
+    own = {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
+    return style.context(["default", own])
 
 
 def _png(figure: Figure, title: str) -> bytes:

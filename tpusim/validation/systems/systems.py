@@ -1,13 +1,13 @@
 """A table of measured systems becomes a table of errors."""
 
 import csv
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import FileError, blame
+from tpusim.base.json_text import json_text
 from tpusim.base.text_files import blame_writing
 from tpusim.validation.format import percent, signed
 from tpusim.validation.statistics import error_statistics
@@ -52,7 +52,7 @@ class SystemsReport:
                 writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(self.rows())
-            text = json.dumps(self.statistics, indent=2)
+            text = json_text(self.statistics)
             (folder / "systems.json").write_text(f"{text}\n", encoding="utf-8")
 
     def __str__(self) -> str:
