@@ -33,10 +33,12 @@ def check_words(where: str, owner: Any) -> None:
     """Raise PlanError unless each field whose type is a `Literal` is one of its words."""
     kind: Any = type(owner)
     for name, words in choices_of(kind).items():
-        value, key = getattr(owner, name), f"{where}.{name}"
-        if isinstance(value, Mapping):
-            continue  # words by axis, which their owner checks
-        check_word(key, value, [word for word in words if word], optional="" in words)
+        check_word(
+            f"{where}.{name}",
+            getattr(owner, name),
+            [word for word in words if word],
+            optional="" in words,
+        )
 
 
 def check_word(where: str, value: Any, choices: Collection[str], *, optional: bool = False) -> None:

@@ -2,12 +2,13 @@
 
 import gzip
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from tpusim.base.errors import FileError, PlanError, nearest
+from tpusim.base.shown_value import shown
 from tpusim.base.text_files import atomic_write
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
@@ -15,6 +16,9 @@ from tpusim.hardware import Slice, parse_slice
 
 TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
 """Versions with which the tests compile."""
+
+LARGEST_NUMBER = 1e100
+"""The largest number of seconds or FLOPs in a header; larger ones would become infinite."""
 
 Until: TypeAlias = Literal["code", "schedule"]
 """How far a program is compiled: to the end, or until it is scheduled and has its memory."""
@@ -217,7 +221,9 @@ def _slice(spelt: Any) -> Slice:
 def _typed(value: Any, *kinds: type) -> Any:
     """Return the value. Raise ValueError if it is of none of these types."""
     if not isinstance(value, kinds):
-        raise ValueError(f"{value!r} is not of type {' or '.join(kind.__name__ for kind in kinds)}")
+        raise ValueError(
+            f"{shown(value)} is not of type {' or '.join(kind.__name__ for kind in kinds)}"
+        )
     return value
 
 
@@ -232,8 +238,19 @@ def _position(row: Any) -> DevicePosition:
 
 def _memory(value: Any) -> MemoryReport:
     facts = dict(_items(value))
+    missing = [each.name for each in fields(MemoryReport) if each.default is MISSING]
+    for name in missing:
+        if name not in facts:
+            raise ValueError(f"memory has no {name!r}")
     known = {each.name: facts.get(each.name, each.default) for each in fields(MemoryReport)}
-    return MemoryReport(**{name: _typed(fact, int) for name, fact in known.items()})
+    checked: dict[str, Any] = {name: _bytes(fact) for name, fact in known.items()}
+    return MemoryReport(**checked)
+
+
+def _bytes(value: Any) -> int:
+    if (count := _typed(value, int)) < 0:
+        raise ValueError(f"{count} is below 0")
+    return int(count)
 
 
 def _until(value: Any) -> Until:
@@ -241,4 +258,9 @@ def _until(value: Any) -> Until:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(_typed(value, int, float))
+    """Return a number of at least 0, or None. Raise ValueError for any other value."""
+    if value is None:
+        return None
+    if not 0 <= _typed(value, int, float) <= LARGEST_NUMBER:
+        raise ValueError(f"{shown(value)} is not between 0 and {LARGEST_NUMBER:g}")
+    return float(value)

@@ -10,7 +10,14 @@ from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut
 from tpusim.base.units import format_seconds
-from tpusim.base.value_checks import check_positive, check_words, choices_of, is_list, seconds
+from tpusim.base.value_checks import (
+    check_positive,
+    check_words,
+    choices_of,
+    is_list,
+    is_number,
+    seconds,
+)
 from tpusim.graph import Remat
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Rule
@@ -193,7 +200,7 @@ class Plan(GroupedFields):
         self._check()
 
     def _check(self) -> None:
-        if self.seq_len or isinstance(self.seq_len, bool):
+        if self.seq_len or not is_number(self.seq_len):
             check_positive("plan.seq_len", self.seq_len)
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
