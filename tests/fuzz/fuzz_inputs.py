@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_values import (
-    HOSTILE,
     hostile,
     plausible,
     toml_text,
@@ -175,7 +174,7 @@ def hf_config(draw: random.Random) -> bytes:
             name = draw.choice(list(other))
             config[name] = other[name]
         else:
-            config[key] = draw.choice((None, *HOSTILE))
+            config[key] = hostile(draw, None)
     text = json.dumps(config, indent=1).encode()
     return any_text(text, draw) if draw.random() < 0.15 else text
 
@@ -197,7 +196,7 @@ def maxtext_config(draw: random.Random) -> bytes:
         key = draw.choice(list(known))
         value, change = known[key], draw.random()
         if change < 0.2:
-            config[key] = draw.choice((None, *HOSTILE))
+            config[key] = hostile(draw, None)
         elif isinstance(value, bool):
             config[key] = not value
         elif isinstance(value, int | float):
@@ -273,7 +272,7 @@ def hlo_header(draw: random.Random) -> bytes:
         while isinstance(at[key], dict | list) and at[key] and draw.random() < 0.6:
             at = at[key]
             key = draw.choice(list(at)) if isinstance(at, dict) else draw.randrange(len(at))
-        at[key] = draw.choice((None, *HOSTILE))
+        at[key] = hostile(draw, None)
     line = b"// tpusim: " + json.dumps(facts).encode()
     line = any_text(line, draw).replace(b"\n", b" ") if draw.random() < 0.15 else line
     return line + b"\n" + SMALL_HLO

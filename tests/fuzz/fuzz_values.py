@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from tpusim.base.value_checks import choices_of
@@ -110,8 +111,9 @@ def varied(draw: random.Random) -> dict[str, list[Any]]:
     }
 
 
-def hostile(draw: random.Random) -> Any:
-    return draw.choice(HOSTILE)
+def hostile(draw: random.Random, *others: Any) -> Any:
+    """One of `HOSTILE` or of `others`, of which the caller may change parts."""
+    return deepcopy(draw.choice((*others, *HOSTILE)))
 
 
 def toml_value(value: Any) -> str:
