@@ -8,6 +8,9 @@ from mkdocs.structure.files import File, Files
 SHOWN = (
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CITATION.cff",
     "LICENSE",
     "docs/*.md",
     "docs/*.svg",

@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
@@ -223,7 +223,9 @@ def _slice(spelt: Any) -> Slice:
 def _typed(value: Any, *kinds: type) -> Any:
     """Return the value. Raise ValueError if it is of none of these types."""
     if not isinstance(value, kinds):
-        raise ValueError(f"{value!r} is not of type {' or '.join(kind.__name__ for kind in kinds)}")
+        raise ValueError(
+            f"{shown(value)} is not of type {' or '.join(kind.__name__ for kind in kinds)}"
+        )
     return value
 
 
@@ -238,6 +240,10 @@ def _position(row: Any) -> DevicePosition:
 
 def _memory(value: Any) -> MemoryReport:
     facts = dict(_items(value))
+    missing = [each.name for each in fields(MemoryReport) if each.default is MISSING]
+    for name in missing:
+        if name not in facts:
+            raise ValueError(f"memory has no {name!r}")
     known = {each.name: facts.get(each.name, each.default) for each in fields(MemoryReport)}
     exact = _typed(known.pop("exact"), bool)
     return MemoryReport(**{name: _size(fact) for name, fact in known.items()}, exact=exact)

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
-from tpusim.base.shown_value import shown
+from tpusim.base.shown_value import cut, shown
 from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
 
 ERRORS: Mapping[str, type[TpusimError]] = {
@@ -33,8 +33,12 @@ def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:
 
 
 def _joined(path: list[str]) -> str:
-    """Return the path as text: `sweep.shapes[0]`."""
-    return ".".join(path).replace(".[", "[")
+    """Return the path as text: `sweep.shapes[0]`, a key without its control characters."""
+    return ".".join(map(_printable, path)).replace(".[", "[")
+
+
+def _printable(key: str) -> str:
+    return cut(key if key.isprintable() else repr(key)[1:-1])
 
 
 def _rank(fault: Mapping[str, Any]) -> int:

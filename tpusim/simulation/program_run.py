@@ -1,9 +1,11 @@
 """One run of a compiled program on the simulated pod."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.units import format_rate
 from tpusim.costs import cost_program
 from tpusim.engine import Timeline, run
 from tpusim.hardware import Placement, Slice
@@ -70,7 +72,7 @@ def replay(
         )
     lowered = lower_compiled(compiled, pod, mesh, chosen)
     replaced = _replaced_facts(compiled, lowered.pod, mesh)
-    return replay_program(
+    result = replay_program(
         lowered.program,
         lowered.pod,
         lowered.placement,
@@ -82,6 +84,22 @@ def replay(
         held=_held_bytes(compiled.memory),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
     )
+    return _without_impossible_flops(result)
+
+
+def _without_impossible_flops(result: ReplayResult) -> ReplayResult:
+    """Return the result without model FLOPs that its chips cannot compute in the step.
+
+    Narrow matmuls exceed the bf16 peak, and then those that the program executes do so too.
+    """
+    if result.mfu is None or result.mfu <= max(1.0, result.hfu):
+        return result
+    said = (
+        f"the model's FLOPs are given as {format_rate(result.model_flops or 0, 'FLOP')} a step, "
+        f"which is {result.mfu:.3g} times what {result.pod} computes in this step at its bf16 "
+        "peak, so no MFU is shown; give those of one step of all devices (--model-flops)"
+    )
+    return replace(result, model_flops=None, remarks=(*result.remarks, said))
 
 
 def _replaced_facts(

@@ -96,7 +96,16 @@ PACKED = gzip.compress(HLO, mtime=0)  # without the time: every worker collects 
         (PACKED[:12] + b"\xff" * 30, "broken gzip"),
         (b'// tpusim: {"slice": 3}\n' + HLO, "line 1 is not what tpusim writes there"),
         (b'// tpusim: {"devices": [[1, 2]]}\n' + HLO, "line 1 is not what tpusim writes there"),
-        (b'// tpusim: {"memory": {"total": 3}}\n' + HLO, "line 1 is not what tpusim writes there"),
+        (
+            b'// tpusim: {"memory": {"total": 3}}\n' + HLO,
+            r"line 1 is not what tpusim writes there \(memory has no 'arguments'\)",
+        ),
+        (
+            b'// tpusim: {"model_flops": Infinity}\n' + HLO,
+            r"line 1 is not what tpusim writes there \(inf is not between 0 and 1e\+100\)",
+        ),
+        (b'// tpusim: {"seconds": NaN}\n' + HLO, "line 1 is not what tpusim writes there"),
+        (b'// tpusim: {"seconds": -1}\n' + HLO, r".*\(-1 is not between 0 and 1e\+100\)"),
         (b'// tpusim: {"mesh": [1]}\n' + HLO, "line 1 is not what tpusim writes there"),
         (b'// tpusim: {"slice"\n' + HLO, "line 1 begins with '// tpusim:' and is not JSON"),
     ],

@@ -27,6 +27,8 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
     ("mesh", "changes", "sentence"),
     [
         ({}, {}, "plan.mesh is empty; write at least one axis"),
+        (MESH, {"seq_len": {}}, "plan.seq_len is {}; it must be a whole number of at least 1"),
+        (MESH, {"style": {}}, "plan.style is {}: valid are maxtext, plain"),
         ({"fsdp": 0}, {}, "plan.mesh.fsdp is 0; it must be a whole number of at least 1"),
         ({"fsdp": 4.0}, {}, "plan.mesh.fsdp is 4.0; it must be a whole number"),
         (

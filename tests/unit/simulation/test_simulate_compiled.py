@@ -33,6 +33,18 @@ def test_a_mesh_names_the_groups() -> None:
     assert "placement   fsdp=4 on x,y" in str(result)
 
 
+def test_flops_that_the_chips_cannot_compute_make_no_mfu() -> None:
+    pytest.importorskip("jaxlib.xla_client")
+    compiled = ts.xla.load(HLO)
+    told = ts.simulate(compiled, pod=POD, model_flops=1e9)
+    assert told.mfu == pytest.approx(1e9 / 4 / 197e12 / told.step_time_s)
+    peak = told.peak_flops * told.step_time_s
+    assert ts.simulate(compiled, pod=POD, model_flops=0.99 * peak).mfu == pytest.approx(0.99)
+    most = ts.simulate(compiled, pod=POD, model_flops=3 * peak)
+    assert (most.mfu, most.step_time_s) == (None, told.step_time_s)
+    assert "which is 3 times what v5e:2x2 computes in this step" in " ".join(str(most).split())
+
+
 def test_what_a_compiled_program_brings_is_not_given() -> None:
     compiled = ts.xla.load(HLO)
     with pytest.raises(PlanError, match="plan is given, but a compiled program brings its own"):

@@ -1,0 +1,208 @@
+"""What tpusim promises for any input: finite numbers or one sentence, soon, and in little memory.
+
+`outcome` hands an input to the command line (or to Python) and returns `taken` or `refused`. It
+raises AssertionError where a promise is broken.
+"""
+
+import io
+import json
+import math
+import re
+import resource
+import signal
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fuzz_inputs import BASES
+from fuzz_values import toml_text
+
+import tpusim as ts
+from tpusim.base.errors import TpusimError
+from tpusim.cli.main import run
+from tpusim.compiler.hlo.parser_process import HloParser
+from tpusim.report.result_json import document
+
+MOST_CPU_S = 20
+MOST_WALL_S = 120
+MOST_BYTES = 2 * 2**30
+LONGEST_SENTENCE = 1500
+NO_NUMBER = re.compile(r"(?<![\w-])(nan|-?inf|None|NaT)(?![\w-])")
+PYTHONS_OWN = re.compile("unexpected keyword argument|missing [0-9]+ required")
+"""What Python itself says of a call whose keywords are not those of the function."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+COMMANDS: Mapping[str, tuple[str, list[str]]] = {
+    "run_file": ("run.toml", ["simulate", "INPUT"]),
+    "maxtext": ("base.yml", ["simulate", "--maxtext", "INPUT", "--slice", "v5e-4"]),
+    "csv": ("runs.csv", ["validate", "INPUT", "--allow-failures", "--quiet"]),
+    "hlo": ("a.hlo", ["replay", "INPUT", "--quiet"]),
+    "header": ("a.hlo", ["replay", "INPUT", "--quiet"]),
+    "sweep": ("sweep.toml", ["sweep", "INPUT", "--workers", "1", "--quiet"]),
+}
+"""The name of an input's file and its command, by kind."""
+
+HF_RUN = """
+[slice]
+name = "v5e-4"
+[model]
+hf = "config.json"
+[plan]
+mesh = { fsdp = 4 }
+seq_len = 128
+global_batch = 4
+"""
+
+
+class TooMuchError(BaseException):
+    """The time is up. No `except Exception` takes it."""
+
+
+def outcome(kind: str, data: bytes, folder: Path) -> str:
+    """Whether an input is `taken` or `refused`.
+
+    The yardstick of a summary, the step of a perfect compiler, is simulated for each fourth run
+    file alone.
+    """
+    skipped = patch("tpusim.cli.simulate_command.perfect_compiler", return_value=None)
+    whole = kind == "run_file" and zlib.crc32(data) % 16 in (0, 5, 10, 15)
+    with _limits(), nullcontext() if whole else skipped:
+        return _python(data) if kind == "python" else _command(kind, data, folder)
+
+
+@contextmanager
+def _limits() -> Iterator[None]:
+    """Raise TooMuchError for what takes longer, MemoryError for what takes more memory."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TooMuchError(f"more than {MOST_CPU_S} s of CPU or {MOST_WALL_S} s")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    old = {number: signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)}
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST_BYTES, hard))
+    signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)
+    signal.setitimer(signal.ITIMER_REAL, MOST_WALL_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def one_parser() -> Iterator[None]:
+    """All HLO is parsed in one child process, which takes half a second to start."""
+    with (
+        HloParser() as parser,
+        patch("tpusim.compiler.hlo.read.HloParser", lambda: nullcontext(parser)),
+    ):
+        yield
+
+
+def _python(data: bytes) -> str:
+    """An expression that returns a result."""
+    scope = {"ts": ts, "Path": Path, "nan": math.nan, "inf": math.inf}
+    try:
+        result = eval(data.decode(), scope)
+    except TpusimError as error:
+        _check_sentence(str(error))
+        return "refused"
+    except TypeError as error:
+        if not PYTHONS_OWN.search(str(error)):
+            raise
+        return "refused"
+    _check_text(str(result))
+    check_document(document(result))
+    return "taken"
+
+
+def _command(kind: str, data: bytes, folder: Path) -> str:
+    arguments = _arguments(kind, data, folder)
+    as_json = zlib.crc32(data) % 8 < 4
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        code = run([*arguments, "--json"] if as_json else arguments)
+    said = errors.getvalue()
+    if code == 2:
+        assert said.startswith("error: "), said
+        assert said.count("\n") == 1, said
+        assert out.getvalue() == ""
+        _check_sentence(said.strip("\n"))
+        assert " object at 0x" not in said, said
+        return "refused"
+    assert code in ((0, 3) if kind == "sweep" else (0,)), (code, said, out.getvalue()[-2000:])
+    if as_json:
+        check_document(json.loads(out.getvalue(), parse_constant=_no_constant))
+    else:
+        _check_text(out.getvalue())
+    return "taken"
+
+
+def _arguments(kind: str, data: bytes, folder: Path) -> list[str]:
+    """The command line for an input, whose file is written."""
+    path = folder / "run.toml"
+    if kind == "set":
+        path.write_text(toml_text(BASES[zlib.crc32(data) % len(BASES)]), "utf-8")
+        return ["simulate", str(path), *(w for text in json.loads(data) for w in ("--set", text))]
+    if kind == "hugging_face":
+        (folder / "config.json").write_bytes(data)
+        path.write_text(HF_RUN, "utf-8")
+        return ["simulate", str(path)]
+    name, words = COMMANDS[kind]
+    (folder / name).write_bytes(data)
+    return [str(folder / name) if word == "INPUT" else word for word in words]
+
+
+def _no_constant(name: str) -> float:
+    raise AssertionError(f"{name} in JSON")
+
+
+def _check_sentence(text: str) -> None:
+    assert text.strip(), "an empty message"
+    assert len(text) <= LONGEST_SENTENCE, f"a message of {len(text)} characters: {text[:300]}"
+    assert not CONTROL.search(text), f"control characters in {text!r}"
+
+
+def _check_text(text: str) -> None:
+    assert not CONTROL.search(text), f"control characters in {text!r}"
+    found = NO_NUMBER.search(text)
+    assert not found, text[max(0, found.start() - 200) : found.end() + 80]
+
+
+def check_document(found: Mapping[str, Any]) -> None:
+    """Numbers are finite, seconds, bytes and FLOPs are not negative, and no MFU is above 1."""
+    for path, number in _numbers(found, ""):
+        assert math.isfinite(number), f"{path} is {number}"
+        signed = re.search(r"(error|ratio|tau|signed|versions|plan|mean|median)", path)
+        assert number >= 0 or signed, f"{path} is {number}"
+    plan = found.get("plan") or {}
+    narrow = any(str(value) in ("int8", "fp8") for value in _leaves(plan))
+    if isinstance(found.get("mfu"), float) and not narrow:
+        assert found["mfu"] <= 1, f"mfu is {found['mfu']}"
+        assert found["hfu"] <= 1, f"hfu is {found['hfu']}"
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _numbers(each, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for at, each in enumerate(value):
+            yield from _numbers(each, f"{path}[{at}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(each)
+    else:
+        yield value
