@@ -88,13 +88,13 @@ def images(
 ) -> Run:
     """Return a run of ResNet-50 with changes of its input and its plan."""
     model, pod = ts.models.load("resnet-50", space_to_depth=folded), ts.Slice("v5e", shape)
-    keys = {"mesh": {"data": pod.devices}, "global_batch": 256 * pod.devices} | plan
+    keys: dict[str, Any] = {"mesh": {"data": pod.devices}, "global_batch": 256 * pod.devices} | plan
     return Run(model, ts.Plan(**keys), pod, ts.Input(kind="jpeg", readers=32).replace(**feed))
 
 
 def text(*, shape: str = "4x4x4", slices: int = 1, **plan: Any) -> Run:
     """Return a run of Llama 3.1 70B with changes of its plan."""
-    keys = {"mesh": MESH, "seq_len": 4096, "global_batch": 64} | plan
+    keys: dict[str, Any] = {"mesh": MESH, "seq_len": 4096, "global_batch": 64} | plan
     pod = ts.Slice("v5p", shape, num_slices=slices)
     return Run(ts.models.load("llama3.1-70b"), ts.Plan(**keys), pod)
 
@@ -118,7 +118,7 @@ def of_computation() -> Iterator[Practice]:
     """Yield the practices of convolutions, mixed precision and quantisation."""
     area, folded = "computation", "first convolution space to depth"
     yield Practice(area, folded, "7 x 7 of 3 channels", images(folded=False), images())
-    small = {"mesh": {"data": 16}, "global_batch": 2048}
+    small: dict[str, Any] = {"mesh": {"data": 16}, "global_batch": 2048}
     bf16, f32 = images(**small), images(**small, dtype="f32", grad_dtype="f32")
     yield Practice(area, "mixed precision (ResNet-50, batch 2048)", "f32", f32, bf16)
     f32 = text(dtype="f32", grad_dtype="f32")
@@ -146,12 +146,12 @@ def of_parallelism() -> Iterator[Practice]:
     one = images(shape="1x1")
     yield Practice(area, "data: 16 chips (ResNet-50)", "1 chip", one, images())
     yield Practice(area, "data, weights sharded", "replicated", text(mesh={"data": 64}), text())
-    few = {"mesh": {"fsdp": 16}, "global_batch": 16}
-    model = {"mesh": {"fsdp": 16, "tensor": 4}, "global_batch": 16}
+    few: dict[str, Any] = {"mesh": {"fsdp": 16}, "global_batch": 16}
+    divided: dict[str, Any] = {"mesh": {"fsdp": 16, "tensor": 4}, "global_batch": 16}
     small = text(shape="2x2x4", **few)
-    yield Practice(area, "model: 64 chips, 16 sequences", "16 chips", small, text(**model))
+    yield Practice(area, "model: 64 chips, 16 sequences", "16 chips", small, text(**divided))
     data = text(slices=4, mesh={"dcn_data": 4, "fsdp": 64}, global_batch=1024)
-    keys = {"slices": 4, "mesh": STAGES, "global_batch": 1024}
+    keys: dict[str, Any] = {"slices": 4, "mesh": STAGES, "global_batch": 1024}
     many, fewer = (text(**keys, microbatches=count) for count in (16, 4))
     mixed = text(**keys, microbatches=16, schedule="interleaved", virtual_stages=2)
     yield Practice(area, "pipeline over 4 slices", "data over them", data, many)
@@ -178,8 +178,7 @@ def draw(found: list[Gain]) -> Figure:
     for row, gain in enumerate(found):
         hatch = "" if set(gain.fit) == {"fits"} else "//"
         color = COLORS[gain.practice.area]
-        bar = {"left": 1, "color": color, "hatch": hatch, "edgecolor": "white"}
-        ax.barh(row, gain.faster - 1, **bar)
+        ax.barh(row, gain.faster - 1, left=1, color=color, hatch=hatch, edgecolor="white")
         ax.annotate(
             gain.times, (max(gain.faster, 1), row), (4, 0),
             textcoords="offset points", va="center", fontsize=8,

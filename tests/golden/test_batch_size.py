@@ -67,3 +67,12 @@ def test_more_microbatches_than_needed_only_cost(experiment: ModuleType) -> None
     for fewer, more in pairwise(rows):
         assert more.step_s > fewer.step_s
         assert more.hbm < fewer.hbm
+
+
+def test_microbatches_of_the_same_size_have_the_same_mfu(experiment: ModuleType) -> None:
+    """But for the optimizer and the launch of the step, which are once for all of them."""
+    found = [
+        experiment.trained("8x8", 256 * count, (("microbatches", count),)).mfu
+        for count in (1, 2, 4, 8)
+    ]
+    assert found == pytest.approx([found[0]] * 4, rel=0.005)

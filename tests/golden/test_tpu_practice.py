@@ -3,6 +3,7 @@
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def experiment() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def gains(experiment: ModuleType) -> dict[str, object]:
+def gains(experiment: ModuleType) -> dict[str, Any]:
     return {gain.practice.what: gain for gain in experiment.gains()}
 
 
@@ -29,12 +30,12 @@ def page() -> str:
     return (FOLDER / "README.md").read_text("utf-8")
 
 
-def test_the_page_has_the_table_of_today(gains, page: str) -> None:
+def test_the_page_has_the_table_of_today(gains: dict[str, Any], page: str) -> None:
     shown = page.split("<!-- gains -->\n")[1].split("<!-- /gains -->")[0].splitlines()[2:]
     assert shown == [str(gain) for gain in gains.values()]
 
 
-def test_the_answer_has_the_numbers_of_today(gains, page: str) -> None:
+def test_the_answer_has_the_numbers_of_today(gains: dict[str, Any], page: str) -> None:
     for what in (
         "reads of 8 MiB",
         "mixed precision (ResNet-50, batch 2048)",
@@ -44,7 +45,9 @@ def test_the_answer_has_the_numbers_of_today(gains, page: str) -> None:
         assert f"**{gains[what].times}**" in page
 
 
-def test_starved_rates_are_those_of_the_slow_stage(gains, experiment: ModuleType) -> None:
+def test_starved_rates_are_those_of_the_slow_stage(
+    gains: dict[str, Any], experiment: ModuleType
+) -> None:
     """In images per second of two hosts, from the numbers of the input alone."""
     hosts, read_s = 2, 0.05
     expected = {
