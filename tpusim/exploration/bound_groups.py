@@ -90,5 +90,10 @@ class DistinctGroups:
         pod, devices = self._answers.pods[self._pods[first]], int(self.devices[first])
         if not self._placed:
             return SomeGroup(pod, devices, None)
-        dies, *shape = self._columns[first].tolist()
-        return SomeGroup(pod, devices, (tuple(shape[: len(pod.topology.dims)]), dies))
+        return SomeGroup(pod, devices, lie_of_columns(self._columns[first].tolist(), pod))
+
+
+def lie_of_columns(columns: Sequence[int], pod: Slice) -> Lie:
+    """Return how a group lies whose columns are those of `PlanArrays.lies`."""
+    dies, *shape = columns
+    return tuple(shape[: len(pod.topology.dims)]), dies

@@ -25,7 +25,7 @@ from tpusim.exploration.bound_surroundings import (
     adjoins,
 )
 from tpusim.exploration.plan_arrays import PlanArrays
-from tpusim.graph import Attention, Einsum
+from tpusim.graph import Attention, Einsum, is_sequence
 from tpusim.hardware import Slice
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
@@ -258,7 +258,11 @@ class TransferSeconds:
             return np.asarray(self._habit(group, tiled, "weight_rings")) > 0
         if node.purpose is Purpose.GRADIENT:
             return np.asarray(self._habit(group, tiled, "gradient_rings")) > 0
-        return group > 1 if ideal else group >= 4
+        if ideal:
+            return group > 1
+        if node.kind is CollectiveKind.ALL_GATHER and is_sequence(node.dim):
+            return np.zeros(len(self.plans), bool)  # as in `fuse_collectives`
+        return group >= 4
 
     def _waits(
         self,

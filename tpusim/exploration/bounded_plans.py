@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
 from tpusim.exploration.bound import bounds
+from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.objectives import CHIPS, HBM, OBJECTIVES
+from tpusim.exploration.placed_bounds import placed_seconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import layer_count
 from tpusim.hardware import Slice
@@ -22,17 +24,23 @@ from tpusim.plan import STAGE_AXES, Plan, part_bounds
 class BoundedPlans:
     """Plans in the order of their bounds.
 
+    model: of all plans.
+    names: of the objectives.
     blocks: the plans in arrays.
     order: of each, its block and its place there.
     lowest: bounds of each objective, [objective, plan].
     forms: equal for plans of one block, slice and set of axes larger than one, which are simulated
         alike.
+    answers: what is known of groups of devices.
     """
 
+    model: Architecture
+    names: Sequence[str]
     blocks: Sequence[PlanArrays]
     order: NDArray[np.int64]
     lowest: NDArray[np.float64]
     forms: NDArray[np.int64]
+    answers: GroupAnswers
 
     def __len__(self) -> int:
         return len(self.order)
@@ -42,6 +50,15 @@ class BoundedPlans:
         block, place = self.order[at]
         plans = self.blocks[block]
         return plans.plan(int(place)), plans.pods[plans.pod[place]]
+
+    def tighten(self, some: NDArray[np.int64]) -> None:
+        """Raise the bounds of some plans to those of their best placement; the order stays."""
+        for block in np.unique(self.order[some, 0]):
+            mine = some[self.order[some, 0] == block]
+            plans = self.blocks[block].take(self.order[mine, 1])
+            seconds = placed_seconds(self.model, plans, self.answers)
+            for row, name in zip(self.lowest, self.names, strict=True):
+                row[mine] = np.maximum(row[mine], _values(name, plans, seconds))
 
 
 def bounded_plans(
@@ -55,16 +72,18 @@ def bounded_plans(
     Out are plans that the model refuses, whose state needs more HBM than there is, or whose bounds
     are above a limit. The order is that of the bounds; of two objectives, of their product.
 
+    blocks: of the same slices.
     names: of the objectives.
     limits: see `objectives.LIMITS`.
     """
     order, lowest, forms = [np.empty((0, 2), np.int64)], [np.empty((len(names), 0))], []
+    answers = GroupAnswers(blocks[0].pods if blocks else ())
     for number, plans in enumerate(blocks):
         places = _divided(model, plans, np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf)))
         if not len(places):
             continue
         some = plans.take(places)
-        known = bounds(model, some)
+        known = bounds(model, some, answers)
         usable = np.array([pod.chip.device.hbm_usable_bytes for pod in plans.pods])
         fine = known.hbm_bytes <= usable[some.pod] * min(limits.get(HBM, 1.0), 1.0)
         for name in OBJECTIVES.keys() & limits.keys():
@@ -78,7 +97,8 @@ def bounded_plans(
     first = np.argsort(key, kind="stable")
     rows = np.concatenate([every[:, :1], np.concatenate([np.empty((0, 2), np.int64), *forms])], 1)
     _, alike = np.unique(rows, axis=0, return_inverse=True)
-    return BoundedPlans(blocks, every[first], values[:, first], alike.reshape(-1)[first])
+    alike = alike.reshape(-1)[first]
+    return BoundedPlans(model, names, blocks, every[first], values[:, first], alike, answers)
 
 
 def _values(

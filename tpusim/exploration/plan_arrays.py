@@ -1,7 +1,7 @@
 """Many plans at once: arrays of what varies, beside a plan that holds the rest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,10 @@ class PlanArrays:
             global_batch=int(self.global_batch[at]),
             microbatches=int(self.microbatches[at]),
         )
+
+    def lying(self, lies: Mapping[str, Whole]) -> "PlanArrays":
+        """Return the plans on known placements."""
+        return replace(self, lies=lies)
 
     def take(self, some: Whole) -> "PlanArrays":
         """Return the plans at these indices."""
