@@ -27,6 +27,8 @@ from tpusim.costs.collective import route_seconds
 from tpusim.costs.route import route
 from tpusim.exploration import PlanArrays, bound, bounds
 from tpusim.exploration.bound_collectives import least_seconds
+from tpusim.exploration.bound_groups import GroupAnswers, lie_of_columns
+from tpusim.exploration.placed_bounds import columns_of, placed_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.plan import Plan
@@ -77,6 +79,10 @@ def shares(kind: str, numbers: range) -> Iterator[float]:
             continue
         found = bounds(model, PlanArrays.of([(plan, pod)]))
         assert 0 < found.seconds[0] <= result.step_time_s, (kind, seed)
+        if plan.placement is None:
+            plans = PlanArrays.of([(plan, pod)])
+            placed = placed_seconds(model, plans, GroupAnswers(plans.pods))[0]
+            assert found.seconds[0] * (1 - 1e-9) <= placed <= result.step_time_s, (kind, seed)
         assert 0 < found.hbm_bytes[0] <= result.hbm_peak_bytes, (kind, seed)
         yield float(found.seconds[0]) / result.step_time_s
 
@@ -115,9 +121,13 @@ def test_no_placement_has_a_collective_faster_than_the_least(chip: str, shape: s
             mesh = {"a": inner, "b": outer, "c": pod.devices // inner // outer}
             for placement in candidates(pod, mesh):
                 spans = placement.spans("a")
+                lie = lie_of_columns(columns_of(placement, "a"), pod)
                 for kind, names in ALGORITHMS.items() if inner > 1 else ():
                     for name in names:
-                        least = least_seconds(pod, inner, kind, (name,))
+                        free = least_seconds(pod, inner, kind, (name,))
+                        least = least_seconds(pod, inner, kind, (name,), lie)
+                        assert free.fixed <= least.fixed
+                        assert free.per_byte <= least.per_byte
                         path = route(kind, spans, pod.topology, name)
                         for nbytes in (1.0, 1e5, 1e7, 1e9):
                             alone = route_seconds(path, nbytes, pod.chip)
@@ -155,5 +165,16 @@ def test_the_bound_of_many_plans_is_that_of_each() -> None:
         for tensor in (1, 2, 4)
         for mesh in [{"data": data, "fsdp": 16 // data // tensor, "tensor": tensor}]
     ]
+    together = bounds(model, PlanArrays.of(plans)).seconds
+    assert np.allclose(together, [bound(model, *each) for each in plans], rtol=1e-12)
+
+
+def test_the_bound_of_many_plans_with_muon_is_that_of_each() -> None:
+    """Muon lays its matrices out by the sizes of the mesh, which arrays cannot decide together."""
+    model = Transformer(layers=2, embed=256, mlp=1024, heads=8, kv_heads=2, vocab=1000)
+    pod = Slice("v4", "2x2x4")
+    base = Plan(mesh={"data": 1, "fsdp": 16}, seq_len=128, global_batch=64, optimizer="muon")
+    meshes = [{"data": size, "fsdp": 16 // size} for size in (1, 2, 4, 8, 16)]
+    plans = [(base.replace(mesh=mesh), pod) for mesh in meshes]
     together = bounds(model, PlanArrays.of(plans)).seconds
     assert np.allclose(together, [bound(model, *each) for each in plans], rtol=1e-12)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
 from tpusim.exploration.bound_bodies import BodySeconds, StepParts
+from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.graph import Gather, Graph, layer_count, walk
 from tpusim.hardware import Slice
@@ -60,8 +61,14 @@ def bound(model: Architecture | str, plan: Plan, pod: Slice | str) -> float:
     return seconds
 
 
-def bounds(model: Architecture, plans: PlanArrays) -> PlanBounds:
-    """Return lower bounds of many plans."""
+def bounds(
+    model: Architecture, plans: PlanArrays, answers: GroupAnswers | None = None
+) -> PlanBounds:
+    """Return lower bounds of many plans.
+
+    answers: what earlier calls for the same slices found.
+    """
+    answers = answers or GroupAnswers(plans.pods)
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
     steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
     for some in _alike(model, plans):
@@ -78,7 +85,8 @@ def bounds(model: Architecture, plans: PlanArrays) -> PlanBounds:
     for step, parts in steps.values():
         members = np.concatenate(parts)
         if len(members):
-            for array, values in zip(found, step.bounds(model, plans.take(members)), strict=True):
+            known = step.bounds(model, plans.take(members), answers)
+            for array, values in zip(found, known, strict=True):
                 array[members] = values
     return found
 
@@ -199,18 +207,21 @@ class _KnownStep(NamedTuple):
         )
         return fine
 
-    def bounds(self, model: Architecture, plans: PlanArrays) -> PlanBounds:
+    def bounds(self, model: Architecture, plans: PlanArrays, answers: GroupAnswers) -> PlanBounds:
         """Return the bounds of each of the plans."""
         ones = np.ones(len(plans))
         with np.errstate(all="ignore"):
-            seconds, held = self._bounds(model, plans)
+            seconds, held = self._bounds(model, plans, answers)
         return PlanBounds(seconds * ones, held * ones)
 
-    def _bounds(self, model: Architecture, plans: PlanArrays) -> tuple[Number, Number]:
+    def _bounds(
+        self, model: Architecture, plans: PlanArrays, answers: GroupAnswers
+    ) -> tuple[Number, Number]:
         dims: dict[str, Any] = {**self.graph.sizes, **_extents(model, plans)}
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes, _extents={})
-        parts = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans).step_parts()
+        made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)
+        parts = made.step_parts()
         if self.plan.active_schedule:
             held = (parts.layers_stored + parts.stacked) / plans.stages
             return _pipelined(self.plan, plans, parts), held

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tpusim.base.phase import Phase
+from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_surroundings import LinkName, Surroundings, adjoins
 from tpusim.exploration.bound_transfers import TransferSeconds
 from tpusim.exploration.bound_work import WorkSeconds
@@ -78,13 +79,13 @@ class BodySeconds:
         partitioned: PartitionedGraph,
         sizes: Sizes,
         plans: PlanArrays,
+        answers: GroupAnswers,
     ) -> None:
         self.plan, self.inner = plan, inner
         self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
-        self.pods = tuple(plans.pods)
-        used = self.pods[int(plans.pod[0])]
+        used = plans.pods[int(plans.pod[0])]
         self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
-        self.transfers = TransferSeconds(plan, inner, sizes, plans)
+        self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
 
     def step_parts(self) -> StepParts:
         """Return the seconds of the parts of a step."""

@@ -6,16 +6,13 @@ lies on the torus; here it lies as well as it can. What the lowering makes of a 
 agree on. Launches, additions and transfers across slices are those of the costs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from math import prod
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tpusim.base.divisors import divisors
 from tpusim.costs.collective import (
     BEST_ALGORITHM,
     adding_seconds,
@@ -25,19 +22,19 @@ from tpusim.costs.collective import (
 )
 from tpusim.costs.links import ici_rate
 from tpusim.costs.route import ADDING_KINDS, CollectiveRoute, added_bytes, die_bytes, passes
-from tpusim.exploration.plan_arrays import distinct
 from tpusim.hardware import Chip, Slice, Span, Topology
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowering_for
 from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.network import ALGORITHMS, Algorithm, default_algorithm
 from tpusim.plan import Compiler
-from tpusim.program import CollectiveKind, Mode, Number
-
-Groups: TypeAlias = NDArray[np.int64]
+from tpusim.program import CollectiveKind, Mode
 
 Shape: TypeAlias = tuple[int, ...]
 """Chips of a group along each dimension of the torus."""
+
+Lie: TypeAlias = tuple[Shape, int]
+"""How a group lies on the torus: its shape, and the devices of a chip that are in it."""
 
 RING_LINKS = 2
 """Links of a device in one bidirectional ring."""
@@ -91,11 +88,16 @@ class GroupHabits:
 
 @cache
 def least_seconds(
-    pod: Slice, devices: int, kind: CollectiveKind, algorithms: tuple[str, ...] = ("",)
+    pod: Slice,
+    devices: int,
+    kind: CollectiveKind,
+    algorithms: tuple[str, ...] = ("",),
+    lie: Lie | None = None,
 ) -> LeastSeconds:
     """Return the least seconds of a collective over a group of so many devices of a slice.
 
     algorithms: that may carry it out, see `costs.route`.
+    lie: how the group lies; any way unless given.
 
     The fixed seconds and those of bytes are the least of each over all ways in which the group can
     lie, so that together they are no more than those of any.
@@ -104,7 +106,7 @@ def least_seconds(
         return LeastSeconds(0.0, 0.0, 0.0)
     found = [
         _seconds(pod, shape, dies, kind, algorithm)
-        for shape, dies in _shapes(pod, devices)
+        for shape, dies in _lies(pod, devices, lie)
         for algorithm in algorithms
     ]
     if not found:
@@ -116,20 +118,28 @@ def _least(found: Sequence[LeastSeconds]) -> LeastSeconds:
     return LeastSeconds(*(min(each) for each in zip(*found, strict=True)))
 
 
-def _shapes(pod: Slice, devices: int) -> Iterator[tuple[Shape, int]]:
-    """Yield the shapes that a group can have: chips along each dimension, and devices of a chip."""
-    dims = pod.topology.dims
-    for dies in {1, pod.chip.devices}:
-        if devices % dies:
-            continue
-        parts = (_divisors(length) for length in dims)
-        for sizes in product(*parts):
-            if prod(sizes) == devices // dies:
-                yield sizes, dies
+def _lies(pod: Slice, devices: int, lie: Lie | None) -> tuple[Lie, ...]:
+    """Return the ways in which a group can lie: one if it is given."""
+    if lie is not None:
+        return (lie,)
+    return tuple(
+        (shape, dies)
+        for dies in sorted({1, pod.chip.devices})
+        if devices % dies == 0
+        for shape in _shapes(pod.topology.dims, devices // dies)
+    )
 
 
-def _divisors(length: int) -> list[int]:
-    return [size for size in range(1, length + 1) if length % size == 0]
+@cache
+def _shapes(dims: Shape, chips: int) -> tuple[Shape, ...]:
+    """Return the shapes that so many chips can have."""
+    first, *others = dims
+    fitting = [size for size in divisors(first) if chips % size == 0]
+    if not others:
+        return ((chips,),) if chips in fitting else ()
+    return tuple(
+        (size, *rest) for size in fitting for rest in _shapes(tuple(others), chips // size)
+    )
 
 
 def _seconds(
@@ -272,40 +282,22 @@ def ring_seconds_per_byte(pod: Slice, devices: int) -> float:
     return min(ways)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DistinctGroups:
-    """The distinct pairs of a slice and of the devices of a group, among plans.
-
-    pairs: slices and devices.
-    of: index of each plan's pair.
-    """
-
-    pairs: tuple[tuple[Slice, int], ...]
-    of: Groups
-
-    @classmethod
-    def among(cls, groups: Groups, pods: Groups, many: Sequence[Slice]) -> "DistinctGroups":
-        """Return those of plans with these groups on the slices `many[pods]`."""
-        pairs, index = distinct(groups * len(many) + pods)
-        found = ((many[int(pair) % len(many)], int(pair) // len(many)) for pair in pairs)
-        return cls(tuple(found), index)
-
-    def each(self, function: Callable[[Slice, int], float]) -> Number:
-        """Return `function(slice, devices)` for each plan; worked out once for each pair."""
-        found: Number = np.array([function(*pair) for pair in self.pairs])[self.of]
-        return found
-
-
 @cache
 def habits_of(
-    pod: Slice, compiler: Compiler, tiled: bool, devices: int, circular: bool
+    pod: Slice,
+    compiler: Compiler,
+    tiled: bool,
+    devices: int,
+    circular: bool,
+    lie: Lie | None = None,
 ) -> GroupHabits:
-    """Return what the lowerings that may hold for a group agree on, wherever it lies.
+    """Return what the lowerings that may hold for a group agree on, however it lies.
 
     tiled: the group may be one of weights that are sharded over all axes.
     circular: the collective is in the loop of a circular pipeline.
+    lie: how it lies; any way unless given.
     """
-    found = _lowerings(pod, compiler, tiled, devices)
+    found = _lowerings(pod, compiler, tiled, devices, devices, lie)
     if circular and compiler.lowering != "ideal":
         found += [in_circular_pipeline(low) for low in found]
     gathers = all(Mode.ASYNC not in (low.gather, low.twice) for low in found)
@@ -315,8 +307,8 @@ def habits_of(
     reduced |= {str(Algorithm.ALL_REDUCE)} if rings else set()
     joined = [
         low
-        for slices in _divisors(pod.num_slices)
-        for low in _lowerings(pod, compiler, tiled, devices * slices, devices)
+        for slices in divisors(pod.num_slices)
+        for low in _lowerings(pod, compiler, tiled, devices * slices, devices, lie)
     ]
     in_turn = all(map(_gathers_in_turn, found))
     across = _lowerings(pod, compiler, tiled, devices, 1)
@@ -345,15 +337,15 @@ def _gathers_in_turn(low: Lowering) -> bool:
 
 
 def _lowerings(
-    pod: Slice, compiler: Compiler, tiled: bool, devices: int, within: int = 0
+    pod: Slice, compiler: Compiler, tiled: bool, devices: int, within: int, lie: Lie | None = None
 ) -> list[Lowering]:
-    """Return the distinct lowerings for groups of so many devices, wherever they lie.
+    """Return the distinct lowerings for groups of so many devices, however they lie.
 
-    within: devices of the group in a slice, if there are others.
+    within: devices of the group in a slice.
     """
     places = {
         (sum(size > 1 for size in shape), prod(shape) == pod.topology.chips)
-        for shape, _ in _shapes(pod, within or devices)
+        for shape, _ in _lies(pod, within, lie)
     }
     found = [
         lowering_for(

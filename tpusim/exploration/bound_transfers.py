@@ -1,6 +1,6 @@
 """Least seconds of the collectives of a partitioned graph, on arrays of plans."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,14 +12,12 @@ from tpusim.costs.collective import BEST_ALGORITHM, dcn_delay_seconds
 from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
 from tpusim.exploration.bound_collectives import (
-    DistinctGroups,
-    GroupHabits,
-    Groups,
     LeastSeconds,
     habits_of,
     least_seconds,
     ring_seconds_per_byte,
 )
+from tpusim.exploration.bound_groups import DistinctGroups, GroupAnswers, Groups, SomeGroup
 from tpusim.exploration.bound_surroundings import (
     DCN_LINKS,
     Surroundings,
@@ -27,7 +25,7 @@ from tpusim.exploration.bound_surroundings import (
     adjoins,
 )
 from tpusim.exploration.plan_arrays import PlanArrays
-from tpusim.graph import Attention, Einsum
+from tpusim.graph import Attention, Einsum, is_sequence
 from tpusim.hardware import Slice
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
@@ -62,9 +60,11 @@ Choices: TypeAlias = NDArray[np.bool_]
 class TransferSeconds:
     """The least seconds of the collectives of plans that share a partitioned graph."""
 
-    def __init__(self, plan: Plan, inner: Plan, sizes: Sizes, plans: PlanArrays) -> None:
-        self.inner, self.sizes, self.plans = inner, sizes, plans
-        self.pods = tuple(plans.pods)
+    def __init__(
+        self, plan: Plan, inner: Plan, sizes: Sizes, plans: PlanArrays, answers: GroupAnswers
+    ) -> None:
+        self.inner, self.sizes, self.plans, self.answers = inner, sizes, plans, answers
+        self.pods = plans.pods
         self.device = self.pods[int(plans.pod[0])].chip.device
         self.circular = plan.active_schedule == CIRCULAR
         self.best = inner.compiler.collectives == "best"
@@ -79,10 +79,9 @@ class TransferSeconds:
     def group(self, axes: Axes) -> Groups:
         """Return the devices of each plan's group over some axes."""
         if axes not in self._groups:
-            ones = np.ones(len(self.plans), np.int64)
-            made: Groups = np.prod([ones, *(self.plans.mesh[axis] for axis in axes)], axis=0)
-            self._groups[axes] = made
-            self._distinct[id(made)] = DistinctGroups.among(made, self.plans.pod, self.pods)
+            made = DistinctGroups(self.plans, axes, self.answers)
+            self._groups[axes] = made.devices
+            self._distinct[id(made.devices)] = made
         return self._groups[axes]
 
     def _within(self, node: CollectiveNode, axes: Axes, around: Surroundings) -> Transfers:
@@ -92,7 +91,7 @@ class TransferSeconds:
         alone = _where(group > 1, fixed, 0.0) + moving
         waits = self._waits(node, group, tiled, around, nbytes)
         if node.purpose is Purpose.GRADIENT:
-            links = links * self._habit(group, tiled, lambda habits: habits.activations_wait)
+            links = links * self._habit(group, tiled, "activations_wait")
         turns = self._in_turn(node, group, tiled, around) * alone
         if around.matmuls:
             fused = self._fused(node, around, group, nbytes)
@@ -100,7 +99,7 @@ class TransferSeconds:
             may_be = self._may_be_fused(node, group, tiled)
             may_be = may_be & self._ring_pays(around.matmuls, around.works, group, nbytes)
             alone = _where(certain, fused, _where(may_be, smallest(alone, fused), alone))
-            ring = nbytes * self._each(ring_seconds_per_byte, group)
+            ring = nbytes * self._ring(group)
             links = _where(certain | may_be, smallest(links, ring), links)
         return Transfers(waits * alone, alone, {axes: links}, turns)
 
@@ -119,7 +118,7 @@ class TransferSeconds:
         return self._habit(
             group,
             tiled,
-            lambda habits: habits.outer_in_turn if has_loop else habits.gathers_in_turn,
+            "outer_in_turn" if has_loop else "gathers_in_turn",
         )
 
     def _alone(
@@ -160,12 +159,12 @@ class TransferSeconds:
         compiler, circular, best = self.inner.compiler, self.circular, self.best
         attends = any(isinstance(each.op, Attention) for each in beside)
 
-        def algorithms(pod: Slice, devices: int) -> tuple[str, ...]:
+        def algorithms(group: SomeGroup) -> tuple[str, ...]:
             if kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
                 return ("",)
             if best:
                 return (BEST_ALGORITHM,)
-            habits = habits_of(pod, compiler, tiled, devices, circular)
+            habits = habits_of(group.pod, compiler, tiled, group.devices, circular, group.lie)
             if node.purpose is Purpose.WEIGHT and kind is CollectiveKind.ALL_GATHER:
                 return habits.gather_algorithms
             if node.purpose is Purpose.GRADIENT:
@@ -175,13 +174,11 @@ class TransferSeconds:
             sums_keys = attends and kind is CollectiveKind.REDUCE_SCATTER
             return ("", str(Algorithm.ALL_REDUCE)) if sums_keys else ("",)
 
-        def least(pod: Slice, devices: int) -> LeastSeconds:
-            return least_seconds(pod, devices, kind, algorithms(pod, devices))
+        def least(group: SomeGroup) -> LeastSeconds:
+            return least_seconds(group.pod, group.devices, kind, algorithms(group), group.lie)
 
-        def part(at: int) -> Callable[[Slice, int], float]:
-            return lambda pod, devices: least(pod, devices)[at]
-
-        return tuple(self._each(part(at), group) for at in range(3))
+        question = ("least", kind, node.purpose, attends, tiled, compiler, circular, best)
+        return tuple(self._distinct[id(group)].each(question, least))
 
     def _fused(
         self, node: CollectiveNode, around: Surroundings, group: Groups, nbytes: Number
@@ -192,7 +189,7 @@ class TransferSeconds:
         all but the last step wait for a part of the bytes of the ring.
         """
         steps = np.maximum(group // 2, 1).astype(float)
-        ring = nbytes * self._each(ring_seconds_per_byte, group)
+        ring = nbytes * self._ring(group)
         added: Number = 0.0
         for each in around.matmuls:
             work = around.works[each.name]
@@ -258,10 +255,14 @@ class TransferSeconds:
         if node.kind not in _FUSIBLE:
             return np.zeros(len(self.plans), bool)
         if node.purpose is Purpose.WEIGHT:
-            return np.asarray(self._habit(group, tiled, lambda habits: habits.weight_rings)) > 0
+            return np.asarray(self._habit(group, tiled, "weight_rings")) > 0
         if node.purpose is Purpose.GRADIENT:
-            return np.asarray(self._habit(group, tiled, lambda habits: habits.gradient_rings)) > 0
-        return group > 1 if ideal else group >= 4
+            return np.asarray(self._habit(group, tiled, "gradient_rings")) > 0
+        if ideal:
+            return group > 1
+        if node.kind is CollectiveKind.ALL_GATHER and is_sequence(node.dim):
+            return np.zeros(len(self.plans), bool)  # as in `fuse_collectives`
+        return group >= 4
 
     def _waits(
         self,
@@ -278,14 +279,14 @@ class TransferSeconds:
             return 0.0
         if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
             if around.has_loop:
-                return self._habit(group, tiled, lambda habits: habits.outer_gathers_wait)
-            return self._habit(group, tiled, lambda habits: habits.gathers_wait)
+                return self._habit(group, tiled, "outer_gathers_wait")
+            return self._habit(group, tiled, "gathers_wait")
         if node.purpose is Purpose.GRADIENT:
-            waits = self._habit(group, tiled, lambda habits: habits.reductions_wait)
+            waits = self._habit(group, tiled, "reductions_wait")
             if node.kind in REDUCTIONS and not around.others(node):
                 return _where(nbytes <= SMALL_GRADIENT, 1.0, waits)
             return waits
-        return self._habit(group, tiled, lambda habits: habits.activations_wait)
+        return self._habit(group, tiled, "activations_wait")
 
     def _across(self, node: CollectiveNode, around: Surroundings) -> Transfers:
         """Return the least seconds of a collective across slices.
@@ -293,23 +294,23 @@ class TransferSeconds:
         A weight may cross in the ring of its matmul; gradients of a loop cross beside the core.
         """
         slices, nbytes = self.group(node.axes), self._bytes(node)
-        fixed = self._each(lambda pod, n: _dcn_fixed(pod, n, node.kind), slices)
-        moving = nbytes * self._each(lambda pod, n: _dcn_per_byte(pod, n, node.kind), slices)
+        fixed = self._across_slices(_dcn_fixed, node.kind, slices)
+        moving = nbytes * self._across_slices(_dcn_per_byte, node.kind, slices)
         alone, links = fixed + moving, {DCN_LINKS: moving}
         others = around.others(node)
         if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
             within = [each for each in others if not is_across(each.axes)]
             if within:
                 return self._gathered_across(within, around, alone, moving)
-            waits = self._habit(slices, False, lambda habits: habits.across_wait)
-            outer = self._habit(slices, False, lambda habits: habits.outer_across_wait)
-            turns = self._habit(slices, False, lambda habits: habits.across_in_turn) * alone
+            waits = self._habit(slices, False, "across_wait")
+            outer = self._habit(slices, False, "outer_across_wait")
+            turns = self._habit(slices, False, "across_in_turn") * alone
             turns = turns * (not around.has_loop and not self.circular)
             return Transfers((outer if around.has_loop else waits) * alone, alone, links, turns)
         if node.purpose is Purpose.GRADIENT and node.kind in REDUCTIONS:
             merged = nbytes <= SMALL_GRADIENT if others else False
             alone = _where(merged, moving, alone)
-            waits = self._habit(slices, False, lambda habits: habits.across_reductions_wait)
+            waits = self._habit(slices, False, "across_reductions_wait")
             return Transfers((0.0 if around.looped else waits) * alone, alone, {DCN_LINKS: moving})
         if node.purpose is Purpose.GRADIENT:
             return Transfers()
@@ -336,21 +337,38 @@ class TransferSeconds:
             waits = self._habit(
                 group,
                 tiled,
-                lambda habits: (
-                    habits.outer_gathers_wait if around.has_loop else habits.gathers_wait
-                ),
+                "outer_gathers_wait" if around.has_loop else "gathers_wait",
             )
             own = own * _where(ring, 0.0, 1.0)
         return Transfers(own * waits * alone, own * alone, {DCN_LINKS: own * moving})
 
-    def _habit(self, group: Groups, tiled: bool, of: Callable[[GroupHabits], bool]) -> Number:
+    def _habit(self, group: Groups, tiled: bool, name: str) -> Number:
+        """Return one of the habits of each plan's group, 1 or 0."""
         compiler, circular = self.inner.compiler, self.circular
+
+        def habit(some: SomeGroup) -> float:
+            habits = habits_of(some.pod, compiler, tiled, some.devices, circular, some.lie)
+            return float(getattr(habits, name))
+
+        return self._each((name, compiler, tiled, circular), habit, group)
+
+    def _ring(self, group: Groups) -> Number:
+        return self._each("ring", lambda some: ring_seconds_per_byte(some.pod, some.devices), group)
+
+    def _across_slices(
+        self,
+        seconds: Callable[[Slice, int, CollectiveKind], float],
+        kind: CollectiveKind,
+        slices: Groups,
+    ) -> Number:
         return self._each(
-            lambda pod, n: float(of(habits_of(pod, compiler, tiled, n, circular))), group
+            (seconds, kind), lambda some: seconds(some.pod, some.devices, kind), slices
         )
 
-    def _each(self, function: Callable[[Slice, int], float], group: Groups) -> Number:
-        return self._distinct[id(group)].each(function)
+    def _each(
+        self, question: Hashable, answer: Callable[[SomeGroup], float], group: Groups
+    ) -> Number:
+        return self._distinct[id(group)].each(question, answer)
 
     def _bytes(self, node: CollectiveNode) -> Number:
         """Return the bytes of a collective in the narrowest dtype in which it may travel."""

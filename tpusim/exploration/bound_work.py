@@ -15,7 +15,6 @@ from tpusim.lowering.on_chip_buffers import on_chip_room
 from tpusim.lowering.op_work import buffer_bytes, work_of
 from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
 from tpusim.lowering.passes.transfer_dtypes import cast_before, reduced_in
-from tpusim.lowering.ring_attention import on_slowest
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,
@@ -53,7 +52,7 @@ class WorkSeconds:
                 for key in keys
             }
             work = without_on_chip(work, node, kept, self.sizes, self.buffers)
-        return on_slowest(work, self.plan.context.balanced)
+        return _on_slowest(work, self.plan.context.balanced)
 
     def seconds(self, work: Work) -> Number:
         """Return the seconds of the work once."""
@@ -89,7 +88,7 @@ class WorkSeconds:
         It runs once for its own keys and once for each of the others; all together they visit the
         keys that queries see, in blocks that are no larger than those of a kernel of as many keys.
         """
-        work = on_slowest(work_of(node, self.sizes, self.buffers), self.plan.context.balanced)
+        work = _on_slowest(work_of(node, self.sizes, self.buffers), self.plan.context.balanced)
         assert isinstance(work, AttentionWork)
         seen = seen_keys(work)
         widest = largest(seen, work.kv_len / devices)
@@ -119,9 +118,31 @@ class WorkSeconds:
         return work_seconds(op.work, self.chip.device) if op else 0.0
 
     def optimizer(self, weights: tuple[StoredWeight, ...]) -> Number:
-        """Return the seconds of the updates of weights, with the norms before them."""
+        """Return the seconds of the updates of weights, with the norms before them.
+
+        Muon lays its matrices out as the sizes of the mesh demand, so each mesh counts by itself.
+        """
+        axes = self.sizes.axes
+        if self.plan.optimizer.name != "muon" or not axes:
+            return self._updates(weights, self.sizes)
+        meshes, index = np.unique(np.stack(list(axes.values())), axis=1, return_inverse=True)
+        found = [
+            self._updates(
+                weights,
+                replace(
+                    self.sizes,
+                    axes={axis: mesh[at : at + 1] for at, axis in enumerate(axes)},
+                    _extents={},
+                ),
+            )
+            for mesh in meshes.T
+        ]
+        seconds: Number = np.array([float(np.max(each)) for each in found])[index.reshape(-1)]
+        return seconds
+
+    def _updates(self, weights: tuple[StoredWeight, ...], sizes: Sizes) -> Number:
         deps = GradientDeps({weight.name: "" for weight in weights}, {})
-        given = self.plan, self.sizes
+        given = self.plan, sizes
         ops = [
             *optimizer.clip(weights, *given, deps),
             *optimizer.rates(weights, *given, deps),
@@ -148,3 +169,13 @@ class WorkSeconds:
         deps = GradientDeps({weight.name: "" for weight in trained}, {})
         adds = [addition(weight, self.plan.dtypes, self.sizes, deps) for weight in trained]
         return sum(work_seconds(op.work, self.chip.device) for op in adds)
+
+
+def _on_slowest(work: Work, balanced: bool) -> Work:
+    """Return the work of the slowest device, as `ring_attention.on_slowest` does, on arrays.
+
+    Plans that differ in which device is last take the work that is less.
+    """
+    if not isinstance(work, AttentionWork) or balanced or not work.causal:
+        return work
+    return replace(work, late=bool(np.all(work.q_len < work.kv_len)))

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
 from tpusim.exploration.bound import bounds
+from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.objectives import CHIPS, HBM, Goal
+from tpusim.exploration.placed_bounds import placed_seconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import layer_count
 from tpusim.hardware import Slice
@@ -21,17 +23,23 @@ from tpusim.plan import STAGE_AXES, Plan, part_bounds
 class BoundedPlans:
     """Plans in the order of their bounds.
 
+    model: of all plans.
+    goal: of the search.
     blocks: the plans in arrays.
     order: of each, its block and its place there.
     lowest: bounds of each objective, [objective, plan].
     forms: equal for plans of one block, slice and set of axes larger than one, which are simulated
         alike.
+    answers: what is known of groups of devices.
     """
 
+    model: Architecture
+    goal: Goal
     blocks: Sequence[PlanArrays]
     order: NDArray[np.int64]
     lowest: NDArray[np.float64]
     forms: NDArray[np.int64]
+    answers: GroupAnswers
 
     def __len__(self) -> int:
         return len(self.order)
@@ -41,6 +49,15 @@ class BoundedPlans:
         block, place = self.order[at]
         plans = self.blocks[block]
         return plans.plan(int(place)), plans.pods[plans.pod[place]]
+
+    def tighten(self, some: NDArray[np.int64]) -> None:
+        """Raise the bounds of some plans to those of their best placement; the order stays."""
+        for block in np.unique(self.order[some, 0]):
+            mine = some[self.order[some, 0] == block]
+            plans = self.blocks[block].take(self.order[mine, 1])
+            seconds = placed_seconds(self.model, plans, self.answers)
+            for row, name in zip(self.lowest, self.goal.names, strict=True):
+                row[mine] = np.maximum(row[mine], self.goal.lowest(name, plans, seconds))
 
 
 def bounded_plans(
@@ -52,15 +69,18 @@ def bounded_plans(
 
     Out are plans that the model refuses, whose state needs more HBM than there is, or whose bounds
     are above a limit. The order is that of the bounds; of two objectives, of their product.
+
+    blocks: of the same slices.
     """
     names, limits = goal.names, goal.limits
     order, lowest, forms = [np.empty((0, 2), np.int64)], [np.empty((len(names), 0))], []
+    answers = GroupAnswers(blocks[0].pods if blocks else ())
     for number, plans in enumerate(blocks):
         places = _divided(model, plans, np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf)))
         if not len(places):
             continue
         some = plans.take(places)
-        known = bounds(model, some)
+        known = bounds(model, some, answers)
         usable = np.array([pod.chip.device.hbm_usable_bytes for pod in plans.pods])
         fine = known.hbm_bytes <= usable[some.pod] * min(limits.get(HBM, 1.0), 1.0)
         for name in goal.limited:
@@ -74,7 +94,8 @@ def bounded_plans(
     first = np.argsort(key, kind="stable")
     rows = np.concatenate([every[:, :1], np.concatenate([np.empty((0, 2), np.int64), *forms])], 1)
     _, alike = np.unique(rows, axis=0, return_inverse=True)
-    return BoundedPlans(blocks, every[first], values[:, first], alike.reshape(-1)[first])
+    alike = alike.reshape(-1)[first]
+    return BoundedPlans(model, goal, blocks, every[first], values[:, first], alike, answers)
 
 
 def _chips(plans: PlanArrays) -> NDArray[np.int64]:

@@ -1,9 +1,13 @@
-"""Branch and bound: plans are simulated in the order of their bounds while one may win."""
+"""Branch and bound: plans are simulated in the order of their bounds while one may win.
+
+A plan whose bound leaves it a chance gets a tighter one of its placements before it is simulated.
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +25,10 @@ from tpusim.simulation import simulate
 LARGEST_CHUNK = 16
 """Plans that a process is given at a time."""
 
-LARGEST_WINDOW = 1024
+TIGHTENED = 256
+"""Plans whose bounds are tightened at a time."""
+
+LARGEST_WINDOW = 128
 """Plans whose order may change so that those of one form are simulated together."""
 
 AHEAD = 2
@@ -140,19 +147,14 @@ class Hunt:
     def _chunks(self, count: int) -> Iterator[tuple[int, "_Chunk"]]:
         """Yield plans to simulate, with the number of their chunk.
 
-        They come in windows of the order of bounds, small ones until a plan is found and doubled
-        from there. Plans of one form are together in a window, as the second of a form is quick:
-        all whose bounds are below the final answer are simulated in any order.
+        Plans of one form are together in a window, as the second of a form is quick: all whose
+        bounds are below the final answer are simulated in any order.
         """
-        start, size, number = 0, count, 0
-        while start < len(self.plans):
-            window = np.arange(start, min(start + size, len(self.plans)))
-            start += size
-            if self.best:
-                size = min(2 * size, LARGEST_WINDOW)
-            window = window[np.argsort(self.plans.forms[window], kind="stable")]
+        number = 0
+        for window in self._windows(count):
+            alike = window[np.argsort(self.plans.forms[window], kind="stable")]
             largest = min(LARGEST_CHUNK, max(1, len(window) // count))
-            for some in np.split(window, np.arange(largest, len(window), largest)):
+            for some in np.split(alike, np.arange(largest, len(alike), largest)):
                 chunk = tuple(
                     (int(at), *self.plans.plan(at), float(self.plans.lowest[0][at]))
                     for at in some
@@ -161,8 +163,45 @@ class Hunt:
                 if chunk:
                     yield number, chunk
                     number += 1
-            if len(self.goal.names) == 1 and start < len(self.plans) and not self._may_win(start):
+
+    def _windows(self, count: int) -> Iterator[NDArray[np.int64]]:
+        """Yield plans in the order of tightened bounds: few until one is found, then doubled."""
+        ready: list[tuple[float, int]] = []
+        start, size = 0, count
+        while True:
+            window: list[int] = []
+            while len(window) < size:
+                start = self._tightened(start, ready)
+                if not ready:
+                    break
+                window.append(heappop(ready)[1])
+            if not window:
                 return
+            yield np.array(window)
+            if self.best:
+                size = min(2 * size, LARGEST_WINDOW)
+
+    def _tightened(self, start: int, ready: list[tuple[float, int]]) -> int:
+        """Move plans from `start` on to `ready` until its first comes before all that are left.
+
+        Return where those that are left start.
+        """
+        while start < len(self.plans) and (not ready or ready[0] > self._key(start)):
+            if len(self.goal.names) == 1 and not self._may_win(start):
+                return len(self.plans)
+            end = min(start + TIGHTENED, len(self.plans))
+            some = np.array([at for at in range(start, end) if self._may_win(at)], np.int64)
+            self.plans.tighten(some)
+            for at in some.tolist():
+                if self._may_win(at):
+                    heappush(ready, self._key(at))
+            start = end
+        return start
+
+    def _key(self, at: int) -> tuple[float, int]:
+        """Return the place of a plan in the order of bounds; of two objectives, their product."""
+        lowest = self.plans.lowest[:, at]
+        return float(lowest[0] if len(self.goal.names) == 1 else np.log(lowest).sum()), at
 
     def _may_win(self, at: int) -> bool:
         lowest = self.plans.lowest[:, at]

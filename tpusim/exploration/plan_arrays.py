@@ -1,7 +1,7 @@
 """Many plans at once: arrays of what varies, beside a plan that holds the rest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from tpusim.plan import STAGE_AXES, Plan
 Whole = NDArray[np.int64]
 
 
-MOST_COUNTED = 10_000_000
-"""Numbers up to which `distinct` counts them in a table."""
+TABLE_SHARE = 8
+"""`distinct` counts numbers in a table of up to so many entries for each of them."""
 
 
 def distinct(numbers: Whole) -> tuple[Whole, Whole]:
@@ -21,7 +21,7 @@ def distinct(numbers: Whole) -> tuple[Whole, Whole]:
 
     As `np.unique` does, but without sorting where a table of all numbers is small.
     """
-    if len(numbers) == 0 or int(numbers.max()) > MOST_COUNTED:
+    if len(numbers) == 0 or int(numbers.max()) > TABLE_SHARE * len(numbers):
         values, index = np.unique(numbers, return_inverse=True)
         return values, index.reshape(-1)
     occurs = np.zeros(int(numbers.max()) + 1, bool)
@@ -38,6 +38,8 @@ class PlanArrays:
     pod: for each plan the index of its slice.
     mesh: sizes of each axis.
     global_batch, microbatches: for each plan.
+    lies: how the axes within a slice lie on a known placement, [plan, 4]: devices of a chip, and
+        chips along each dimension; None for any placement.
     """
 
     base: Plan
@@ -46,6 +48,7 @@ class PlanArrays:
     mesh: Mapping[str, Whole]
     global_batch: Whole
     microbatches: Whole
+    lies: Mapping[str, Whole] | None = None
 
     @classmethod
     def of(cls, plans: Sequence[tuple[Plan, Slice]]) -> "PlanArrays":
@@ -87,6 +90,10 @@ class PlanArrays:
             microbatches=int(self.microbatches[at]),
         )
 
+    def lying(self, lies: Mapping[str, Whole]) -> "PlanArrays":
+        """Return the plans on known placements."""
+        return replace(self, lies=lies)
+
     def take(self, some: Whole) -> "PlanArrays":
         """Return the plans at these indices."""
         return PlanArrays(
@@ -96,4 +103,5 @@ class PlanArrays:
             {axis: sizes[some] for axis, sizes in self.mesh.items()},
             self.global_batch[some],
             self.microbatches[some],
+            self.lies and {axis: lies[some] for axis, lies in self.lies.items()},
         )

@@ -127,7 +127,7 @@ class PlanSpace:
         pods, sizes = self.table
         return PlanArrays(
             form.base,
-            tuple(self.slices),
+            self.slices,
             pods[meshes],
             {axis: sizes[meshes, at] for at, axis in enumerate(self.names)},
             *self.numbers[numbers].T,
