@@ -22,6 +22,7 @@ settings.register_profile("dev", deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("COLUMNS", None)  # readline exports it, and then text in pipes is folded
     expression = config.option.markexpr
     if not any("::" in arg for arg in config.args):
         expression = SELECTED.get(expression, expression)

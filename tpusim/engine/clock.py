@@ -31,13 +31,13 @@ def picoseconds(seconds: float) -> int:
 
 
 def _wrong_time(seconds: float) -> ValueError:
-    if seconds > LONGEST_SECONDS:
+    if LONGEST_SECONDS < seconds < inf:
         return PlanError(
             f"a single task of the step takes {seconds:.3g} s, and more than {LONGEST_SECONDS:.0e} "
             "s is not simulated; look for a rate of the chip or the slice, or a size of the model "
             "or the plan, that was mistyped"
         )
-    return ValueError(f"a time must be a number of at least 0 s, not {seconds!r}")
+    return ValueError(f"a time must be finite and at least 0 s, not {seconds!r}")
 
 
 def nanobytes(volume: float) -> int:

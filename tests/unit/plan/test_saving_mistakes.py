@@ -14,6 +14,7 @@ from plans import plan_of, small
 
 from tpusim.base.errors import TpusimError
 from tpusim.cli.main import run
+from tpusim.cli.sweep_command import REFUSED
 from tpusim.hardware import Slice, load_chip
 from tpusim.simulation import simulate
 
@@ -120,8 +121,9 @@ def test_in_a_sweep_it_is_a_row_beside_the_others(
     good: Mapping[str, object] = {"microbatches": 2, "matmul_dtype_dw": "int8"}
     path = written(tmp_path, {key: [good.get(key, ["v"]), value]})
     code, out, error = told(["sweep", path, "--workers", "1"], capsys)
-    assert (code, error) == (0, "")
+    assert (code, error) == (REFUSED, "")
     assert "1 fit, 0 do not fit, 1 refused" in out
+    assert f"every plan with {key} = " in out
     assert f"refused 1: {sentence}" in out
 
 
