@@ -232,7 +232,7 @@ def test_a_perfect_compiler_is_never_slower(batch: int, monkeypatch: pytest.Monk
     """Even if the lowering `ideal` is: then it is what today's does."""
     run = result(batch=batch)
     slower = replace(run, step_time_s=2 * run.step_time_s)
-    monkeypatch.setattr("tpusim.report.report_files.simulate", lambda *given: slower)
+    monkeypatch.setattr("tpusim.report.report_files.simulate", lambda *_, **__: slower)
     assert perfect_compiler(run) is run
 
 
