@@ -14,7 +14,7 @@ from tpusim.base.phase import Phase
 from tpusim.results.resources import operations_by_name
 
 pytestmark = [
-    pytest.mark.xla,
+    pytest.mark.tensorflow,
     pytest.mark.skipif(find_spec("libtpu") is None, reason="needs pip install 'tpusim[xla]'"),
     pytest.mark.skipif(
         find_spec("tensorflow") is None, reason="needs pip install 'tpusim[tensorflow]'"
