@@ -116,5 +116,6 @@ def replay(
         explain=explain,
         as_json=as_json,
         quiet=quiet,
+        html=html,
     )
     return printed(text, as_json=as_json, quiet=quiet)

@@ -42,6 +42,15 @@ def test_all_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert result["mfu"] is None
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = said([*GIVEN, "--no-html", "--out", str(tmp_path / "report")], capsys)
+    assert (code, error) == (0, "")
+    names = {file.name for file in (tmp_path / "report").iterdir()}
+    assert "result.json" in names
+    assert "report.html" not in names
+
+
 def test_model_flops_give_the_mfu(capsys: pytest.CaptureFixture[str]) -> None:
     out = said([*GIVEN, "--model-flops", "1e12"], capsys)[1]
     assert "MFU " in next(line for line in out.splitlines() if line.startswith("step time"))
