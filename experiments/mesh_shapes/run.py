@@ -38,7 +38,7 @@ def table(quick: bool, workers: int | None) -> "DataFrame":
         base=base, axes=("data", "fsdp", "tensor"), placements="all",
         vary={"rules": [{}, {"act_embed": "tensor"}]},
     )  # fmt: skip
-    plans = ts.sweep(replace(model, layers=2) if quick else model, pod, space, workers=workers)
+    plans = ts.sweep(replace(model, layers=2) if quick else model, space, pod, workers=workers)
     plans["rules"] = plans["rules"].map(SHARDING)
     return plans.rename(columns={"rules": "sharding"})
 

@@ -79,7 +79,7 @@ def table(
     for embed in embeds:
         model = decoder(embed)
         for shape in shapes():
-            plans = ts.sweep(model, ts.Slice("v4", shape), space, workers=workers)
+            plans = ts.sweep(model, space, ts.Slice("v4", shape), workers=workers)
             plans.insert(0, "shape", shape)
             plans.insert(0, "parameters", model.parameter_count)
             found.append(plans)

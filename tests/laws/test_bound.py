@@ -26,6 +26,7 @@ from tpusim.base.errors import TpusimError
 from tpusim.costs.collective import route_seconds
 from tpusim.costs.route import route
 from tpusim.exploration import PlanArrays, bound, bounds
+from tpusim.exploration.bound_bodies import Rests
 from tpusim.exploration.bound_collectives import least_seconds
 from tpusim.exploration.bound_groups import GroupAnswers, lie_of_columns
 from tpusim.exploration.placed_bounds import columns_of, placed_seconds
@@ -98,10 +99,37 @@ def test_the_bounds_of_random_plans_are_below_their_steps_but_not_far(
         assert median(found) > KINDS[kind][1]
 
 
+def beside_the_core(seed: int) -> Case:
+    """Return a plan of large layers on 7x, whose transfers run beside the core."""
+    rng = random.Random(seed)
+    pod = Slice("7x", rng.choice(["4x4x8", "4x8x8", "4x4x12", "8x8x8"]))
+    model = Transformer(
+        layers=rng.choice([3, 8]), embed=rng.choice([4096, 20480]), mlp=rng.choice([16384, 81920]),
+        heads=32, vocab=51200, gated=rng.random() < 0.5, rotary=rng.random() < 0.5,
+    )  # fmt: skip
+    axes = rng.choice([["fsdp", "tensor"], ["data", "fsdp", "tensor"], ["fsdp"]])
+    plan = Plan(
+        mesh=random_mesh(rng, pod.devices, axes), seq_len=2048, global_batch=2 * pod.devices,
+        remat=rng.choice(["full", "minimal"]), microbatches=rng.choice([1, 2]),
+    )  # fmt: skip
+    return model, plan, pod
+
+
+@pytest.mark.parametrize("seed", seeds(200, default=8))
+def test_the_bound_on_placements_is_near_the_step_where_transfers_are_beside_the_core(
+    seed: int,
+) -> None:
+    model, plan, pod = beside_the_core(seed)
+    step = simulate(model, plan, pod).step_time_s
+    plans = PlanArrays.of([(plan, pod)])
+    placed = placed_seconds(model, plans, GroupAnswers(plans.pods))[0]
+    assert 0.5 * step < placed <= step
+
+
 TORUSES = [
     ("v4", "4x4x4"), ("v4", "2x2x1"), ("v5e", "4x8"), ("v6e", "2x4"), ("7x", "2x2x2"),
     ("v3", "4x4"), ("v5p", "2x2x4"), ("v5e", "8x16"), ("v4", "4x4x8_twisted"), ("v6e", "16x16"),
-    ("7x", "4x4x4"),
+    ("7x", "4x4x4"), ("7x", "4x4x12"), ("v5p", "4x8x8"),
 ]  # fmt: skip
 ALGORITHMS = {
     CollectiveKind.ALL_GATHER: ("", "nd", "all-reduce"),
@@ -132,6 +160,7 @@ def test_no_placement_has_a_collective_faster_than_the_least(chip: str, shape: s
                         for nbytes in (1.0, 1e5, 1e7, 1e9):
                             alone = route_seconds(path, nbytes, pod.chip)
                             assert least.fixed + least.per_byte * nbytes <= alone * (1 + 1e-9)
+                            assert least.on_links * nbytes <= alone * (1 + 1e-9)
 
 
 def test_the_least_of_a_collective_on_a_whole_ring_is_its_time() -> None:
@@ -178,3 +207,45 @@ def test_the_bound_of_many_plans_with_muon_is_that_of_each() -> None:
     plans = [(base.replace(mesh=mesh), pod) for mesh in meshes]
     together = bounds(model, PlanArrays.of(plans)).seconds
     assert np.allclose(together, [bound(model, *each) for each in plans], rtol=1e-12)
+
+
+def test_thousands_of_refused_plans_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4,000 batches, those that four devices or the microbatches do not divide are refused."""
+    model = Transformer(layers=2, embed=256, mlp=1024, heads=8, vocab=1000)
+    pod, size = Slice("v5e", "2x2"), 4000
+    base = Plan(mesh={"data": 2, "fsdp": 2}, seq_len=64, global_batch=8)
+    batch, counts = 6000 + np.arange(size), np.array([1, 2, 3, 4] * (size // 4))
+    plans = PlanArrays(
+        base, (pod,), np.zeros(size, np.int64),
+        {"data": np.full(size, 2), "fsdp": np.full(size, 2)}, batch, counts,
+    )  # fmt: skip
+    made: list[int] = []
+    divides = PlanArrays.plan
+    monkeypatch.setattr(
+        PlanArrays, "plan", lambda self, at: (made.append(at), divides(self, at))[1]
+    )
+    found = bounds(model, plans)
+    assert len(made) < 20
+    assert np.array_equal(np.isfinite(found.seconds), batch % (4 * counts) == 0)
+    for at in (0, 4, 1, 501, 1002):
+        one = plans.take(np.array([at]))
+        assert bounds(model, one).seconds[0] == pytest.approx(found.seconds[at], rel=1e-12)
+
+
+@pytest.mark.parametrize(("shape", "share"), [("1x1", 0.95), ("2x2", 0.9)])
+def test_the_bound_has_all_iterations_of_muon(shape: str, share: float) -> None:
+    """Five of three matmuls for each matrix: more than the matmuls of a batch of 64 tokens."""
+    model = Transformer(layers=2, embed=2048, mlp=8192, heads=16, vocab=1000)
+    pod = Slice("v6e", shape)
+    plan = Plan(mesh={"fsdp": pod.devices}, seq_len=16, global_batch=4, optimizer="muon")
+    step = simulate(model, plan, pod).step_time_s
+    assert share * step < bound(model, plan, pod) <= step
+    assert bound(model, plan.replace(optimizer="adam"), pod) < 0.7 * step
+
+
+def test_the_last_of_transfers_in_turn_is_followed_by_what_reads_it() -> None:
+    """The last one that waits its turn, which is not the same for all plans."""
+    rests = Rests(9.0, {"first": np.array([5.0, 6.0]), "last": np.array([1.0, 2.0])})
+    turns = {"first": np.array([3.0, 3.0]), "last": np.array([4.0, 0.0])}
+    assert np.array_equal(np.asarray(rests.of_last(turns)), [1.0, 6.0])
+    assert np.array_equal(np.asarray(rests.of_last({})), 0.0)

@@ -6,21 +6,26 @@ answer is that of simulating all. A space that is too large to bound is searched
 (`local_search`), which proves nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from time import monotonic
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.short_repr import ShortRepr
+from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import check_positive
 from tpusim.exploration.bounded_plans import bounded_plans
 from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState, gap_of
 from tpusim.exploration.local_search import LocalSearch
-from tpusim.exploration.objectives import Goal, checked_limits, checked_objectives
+from tpusim.exploration.objectives import OBJECTIVES, Goal, checked_limits, checked_objectives
 from tpusim.exploration.plan_space import PlanSpace
-from tpusim.exploration.processes import process_count, worker_pool
+from tpusim.exploration.processes import check_workers, process_count, worker_pool
 from tpusim.models import Architecture
+from tpusim.plan import Input
+from tpusim.simulation.arguments import check_input, check_model, described
 from tpusim.training import TrainingRun
 
 METHODS = PROVED, LOCAL = "proved", "local"
@@ -29,8 +34,8 @@ CHUNKS_ELSEWHERE = 16
 """Processes that an executor is taken to have: that many chunks run ahead of their answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class SearchResult(ShortRepr):
     """The best plans of a space, or its Pareto front where there are two objectives.
 
     objectives: names.
@@ -57,6 +62,24 @@ class SearchResult:
     seconds: float
     interrupted: bool = False
 
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        """Yield what is known, and the best plans."""
+        known = "proved" if self.proved else f"not proved, gap {self.gap:.1%}"
+        what = " and ".join(self.objectives)
+        yield (
+            f"best {what} of {self.plans:,} plans: {known}; {self.simulated:,} simulated in "
+            f"{self.seconds:.1f} s"
+        )
+        for found in self.best:
+            values = ", ".join(
+                f"{value:.4g} {OBJECTIVES[name].unit}"
+                for name, value in zip(self.objectives, found.values, strict=True)
+            )
+            yield f"  {values} on {found.pod}: {found.plan}"
+
     @property
     def gap(self) -> float:
         """How far the best plan may be above the best possible, as a fraction; 0 if proved."""
@@ -67,12 +90,14 @@ class SearchResult:
         return gap_of(self.best[0].values[0], self.possible)
 
 
+@checked_call
 def search(
-    model: Architecture,
+    model: Architecture | str,
     space: PlanSpace,
     objective: str | Sequence[str] = "step_time",
     *,
     run: TrainingRun | None = None,
+    input: Input | None = None,
     top: int = 1,
     at_most: Mapping[str, float] | None = None,
     method: str = PROVED,
@@ -84,11 +109,14 @@ def search(
 ) -> SearchResult:
     """Return the best plans of a space, proved by lower bounds of all others.
 
+    model: an architecture, or the name of a published one.
     objective: `step_time`, `chip_time` (seconds of a chip for each token), `cost` (USD for each
         token, on demand), `energy` (J for each token), `time_to_train` or `cost_to_train` (of
         `run`); or two of them for their Pareto front.
     run: the training run of `time_to_train` and `cost_to_train`. Its own price and step time do not
         count.
+    input: the hosts' input pipeline, beside which plans are simulated; None for batches that are
+        there when a step begins. It only adds to a step, so what is proved is proved with it.
     top: plans to return; all of a front.
     at_most: limits of a plan: of any objective, of `chips`, and of `hbm`, the peak as a fraction of
         what programs can use (above 1 has no effect).
@@ -106,13 +134,23 @@ def search(
     run without one.
     """
     began = monotonic()
-    goal = Goal(checked_objectives(objective), checked_limits(at_most or {}), run)
+    order = "write search(model, space)"
+    model = check_model(model, order, "search")
+    if not isinstance(space, PlanSpace):
+        raise PlanError(
+            f"the space is {described(space)}; {order}, with a space of ts.PlanSpace(...)"
+        )
+    check_input(input, space.base)
+    check_workers(workers, executor, progress)
+    goal = Goal(checked_objectives(objective), checked_limits(at_most or {}), run, input)
     check_positive("search.top", top)
     report = progress or (lambda state: None)
     if method not in METHODS:
         raise PlanError(f"search.method is {method!r}; {nearest(str(method), METHODS)}")
     if method == LOCAL:
         check_positive("search.starts", starts)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise PlanError(f"search.seed is {shown(seed)}; write a whole number")
         hunter: LocalSearch | Hunt = LocalSearch(model, space, goal, top, starts, seed)
         total = len(space)
     else:

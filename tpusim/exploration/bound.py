@@ -7,20 +7,23 @@ of its size can have. A body also takes as long as its longest row of operations
 wait for each other. Where the lowering may decide one way or another, the lower counts.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
-from tpusim.exploration.bound_bodies import BodySeconds, StepParts
+from tpusim.exploration.bound_bodies import BodySeconds
 from tpusim.exploration.bound_groups import GroupAnswers
+from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
-from tpusim.graph import Gather, Graph, layer_count, walk
+from tpusim.graph import Gather, Graph, layer_row, walk
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
@@ -32,7 +35,7 @@ from tpusim.partition import (
     resolve_rules,
 )
 from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
-from tpusim.plan import CIRCULAR, STAGE_AXES, Plan, inner_plan, part_bounds
+from tpusim.plan import STAGE_AXES, Axes, Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
 from tpusim.simulation.arguments import check_arguments
 
@@ -49,6 +52,7 @@ class PlanBounds(NamedTuple):
     hbm_bytes: Floats
 
 
+@checked_call
 def bound(model: Architecture | str, plan: Plan, pod: Slice | str) -> float:
     """Return seconds that no step of the plan is shorter than, whatever its placement.
 
@@ -71,13 +75,15 @@ def bounds(
     answers = answers or GroupAnswers(plans.pods)
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
     steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
-    for some in _alike(model, plans):
-        members = some
+    shared = _BatchAxes(model, plans)
+    extents = _Extents(model, plans.base)
+    for some in _alike(model, plans, extents.of(plans)):
+        members = some[shared.divide(some)]
         while len(members):
             try:
                 step = _KnownStep.of(model, plans, int(members[0]))
             except PlanError:
-                members = members[1:]
+                members = members[plans.differ(members, int(members[0]))]
                 continue
             members = members[step.divides(plans.take(members))]
             steps.setdefault(step.key(plans, int(some[0])), (step, []))[1].append(members)
@@ -85,18 +91,23 @@ def bounds(
     for step, parts in steps.values():
         members = np.concatenate(parts)
         if len(members):
-            known = step.bounds(model, plans.take(members), answers)
+            taken = plans.take(members)
+            known = step.bounds(extents.of(taken), taken, answers)
             for array, values in zip(found, known, strict=True):
                 array[members] = values
     return found
 
 
-def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]]:
+def _alike(
+    model: Architecture, plans: PlanArrays, extents: Mapping[str, Number]
+) -> Iterator[NDArray[np.int64]]:
     """Yield the indices of plans that have one partitioned graph and one chip.
 
     The graph depends on which axes are larger than one, and on which dimensions are smaller than
     the product of the axes that shard them; and on whether a device has fewer tokens to look up
     than a table has rows (`exchanged_tables`).
+
+    extents: sizes of the graph's dimensions.
     """
     devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
     chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
@@ -105,7 +116,6 @@ def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]
     columns.append(plans.stages)
     axes = [axis for axis in plans.mesh if axis not in STAGE_AXES]
     batch = plans.batch
-    extents = _extents(model, plans)
     base = plans.base
     if base.vocab_tiles > 1 or base.context.exchanges_heads:
         columns += [batch, *plans.mesh.values()]
@@ -133,21 +143,61 @@ def _alike(model: Architecture, plans: PlanArrays) -> Iterator[NDArray[np.int64]
     return iter(np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1))
 
 
-def _extents(model: Architecture, plans: PlanArrays) -> dict[str, Number]:
-    """Return the sizes of the graph's dimensions, arrays where they depend on the batch."""
-    values, inverse = distinct(plans.batch)
-    graphs = [_forward(model, plans.base, int(value)) for value in values]
-    found: dict[str, Number] = {}
-    arrays: dict[tuple[int, ...], NDArray[np.float64]] = {}
-    for dim in graphs[0].sizes:
-        each = tuple(graph.sizes[dim] for graph in graphs)
-        if len(set(each)) == 1:
-            found[dim] = each[0]
-            continue
-        if each not in arrays:
-            arrays[each] = np.array(each, float)[inverse]
-        found[dim] = arrays[each]
-    return found
+class _BatchAxes:
+    """The axes that divide the batch of plans: the same for all whose axes above one are."""
+
+    def __init__(self, model: Architecture, plans: PlanArrays) -> None:
+        self.model, self.plans = model, plans
+        self.known: dict[Axes, Axes] = {}
+
+    def divide(self, some: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return True for plans, alike in their axes above one, whose batch can be divided."""
+        plans = self.plans
+        shards = plans.microbatches[some]
+        for axis in self._axes(int(some[0])):
+            shards = shards * plans.mesh[axis][some]
+        fine: NDArray[np.bool_] = plans.global_batch[some] % shards == 0
+        return fine
+
+    def _axes(self, at: int) -> Axes:
+        """Return the axes of the batch; none where a plan with any batch is refused."""
+        active = tuple(axis for axis, sizes in self.plans.mesh.items() if sizes[at] > 1)
+        if active not in self.known:
+            count = prod(int(sizes[at]) for sizes in self.plans.mesh.values())
+            batch = count * int(self.plans.microbatches[at])
+            try:
+                plan = inner_plan(self.plans.plan(at).replace(global_batch=batch))
+                rules = resolve_rules(plan, planned_graph(self.model, plan))
+            except PlanError:
+                return ()
+            self.known[active] = dict(rules.table)["act_batch"]
+        return self.known[active]
+
+
+class _Extents:
+    """The sizes of the graph's dimensions: those of a batch are looked up once."""
+
+    def __init__(self, model: Architecture, base: Plan) -> None:
+        self.model, self.base = model, base
+        self.known: dict[int, Mapping[str, int]] = {}
+
+    def of(self, plans: PlanArrays) -> dict[str, Number]:
+        """Return the sizes for some plans, arrays where they depend on the batch."""
+        values, inverse = distinct(plans.batch)
+        for value in set(values.tolist()) - self.known.keys():
+            self.known[value] = _forward(self.model, self.base, value).sizes
+        sizes = [self.known[value] for value in values.tolist()]
+        found: dict[str, Number] = {}
+        arrays: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        for dim in sizes[0]:
+            each = tuple(size[dim] for size in sizes)
+            if len(set(each)) == 1:
+                found[dim] = each[0]
+                continue
+            if each not in arrays:
+                arrays[each] = np.array(each, float)[inverse]
+            found[dim] = arrays[each]
+        return found
 
 
 def _forward(model: Architecture, base: Plan, batch: int) -> Graph:
@@ -159,20 +209,26 @@ def _forward(model: Architecture, base: Plan, batch: int) -> Graph:
 
 
 class _KnownStep(NamedTuple):
-    """The partitioned graph that plans share."""
+    """The partitioned graph that plans share.
+
+    loops: over layers, of a pipeline alone.
+    """
 
     plan: Plan
     graph: Graph
     partitioned: PartitionedGraph
+    loops: LayerLoops
 
     @classmethod
     def of(cls, model: Architecture, plans: PlanArrays, at: int) -> "_KnownStep":
         plan = plans.plan(at)
         plan.check_together()
         graph = planned_graph(model, plan)
+        loops = LayerLoops((), (), ())
         if plan.active_schedule:
-            part_bounds(plan, layer_count(_forward(model, plan, plan.microbatch)), model.name)
-        return cls(plan, graph, partition_graph(graph, inner_plan(plan)))
+            loops = LayerLoops.of(layer_row(_forward(model, plan, plan.microbatch)))
+            part_bounds(plan, loops.layers, model.name)
+        return cls(plan, graph, partition_graph(graph, inner_plan(plan)), loops)
 
     def key(self, plans: PlanArrays, at: int) -> Hashable:
         """Return what is equal for plans that are bounded together: chip and partitioned graph."""
@@ -207,24 +263,26 @@ class _KnownStep(NamedTuple):
         )
         return fine
 
-    def bounds(self, model: Architecture, plans: PlanArrays, answers: GroupAnswers) -> PlanBounds:
-        """Return the bounds of each of the plans."""
+    def bounds(
+        self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
+    ) -> PlanBounds:
+        """Return the bounds of each of the plans. extents: sizes of the graph's dimensions."""
         ones = np.ones(len(plans))
         with np.errstate(all="ignore"):
-            seconds, held = self._bounds(model, plans, answers)
+            seconds, held = self._bounds(extents, plans, answers)
         return PlanBounds(seconds * ones, held * ones)
 
     def _bounds(
-        self, model: Architecture, plans: PlanArrays, answers: GroupAnswers
+        self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
     ) -> tuple[Number, Number]:
-        dims: dict[str, Any] = {**self.graph.sizes, **_extents(model, plans)}
+        dims: dict[str, Any] = {**self.graph.sizes, **extents}
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes, _extents={})
         made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)
         parts = made.step_parts()
         if self.plan.active_schedule:
             held = (parts.layers_stored + parts.stacked) / plans.stages
-            return _pipelined(self.plan, plans, parts), held
+            return pipelined_seconds(self.plan, plans, self.loops, parts), held
         m = plans.microbatches.astype(float)
         least = m * largest(parts.layers + parts.edges, parts.path) + parts.once
         core = m * (parts.layers_core + parts.edges) + parts.once
@@ -240,26 +298,3 @@ def _skew(plan: Plan, plans: PlanArrays) -> float:
         if across_slices(tuple(plan.active_axes))
         else 0.0
     )
-
-
-def _pipelined(plan: Plan, plans: PlanArrays, parts: StepParts) -> Number:
-    """Return the bound of a pipeline.
-
-    Its busiest stage has at least the mean of all stages' work. Where all have as many layers, the
-    last has the head besides, and waits until the first microbatch has passed all others, whose
-    backward pass of the last microbatch it precedes: (p - 1) / v layers' worth of a stage
-    (Narayanan et al., arXiv:2104.04473, section 2.2). Weight gradients may fill that time where the
-    schedule separates them.
-    """
-    stages = plans.stages
-    m, chunks = plans.microbatches.astype(float), plan.pipeline.virtual_stages
-    layers = parts.layers / stages
-    links = m * parts.layer_links / stages
-    if plan.active_schedule == CIRCULAR:
-        return largest((m + (stages - 1) / chunks) * layers, links)
-    mean = m * largest(layers, links / m) + m * parts.edges / stages + parts.layers_once / stages
-    if plan.pipeline.stage_layers:
-        return mean
-    ramp = parts.forward_layers if plan.active_schedule.startswith("zb") else parts.layers
-    filled = m * (layers + parts.head) + (stages - 1) / chunks * ramp / stages
-    return largest(mean, filled + parts.layers_once / stages)

@@ -3,11 +3,16 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from tpusim.base.phase import Phase
 from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.bound_surroundings import LinkName, Surroundings, adjoins
+from tpusim.exploration.bound_schedule import is_ordered, ordered_seconds
+from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers, adjoins
 from tpusim.exploration.bound_transfers import TransferSeconds
+from tpusim.exploration.bound_updates import UpdateSeconds
 from tpusim.exploration.bound_work import WorkSeconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention
@@ -25,12 +30,23 @@ from tpusim.plan import Plan
 from tpusim.program import Number, largest
 
 
+class LoopSeconds(NamedTuple):
+    """Least seconds of an iteration of a loop over layers: its two passes, and its updates."""
+
+    forward: Number = 0.0
+    backward: Number = 0.0
+    once: Number = 0.0
+
+
 @dataclass(slots=True)
 class StepParts:
     """Least seconds of one microbatch, and of what a step does once.
 
-    layers, forward_layers: of the core in loops over layers, both passes and the forward pass.
-    edges, head: outside of these loops, and of that the part between the two passes.
+    layers: of the core in all loops.
+    loops: each loop over layers that is not within another, by the name of its forward pass; of
+        a pipeline alone.
+    edges: outside of all loops.
+    head: between the two passes over the layers.
     path: of the longest row of operations and transfers that wait for each other.
     layers_core: of the core's work in loops.
     once, layers_once: updates of all weights, and of those in loops.
@@ -41,7 +57,7 @@ class StepParts:
     """
 
     layers: Number = 0.0
-    forward_layers: Number = 0.0
+    loops: dict[str, LoopSeconds] = field(default_factory=dict)
     edges: Number = 0.0
     head: Number = 0.0
     path: Number = 0.0
@@ -61,11 +77,14 @@ class _BodyTotal:
 
     core: of the core's work.
     least: until the core is done with the body.
+    drained: until it is done with the body of a loop and may go on with the next iteration; of a
+        loop, until the core is done, with the waits for transfers between iterations.
     links: of the links of each group of axes.
     """
 
     core: Number = 0.0
     least: Number = 0.0
+    drained: Number = 0.0
     links: dict[LinkName, Number] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -85,31 +104,26 @@ class BodySeconds:
         self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
         used = plans.pods[int(plans.pod[0])]
         self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
+        self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
+        self.updates = UpdateSeconds(plan, inner, sizes, plans, answers)
 
     def step_parts(self) -> StepParts:
         """Return the seconds of the parts of a step."""
         nodes = self.partitioned.nodes
         loops = [at for at, node in enumerate(nodes) if isinstance(node, LoopNode)]
-        backward = [at for at in loops if nodes[at].phase is not Phase.FORWARD]
         forward = [at for at in loops if nodes[at].phase is Phase.FORWARD]
-        head = (max(forward), min(backward)) if forward and backward else (0, 0)
         parts = StepParts()
         found = {nodes[at].name: self._loop(nodes[at]) for at in loops}
         whole = self._body(nodes, found, has_loop=bool(loops))
         parts.edges = whole.core
         parts.path = whole.least
-        between = nodes[head[0] + 1 : head[1]]
-        if not any(isinstance(node, LoopNode) for node in between):
-            parts.head = self._body(between, {}, has_loop=True).core
         links = dict(whole.links)
         layer_links: dict[LinkName, Number] = defaultdict(float)
         for at in loops:
             total = found[nodes[at].name]
-            parts.layers = parts.layers + total.least
+            parts.layers = parts.layers + total.drained
             parts.layers_core = parts.layers_core + total.core
-            if at in forward:
-                parts.forward_layers = parts.forward_layers + total.least
             for link, seconds in total.links.items():
                 links[link] = links.get(link, 0.0) + seconds
                 layer_links[link] = layer_links[link] + seconds
@@ -119,12 +133,35 @@ class BodySeconds:
             parts.layer_links = largest(parts.layer_links, seconds)
         weights = self.partitioned.weights
         in_layers = tuple(w for w in weights if w.copies > 1)
-        parts.once = self.work.optimizer(weights) + self.work.cast(weights)
-        parts.layers_once = self.work.optimizer(in_layers)
+        parts.once = self.updates.of(weights) + self.work.cast(weights)
+        parts.layers_once = self.updates.of(in_layers)
         if self.plan.microbatches > 1 and not self.plan.active_schedule:
             parts.edges = parts.edges + self.work.accumulation(weights)
+        if self.plan.active_schedule:
+            self._add_stages(parts, nodes, found)
         self._add_bytes(parts, [nodes[at] for at in forward])
         return parts
+
+    def _add_stages(
+        self, parts: StepParts, nodes: tuple[Node, ...], found: Mapping[str, _BodyTotal]
+    ) -> None:
+        """Add what the stages of a pipeline differ in: their layers, and the head of the last."""
+        names = [node.name for node in nodes]
+        rows = [node for node in nodes if isinstance(node, LoopNode) and node.scan.over_layers]
+        forward = [node for node in rows if node.phase is Phase.FORWARD]
+        for node in forward:
+            read = {t.name for op in node.scan.body for t in op.inputs}
+            own = tuple(w for w in self.partitioned.weights if w.copies > 1 and w.name in read)
+            trips, back = node.scan.trips, found.get(f"{node.name}/d", _BodyTotal())
+            once = self.updates.of(own) if own else 0.0
+            parts.loops[node.name] = LoopSeconds(
+                found[node.name].least / trips, back.least / trips, once / trips
+            )
+        last = forward[-1].name
+        if f"{last}/d" in names:
+            between = nodes[names.index(last) + 1 : names.index(f"{last}/d")]
+            inside = [found[node.name].least for node in between if isinstance(node, LoopNode)]
+            parts.head = self._body(between, found, has_loop=True).core + sum(inside)
 
     def _add_bytes(self, parts: StepParts, forward: list[Node]) -> None:
         weights = self.partitioned.weights
@@ -147,7 +184,9 @@ class BodySeconds:
         trips, copies = node.scan.trips, self.work.stacks(node)
         core = inner.core + copies + sum(each.core for each in nested.values())
         least = inner.core + copies + sum(each.least for each in nested.values())
-        total = _BodyTotal(trips * core, trips * largest(least, inner.least))
+        once = largest(least, inner.least)
+        period = largest(once, inner.drained)
+        total = _BodyTotal(trips * core, trips * once, (trips - 1) * period + once)
         for each in (inner, *nested.values()):
             for link, seconds in each.links.items():
                 total.links[link] = total.links[link] + trips * seconds
@@ -172,7 +211,9 @@ class BodySeconds:
             else self.work.seconds(works[node.name])
             for node in computes
         }
-        total, moves, turns = _BodyTotal(sum(seconds.values())), {}, []
+        total, moves = _BodyTotal(sum(seconds.values())), {}
+        turns: dict[str, Number] = {}
+        kept: dict[str, Transfers] = {}
         awaited: dict[LinkName, Number] = defaultdict(float)
         read = {key for node in nodes for key in node.reads}
         for node in nodes:
@@ -183,15 +224,25 @@ class BodySeconds:
                 around = Surroundings(nodes, computes, beside, works, seconds, looped, has_loop)
                 found = self.transfers.of(node, around)
                 moves[node.name] = found.alone
-                turns.append(found.in_turn)
+                kept[node.name] = found
+                turns[node.name] = found.in_turn
                 total.core = total.core + found.core
                 for link, busy in found.links.items():
                     total.links[link] = total.links[link] + busy
                     if node.purpose is not Purpose.GRADIENT and node.writes[0] in read:
                         awaited[link] = awaited[link] + busy
-        total.least = largest(longest_path(nodes, seconds | moves, loops), sum(turns))
+        rest = rests(nodes, seconds | moves, loops)
+        total.least = largest(rest.longest, sum(turns.values()) + rest.of_last(turns))
         for busy in awaited.values():
             total.least = largest(total.least, busy)
+        if looped and not recurrent and not rounds and is_ordered(nodes, self.plan):
+            ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
+            at_once: Number = 1.0
+            for node in nodes:
+                if isinstance(node, CollectiveNode):
+                    at_once = at_once * self.transfers.at_once(node)
+            total.least = largest(total.least, at_once * ordered.core)
+            total.drained = at_once * ordered.drained
         return total
 
     def _attentions_in_rings(
@@ -204,17 +255,38 @@ class BodySeconds:
             if isinstance(node, CollectiveNode) and sends_keys_round(self.plan.context, node.axes)
         ]
         return {
-            compute.name: self.transfers.group(node.axes).astype(float)
+            compute.name: self.transfers.ask.group(node.axes).astype(float)
             for node in rings
             for compute in computes
             if isinstance(compute.op, Attention) and adjoins(node, compute)
         }
 
 
-def longest_path(
+class Rests(NamedTuple):
+    """What is left of a body after each of its nodes.
+
+    longest: seconds of the longest row of nodes, each of which waits for the last.
+    after: of such a row after a transfer, by name.
+    """
+
+    longest: Number
+    after: Mapping[str, Number]
+
+    def of_last(self, turns: Mapping[str, Number]) -> Number:
+        """Return what is left after the last of transfers in turn, in the order of the body.
+
+        turns: seconds of each; 0 where it does not wait its turn.
+        """
+        rest: Number = 0.0
+        for name, seconds in turns.items():
+            rest = np.where(np.asarray(seconds) > 0, self.after.get(name, 0.0), rest)
+        return rest
+
+
+def rests(
     nodes: Sequence[Node], seconds: Mapping[str, Number], loops: Mapping[str, _BodyTotal]
-) -> Number:
-    """Return the seconds of the longest row of nodes of a body, each of which waits for the last.
+) -> Rests:
+    """Return how long a body goes on after each of its nodes, and from its start.
 
     seconds: of the nodes that take time.
     loops: totals of the loops.
@@ -226,6 +298,7 @@ def longest_path(
     """
     brought = {key for node in nodes if isinstance(node, CollectiveNode) for key in node.writes}
     after: dict[str, Number] = {}
+    following: dict[str, Number] = {}
     longest: Number = 0.0
     for node in reversed(nodes):
         known = [after[key] for key in node.writes if key in after]
@@ -234,6 +307,7 @@ def longest_path(
             rest = largest(rest, each)
         if isinstance(node, CollectiveNode) and (not known or node.purpose is Purpose.GRADIENT):
             continue
+        following[node.name] = rest
         is_loop = isinstance(node, LoopNode)
         took = loops[node.name].least if is_loop else seconds.get(node.name, 0.0)
         longest = largest(longest, took + rest)
@@ -242,4 +316,4 @@ def longest_path(
             if isinstance(node, LoopNode) and key in brought:
                 share = 1 - 1 / node.scan.trips
             after[key] = largest(after.get(key, 0.0), share * took + rest)
-    return longest
+    return Rests(longest, following)

@@ -23,7 +23,7 @@ from tpusim.costs.collective import (
 from tpusim.costs.links import ici_rate
 from tpusim.costs.route import ADDING_KINDS, CollectiveRoute, added_bytes, die_bytes, passes
 from tpusim.hardware import Chip, Slice, Span, Topology
-from tpusim.lowering.collective_lowering import Lowering
+from tpusim.lowering.collective_lowering import LAYER_AT_ONCE, Lowering
 from tpusim.lowering.collectives_by_generation import in_circular_pipeline, lowering_for
 from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.network import ALGORITHMS, Algorithm, default_algorithm
@@ -33,8 +33,31 @@ from tpusim.program import CollectiveKind, Mode
 Shape: TypeAlias = tuple[int, ...]
 """Chips of a group along each dimension of the torus."""
 
-Lie: TypeAlias = tuple[Shape, int]
-"""How a group lies on the torus: its shape, and the devices of a chip that are in it."""
+
+class Lie(NamedTuple):
+    """How a group lies on the torus.
+
+    shape: its chips along each dimension.
+    dies: devices of a chip that are in it.
+    strides: the least distance between two of its chips along each dimension. Groups with chips in
+        between then lie on the same links. Empty for neighbours.
+    """
+
+    shape: Shape
+    dies: int
+    strides: Shape = ()
+
+    @property
+    def shared(self) -> int:
+        """The most groups that pass over one link of a ring, along any dimension.
+
+        A ring crosses each of its dimensions somewhere, on a line of the torus. There a hop covers
+        as many links as the stride says, and the groups that start at the positions in between do
+        the same, one link further each: one link has them all.
+        """
+        along = zip(self.shape, self.strides, strict=False)
+        return max((stride for size, stride in along if size > 1), default=1)
+
 
 RING_LINKS = 2
 """Links of a device in one bidirectional ring."""
@@ -45,7 +68,8 @@ class LeastSeconds(NamedTuple):
 
     fixed: before bytes count.
     per_byte: for each byte of its tensor.
-    on_links: of these, those of the busiest link.
+    on_links: those of the busiest link for each byte. Where groups share links they may be more
+        than `per_byte`: messages queue, and the hops of `fixed` hide behind them.
     """
 
     fixed: float
@@ -66,6 +90,10 @@ class GroupHabits:
     gather_algorithms, reduce_algorithms: that may carry them out alone.
     gathers_in_turn, outer_in_turn: True if gathers of weights are asynchronous, alone, and each
         starts when the one before is done; the same beside a loop over layers.
+    at_once: True if all gathers of weights of a body start with it, and gradients are reduced
+        beside the core (`LAYER_AT_ONCE`).
+    shares_links: True if gathers that start together move at the same time. Those that add up a
+        padded buffer afterwards do not: the addition holds up the stream.
     across_wait, across_in_turn, outer_across_wait, across_reductions_wait: as those above, of
         collectives across slices alone.
     """
@@ -80,6 +108,8 @@ class GroupHabits:
     reduce_algorithms: tuple[str, ...]
     gathers_in_turn: bool
     outer_in_turn: bool
+    at_once: bool
+    shares_links: bool
     across_wait: bool
     across_in_turn: bool
     outer_across_wait: bool
@@ -105,8 +135,8 @@ def least_seconds(
     if devices <= 1 or kind is CollectiveKind.BROADCAST:
         return LeastSeconds(0.0, 0.0, 0.0)
     found = [
-        _seconds(pod, shape, dies, kind, algorithm)
-        for shape, dies in _lies(pod, devices, lie)
+        _seconds(pod, each, kind, algorithm)
+        for each in _lies(pod, devices, lie)
         for algorithm in algorithms
     ]
     if not found:
@@ -123,7 +153,7 @@ def _lies(pod: Slice, devices: int, lie: Lie | None) -> tuple[Lie, ...]:
     if lie is not None:
         return (lie,)
     return tuple(
-        (shape, dies)
+        Lie(shape, dies)
         for dies in sorted({1, pod.chip.devices})
         if devices % dies == 0
         for shape in _shapes(pod.topology.dims, devices // dies)
@@ -142,29 +172,32 @@ def _shapes(dims: Shape, chips: int) -> tuple[Shape, ...]:
     )
 
 
-def _seconds(
-    pod: Slice, shape: Shape, dies: int, kind: CollectiveKind, algorithm: str
-) -> LeastSeconds:
-    """Return the least seconds over groups of one shape."""
+def _seconds(pod: Slice, lie: Lie, kind: CollectiveKind, algorithm: str) -> LeastSeconds:
+    """Return the least seconds over groups that lie alike."""
     if algorithm == BEST_ALGORITHM:
-        found = [_seconds(pod, shape, dies, kind, each) for each in best_candidates(kind)]
-        return _least(found)
+        return _least([_seconds(pod, lie, kind, each) for each in best_candidates(kind)])
+    shape, dies = lie.shape, lie.dies
     spans = tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1)
     devices = dies * prod(shape)
     if not spans:
         share = 1.0 if kind is CollectiveKind.PERMUTE else die_bytes(kind)
-        return _of_route(pod, _route(kind, passes(kind), devices), share / _die_rate(pod))
+        moving = share / _die_rate(pod)
+        return _of_route(pod, _route(kind, passes(kind), devices), moving, moving)
     name = algorithm or default_algorithm(kind, spans, pod.topology)
     if (instead := ALGORITHMS[name].runs_as) is not None:
         kind, name = instead, default_algorithm(instead, spans, pod.topology)
     load, hops = _LOADS.get(name if kind in _CHAINED else str(kind), _on_all_dimensions)(
-        shape, pod.topology
+        lie, pod.topology
     )
     part = 0.5 if dies == 2 and ALGORITHMS[name].halved else 1.0
     times = passes(kind)
     adds_after = ALGORITHMS[name].adds_after and kind in ADDING_KINDS
     path = _route(kind, times * hops + (times if dies == 2 else 0), devices, adds_after)
-    return _of_route(pod, path, times * part * load / _link_rate(pod.chip))
+    busiest = load
+    if name == Algorithm.RING and kind in _CHAINED and not pod.topology.twisted:
+        busiest = max(load, lie.shared * (1 - 1 / prod(shape)) / RING_LINKS)
+    scale = times * part / _link_rate(pod.chip)
+    return _of_route(pod, path, scale * load, scale * busiest)
 
 
 def _route(
@@ -180,11 +213,17 @@ def _route(
     )  # fmt: skip
 
 
-def _of_route(pod: Slice, path: CollectiveRoute, moving: float) -> LeastSeconds:
-    """Return the seconds of a route whose transfers take `moving` seconds for each byte."""
+def _of_route(pod: Slice, path: CollectiveRoute, moving: float, busiest: float) -> LeastSeconds:
+    """Return the seconds of a route.
+
+    moving: seconds of its transfers for each byte.
+    busiest: of the busiest link, with what other groups send over it.
+    """
+    if not path.added_bytes:
+        return LeastSeconds(delay_seconds(path, pod.chip), moving, busiest)
     beside = float(path_seconds(path, 1.0, pod.chip))
     after = float(adding_seconds(path, 1.0, pod.chip))
-    return LeastSeconds(delay_seconds(path, pod.chip), max(moving, beside) + after, moving)
+    return LeastSeconds(delay_seconds(path, pod.chip), max(moving, beside) + after, busiest)
 
 
 def _link_rate(chip: Chip) -> float:
@@ -196,7 +235,7 @@ def _die_rate(pod: Slice) -> float:
     return pod.chip.die_to_die_bandwidth
 
 
-def _on_one_chain(shape: Shape, topology: Topology) -> tuple[float, int]:
+def _on_one_chain(lie: Lie, topology: Topology) -> tuple[float, int]:
     """Return the bytes on the busiest link of a gather on one chain, and the hops in a row.
 
     On a ring of n, (n - 1) / 2 chunks pass each link in each direction, and n / 2 hops follow one
@@ -204,7 +243,7 @@ def _on_one_chain(shape: Shape, topology: Topology) -> tuple[float, int]:
     `network.chains`). Every other position of a dimension that wraps is a ring too, which shares
     its links. A group of several dimensions may close to a ring.
     """
-    chips = prod(shape)
+    shape, chips = lie.shape, prod(lie.shape)
     if sum(size > 1 for size in shape) == 1 and not topology.twisted:
         ((closed, wraps),) = (
             (size == length and wraps, wraps)
@@ -216,14 +255,14 @@ def _on_one_chain(shape: Shape, topology: Topology) -> tuple[float, int]:
     return (chips - 1) / chips / RING_LINKS, max(chips // 2, 1)
 
 
-def _on_all_dimensions(shape: Shape, topology: Topology) -> tuple[float, int]:
+def _on_all_dimensions(lie: Lie, topology: Topology) -> tuple[float, int]:
     """Return the least bytes on a link of a gather on all dimensions at once, and its hops.
 
     A device receives the chunks of all others over all its links within the group: two along a
     whole dimension that wraps, else one at the ends. On a twisted torus, whose rings take turns
     between dimensions, each has two.
     """
-    chips = prod(shape)
+    shape, chips = lie.shape, prod(lie.shape)
     if topology.twisted:
         return (chips - 1) / chips / (2 * len(topology.dims)), 1
     along = [
@@ -234,29 +273,33 @@ def _on_all_dimensions(shape: Shape, topology: Topology) -> tuple[float, int]:
     return (chips - 1) / chips / sum(links for links, _ in along), sum(hops for _, hops in along)
 
 
-def _exchanged(shape: Shape, topology: Topology) -> tuple[float, int]:
+def _exchanged(lie: Lie, topology: Topology) -> tuple[float, int]:
     """Return the least bytes on the busiest link of an exchange of all with all; hops hide.
 
     Each device sends 1/n of its bytes to each other. Along a ring of s they travel s/4 links in
     the mean, over two links a device; half of a line's bytes cross its middle: s/8 and s/4 of the
-    bytes ("How to Scale Your Model", sharding chapter). Of an odd ring, (s^2 - 1) / (8 s).
+    bytes ("How to Scale Your Model", sharding chapter). Of an odd ring, (s^2 - 1) / (8 s). Strided
+    parts travel as much farther as their stride says.
     """
+    shape = lie.shape
     if topology.twisted:
         return (1 - 1 / prod(shape)) / (2 * len(topology.dims)), 0
+    strides = lie.strides or (1,) * len(shape)
+    along = zip(shape, strides, topology.dims, topology.wrap, strict=True)
     loads = [
-        (size - size % 2 / size) / (8 if size == length and wraps else 4)
-        for size, length, wraps in zip(shape, topology.dims, topology.wrap, strict=True)
+        stride * (size - size % 2 / size) / (8 if stride > 1 or (size == length and wraps) else 4)
+        for size, stride, length, wraps in along
         if size > 1
     ]
     return max(loads), 0
 
 
-def _sent_on(shape: Shape, topology: Topology) -> tuple[float, int]:
+def _sent_on(lie: Lie, topology: Topology) -> tuple[float, int]:
     """Return the least bytes on a link of a permute, half in each direction, and its hop."""
     return 1 / RING_LINKS, 1
 
 
-_LOADS: dict[str, Callable[[Shape, Topology], tuple[float, int]]] = {
+_LOADS: dict[str, Callable[[Lie, Topology], tuple[float, int]]] = {
     Algorithm.RING: _on_one_chain,
     Algorithm.ND: _on_all_dimensions,
     str(CollectiveKind.ALL_TO_ALL): _exchanged,
@@ -324,6 +367,8 @@ def habits_of(
         reduce_algorithms=tuple(sorted(reduced)),
         gathers_in_turn=in_turn,
         outer_in_turn=in_turn and all(low.overlap.outside_layers for low in found),
+        at_once=all(low.overlap == LAYER_AT_ONCE and low.offloaded for low in found),
+        shares_links=all(not low.gather_algorithm for low in found),
         across_wait=crosses,
         across_in_turn=all(map(_gathers_in_turn, across)),
         outer_across_wait=crosses or not any(low.overlap.outside_layers for low in across),
@@ -345,7 +390,7 @@ def _lowerings(
     """
     places = {
         (sum(size > 1 for size in shape), prod(shape) == pod.topology.chips)
-        for shape, _ in _lies(pod, within, lie)
+        for shape, *_ in _lies(pod, within, lie)
     }
     found = [
         lowering_for(

@@ -6,7 +6,6 @@ group alone is worked out once for all calls that share a `GroupAnswers`.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,6 +15,9 @@ from tpusim.exploration.bound_collectives import Lie
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.hardware import Slice
 from tpusim.plan import Axes
+
+SIZES = 4
+"""Columns of `PlanArrays.lies` that are sizes; strides follow."""
 
 Groups: TypeAlias = NDArray[np.int64]
 """Devices of each plan's group."""
@@ -34,23 +36,13 @@ class SomeGroup(NamedTuple):
 
 @dataclass(eq=False)
 class GroupAnswers:
-    """What is known of groups: by question, then by the number of the group.
+    """What is known of groups: by question, then by slice and what is known of the group.
 
-    pods: the slices that the numbers count.
+    pods: the slices, by number.
     """
 
     pods: Sequence[Slice]
-    known: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
-
-    @cached_property
-    def most(self) -> int:
-        """More than the devices of any group."""
-        return 1 + max(pod.devices * pod.num_slices for pod in self.pods)
-
-    @cached_property
-    def most_along(self) -> int:
-        """More than the devices of any group along a dimension."""
-        return 1 + max(max(pod.chip.devices, *pod.topology.dims) for pod in self.pods)
+    known: dict[Hashable, dict[tuple[int, ...], Any]] = field(default_factory=dict)
 
 
 class DistinctGroups:
@@ -63,14 +55,16 @@ class DistinctGroups:
         self._answers, self._pods = answers, plans.pod
         lies = [plans.lies[axis] for axis in axes if axis in plans.lies] if plans.lies else []
         self._placed = bool(lies) and len(lies) == len(axes)
-        self._columns = np.prod(lies, axis=0) if self._placed else self.devices[:, None]
-        most = answers.most_along if self._placed else answers.most
-        number = plans.pod
+        self._columns = _of_all_axes(lies) if self._placed else self.devices[:, None]
+        count, self._of = 0, plans.pod
         for column in self._columns.T:
-            number = number * most + column
-        self._numbers, self._of = distinct(number)
-        self._first = np.zeros(len(self._numbers), np.int64)
+            values, codes = distinct(column)
+            found, self._of = distinct(self._of * len(values) + codes)
+            count = len(found)
+        self._first = np.zeros(count, np.int64)
         self._first[self._of] = np.arange(len(plans))
+        rows = np.concatenate([plans.pod[:, None], self._columns], axis=1)[self._first]
+        self._keys = [tuple(row) for row in rows.tolist()]
 
     def each(self, question: Hashable, answer: Callable[[SomeGroup], Any]) -> NDArray[np.float64]:
         """Return `answer(group)`, a number or some, for each plan, [..., plan].
@@ -78,11 +72,10 @@ class DistinctGroups:
         question: what is asked; the answer of a group depends on nothing else.
         """
         known = self._answers.known.setdefault((question, self._placed), {})
-        numbers = self._numbers.tolist()
-        for at, number in enumerate(numbers):
-            if number not in known:
-                known[number] = answer(self._group(at))
-        found = np.array([known[number] for number in numbers], np.float64)
+        for at, key in enumerate(self._keys):
+            if key not in known:
+                known[key] = answer(self._group(at))
+        found = np.array([known[key] for key in self._keys], np.float64)
         return found[self._of].T
 
     def _group(self, at: int) -> SomeGroup:
@@ -93,7 +86,15 @@ class DistinctGroups:
         return SomeGroup(pod, devices, lie_of_columns(self._columns[first].tolist(), pod))
 
 
+def _of_all_axes(lies: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the columns of a group over some axes: sizes multiplied, and the least strides."""
+    sizes = np.prod([each[:, :SIZES] for each in lies], axis=0)
+    strides = np.min([each[:, SIZES:] for each in lies], axis=0)
+    return np.concatenate([sizes, strides], axis=1)
+
+
 def lie_of_columns(columns: Sequence[int], pod: Slice) -> Lie:
     """Return how a group lies whose columns are those of `PlanArrays.lies`."""
-    dies, *shape = columns
-    return tuple(shape[: len(pod.topology.dims)]), dies
+    dies, *shape = columns[:SIZES]
+    dims, strides = len(pod.topology.dims), columns[SIZES:]
+    return Lie(tuple(shape[:dims]), dies, tuple(strides[:dims]))

@@ -24,12 +24,20 @@ class Transfers:
     alone: from its start to its end.
     links: of links.
     in_turn: `alone`, if it follows other gathers of its body and these follow one another.
+    fixed: of `alone`, before bytes count.
+    at_once: of its links, if it starts together with the other gathers of its body.
+    drained: of a reduction of a gradient, from its start to its end, whatever it is joined with.
+    drained_links: of its links, if it is joined with none.
     """
 
     core: Number = 0.0
     alone: Number = 0.0
     links: dict[LinkName, Number] = field(default_factory=dict)
     in_turn: Number = 0.0
+    fixed: Number = 0.0
+    at_once: Number = 0.0
+    drained: Number = 0.0
+    drained_links: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,18 @@ from tpusim.partition import (
     StoredWeight,
 )
 from tpusim.plan import Plan
-from tpusim.program import AttentionWork, Compute, Number, Work, largest, seen_keys
+from tpusim.program import AttentionWork, Number, Work, largest, seen_keys
 
 
 class WorkSeconds:
     """Seconds of nodes on arrays of sizes, none above what the lowered operation takes."""
 
     def __init__(self, plan: Plan, chip: Chip, partitioned: PartitionedGraph, sizes: Sizes) -> None:
-        self.plan, self.chip, self.sizes, self.partitioned = plan, chip, sizes, partitioned
+        self.plan, self.device, self.sizes, self.partitioned = plan, chip.device, sizes, partitioned
         self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.room = on_chip_room(chip, plan.compiler)
-        self.recurrent = chip.device.vmem_bytes + chip.device.cmem_bytes
+        self.recurrent = self.device.vmem_bytes + self.device.cmem_bytes
 
     def work(self, node: ComputeNode, looped: bool, recurrent: bool) -> Work:
         """Return the work of a compute node.
@@ -56,7 +56,7 @@ class WorkSeconds:
 
     def seconds(self, work: Work) -> Number:
         """Return the seconds of the work once."""
-        return work_seconds(work, self.chip.device)
+        return work_seconds(work, self.device)
 
     def quantised(self, nodes: Sequence[Node]) -> list[ComputeNode]:
         """Return the compute nodes of a body, with the passes that cast operands of matmuls.
@@ -102,54 +102,20 @@ class WorkSeconds:
             read_bytes=0.0,
             write_bytes=0.0,
         )
-        return work_seconds(alone, self.chip.device)
+        return work_seconds(alone, self.device)
 
     def stacks(self, node: LoopNode) -> Number:
         """Return the seconds of the copies between a loop's body and its stacks, in a trip."""
         if self.plan.compiler.lowering == "ideal" or node.scan.unrolled:
             return 0.0
         copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.grad)
-        return sum(work_seconds(op.work, self.chip.device) for op in copies)
+        return sum(work_seconds(op.work, self.device) for op in copies)
 
     def cast(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds to cast the weights' shards to the dtype in which they are used."""
         shards = cast_before(self.partitioned, self.plan.dtypes)
         op = optimizer.cast(tuple(w for w in weights if w.name in shards), self.plan, self.sizes)
-        return work_seconds(op.work, self.chip.device) if op else 0.0
-
-    def optimizer(self, weights: tuple[StoredWeight, ...]) -> Number:
-        """Return the seconds of the updates of weights, with the norms before them.
-
-        Muon lays its matrices out as the sizes of the mesh demand, so each mesh counts by itself.
-        """
-        axes = self.sizes.axes
-        if self.plan.optimizer.name != "muon" or not axes:
-            return self._updates(weights, self.sizes)
-        meshes, index = np.unique(np.stack(list(axes.values())), axis=1, return_inverse=True)
-        found = [
-            self._updates(
-                weights,
-                replace(
-                    self.sizes,
-                    axes={axis: mesh[at : at + 1] for at, axis in enumerate(axes)},
-                    _extents={},
-                ),
-            )
-            for mesh in meshes.T
-        ]
-        seconds: Number = np.array([float(np.max(each)) for each in found])[index.reshape(-1)]
-        return seconds
-
-    def _updates(self, weights: tuple[StoredWeight, ...], sizes: Sizes) -> Number:
-        deps = GradientDeps({weight.name: "" for weight in weights}, {})
-        given = self.plan, sizes
-        ops = [
-            *optimizer.clip(weights, *given, deps),
-            *optimizer.rates(weights, *given, deps),
-            *(op for w in optimizer.trained(weights) for op in optimizer.update(w, *given, "")),
-        ]
-        works = [op.work for op in ops if isinstance(op, Compute)]
-        return sum(work_seconds(work, self.chip.device) for work in works)
+        return work_seconds(op.work, self.device) if op else 0.0
 
     def buffer(self, key: str) -> Number:
         """Return the bytes of a buffer."""
@@ -168,7 +134,7 @@ class WorkSeconds:
         trained = optimizer.trained(weights)
         deps = GradientDeps({weight.name: "" for weight in trained}, {})
         adds = [addition(weight, self.plan.dtypes, self.sizes, deps) for weight in trained]
-        return sum(work_seconds(op.work, self.chip.device) for op in adds)
+        return sum(work_seconds(op.work, self.device) for op in adds)
 
 
 def _on_slowest(work: Work, balanced: bool) -> Work:

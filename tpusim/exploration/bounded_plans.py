@@ -75,13 +75,13 @@ def bounded_plans(
     names, limits = goal.names, goal.limits
     order, lowest, forms = [np.empty((0, 2), np.int64)], [np.empty((len(names), 0))], []
     answers = GroupAnswers(blocks[0].pods if blocks else ())
+    usable = np.array([pod.chip.device.hbm_usable_bytes for pod in answers.pods])
     for number, plans in enumerate(blocks):
         places = _divided(model, plans, np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf)))
         if not len(places):
             continue
         some = plans.take(places)
         known = bounds(model, some, answers)
-        usable = np.array([pod.chip.device.hbm_usable_bytes for pod in plans.pods])
         fine = known.hbm_bytes <= usable[some.pod] * min(limits.get(HBM, 1.0), 1.0)
         for name in goal.limited:
             fine &= goal.lowest(name, some, known.seconds) <= limits[name]

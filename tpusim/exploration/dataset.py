@@ -19,6 +19,7 @@ from tpusim.base.text_files import atomic_write, blame_writing
 from tpusim.exploration.search_axes import SweepCandidate
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
+from tpusim.plan import Input
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -136,8 +137,8 @@ def _is_foreign(path: Path) -> bool:
 class SweepIdentity:
     """A digest of all that determines a sweep: its inputs, the code and the residuals."""
 
-    def __init__(self, model: Architecture, pod: Slice) -> None:
-        self._hash = sha256(repr((model, pod, code_digest())).encode())
+    def __init__(self, model: Architecture, pod: Slice, given: Input | None) -> None:
+        self._hash = sha256(repr((model, pod, given, code_digest())).encode())
 
     def add(self, tried: SweepCandidate) -> None:
         """Take in the next candidate."""

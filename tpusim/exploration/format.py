@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.costs import INPUT
 from tpusim.exploration.rows import PLAN_FITS, PLAN_REFUSED, PLAN_STATUSES, PLAN_TOO_LARGE
-from tpusim.results import BORDERLINE, BUBBLE_LABEL, Fit
+from tpusim.results import BORDERLINE, BUBBLE_LABEL, EXPOSED, Fit
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -18,8 +19,8 @@ WIDEST_CELL = 24
 TEXT_INDENT = " " * 12
 MARK = "*"
 """Stands behind the HBM of borderline plans."""
-STEP_SHARES = {"exposed": "exposed_s", "bubble": BUBBLE_LABEL}
-"""Columns of the printed table that are fractions of the step."""
+STEP_SHARES = {"exposed": "exposed_s", "input": f"{EXPOSED}{INPUT}", "bubble": BUBBLE_LABEL}
+"""Columns of the printed table that are fractions of the step; `exposed` has the input's too."""
 
 
 def sweep_text(table: "DataFrame", head: str) -> str:
@@ -54,8 +55,11 @@ def _lines(table: "DataFrame", head: str) -> Iterator[str]:
 def _plan_lines(table: "DataFrame") -> Sequence[str]:
     """Return a line per plan, with the dimensions of each axis unless lines get too long."""
     inputs = _inputs(table)
-    piped = BUBBLE_LABEL in table and table[BUBBLE_LABEL].any()
-    shares = {head: key for head, key in STEP_SHARES.items() if piped or key != BUBBLE_LABEL}
+    shares = {
+        head: key
+        for head, key in STEP_SHARES.items()
+        if head == "exposed" or (key in table and table[key].any())
+    }
     heads = (*inputs, "step time", "slower", "MFU", *shares, "HBM peak")
     for with_dims in (True, False):
         cells = _cells(table, inputs, list(shares.values()), with_dims=with_dims)

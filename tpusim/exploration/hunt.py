@@ -239,7 +239,7 @@ def _simulated(model: Architecture, goal: Goal, chunk: _Chunk) -> list[FoundPlan
 
 def _one(model: Architecture, goal: Goal, plan: Plan, pod: Slice, bound: float) -> FoundPlan | None:
     try:
-        result = simulate(model, plan, pod)
+        result = simulate(model, plan, pod, input=goal.input)
         values = {name: goal.value(name, result) for name in {*goal.names, *goal.limited}}
     except TpusimError:
         return None

@@ -1,6 +1,6 @@
 """What a search makes small, of a step or of a training run, and what it demands besides."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.shown_value import shown
+from tpusim.base.value_checks import is_list
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import Slice
+from tpusim.plan import Input
 from tpusim.results import PlanResult
 from tpusim.training import TrainingRun, steps_of, wall_seconds
-
-SECONDS_AN_HOUR = 3600.0
 
 Seconds = TypeVar("Seconds", float, NDArray[np.floating[Any]])
 
@@ -28,15 +29,14 @@ def _chip_seconds(pod: Slice) -> float:
 
 
 def _dollars(pod: Slice) -> float:
-    return pod.chips * _known(pod, "price") / SECONDS_AN_HOUR
+    return _known(pod, "price", pod.usd_per_second())
 
 
 def _joules(pod: Slice) -> float:
-    return pod.chips * _known(pod, "power")
+    return _known(pod, "power", pod.watts)
 
 
-def _known(pod: Slice, name: str) -> float:
-    value: float | None = getattr(pod.chip, name)
+def _known(pod: Slice, name: str, value: float | None) -> float:
     if value is None:
         raise PlanError(
             f"{pod.chip.name} has no published {name}; leave its slices out, or write "
@@ -90,11 +90,12 @@ programs can use."""
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a search makes small, and the limits of its plans.
+    """What a search makes small, the limits of its plans, and what surrounds their steps.
 
     names: one objective, or two for a Pareto front.
     limits: see `LIMITS`.
     run: of the objectives that are of a training run.
+    input: the hosts' input pipeline. A step takes no less beside one, so bounds of steps hold.
 
     Raise PlanError for an objective of a training run without one, and for a run with its own step.
     """
@@ -102,8 +103,11 @@ class Goal:
     names: tuple[str, ...]
     limits: Mapping[str, float]
     run: TrainingRun | None = None
+    input: Input | None = None
 
     def __post_init__(self) -> None:
+        if self.run is not None and not isinstance(self.run, TrainingRun):
+            raise PlanError(f"run is {shown(self.run)}; write a ts.TrainingRun(tokens=1e12)")
         for name in (*self.names, *self.limited):
             if OBJECTIVES[name].whole_run and self.run is None:
                 raise PlanError(
@@ -146,11 +150,11 @@ class Goal:
         return objective.value(seconds, weight[plans.pod], tokens)
 
 
-def checked_objectives(given: str | Sequence[str]) -> tuple[str, ...]:
+def checked_objectives(given: Any) -> tuple[str, ...]:
     """Return the names of one or two objectives. Raise PlanError for anything else."""
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = (given,) if isinstance(given, str) or not is_list(given) else tuple(given)
     for name in names:
-        if name not in OBJECTIVES:
+        if not isinstance(name, str) or name not in OBJECTIVES:
             raise PlanError(f"search.objective is {name!r}; {nearest(str(name), OBJECTIVES)}")
     if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
         raise PlanError(f"search.objective is {given!r}; write one, or two that differ for a front")
@@ -159,6 +163,10 @@ def checked_objectives(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def checked_limits(given: Mapping[str, float]) -> Mapping[str, float]:
     """Return limits by name. Raise PlanError for an unknown name and for no positive number."""
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            f"search.at_most is {shown(given)}; write a table, such as {{'chips': 256}}"
+        )
     for name, value in given.items():
         if name not in LIMITS:
             raise PlanError(f"search.at_most has an unknown key {name!r}; {nearest(name, LIMITS)}")

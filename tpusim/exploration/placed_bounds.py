@@ -21,6 +21,9 @@ from tpusim.models import Architecture
 MOST_DIMENSIONS = 3
 """Dimensions of a torus."""
 
+UNSHARED = 1 << 32
+"""The stride of an axis along a dimension that it has one position of."""
+
 _Lies = tuple[tuple[int, ...], ...]
 
 
@@ -62,7 +65,12 @@ def _distinct_lies(pod: Slice, mesh: Mapping[str, int], axes: Sequence[str]) -> 
 def columns_of(placement: Placement, axis: str) -> tuple[int, ...]:
     """Return how an axis lies on a placement, in the columns of `PlanArrays.lies`."""
     spans = placement.spans(axis)
-    return tuple(
+    sizes = (
         prod(span.size for span in spans if span.dim == dim)
         for dim in (DIE, *range(MOST_DIMENSIONS))
     )
+    strides = (
+        min((span.stride for span in spans if span.dim == dim and span.size > 1), default=UNSHARED)
+        for dim in range(MOST_DIMENSIONS)
+    )
+    return (*sizes, *strides)

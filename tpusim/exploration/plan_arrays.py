@@ -38,8 +38,9 @@ class PlanArrays:
     pod: for each plan the index of its slice.
     mesh: sizes of each axis.
     global_batch, microbatches: for each plan.
-    lies: how the axes within a slice lie on a known placement, [plan, 4]: devices of a chip, and
-        chips along each dimension; None for any placement.
+    lies: how the axes within a slice lie on a known placement, [plan, 7]: devices of a chip, chips
+        along each dimension, and the least distance of two of them along each; None for any
+        placement.
     """
 
     base: Plan
@@ -89,6 +90,12 @@ class PlanArrays:
             global_batch=int(self.global_batch[at]),
             microbatches=int(self.microbatches[at]),
         )
+
+    def differ(self, some: Whole, at: int) -> NDArray[np.bool_]:
+        """Return True for those of some plans that differ from one in more than their slice."""
+        numbers = (self.global_batch, self.microbatches, *self.mesh.values())
+        found: NDArray[np.bool_] = np.any([each[some] != each[at] for each in numbers], axis=0)
+        return found
 
     def lying(self, lies: Mapping[str, Whole]) -> "PlanArrays":
         """Return the plans on known placements."""

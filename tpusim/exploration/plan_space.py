@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.divisors import divisors
 from tpusim.base.errors import PlanError
+from tpusim.base.html_text import html_table
+from tpusim.base.shown_value import cut, shown
+from tpusim.base.value_checks import check_positive, is_list
 from tpusim.exploration.plan_arrays import PlanArrays, Whole
 from tpusim.hardware import DCN_PREFIX, TWISTED, Slice, can_twist, format_shape, legal_shapes
 from tpusim.hardware.catalogue import load_chip
@@ -20,8 +24,14 @@ from tpusim.plan import DEFAULT_RULES, PLAN_KEYS, STAGE_AXES, Plan, axes_of
 NUMBERS = ("global_batch", "microbatches")
 """Fields that vary within the arrays of one form."""
 
+LONGEST_CELL = 200
+"""Characters of a value in a notebook."""
+
 PIPELINE = "pipeline"
 """The group of the fields that only plans with several stages have."""
+
+LINE = 100
+"""Characters of a line of a space's text."""
 
 _BATCH = DEFAULT_RULES["act_batch"]
 
@@ -39,7 +49,8 @@ class SpaceForm(NamedTuple):
     piped: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_call
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PlanSpace:
     """All combinations of slices, meshes and values that a search chooses from.
 
@@ -66,6 +77,7 @@ class PlanSpace:
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_types()
         object.__setattr__(self, "slices", tuple(_machines(self.slices)))
         if not self.slices:
             raise PlanError(
@@ -98,6 +110,31 @@ class PlanSpace:
                 "divides the batch; write more axes, or larger sizes in search.most"
             )
 
+    def _check_types(self) -> None:
+        """Raise PlanError for a field of another type."""
+        if not isinstance(self.base, Plan):
+            raise PlanError(f"the base of a space is {shown(self.base)}; write a ts.Plan(...)")
+        for pod in self.slices if is_list(self.slices) else (self.slices,):
+            if not isinstance(pod, Slice):
+                raise PlanError(
+                    f"search.slices has {shown(pod)}; write a list of slices, such as "
+                    "[Slice('v4', '8x16x16')]"
+                )
+        if not is_list(self.slices):
+            raise PlanError(f"search.slices is {self.slices}; write a list, such as [slice]")
+        if not is_list(self.axes) or not all(isinstance(axis, str) for axis in self.axes):
+            raise PlanError(f"search.axes is {shown(self.axes)}; write a list of names")
+        if not is_list(self.meshes) or not all(isinstance(mesh, Mapping) for mesh in self.meshes):
+            raise PlanError(
+                f"search.meshes is {shown(self.meshes)}; write a list of meshes, such as "
+                "[{'fsdp': 256}]"
+            )
+        for key, example in (("most", "{'tensor': 8}"), ("vary", "{'microbatches': [1, 2]}")):
+            if not isinstance(getattr(self, key), Mapping):
+                raise PlanError(
+                    f"search.{key} is {shown(getattr(self, key))}; write a table, such as {example}"
+                )
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The axes of all meshes."""
@@ -105,6 +142,34 @@ class PlanSpace:
 
     def __len__(self) -> int:
         return sum(int(self.divide(form).sum()) for form in self.forms)
+
+    def __repr__(self) -> str:
+        """Return the number of plans and what they vary, in at most five short lines."""
+        chips = [pod.chips for pod in self.slices]
+        names = ", ".join(dict.fromkeys(pod.chip.name for pod in self.slices))
+        meshes = f"{len(self.meshes):,} meshes" if self.meshes else "axes"
+        lines = [
+            f"PlanSpace of {len(self):,} plans",
+            f"slices: {len(chips):,} of {names}, {min(chips):,} to {max(chips):,} chips",
+            f"{meshes}: {', '.join(self.names)}",
+            *([f"at most: {_counts(self.most)}"] if self.most else ()),
+            *(
+                [f"values: {_counts({key: len(given) for key, given in self.vary.items()})}"]
+                if self.vary
+                else ()
+            ),
+        ]
+        return "\n  ".join(cut(line, LINE) for line in lines)
+
+    def _repr_html_(self) -> str:
+        """Return what it chooses from, for a notebook."""
+        given: dict[str, object] = {
+            "slices": ", ".join(map(str, self.slices)),
+            "axes": ", ".join(self.names),
+        }
+        given |= {"most": self.most, "vary": self.vary, "base": self.base}
+        rows = ((key, cut(str(value), LONGEST_CELL)) for key, value in given.items() if value)
+        return html_table(f"{len(self):,} plans to search", rows)
 
     @cached_property
     def groups(self) -> int:
@@ -211,6 +276,10 @@ class PlanSpace:
         return _factored(number, tuple(self.most.get(axis, number) for axis in axes))
 
 
+def _counts(given: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} {number}" for key, number in given.items())
+
+
 def _machines(slices: Sequence[Slice]) -> Iterable[Slice]:
     """Return the slices without those that are another one with its dimensions in another order."""
     found: dict[Hashable, Slice] = {}
@@ -236,6 +305,7 @@ def _factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
     ]
 
 
+@checked_call
 def slices_of(
     generations: Sequence[str],
     least: int,
@@ -251,6 +321,15 @@ def slices_of(
 
     Raise PlanError if there is none, and HardwareError for an unknown generation.
     """
+    if not is_list(generations):
+        raise PlanError(
+            f"generations is {shown(generations)}; write a list of chips, such as ['v5e', 'v6e']"
+        )
+    if not is_list(num_slices):
+        raise PlanError(f"num_slices is {shown(num_slices)}; write a list, such as [1, 2]")
+    numbers = [("least", least), ("most", most), *(("num_slices", each) for each in num_slices)]
+    for key, value in numbers:
+        check_positive(key, value)
     found = []
     for name in generations:
         chip, rules = load_chip(name), Slice(name, format_shape(legal_shapes(name)[0])).slice_rules

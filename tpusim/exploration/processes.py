@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from tpusim.base.errors import TpusimError
+from tpusim.base.shown_value import shown
 
 FEW_PLANS = 128
 """This process simulates as many plans before others have started."""
@@ -94,12 +95,24 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+def check_workers(workers: object, executor: object, progress: object) -> None:
+    """Raise TpusimError for what is no number of processes, no executor or no function."""
+    whole = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1
+    if workers is not None and not whole:
+        raise TpusimError(f"workers is {shown(workers)}; write a whole number from 1 up")
+    if executor is not None and not isinstance(executor, Executor):
+        raise TpusimError(
+            f"executor is {shown(executor)}; write an executor of concurrent.futures, such as that "
+            "of ts.cluster(address)"
+        )
+    if progress is not None and not callable(progress):
+        raise TpusimError(f"progress is {shown(progress)}; write a function that is called")
+
+
 def process_count(workers: int | None, plans: int, chunks: int) -> int:
     """Return the number of processes: the CPUs available to this one, or 1 for few plans."""
     if workers is None:
         return 1 if plans <= FEW_PLANS else min(_cpus(), chunks)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise TpusimError(f"workers is {workers!r}; write a whole number from 1 up")
     return max(1, min(workers, chunks))
 
 

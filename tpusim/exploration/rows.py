@@ -9,7 +9,7 @@ from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW
 from tpusim.exploration.search_axes import SweepCandidate
 from tpusim.hardware import DCN_PREFIX
 from tpusim.models import Architecture
-from tpusim.plan import STAGE_AXES
+from tpusim.plan import STAGE_AXES, Input
 from tpusim.results import (
     BUBBLE_LABEL,
     COMPUTE_LABELS,
@@ -32,12 +32,25 @@ RESULT_NUMBERS = (
 RANGE_COLUMNS = ("step_time_low_s", "step_time_high_s", "mfu_low", "mfu_high")
 
 
-def simulate_chunk(model: Architecture, chunk: Sequence[SweepCandidate]) -> list[SweepRow]:
-    """Return the row of each candidate, in their order."""
-    return [_simulate_candidate(model, candidate) for candidate in chunk]
+def simulate_task(
+    model: Architecture,
+    given: Input | None,
+    task: Sequence[tuple[int, Sequence[SweepCandidate]]],
+) -> list[list[SweepRow]]:
+    """Return the rows of each chunk of a task."""
+    return [simulate_chunk(model, chunk, given) for _, chunk in task]
 
 
-def _simulate_candidate(model: Architecture, candidate: SweepCandidate) -> SweepRow:
+def simulate_chunk(
+    model: Architecture, chunk: Sequence[SweepCandidate], given: Input | None = None
+) -> list[SweepRow]:
+    """Return the row of each candidate, in their order; `given` is the hosts' input pipeline."""
+    return [_simulate_candidate(model, candidate, given) for candidate in chunk]
+
+
+def _simulate_candidate(
+    model: Architecture, candidate: SweepCandidate, given: Input | None
+) -> SweepRow:
     """Return the numbers under the names of `Result`, the breakdown, the status and the reason.
 
     A plan that does not fit has its numbers and a reason; one that the model or the slice refuses
@@ -46,7 +59,9 @@ def _simulate_candidate(model: Architecture, candidate: SweepCandidate) -> Sweep
     if candidate.refused:
         return _refused(candidate, candidate.refused)
     try:
-        result = simulate(model, candidate.plan, candidate.pod, placement=candidate.placement)
+        result = simulate(
+            model, candidate.plan, candidate.pod, placement=candidate.placement, input=given
+        )
     except TpusimError as error:
         return _refused(candidate, str(error))
     return {

@@ -10,14 +10,16 @@ from fractions import Fraction
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, blame, nearest
+from tpusim.base.short_repr import ShortRepr
 from tpusim.exploration.rows import PLAN_FITS, RANGE_COLUMNS, SweepRow, simulate_chunk
 from tpusim.exploration.scaling_text import scaling_text
 from tpusim.exploration.search_axes import SweepCandidate, reshaped
 from tpusim.hardware import DCN_PREFIX, Slice, default_shape, format_shape, legal_shapes
 from tpusim.models import Architecture
-from tpusim.plan import DEFAULT_RULES, Plan, axes_of
-from tpusim.simulation.arguments import check_arguments
+from tpusim.plan import DEFAULT_RULES, Input, Plan, axes_of
+from tpusim.simulation.arguments import check_arguments, check_input
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -33,8 +35,8 @@ USUAL_SLICES = (1, 2, 4, 8, 16, 32)
 _NUMBERS = ("step_time_s", "mfu", "hfu", "tokens_per_s", "hbm_peak_bytes", *RANGE_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
+@dataclass(frozen=True, slots=True, repr=False)
+class Scaling(ShortRepr):
     """Scaling curves of a plan.
 
     pod: the slice of the plan that the curves begin with or pass through.
@@ -59,6 +61,7 @@ class Scaling:
         return scaling_text(head, self.grows, self.table)
 
 
+@checked_call
 def scaling(
     model: Architecture | str,
     plan: Plan,
@@ -67,6 +70,7 @@ def scaling(
     chips: Sequence[int] | None = None,
     slices: Sequence[int] | None = None,
     axis: str | None = None,
+    input: Input | None = None,
 ) -> Scaling:
     """Return weak and strong curves of a plan over the chips of a slice and over slices.
 
@@ -76,6 +80,8 @@ def scaling(
         two. If one of both lists is given, only its curves are made.
     axis: the mesh axis that grows with the chips; by default the first that shards the batch and
         is larger than one (`data`, then `fsdp`).
+    input: the input pipeline of each host, of which there are more on more chips; None for batches
+        that are there when a step begins.
 
     Over slices the first `dcn_` axis of the mesh that shards the batch grows, or else `dcn_data`.
     Placements are chosen anew where chips change. Raise PlanError or HardwareError with one
@@ -84,6 +90,7 @@ def scaling(
     reason.
     """
     model, plan, pod = check_arguments(model, plan, pod, "scaling")
+    check_input(input, plan)
     if pod.slow:
         raise PlanError(
             f"the slice has slow parts ({pod.slow}), which other slices do not have; leave them "
@@ -100,7 +107,7 @@ def scaling(
         grows[SLICES] = _growing_dcn_axis(plan)
         points += _over_slices(plan, pod, grows[SLICES], _counts("slices", slices))
     tried = tuple(point.tried for point in points)
-    return Scaling(model, plan, pod, grows, tried, _frame(model, points))
+    return Scaling(model, plan, pod, grows, tried, _frame(model, points, input))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,7 @@ def growing_axis(plan: Plan, given: str | None = None) -> str:
     inner = [name for name in plan.mesh if not name.startswith(DCN_PREFIX)]
     if given is not None:
         if given not in inner:
-            raise PlanError(f"axis is {given!r}, which cannot grow: {nearest(given, inner)}")
+            raise PlanError(f"axis is {given!r}, which cannot grow: {nearest(str(given), inner)}")
         return given
     batch = [name for name in _batch_axes(plan) if name in inner]
     found = next((name for name in batch if plan.mesh[name] > 1), batch[0] if batch else None)
@@ -222,11 +229,11 @@ def _points(
             yield _Point(curve, over, tried)
 
 
-def _frame(model: Architecture, points: Sequence[_Point]) -> "DataFrame":
+def _frame(model: Architecture, points: Sequence[_Point], given: Input | None) -> "DataFrame":
     """Return a row for each point."""
     from pandas import DataFrame
 
-    found = simulate_chunk(model, [point.tried for point in points])
+    found = simulate_chunk(model, [point.tried for point in points], given)
     rows = [_row(point, row) for point, row in zip(points, found, strict=True)]
     firsts: dict[tuple[str, str], float] = {}
     for wanted in (PLAN_FITS, None):

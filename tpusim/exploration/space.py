@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, blame, nearest
+from tpusim.base.html_text import html_fields
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import is_list
 from tpusim.exploration.row_plans import (
@@ -39,6 +41,7 @@ _INTERDEPENDENT = {
 _NOT_VARIED = {"mesh": "axes or meshes", "placement": 'placements = "all"'}
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """All combinations of values, shapes, meshes and placements that a sweep tries.
@@ -104,6 +107,10 @@ class Space:
         for key, values in self.vary.items():
             for number, value in enumerate(values):
                 _check_varied(self, key, value, f"sweep.vary.{key}[{number}]")
+
+    def _repr_html_(self) -> str:
+        """Return what varies and the base, for a notebook."""
+        return html_fields("Space: what a sweep tries", self)
 
     @property
     def search_axes(self) -> tuple[SearchAxis, ...]:

@@ -6,28 +6,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
-from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of
-from tpusim.exploration.chunks import chunks_of, outline_of
+from tpusim.exploration.chunks import chunks_of, outline_of, tasks_of
 from tpusim.exploration.dataset import SweepDataset, SweepIdentity, open_dataset
 from tpusim.exploration.frame import sweep_columns, sweep_frame
-from tpusim.exploration.processes import process_count, run_chunks
-from tpusim.exploration.rows import simulate_chunk
+from tpusim.exploration.processes import check_workers, process_count, run_chunks
+from tpusim.exploration.rows import simulate_task
 from tpusim.exploration.space import Space
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.simulation.arguments import check_model, check_slice
+from tpusim.plan import Input
+from tpusim.simulation.arguments import check_input, check_model, check_slice, described
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@checked_call
 def sweep(
-    model: Architecture,
-    pod: Slice,
+    model: Architecture | str,
     space: Space,
+    pod: Slice | str,
     *,
+    input: Input | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -43,6 +46,10 @@ def sweep(
     a reason (`does not fit`), one that the model or the slice does not admit a reason only
     (`refused`, numbers NaN); none is missing.
 
+    model: an architecture, or the name of a published one.
+    pod: a slice, or its name, such as `v5e-256`.
+    input: the hosts' input pipeline, beside which each plan is simulated; None for batches that are
+        there when a step begins.
     workers: processes; by default one per CPU, or this process alone for few plans.
     executor: runs the chunks instead, for example that of a cluster (`ts.cluster`).
     progress: called with the plans done and the total as chunks finish.
@@ -52,29 +59,36 @@ def sweep(
     Neither workers nor executor changes the frame. Raise TpusimError for a space that has no plan
     on `pod`, and for a folder that cannot be written or holds anything else.
     """
-    order = "write sweep(model, slice, space)"
-    model, pod = check_model(model, order, "sweep"), check_slice(pod, order)
+    order = "write sweep(model, space, slice)"
+    model = check_model(model, order, "sweep")
     if not isinstance(space, Space):
-        raise PlanError(f"the space is {shown(space)}; {order}, with a space of ts.Space(...)")
-    identity = SweepIdentity(model, pod)
+        raise PlanError(f"the space is {described(space)}; {order}, with a space of ts.Space(...)")
+    pod = check_slice(pod, order)
+    check_input(input, space.base)
+    check_workers(workers, executor, progress)
+    identity = SweepIdentity(model, pod, input)
     outline = outline_of(space, pod, identity.add)
     columns = sweep_columns(
         outline.axes, outline.active, [axis.column for axis in space.search_axes if axis.column]
     )
-    sizes = outline.chunk_sizes()
+    chunks = outline.chunks()
+    sizes = [chunk.plans for chunk in chunks]
     folder = None if out is None else path_of(out, "sweep(out=...)")
     dataset = None if folder is None else open_dataset(folder, identity.digest, sizes)
     frames = {} if dataset is None else _known_frames(dataset, sizes)
     report = progress or (lambda done, total: None)
     done = sum(map(len, frames.values()))
     report(done, outline.plans)
-    left = ((n, chunk) for n, chunk in chunks_of(space, pod, sizes) if n not in frames)
     count = process_count(workers, outline.plans - done, len(sizes) - len(frames))
-    for n, chunk, outcomes in run_chunks(partial(simulate_chunk, model), left, count, executor):
-        frames[n] = sweep_frame(columns, chunk, outcomes)
-        if dataset is not None:
-            dataset.write(n, frames[n])
-        done += len(outcomes)
+    together = count > 1 or executor is not None
+    made = chunks_of(space, pod, chunks)
+    tasks = enumerate(tasks_of(made, chunks, frozenset(frames), together=together))
+    for _, task, rows in run_chunks(partial(simulate_task, model, input), tasks, count, executor):
+        for (number, chunk), outcomes in zip(task, rows, strict=True):
+            frames[number] = sweep_frame(columns, chunk, outcomes)
+            if dataset is not None:
+                dataset.write(number, frames[number])
+            done += len(outcomes)
         report(done, outline.plans)
     return _joined([frames[n] for n in range(len(sizes))])
 

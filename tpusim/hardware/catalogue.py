@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError, UnitError, blame, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
@@ -112,6 +113,7 @@ def _generation_order(name: str) -> tuple[int, str]:
     return (int(digits) if digits else 0, name)
 
 
+@checked_call
 def load_chip(name: str | Path) -> Chip:
     """Return a chip of the catalogue, or the one that a file of your own describes.
 

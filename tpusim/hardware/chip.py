@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tpusim.base.errors import HardwareError, nearest
-from tpusim.base.units import parse
+from tpusim.base.html_text import html_table
+from tpusim.base.units import format_bytes, format_rate, parse
 from tpusim.hardware.chip_fields import (
     BANDWIDTH,
     BYTES,
@@ -289,6 +290,24 @@ class Chip:
             vpu_flops=self.vpu_flops * share,
             clock_share=self.clock_share * share,
         )
+
+    def _repr_html_(self) -> str:
+        """Return peaks, memory and links, for a notebook; `tpusim chips NAME` has the sources."""
+        peaks = (f"{dtype} {rate / 1e12:,.4g}" for dtype, rate in self.flops.items())
+        usable = format_bytes(self.hbm_usable_bytes)
+        bandwidth = format_rate(self.hbm_bandwidth, "B/s")
+        link = format_rate(self.ici_bandwidth, "B/s")
+        dcn, pcie = (format_rate(rate, "B/s") for rate in (self.dcn_bandwidth, self.pcie_bandwidth))
+        rows = [
+            ("JAX devices", str(self.devices)),
+            ("peak, TFLOP/s", ", ".join(peaks)),
+            ("HBM", f"{format_bytes(self.hbm_bytes)}, {usable} usable, {bandwidth}"),
+            ("ICI", f"{self.ici_dimensions} dimensions, {link} a link and direction"),
+            ("DCN, PCIe", f"{dcn}, {pcie}"),
+        ]
+        rows += [("power", f"{self.power:g} W in use")] if self.power is not None else []
+        rows += [("price", f"{self.price:g} USD an hour")] if self.price is not None else []
+        return html_table(f"Chip: TPU {self.name}, {self.year}", rows)
 
     @property
     def full_peak(self) -> float:

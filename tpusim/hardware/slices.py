@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import shown
@@ -16,10 +17,17 @@ from tpusim.hardware.slice_rules import SliceRules
 from tpusim.hardware.slow_parts import SlowParts
 from tpusim.hardware.topology import Topology
 
+SECONDS_AN_HOUR = 3600.0
+
 MOST_OVERSUBSCRIBED = 1000
 """Beyond it the rate of a chip's share of the uplink is too low for the engine's units."""
 
 
+MOST_SLICES = 1_000_000
+"""Slices joined by DCN, at most: what depends on the slices takes memory for each."""
+
+
+@checked_call
 @dataclass(frozen=True, slots=True, init=False)
 class Slice:
     """The machine of a program: a chip, the torus of one slice, and the number of slices.
@@ -63,6 +71,11 @@ class Slice:
         chip = chip if clock is None else chip.at_clock(clock)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
+        if num_slices > MOST_SLICES:
+            raise HardwareError(
+                f"num_slices is {num_slices:,}, and each is simulated; write at most "
+                f"{MOST_SLICES:,}"
+            )
         _check_ratio(dcn_oversubscription)
         object.__setattr__(self, "chip", chip)
         topology = Topology.of(_rules(chip), shape, twisted)
@@ -124,6 +137,19 @@ class Slice:
     def devices(self) -> int:
         """The number of JAX devices of all slices."""
         return self.chips * self.chip.devices
+
+    def usd_per_second(self, price: float | None = None) -> float | None:
+        """Return the USD that all chips cost in a second; None if there is no price.
+
+        price: USD an hour of a chip, in place of the list price on demand.
+        """
+        price = self.chip.price if price is None else price
+        return None if price is None else self.chips * price / SECONDS_AN_HOUR
+
+    @property
+    def watts(self) -> float | None:
+        """The mean watts in use of all chips; None if they are not published."""
+        return None if self.chip.power is None else self.chips * self.chip.power
 
     @property
     def name(self) -> str:

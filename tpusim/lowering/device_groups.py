@@ -1,11 +1,11 @@
 """Device groups of collectives, as far as the compiler's choices depend on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from tpusim.hardware import DIE, Placement, Slice, Span, Topology
+from tpusim.hardware import DIE, Chip, Placement, Slice, Span, Topology
 from tpusim.network import dimension_sizes, is_ring, on_torus
 from tpusim.plan import Axes
 
@@ -62,7 +62,7 @@ def group_of(
         dimensions=len(sizes),
         whole=prod(sizes.values()) == pod.topology.chips,
         ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
-        bandwidth=2 * pod.chip.ici_bandwidth,
+        bandwidth=2 * pod.chip.ici_bandwidth * _slowest_share(pod.chip, sizes),
         gathers_by=max(len(sizes), 1) if cuts_none and len(dims) == 3 else 1,
         slices=pod.num_slices,
         tiled=tiled,
@@ -71,6 +71,12 @@ def group_of(
         return group
     bandwidth = pod.chip.dcn_bandwidth / pod.chip.devices
     return replace(group, size=group.size * spanned, ring=False, bandwidth=bandwidth, gathers_by=1)
+
+
+def _slowest_share(chip: Chip, dims: Iterable[int]) -> float:
+    """Return the least share of its nominal bandwidth that ICI has along some dimensions."""
+    shares = chip.ici_shares
+    return min((shares[dim] for dim in dims if 0 <= dim < len(shares)), default=1.0)
 
 
 def _is_ring(spans: tuple[Span, ...], sizes: Mapping[int, int], topology: Topology) -> bool:

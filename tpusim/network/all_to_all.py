@@ -6,6 +6,8 @@ takes half of the bytes, so ties never burden one direction.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
@@ -28,27 +30,64 @@ def exchange_loads(spans: Sequence[Span], topology: Topology) -> Loads:
         return _followed_loads(groups(spans, topology), topology)
     total = np.zeros(link_shape(topology))
     for dim in dimension_sizes(spans):
-        total += _line_loads(
-            groups([span for span in spans if span.dim == dim], topology), topology
-        )
+        others = [1 if at != dim else length for at, length in enumerate(topology.dims)]
+        total[dim] = _loads_along(dim, spans, topology).reshape(2, *others)
     return total
 
 
-def _line_loads(lines: Chips, topology: Topology) -> Loads:
-    """Return the loads of exchanges among the chips of each line, one byte per chip."""
-    size = lines.shape[1]
-    starts, ends = ordered_pairs(lines)
-    weights = np.full(len(starts), 0.5 / size)
-    order = range(lines.shape[2])
-    return sum(
-        (
-            link_loads(
-                starts, shortest_moves(starts, ends, topology, side), weights, topology, order
-            )
-            for side in (1, -1)
-        ),
-        start=np.zeros(()),
-    )
+def _loads_along(dim: int, spans: Sequence[Span], topology: Topology) -> NDArray[np.float64]:
+    """Return the loads of a dimension of a torus without a twist, [direction, position].
+
+    Its lines are alike, so one stands for all, whatever the other dimensions are.
+    """
+    along = tuple(replace(span, dim=0) for span in spans if span.dim == dim)
+    return _line_loads(along, Topology((topology.dims[dim],), (topology.wrap[dim],)))
+
+
+@lru_cache(maxsize=1024)
+def _line_loads(spans: tuple[Span, ...], line: Topology) -> NDArray[np.float64]:
+    """Return the loads of exchanges among the groups on one line, [direction, position].
+
+    One byte per chip, half of it by either of two equally short ways.
+    """
+    members = groups(spans, line)
+    size, length = members.shape[1], line.chips
+    starts, ends = ordered_pairs(members)
+    sums = np.cumsum(np.full(len(starts), 0.5 / size))
+    added = np.concatenate([np.zeros(1), sums])
+    total = np.zeros((2, length))
+    for prefer in (1, -1):
+        moves = shortest_moves(starts, ends, line, prefer)[:, 0]
+        total = total + [
+            _crossing(starts[:, 0], sign * moves, sign, added, length) for sign in (1, -1)
+        ]
+    return total
+
+
+def _crossing(
+    starts: NDArray[np.intp],
+    moves: NDArray[np.intp],
+    sign: int,
+    added: NDArray[np.float64],
+    length: int,
+) -> NDArray[np.float64]:
+    """Return the loads of messages in one direction of a line, by position.
+
+    moves: links that each message crosses in this direction; of those that go the other way, less
+        than one.
+    sign: of the direction.
+    added: the bytes of a number of messages, added up one by one, as floats depend on the order.
+    length: positions of the line.
+    """
+    most = int(moves.max(initial=0))
+    who = moves > 0
+    kinds = np.bincount(starts[who] * (most + 1) + moves[who], minlength=length * (most + 1))
+    left = kinds.reshape(length, most + 1)[:, ::-1].cumsum(axis=1)[:, -2::-1]
+    places = np.arange(length)
+    total = np.zeros(length)
+    for crossed in range(most):
+        total = total + added[left[(places - sign * crossed) % length, crossed]]
+    return total
 
 
 def ordered_pairs(members: Chips) -> tuple[Chips, Chips]:
@@ -118,8 +157,7 @@ def exchange_paths(
     members = groups(spans, topology)[:1]
     longest, far, rings = _longest_moves(members, topology)
     ends = np.where(rings, 1, (longest + 1) // 2)
-    loads = exchange_loads(spans, topology)
-    most = loads.reshape(len(longest), -1).max(axis=1)
+    most = _busiest_along(spans, topology)
     busiest = max((float(load), int(end)) for load, end in zip(most, ends, strict=True))
     size = members.shape[1]
     links = int(np.where(rings, 2, 1)[longest > 0].sum())
@@ -129,6 +167,17 @@ def exchange_paths(
     return found, _joining_power(
         far, uneven=bool(rings.any()) and len(set(longest[longest > 0])) > 1
     )
+
+
+def _busiest_along(spans: Sequence[Span], topology: Topology) -> NDArray[np.float64]:
+    """Return the load of the busiest link of each dimension in an exchange."""
+    if topology.twisted:
+        loads = exchange_loads(spans, topology)
+        return np.asarray(loads.reshape(len(loads), -1).max(axis=1))
+    most = np.zeros(len(topology.dims))
+    for dim in dimension_sizes(spans):
+        most[dim] = _loads_along(dim, spans, topology).max()
+    return most
 
 
 def _longest_moves(

@@ -20,7 +20,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Self
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
+from tpusim.base.html_text import html_fields
 from tpusim.base.value_checks import check_positive, check_word, is_number, seconds
 from tpusim.plan.input_rates import (
     BATCH_RATE,
@@ -39,6 +41,7 @@ NO_CODEC = "none"
 CODECS = (NO_CODEC, *DECOMPRESS_RATES)
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """The input pipeline of a training run.
@@ -180,6 +183,10 @@ class Input:
         shuffled = f", {self.shuffle} records shuffled" if self.shuffle else ""
         slow = f", one host {self.slow_host:g} times as slow" if self.slow_host > 1 else ""
         return f"{self.kind}{packed}, {self.prefetch} batches prefetched{shuffled}{slow}"
+
+    def _repr_html_(self) -> str:
+        """Return the pipeline in words and the numbers that are given, for a notebook."""
+        return html_fields(f"Input: {self}", self)
 
 
 def _check_count(key: str, value: Any) -> None:

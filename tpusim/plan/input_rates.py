@@ -105,7 +105,9 @@ BATCH_RATE = InputRate(
     5e9,
     "B/s",
     "assumed",
-    "copies of records into a batch by one thread: numpy measured at 14.8 GB/s on an AMD EPYC, and "
+    "copies of records into a batch by one thread: 6.2 GB/s is a memcpy of 100 MB on a Skylake "
+    "server, a sixth of the 37.3 GB/s of 16 threads (tensorflow issue 17246, 20 March 2018), which "
+    "leaves out the handling of records; numpy measured at 14.8 GB/s on an AMD EPYC, and "
     "1.6 GB/s is that of 2,650 images/s in f32 by a batch split on one thread of a Cloud TPU host "
     "(tensorflow commit 6285522, 29 March 2018)",
     (1.6e9, 15e9),

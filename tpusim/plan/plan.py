@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.html_text import html_table
@@ -125,6 +126,7 @@ _TABLE_EXAMPLES = {
 """An example of each field that is a table."""
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Plan(GroupedFields):
     """A sharding plan.

@@ -88,6 +88,11 @@ class Tape:
             self.decisions[node, truth] = bool(value) if truth else value
         return value
 
+    def close(self) -> None:
+        """Forget all but the values: what is left of the run holds traced numbers, and these it."""
+        for each in (self.operations, self.decisions, self.questions, self._known, self._answers):
+            each.clear()
+
     def _position(self, value: Any) -> int:
         if type(value) is Traced:
             if value.tape is not self:

@@ -67,7 +67,7 @@ def running(
 def test_a_killed_worker_costs_its_chunk_only(tmp_path: Path) -> None:
     """Of two workers one is killed once a few chunks are done: the same table, no plan missing."""
     given = space(vary={"global_batch": BATCHES})
-    alone = sweep(MODEL, POD, given, workers=1)
+    alone = sweep(MODEL, given, POD, workers=1)
     assert len(alone) == 600
     seen: list[int] = []
     with running(tmp_path, 2) as (address, workers), ts.cluster(address) as executor:
@@ -78,7 +78,7 @@ def test_a_killed_worker_costs_its_chunk_only(tmp_path: Path) -> None:
                 workers[0].send_signal(signal.SIGKILL)
                 workers[0].wait()
 
-        table = sweep(MODEL, POD, given, executor=executor, progress=kill_one, out=tmp_path / "out")
+        table = sweep(MODEL, given, POD, executor=executor, progress=kill_one, out=tmp_path / "out")
         assert workers[0].returncode == -signal.SIGKILL
         assert workers[1].poll() is None
     assert_frame_equal(table, alone)
@@ -137,7 +137,7 @@ def work_seconds(folder: Path, workers: int) -> float:
     given = space(vary={"global_batch": [32 * count for count in range(1, 601)]})
     with running(folder, workers) as (address, started), ts.cluster(address) as executor:
         before = [cpu_seconds(each.pid) for each in started]
-        assert len(sweep(MODEL, POD, given, executor=executor)) == 9000
+        assert len(sweep(MODEL, given, POD, executor=executor)) == 9000
         after = [cpu_seconds(each.pid) for each in started]
     return max(end - start for start, end in zip(before, after, strict=True))
 

@@ -28,7 +28,7 @@ VARIED = {
 
 
 def frame_of(given: Space, pod: Slice = POD) -> pd.DataFrame:
-    return sweep(MODEL, pod, given, workers=1)
+    return sweep(MODEL, given, pod, workers=1)
 
 
 def test_a_row_is_the_plan_that_was_tried() -> None:

@@ -200,3 +200,17 @@ def test_the_figure_has_the_points_of_the_table(curves: Scaling) -> None:
     ax = plot_scaling(data, ax=Figure().add_subplot())
     assert [len(line.get_xdata()) for line in ax.lines] == [len(each.points) for each in data]
     assert ax.get_ylim()[1] > max(weak["mfu"])
+
+
+def test_more_hosts_feed_more_chips() -> None:
+    """A starved step of the weak curve stays, and of the strong one halves with each doubling."""
+    slow = ts.Input(workers=1, decode_s=10e-3)
+    found = scaling(MODEL, BASE.replace(global_batch=64), POD, chips=[16, 32, 64], input=slow)
+    weak, strong = (rows_of(found, curve, "chips")["step_time_s"] for curve in ("weak", "strong"))
+    own = simulate(MODEL, BASE.replace(global_batch=64), POD, input=slow)
+    assert own.input is not None
+    assert own.input.starved_by == "decode"
+    assert list(weak) == pytest.approx([own.step_time_s] * 3, rel=1e-3)
+    assert list(strong) == pytest.approx([own.step_time_s / n for n in (1, 2, 4)], rel=1e-3)
+    with pytest.raises(PlanError, match="input is 3"):
+        scaling(MODEL, BASE, POD, input=3)  # type: ignore[arg-type]

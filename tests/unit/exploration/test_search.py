@@ -6,7 +6,7 @@ from tpusim.base.errors import PlanError, TpusimError
 from tpusim.exploration import OBJECTIVES, PlanSpace, search, slices_of
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.plan import Plan
+from tpusim.plan import Input, Plan
 from tpusim.simulation import simulate
 from tpusim.training import Checkpoints, TrainingRun, train
 
@@ -35,14 +35,14 @@ def small_space(slices: str, number: int) -> PlanSpace:
     )  # fmt: skip
 
 
-def every_step(space: PlanSpace) -> list[tuple[float, float]]:
+def every_step(space: PlanSpace, given: Input | None = None) -> list[tuple[float, float]]:
     """Step time and seconds for each token and chip of all plans that fit."""
     found = []
     for block in space.blocks:
         for at in range(len(block)):
             pod = block.pods[block.pod[at]]
             try:
-                result = simulate(MODEL, block.plan(at), pod)
+                result = simulate(MODEL, block.plan(at), pod, input=given)
             except TpusimError:
                 continue
             if result.fits:
@@ -63,6 +63,29 @@ def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
     assert [each.step_time_s for each in found.best] == sorted(step for step, _ in every)[:3]
     best = search(MODEL, space, "chip_time", workers=1).best[0]
     assert best.values[0] == pytest.approx(min(each for _, each in every), rel=1e-12)
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_search_beside_hosts_is_an_exhaustive_sweep(number: int) -> None:
+    """Some plans wait for their hosts and others do not, and two slices have other hosts."""
+    space = small_space("two", number)
+    hosts = Input(workers=4, decode_s=480e-6)
+    every, alone = every_step(space, hosts), every_step(space)
+    waits = [fed > step for (fed, _), (step, _) in zip(every, alone, strict=True)]
+    assert 0 < sum(waits) < len(waits)
+    found = search(MODEL, space, input=hosts, top=3, workers=1)
+    assert found.proved
+    assert [each.step_time_s for each in found.best] == sorted(step for step, _ in every)[:3]
+    best = search(MODEL, space, "chip_time", input=hosts, workers=1).best[0]
+    assert best.values[0] == pytest.approx(min(each for _, each in every), rel=1e-12)
+
+
+def test_a_search_takes_an_input_pipeline_alone() -> None:
+    with pytest.raises(PlanError, match=r"input is 3; write a ts\.Input"):
+        search(MODEL, small_space("v5e", 0), input=3)  # type: ignore[arg-type]
+    space = PlanSpace(base=BASE.replace(input_s=1.0), slices=SLICES["v5e"], axes=("data",))
+    with pytest.raises(PlanError, match=r"plan\.input_s is 1, and there is an input pipeline"):
+        search(MODEL, space, input=Input(workers=1))
 
 
 def test_a_front_holds_what_no_other_plan_beats_in_both() -> None:
@@ -117,6 +140,19 @@ def test_limits_leave_out_what_is_above_them() -> None:
     few = search(MODEL, space, at_most={"chips": 4}, workers=1).best
     assert [each.pod.chips for each in few] == [4]
     assert not search(MODEL, space, at_most={"hbm": 1e-6}, workers=1).best
+
+
+def test_a_space_is_printed_in_a_few_lines() -> None:
+    space = PlanSpace(
+        base=BASE, slices=slices_of(["v4", "v5p"], 2048, 6144), axes=("data", "fsdp", "tensor"),
+        most={"tensor": 16}, vary={"remat": ["full", "none"], "global_batch": [2048]},
+    )  # fmt: skip
+    lines = repr(space).splitlines()
+    assert lines[0] == f"PlanSpace of {len(space):,} plans"
+    assert lines[2:] == ["  axes: data, fsdp, tensor", "  at most: tensor 16",
+                         "  values: remat 2, global_batch 1"]  # fmt: skip
+    assert len(lines) < 10
+    assert max(map(len, lines)) < 110
 
 
 def test_plans_of_a_space_count_once() -> None:

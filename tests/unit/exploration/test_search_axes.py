@@ -43,7 +43,7 @@ SPACE = Space(
 
 
 def test_its_values_are_a_column_and_reach_the_simulation(tmp_path: Path) -> None:
-    table = sweep(MODEL, POD, SPACE, workers=1, out=tmp_path)
+    table = sweep(MODEL, SPACE, POD, workers=1, out=tmp_path)
     names = ["dcn_data", "fsdp", "remat", "num_slices", "dcn_oversubscription", "placement"]
     assert list(table.columns[: len(names)]) == names
     assert list(table["num_slices"]) == [1, 2, 2] * 2
@@ -57,9 +57,9 @@ def test_its_values_are_a_column_and_reach_the_simulation(tmp_path: Path) -> Non
         assert row["step_time_s"] == simulate(MODEL, candidate.plan, pod).step_time_s
     assert table.loc[2, "step_time_s"] > table.loc[1, "step_time_s"]
     assert_frame_equal(read_parquet(tmp_path), table)
-    assert_frame_equal(sweep(MODEL, POD, SPACE, workers=2), table)
+    assert_frame_equal(sweep(MODEL, SPACE, POD, workers=2), table)
 
 
 def test_its_column_has_a_name_of_its_own() -> None:
     with pytest.raises(PlanError, match="the search axis 'mfu' has the name of a column"):
-        sweep(MODEL, POD, space(extra_axes=[replace(NUM_SLICES, column="mfu")]), workers=1)
+        sweep(MODEL, space(extra_axes=[replace(NUM_SLICES, column="mfu")]), POD, workers=1)

@@ -14,7 +14,7 @@ from tpusim.report.figures.canvas import time_scale
 def table():  # type: ignore[no-untyped-def]
     """A sweep with all three fates: the batch does not divide, or is too large for some."""
     given = space(placements="all", vary={"global_batch": [32, 7]})
-    found = sweep(MODEL, POD, given, workers=1)
+    found = sweep(MODEL, given, POD, workers=1)
     found.loc[found["tensor"] == 16, "fits"] = False
     return found
 

@@ -21,7 +21,7 @@ RULES = [{}, {"act_embed": "tensor"}]
 
 
 def swept(given: Space, **how: object) -> DataFrame:
-    return sweep(MODEL, POD, given, **{"workers": 1, **how})
+    return sweep(MODEL, given, POD, **{"workers": 1, **how})
 
 
 def test_the_front_door_has_both() -> None:
@@ -37,6 +37,31 @@ def test_a_host_that_is_slow_has_columns_of_its_own(tmp_path: Path) -> None:
     assert table["step_time_s"].tolist()[1:] == pytest.approx([0.25, 2.0], abs=2e-4)
     exposed = table["exposed dispatch"] + table["exposed input"]
     assert exposed.iloc[2] - exposed.iloc[1] == pytest.approx(1.75)
+
+
+def test_hosts_feed_each_plan(tmp_path: Path) -> None:
+    """Small batches wait for their hosts, whose stages are simulated beside each step."""
+    slow = ts.Input(workers=1, decode_s=1e-3)
+    given = space(vary={"global_batch": [32, 64]})
+    table = swept(given, input=slow, out=tmp_path / "sweep")
+    for row, tried in zip(table.to_dict("records"), candidates(given, POD), strict=True):
+        result = simulate(MODEL, tried.plan, POD, input=slow)
+        alone = simulate(MODEL, tried.plan, POD)
+        assert row["step_time_s"] == result.step_time_s > alone.step_time_s
+        assert row["exposed input"] == pytest.approx(result.input.exposed_s)  # type: ignore[union-attr]
+    with pytest.raises(FileError, match="holds another sweep"):
+        swept(given, out=tmp_path / "sweep")
+
+
+def test_what_hosts_cannot_do_is_refused_with_its_reason() -> None:
+    table = swept(space(vary={"input_s": [0.0, 0.1]}), input=ts.Input(workers=1))
+    assert set(table.groupby("input_s")["status"].unique().map(tuple)) == {("ok",), ("refused",)}
+    many = swept(space(), input=ts.Input(workers=100_000))
+    assert all("100000 threads that decode" in reason for reason in many["reason"])
+    with pytest.raises(PlanError, match=r"input is 3; write a ts\.Input"):
+        swept(space(), input=3)
+    with pytest.raises(PlanError, match=r"plan\.input_s is 1, and there is an input pipeline"):
+        swept(Space(base=BASE.replace(input_s=1.0)), input=ts.Input(workers=1))
 
 
 @pytest.mark.parametrize("rules", [RULES[1:], thorough(RULES)])
@@ -89,7 +114,7 @@ def test_values_that_contradict_each_other_are_rows_beside_those_that_do_not() -
     base = replace(BASE, mesh={"stage": 2, "fsdp": 8}, microbatches=4)
     vary = {"schedule": ["1f1b", "interleaved"], "virtual_stages": [1, 2]}
     model = replace(MODEL, layers=4)
-    table = sweep(model, POD, Space(base=base, vary=vary), workers=1)
+    table = sweep(model, Space(base=base, vary=vary), POD, workers=1)
     assert list(table["status"]) == ["ok", "refused", "refused", "ok"]
     assert table.loc[1, "reason"].startswith("plan.virtual_stages is 2, but the schedule 1f1b")
 
@@ -178,7 +203,7 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         ran.append(given)
         return simulate(*given[:3])
 
-    monkeypatch.setattr(rows, "simulate", lambda *a, placement: spied(*a, placement))
+    monkeypatch.setattr(rows, "simulate", lambda *a, placement, input: spied(*a))
     again = swept(space(), out=tmp_path)
     assert_frame_equal(again, first)
     assert len(ran) == len(read_parquet(lost))
@@ -261,19 +286,19 @@ SHAPES = Space(
 @pytest.mark.thorough
 def test_a_row_of_another_shape_is_the_result_on_it(tmp_path: Path) -> None:
     pod = ts.Slice("v4", "8x8x4")
-    table = sweep(MODEL, pod, SHAPES, workers=1, out=tmp_path)
+    table = sweep(MODEL, SHAPES, pod, workers=1, out=tmp_path)
     assert list(table["topology"]) == ["4x4x16", "4x8x8", "4x8x8_twisted"]
     for row in table.to_dict("records"):
         result = simulate(MODEL, SHAPES.base, ts.Slice("v4", row["topology"]))
         assert row["step_time_s"] == result.step_time_s
         assert row["placement"] == str(result.placement)
-    assert_frame_equal(sweep(MODEL, pod, SHAPES, workers=1, out=tmp_path), table)
+    assert_frame_equal(sweep(MODEL, SHAPES, pod, workers=1, out=tmp_path), table)
     with pytest.raises(FileError, match="holds another sweep"):
-        sweep(MODEL, pod, replace(SHAPES, shapes="all"), workers=1, out=tmp_path)
+        sweep(MODEL, replace(SHAPES, shapes="all"), pod, workers=1, out=tmp_path)
     base = replace(SHAPES.base, mesh={"fsdp": 16, "topology": 16})
     named = replace(SHAPES, base=base)
     with pytest.raises(PlanError, match="the mesh axis 'topology' has the name of a column"):
-        sweep(MODEL, pod, named, workers=1)
+        sweep(MODEL, named, pod, workers=1)
 
 
 def test_the_shape_is_a_column_where_it_varies_only() -> None:

@@ -24,7 +24,7 @@ VARY = {
 
 @cache
 def varied() -> DataFrame:
-    return sweep(MODEL, POD, Space(base=BASE, vary=VARY), workers=1)
+    return sweep(MODEL, Space(base=BASE, vary=VARY), POD, workers=1)
 
 
 def test_every_combination_is_a_row_and_contradictions_are_refused() -> None:
@@ -57,16 +57,16 @@ def test_a_breakdown_with_bubbles_sums_to_the_step() -> None:
 
 def test_bubbles_are_printed_where_there_are_any() -> None:
     piped = sweep_text(
-        sweep(MODEL, POD, Space(base=BASE, vary={"microbatches": [2, 4]}), workers=1), "x"
+        sweep(MODEL, Space(base=BASE, vary={"microbatches": [2, 4]}), POD, workers=1), "x"
     )
     assert "bubble" in piped
     flat = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=64)
-    assert "bubble" not in sweep_text(sweep(MODEL, POD, Space(base=flat), workers=1), "x")
+    assert "bubble" not in sweep_text(sweep(MODEL, Space(base=flat), POD, workers=1), "x")
 
 
 def test_a_mesh_of_one_stage_is_a_row_without_a_pipeline() -> None:
     space = Space(base=BASE, axes=("stage", "fsdp"), vary={"microbatches": [4]})
-    table = sweep(MODEL, POD, space, workers=1)
+    table = sweep(MODEL, space, POD, workers=1)
     alone = table[table["stage"] == 1].iloc[0]
     assert alone["status"] == PLAN_FITS
     assert alone["bubble"] == 0
@@ -82,7 +82,7 @@ def test_a_word_that_no_plan_can_have_is_refused_at_once() -> None:
 def test_a_value_that_contradicts_all_plans_makes_refused_rows(
     vary: dict[str, list[object]],
 ) -> None:
-    table = sweep(MODEL, POD, Space(base=BASE, vary=vary), workers=1)
+    table = sweep(MODEL, Space(base=BASE, vary=vary), POD, workers=1)
     assert len(table)
     assert set(table["status"]) == {PLAN_REFUSED}
     assert table["reason"].str.contains("virtual_stages").all()

@@ -94,6 +94,11 @@ def test_slices_are_counted_from_one(count: object) -> None:
         Slice("v4", "4x4x4", num_slices=count)  # type: ignore[arg-type]
 
 
+def test_more_slices_than_memory_holds_are_refused() -> None:
+    with pytest.raises(HardwareError, match=r"num_slices is 1,000,000,000.*at most 1,000,000"):
+        Slice("v4", "4x4x4", num_slices=10**9)
+
+
 def test_a_slice_is_a_value() -> None:
     pod = Slice("v4", "4x4x8", num_slices=2, twisted=True)
     assert pickle.loads(pickle.dumps(pod)) == pod

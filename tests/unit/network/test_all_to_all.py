@@ -10,7 +10,7 @@ from toruses import places, torus, whole
 from tpusim.hardware import Span, Topology
 from tpusim.network import Algorithm, groups, on_torus, pattern
 from tpusim.network.all_to_all import exchange_loads, ordered_pairs
-from tpusim.network.paths import shortest_routes
+from tpusim.network.paths import link_loads, link_shape, shortest_moves, shortest_routes
 from tpusim.program import CollectiveKind as Kind
 
 
@@ -46,6 +46,24 @@ def test_links_carry_the_bytes_of_all_pairs_over_all_their_hops(
     ways = (shortest_routes(tuple(offset), topology)[0] for offset in (ends - starts).tolist())
     hops = sum(sum(map(abs, way)) for way in ways)
     assert exchange_loads(spans, topology).sum() == pytest.approx(hops / members.shape[1])
+
+
+@settings(max_examples=60)
+@given(places(48))
+def test_one_line_stands_for_all_that_are_alike(
+    where: tuple[tuple[Span, ...], Topology],
+) -> None:
+    """To the last bit, what messages put on links that walk along every line of the torus."""
+    spans, topology = where
+    spans, order = on_torus(spans), range(len(topology.dims))
+    walked = np.zeros(link_shape(topology))
+    for dim in {span.dim for span in spans}:
+        lines = groups([span for span in spans if span.dim == dim], topology)
+        starts, ends = ordered_pairs(lines)
+        shares = np.full(len(starts), 0.5 / lines.shape[1])
+        both = (shortest_moves(starts, ends, topology, side) for side in (1, -1))
+        walked += sum(link_loads(starts, moves, shares, topology, order) for moves in both)
+    np.testing.assert_array_equal(exchange_loads(spans, topology), walked)
 
 
 @pytest.mark.parametrize("wrap", list(product((True, False), repeat=2)))
