@@ -234,8 +234,16 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 
 
 def _position(row: Any) -> DevicePosition:
-    number, x, y, z, core = (_typed(part, int) for part in _typed(row, list))
+    number, x, y, z, core = (_coordinate(part) for part in _typed(row, list))
     return number, x, y, z, core
+
+
+def _coordinate(value: Any) -> int:
+    """Return the number of a slice, a chip along a dimension, or a core of a device."""
+    number: int = _typed(value, int)
+    if not 0 <= number < 2**31:
+        raise ValueError(f"{shown(value)} is no coordinate of a device: 0 to {2**31 - 1}")
+    return number
 
 
 def _memory(value: Any) -> MemoryReport:

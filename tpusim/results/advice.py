@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
 from tpusim.results.fit import Fit, fit_of
-from tpusim.results.limit import Limit
+from tpusim.results.limit import PICO, Limit
 
 CHANGES_SHOWN = 10
 """Changes of each kind that are printed, unless another number is asked for."""
@@ -34,8 +35,8 @@ HEADS = {
 """The heads of the printed tables, in their order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Change(ShortRepr):
     """A change of a run, and the step that its simulation takes.
 
     what: the change in words.
@@ -95,8 +96,8 @@ class Change:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice(ShortRepr):
     """What bounds a step, and what to change.
 
     title: of the run.
@@ -150,7 +151,7 @@ class Advice:
                     "resource": limit.resource,
                     "seconds": limit.seconds,
                     "share": limit.share,
-                    "does_s": {label: ps * 1e-12 for label, ps in limit.does_ps.items()},
+                    "does_s": {label: ps * PICO for label, ps in limit.does_ps.items()},
                 }
                 for limit in self.limits
             ],

@@ -117,6 +117,18 @@ def circular_runs(program: Program, timeline: Timeline, plan: Plan) -> tuple[Cir
     return tuple(runs)
 
 
+def unread_ps(program: Program, timeline: Timeline, plan: Plan) -> tuple[int, ...]:
+    """Return the picoseconds of each stage in work whose result is never read."""
+    lost = [0] * plan.stages
+    for run in circular_runs(program, timeline, plan):
+        for number, iteration in enumerate(run.iterations):
+            begin, end = iteration.work
+            for stage in range(plan.stages):
+                if run.slot(number, stage, plan) is None:
+                    lost[stage] += end - begin
+    return tuple(lost)
+
+
 def _permute_waits(timeline: Timeline) -> Iterator[TimeSpan]:
     """Yield the spans in which the core waits for a permute over stages, or carries one out."""
     on_core = (record for record in timeline.tasks if record.stream == CORE)

@@ -8,13 +8,15 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.phase import Phase
+from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline
 from tpusim.program import Single
 from tpusim.results.resources import operations_by_name
-from tpusim.results.result import BUBBLE_LABEL, PICO, Result, label_of
+from tpusim.results.result import BUBBLE_LABEL, PICO, Result, check_result, label_of
 from tpusim.results.summary import aligned, entry
 
 LINES_SHOWN = 20
@@ -63,8 +65,8 @@ class SourceLine:
     function: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LineTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class LineTable(ShortRepr):
     """The lines of a step, the most expensive first; their seconds sum to the step time.
 
     sourced: True if lines of code are known, False if there are only scopes.
@@ -114,6 +116,7 @@ class LineTable:
         )
 
 
+@checked_call
 def explain_lines(result: Result) -> LineTable:
     """Return the core's time in a simulated step by line of code, the mean of stages or devices.
 
@@ -121,6 +124,7 @@ def explain_lines(result: Result) -> LineTable:
     line are listed by scope, or else by kind; time outside operations, such as a wait for the host,
     by label.
     """
+    check_result(result, "explain_lines")
     cells: Counter[_LineCell] = Counter()
     timeline = result.timeline
     for lane in range(len(timeline.lanes)):

@@ -12,7 +12,7 @@ from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.dtypes import NARROW_DTYPES
 from tpusim.program import Program, Single
-from tpusim.results.circular_iterations import iterations_of
+from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.straggler_table import stragglers
@@ -137,14 +137,15 @@ class PlanResult(Result):
 
     @property
     def bubble(self) -> float:
-        """The fraction of the step in which a stage of a pipeline waits, the mean of all stages.
+        """The fraction of the step that a pipeline loses, the mean of all stages.
 
-        Of a circular pipeline it is the fraction of iterations whose result is never read.
+        A stage waits in it, which is `bubble` in the breakdown. A circular pipeline computes what
+        is never read instead, and its breakdown has that by the kind of work, as a profile does.
         """
         if self.plan.active_schedule != CIRCULAR:
             return self.breakdown_s.get(BUBBLE_LABEL, 0.0) / self.step_time_s
-        idle, iterations = iterations_of(self.program)
-        return idle / iterations
+        lost = sum(unread_ps(self.program, self.shown, self.plan))
+        return lost / self.plan.stages / self.timeline.total_ps
 
     @property
     def convention(self) -> str:
@@ -180,8 +181,8 @@ class PlanResult(Result):
         if schedule != CIRCULAR:
             return f"{what}: bubble {self.bubble:.1%} of the step; stage {self.lane} holds most HBM"
         idle, iterations = iterations_of(self.program)
-        lost = f"{idle} of {iterations} trips compute what nobody reads ({self.bubble:.1%})"
-        return f"{what}: {lost}"
+        lost = f"{idle} of {iterations} trips compute what nobody reads"
+        return f"{what}: {lost}, {self.bubble:.1%} of the step"
 
     def about(self) -> Iterator[tuple[str, str]]:
         """Yield the plan, the placement, and the network unless it is the default."""

@@ -1,14 +1,15 @@
 """The result of a compiled program: its origin, its costs, and its unknown operations."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.units import format_seconds
-from tpusim.program import Single
+from tpusim.program import Compute, Single, walk_ops
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.lines import SourceLine, explain_lines
-from tpusim.results.result import PICO, Result
+from tpusim.results.result import PICO, Result, resident_bytes
 from tpusim.results.summary import summary
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ FEWER_FLOPS_NOTE = (
     "HFU is below MFU: the compiled program executes {left:.1%} fewer matrix FLOPs than the model "
     "has, as the compiler leaves out what no result needs, and computes once what is the same"
 )
+REDUNDANT_NOTE = (
+    "the compiled program executes {times:.3g} times the model's FLOPs, of which recomputation is "
+    "{again:.2g}: devices that share no part of a matmul each do it whole (shard one of its "
+    "operands over their axis), and padding and masked blocks count too. Most are in {places}"
+)
+REDUNDANT_TIMES = 1.5
+"""Executed FLOPs, without recomputation, over the model's, from which a note says so. Halves of
+causal attention, and halos and padding of usual sizes, stay below."""
+PLACES_SHOWN = 3
 UNCOUNTED_NOTE = "HFU does not count the matrix FLOPs of what is not understood"
 UNMENTIONED_SHARE = 0.005
 """The fraction of the model's FLOPs that may be missing without a note: padded edges."""
@@ -148,6 +158,18 @@ class ReplayResult(Result):
         """Return the bytes by which the need exceeds the peak of the schedule."""
         return max(0, int(self.hbm_peak_bytes) - self.timeline.memory[lane].peak_bytes)
 
+    def counted_bytes(self, lane: int, nbytes: int) -> int:
+        """Return as many bytes as leave the highest level at the compiler's need.
+
+        The compiler may place buffers over one another that the schedule keeps apart. All bytes
+        that come and go then count by one factor, at most 1.
+        """
+        most, arguments = self.timeline.memory[lane].peak_bytes, resident_bytes(self.program)
+        need = int(self.hbm_peak_bytes)
+        if need >= most:
+            return nbytes
+        return nbytes * (need - arguments) // (most - arguments)
+
     def called(self, op: Single) -> str:
         """Return the line of code of an operation, or else the end of its scope, or its name."""
         return getattr(op, "source", "") or op.scope.rpartition("/")[2] or op.name
@@ -178,6 +200,8 @@ class ReplayResult(Result):
             yield "note", UNKNOWN_MODEL
         elif (left := self._left_out()) > UNMENTIONED_SHARE:
             yield "note", UNCOUNTED_NOTE if self.unknown else FEWER_FLOPS_NOTE.format(left=left)
+        elif self.model_flops and self._once() >= REDUNDANT_TIMES * self.model_flops:
+            yield "note", self._redundant(self.model_flops)
         yield from (("note", remark) for remark in self.remarks)
 
     def tables(self) -> Iterator[object]:
@@ -187,6 +211,25 @@ class ReplayResult(Result):
     def _left_out(self) -> float:
         """Return the fraction of the model's FLOPs that the program does not execute."""
         return 1 - float(self.flops.total) / self.model_flops if self.model_flops else 0.0
+
+    def _once(self) -> float:
+        """Return the executed FLOPs without recomputation."""
+        return float(self.flops.total) - float(self.flops.recompute)
+
+    def _redundant(self, model_flops: float) -> str:
+        """Return how many times the model's FLOPs are executed, and the lines with the most."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for op, times in walk_ops(self.program.body):
+            if isinstance(op, Compute) and float(op.flops.total):
+                found[self.called(op)] += times * float(op.flops.total)
+        total = float(self.flops.total)
+        most = sorted(found.items(), key=lambda place: -place[1])[:PLACES_SHOWN]
+        places = (f"{name} ({each / total:.0%})" for name, each in most)
+        return REDUNDANT_NOTE.format(
+            times=total / model_flops,
+            again=float(self.flops.recompute) / model_flops,
+            places=", ".join(places),
+        )
 
     def _unknown(self) -> str:
         if not self.unknown:

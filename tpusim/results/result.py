@@ -14,11 +14,11 @@ from tpusim.accuracy import ErrorRange
 from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
-from tpusim.base.shown_value import cut
+from tpusim.base.shown_value import cut, shown
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
-from tpusim.engine import LaneMemory, Timeline
+from tpusim.engine import LaneMemory, Timeline, whole_bytes
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Flops, Program, Single
 from tpusim.results.advice import Advice
@@ -221,6 +221,10 @@ class Result(ABC):
             memory_held(self.program_of(lane), self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
         )
 
+    def counted_bytes(self, lane: int, nbytes: int) -> int:
+        """Return how many of the bytes that a lane takes over the step count in its need."""
+        return nbytes
+
     @property
     def pipeline(self) -> str:
         """The schedule of a pipeline and what it loses, in words; empty without one."""
@@ -313,6 +317,16 @@ class Result(ABC):
         return {str(phase): picoseconds * PICO for phase, picoseconds in totals.items()}
 
 
+def check_result(given: object, call: str, kind: type = Result) -> None:
+    """Raise PlanError for what is no result, or none of that kind.
+
+    call: the function that it was given to, for the message.
+    """
+    if not isinstance(given, kind):
+        words = "a result of ts.simulate" if kind is Result else f"a {kind.__name__}"
+        raise PlanError(f"{call} is given {shown(given)}; write {call}(result), with {words}")
+
+
 def _of(each: Sequence[Each], lane: int) -> Each:
     """Return what belongs to a lane, of one for each program; all lanes may run the same."""
     return each[lane] if len(each) > 1 else each[0]
@@ -337,6 +351,11 @@ def link_shares(timeline: Timeline) -> dict[str, float]:
     for use in timeline.links:
         shares[use.link] = max(shares.get(use.link, 0.0), use.busy_ps / timeline.total_ps)
     return shares
+
+
+def resident_bytes(program: Program) -> int:
+    """Return the bytes that a program holds for the whole step."""
+    return sum(whole_bytes(float(alloc.bytes)) for alloc in program.resident)
 
 
 def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:

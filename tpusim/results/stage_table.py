@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpusim.base.checked_call import checked_call
+from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_width import text_width
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.program import CHART_MARGIN, PassKind, chart_rows
 from tpusim.results.plan_result import PlanResult
-from tpusim.results.result import PICO
+from tpusim.results.result import PICO, check_result
 from tpusim.results.stage_uses import StageUse, stage_uses
 from tpusim.results.summary import aligned, entry
 
@@ -18,8 +20,8 @@ CHART_LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class PipelineTable(ShortRepr):
     """The stages of a pipeline, none if the plan has none.
 
     head: the schedule, in words.
@@ -47,8 +49,10 @@ class PipelineTable:
         yield from aligned(rows, left=0)
 
 
+@checked_call
 def explain_pipeline(result: PlanResult) -> PipelineTable:
     """Return the stages of a simulated step: layers, slots, bubble and memory of each."""
+    check_result(result, "explain_pipeline", PlanResult)
     plan, stages = result.plan, stage_uses(result)
     chunks = f" x {plan.pipeline.virtual_stages} chunks" if plan.pipeline.virtual_stages > 1 else ""
     lost = sum(use.bubble_ps for use in stages) / result.timeline.total_ps / max(1, len(stages))

@@ -5,10 +5,10 @@ from typing import Any
 
 from tpusim import models
 from tpusim.base.errors import PlanError
-from tpusim.base.shown_value import cut
+from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice, parse_slice
 from tpusim.models import Architecture
-from tpusim.plan import Plan
+from tpusim.plan import Input, Plan
 
 FILE_ENDINGS = (".toml", ".json", ".hlo", ".gz", ".txt", ".pb", ".yml", ".py")
 """Endings of a path that stands where a model does; no published model's name has one."""
@@ -39,8 +39,24 @@ def check_slice(pod: Any, order: str) -> Slice:
     if isinstance(pod, str):
         return parse_slice(pod)
     if not isinstance(pod, Slice):
-        raise PlanError(f"the slice is {_described(pod)}; {order}, with a slice such as 'v5e-256'")
+        raise PlanError(f"the slice is {described(pod)}; {order}, with a slice such as 'v5e-256'")
     return pod
+
+
+def check_input(given: Any, plan: Plan) -> None:
+    """Raise PlanError for what is neither None nor an input pipeline, or is one beside `input_s`.
+
+    plan: that the hosts feed, or that the plans of a space vary.
+    """
+    if given is None:
+        return
+    if not isinstance(given, Input):
+        raise PlanError(f"input is {shown(given)}; write a ts.Input(...), or leave it out")
+    if plan.input_s:
+        raise PlanError(
+            f"plan.input_s is {plan.input_s:g}, and there is an input pipeline besides, which says "
+            "how long a batch takes; leave one of them out"
+        )
 
 
 def check_model(model: Any, order: str, call: str) -> Architecture:
@@ -69,14 +85,14 @@ def check_model(model: Any, order: str, call: str) -> Architecture:
             "the model is a function; compile it first: "
             "simulate(ts.xla.compile(fn, *args, slice=..., mesh=...))"
         )
-    raise PlanError(f"the model is {_described(model)}; {order}, with a model such as 'llama3-8b'")
+    raise PlanError(f"the model is {described(model)}; {order}, with a model such as 'llama3-8b'")
 
 
 def _plan(plan: Any, order: str) -> Plan:
     if isinstance(plan, dict):
         raise PlanError("the plan is a dict; write ts.Plan(**keys), which checks them")
     if not isinstance(plan, Plan):
-        raise PlanError(f"the plan is {_described(plan)}; {order}, with a plan of ts.Plan(...)")
+        raise PlanError(f"the plan is {described(plan)}; {order}, with a plan of ts.Plan(...)")
     return plan
 
 
@@ -90,7 +106,7 @@ def _check_no_run(model: Any, call: str) -> None:
         )
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     """Return the kind of a value with its article, and the value where it is short."""
     kind = type(value).__name__
     article = "an" if kind[0] in "AEIOUaeiou" else "a"

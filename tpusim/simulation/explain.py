@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tpusim.base.checked_call import checked_call
+from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CollectiveCosts
 from tpusim.engine import run
@@ -14,6 +16,7 @@ from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Collective
 from tpusim.results import PICO, PlanResult, Result, aligned, collective_axes, entry
+from tpusim.results.result import check_result
 from tpusim.simulation.arguments import check_arguments
 from tpusim.simulation.loads import distinct_operations, isolated_totals
 from tpusim.simulation.placement_search import fastest_placement, placement_bounds
@@ -40,8 +43,8 @@ class PlacementRow:
     taken: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlacementTable(ShortRepr):
     """The placements of a step, the fastest first.
 
     given: True if one of them was given.
@@ -82,8 +85,8 @@ class CollectiveRow:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class CollectiveTable(ShortRepr):
     """The collectives of a step, sorted by their total time.
 
     evidence: the line of the lowering table for each group of devices; empty for a replay.
@@ -105,6 +108,7 @@ class CollectiveTable:
         return "\n".join([*head, *aligned(cells, left=2), *_more(len(self.rows)), *lines])
 
 
+@checked_call
 def explain_placement(
     model: Architecture | str, plan: Plan, pod: Slice | str, *, placement: Placement | None = None
 ) -> PlacementTable:
@@ -138,8 +142,10 @@ def explain_placement(
     return PlacementTable(tuple(sorted(rows, key=_rank)), given is not None)
 
 
+@checked_call
 def explain_collectives(result: Result) -> CollectiveTable:
     """Return the collectives of a simulated step that differ in more than name and position."""
+    check_result(result, "explain_collectives")
     machine = CollectiveCosts.of(result.program, result.pod, result.placement)
     rows: Counter[CollectiveRow] = Counter()
     for op, times in distinct_operations(result.program).items():

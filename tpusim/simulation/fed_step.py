@@ -7,7 +7,6 @@ length (`engine.hosts`), and what the devices wait for in the steady state is ad
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.costs import INPUT, ON_HOST
 from tpusim.engine import HostRun, Record, Timeline, feed
@@ -22,14 +21,9 @@ STEADY_STEPS, VARIED_STEPS = 1000, 200
 def fed(result: PlanResult, given: Input) -> PlanResult:
     """Return a result whose devices wait for their batches.
 
-    Raise PlanError for a plan with `input_s`, and for what the hosts cannot do (`host_lines`).
+    Raise PlanError for what the hosts cannot do (`host_lines`).
     """
     plan, pod = result.plan, result.pod
-    if plan.input_s:
-        raise PlanError(
-            f"plan.input_s is {plan.input_s:g}, and there is an input pipeline besides, which says "
-            "how long a batch takes; leave one of them out"
-        )
     part = host_part(result.model, plan, pod, given, result.programs[0])
     lines = host_lines(plan, pod, given, part)
     before = result.timeline

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import is_list
@@ -14,7 +15,7 @@ from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Input, Plan
 from tpusim.results import PlanResult, ReplayResult
 from tpusim.simulation.advice import plan_advice
-from tpusim.simulation.arguments import check_arguments, check_slice
+from tpusim.simulation.arguments import check_arguments, check_input, check_slice
 from tpusim.simulation.fed_step import fed
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
@@ -55,6 +56,7 @@ def simulate(
 ) -> ReplayResult: ...
 
 
+@checked_call
 def simulate(
     model: Architecture | Compiled | str,
     plan: Plan | None = None,
@@ -105,6 +107,7 @@ def simulate(
     _check_network(network, plan, pod)
     _check_slow(network, pod)
     _check_placements(placement, among)
+    check_input(input, plan)
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     if input is not None:
         result = fed(result, input)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import PlanError
 from tpusim.base.lazy import LazyTuple
 from tpusim.costs import cost_classes
@@ -41,9 +42,10 @@ def run_plan(
         known = RECORDED.fastest(model, plan, pod, places, fold=fold)
         if known is not None:
             return _known_result(model, plan, pod, known, given)
-    step = planned_step(model, plan, pod.healthy)
-    placements = _placements(plan, pod, placement, among)
-    placed = fastest_run(step, pod.healthy, placements, partial(run, fold=fold))
+    with garbage_collector_off():
+        step = planned_step(model, plan, pod.healthy)
+        placements = _placements(plan, pod, placement, among)
+        placed = fastest_run(step, pod.healthy, placements, partial(run, fold=fold))
     if pod.slow:
         placed = _slowed_run(placed, pod, fold)
     if network == "hops":

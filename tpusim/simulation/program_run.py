@@ -21,6 +21,7 @@ from tpusim.results import (
 )
 from tpusim.results.replay_result import FROM_SCHEDULE
 from tpusim.simulation.advice import replay_advice
+from tpusim.simulation.two_costs import far_apart
 
 if TYPE_CHECKING:
     from tpusim.compiler import Compiled, Costs, MemoryReport
@@ -72,6 +73,7 @@ def replay(
         )
     lowered = lower_compiled(compiled, pod, mesh, chosen)
     replaced = _replaced_facts(compiled, lowered.pod, mesh)
+    apart = far_apart(lowered.program, lowered.estimated, lowered.pod.chip.device)
     result = replay_program(
         lowered.program,
         lowered.pod,
@@ -80,8 +82,8 @@ def replay(
         costs=chosen,
         fold=fold,
         unknown=lowered.unknown,
-        remarks=tuple(dict.fromkeys((*replaced, *lowered.notes))),
-        held=_held_bytes(compiled.memory),
+        remarks=tuple(dict.fromkeys((*replaced, *lowered.notes, *apart))),
+        held=_held_bytes(compiled.memory, lowered.held),
         model_flops=compiled.model_flops if model_flops is None else model_flops,
     )
     return _without_impossible_flops(result)
@@ -206,11 +208,11 @@ def _origin(compiled: "Compiled") -> ProgramOrigin:
     )
 
 
-def _held_bytes(report: "MemoryReport | None") -> dict[str, float] | None:
-    """Return HBM by category from the compiler's report."""
-    if report is None:
-        return None
-    parts = {"arguments": report.arguments, "outputs": report.outputs, "heap": report.heap}
-    parts["other"] = max(0, report.total - sum(parts.values()))
+def _held_bytes(report: "MemoryReport | None", simulated: Mapping[str, float]) -> dict[str, float]:
+    """Return HBM by category from the compiler's report, or else as simulated."""
+    parts = dict(simulated)
+    if report is not None:
+        parts = {"arguments": report.arguments, "outputs": report.outputs, "heap": report.heap}
+        parts["other"] = max(0, report.total - sum(parts.values()))
     ranked = sorted(parts.items(), key=lambda part: -part[1])
     return {name: float(nbytes) for name, nbytes in ranked if nbytes}

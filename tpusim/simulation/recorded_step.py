@@ -141,7 +141,9 @@ def record_step(model: Architecture, plan: Plan, pod: Slice, placement: Placemen
     )
     outputs: list[Any] = [core_ps(numbers.code)]
     build = builder_of(numbers, outputs, shared=(Task,))
-    return RecordedStep(dict(tape.questions), recorded_function(tape, outputs), build)
+    made = RecordedStep(dict(tape.questions), recorded_function(tape, outputs), build)
+    tape.close()
+    return made
 
 
 def _sizes(plan: Plan) -> Iterable[int]:

@@ -179,6 +179,20 @@ def test_a_kernel_without_products_is_vector_work(parser: HloParser) -> None:
     assert found.understood
 
 
+def test_xla_s_own_kernel_is_read_from_its_text(parser: HloParser) -> None:
+    """`online-softmax` of 8 heads: 1024 queries x 1024 keys, times values of 128."""
+    found = work_of(text_of("online_v5e"), parser)
+    assert isinstance(found.model, MatmulWork)
+    products = (found.model.batch, found.model.m, found.model.k, found.model.n)
+    assert products == (8, 1024, 1024, 128)
+    assert found.flops == FILES["online_v5e.hlo.gz"]["model_flops"] == 2 * 8 * 1024 * 1024 * 128
+    scores, values = 2 * 8 * 1024 * 1024, 2 * 8 * 1024 * 128
+    assert (found.read_bytes, found.write_bytes) == (scores + values, values)
+    least = (1 + 1 + 6 + 1) * 8 * 1024 * 1024
+    assert least < found.model.epilogue_flops < 1.1 * least, "maximum, difference, exp, sum"
+    assert found.understood
+
+
 def test_a_replay_knows_all_of_it() -> None:
     import tpusim as ts
 

@@ -4,7 +4,13 @@ import pytest
 from hlo_lines import module
 
 from tpusim.base.phase import Phase
-from tpusim.compiler.lower.op_metadata import before_forward, is_training, phase_of, scope_of
+from tpusim.compiler.lower.op_metadata import (
+    before_forward,
+    is_training,
+    name_bearer,
+    phase_of,
+    scope_of,
+)
 
 LAYER = "while/body/closed_call"
 SPLASH = "vmap(jit(_splash_attention))/splash_mha"
@@ -61,6 +67,45 @@ again = bf16[8]{0} convert(new), metadata={op_name="jit(step)/convert_element_ty
 
 def test_what_the_forward_pass_is_made_from_comes_before_it() -> None:
     assert before_forward(module(STEPS).main) == {"p", "zero", "cast", "moved", "up"}
+
+
+LOSS = """
+main
+p = f32[8]{0} parameter(0)
+up = f32[8]{0} negate(p), metadata={op_name="jit(step)/jvp()/neg"}
+softmax = f32[8]{0} exponential(up), metadata={op_name="jit(step)/exp"}
+down = f32[8]{0} multiply(softmax, p), metadata={op_name="jit(step)/transpose(jvp())/mul"}
+decayed = f32[8]{0} negate(p), metadata={op_name="jit(step)/adam/neg"}
+* new = f32[8]{0} add(decayed, down), metadata={op_name="jit(step)/adam/add"}
+"""
+
+
+def test_so_does_what_only_the_backward_pass_reads() -> None:
+    """The softmax of a loss with a gradient of its own; what the optimizer alone reads does not."""
+    assert before_forward(module(LOSS).main) == {"p", "up", "softmax"}
+
+
+KERNELS = """
+main
+p = bf16[8]{0} parameter(0)
+scores = bf16[8]{0} negate(p), metadata={op_name="jit(step)/jvp(attention)/neg"}
+CALL
+"""
+CALL = 'custom-call(scores), custom_call_target="tpu_custom_call", metadata={op_name="NAME"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "bearer"),
+    [
+        (f"online-softmax = bf16[8]{{0}} {CALL.replace('NAME', 'online-softmax')}", "scores"),
+        (f"online-softmax.12 = bf16[8]{{0}} {CALL.replace('NAME', 'online-softmax')}", "scores"),
+        (f"splash.1 = bf16[8]{{0}} {CALL.replace('NAME', 'jit(step)/splash')}", "splash.1"),
+        ('negate = bf16[8]{0} negate(scores), metadata={op_name="negate"}', "negate"),
+    ],
+)
+def test_a_kernel_that_the_compiler_wrote_is_named_by_its_operand(line: str, bearer: str) -> None:
+    found = module(KERNELS.replace("CALL", line))
+    assert name_bearer(found, found.main, found.main.instructions[-1]).name == bearer
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,21 @@ def test_jax_and_what_compiles_are_no_packages() -> None:
     assert origin(kernel, net("attention", 8), MINE).library == "net/attention.py:8"
 
 
+def test_bridges_and_lifting_are_no_packages() -> None:
+    """Modules of PyTorch through torchax, and what flax runs by `nn.vmap`, `nn.scan` and so on."""
+    bridge = SourceFrame(PACKAGES + "torchax/ops/jtorch.py", 44, "_matmul")
+    call = SourceFrame(PACKAGES + "torch/nn/modules/linear.py", 125, "forward")
+    llama = SourceFrame(PACKAGES + "transformers/models/llama/modeling_llama.py", 175, "forward")
+    assert origin(bridge, call, llama, bridge).source == "modeling_llama.py:175"
+    assert origin(bridge, call, llama, bridge, MINE).library == (
+        "transformers/models/llama/modeling_llama.py:175 in forward"
+    )
+    lift = SourceFrame(PACKAGES + "flax/core/lift.py", 300, "wrapper")
+    module = SourceFrame(PACKAGES + "aqt/jax/v2/flax/aqt_flax.py", 12, "dot")
+    assert origin(module, lift, MINE).library == "aqt/jax/v2/flax/aqt_flax.py:12 in dot"
+    assert origin(lift, MINE).library == ""
+
+
 VMAP = net("vmap", 235, "run")
 NORM = (net("norm", 139, "square"), VMAP, net("norm", 141, "Norm.__call__"), MINE)
 """A stack that shows whose the map over names is: it is called by a file that it calls back."""

@@ -67,7 +67,7 @@ def test_a_sweep_marks_what_is_borderline() -> None:
     vary = {"global_batch": [32, 3_200_000]}
     space = Space(base=PLAN, meshes=[{"fsdp": 16}], vary=vary)
     need = simulate(small(), PLAN.replace(global_batch=32), Slice("v5e", "4x4")).hbm_peak_bytes
-    table = sweep(small(), pod_with(need * 1.01), space, workers=1)
+    table = sweep(small(), space, pod_with(need * 1.01), workers=1)
     assert list(table["fit"]) == ["borderline", "does not fit"]
     assert list(table["status"]) == ["ok", "does not fit"]
     said = sweep_text(table, "")

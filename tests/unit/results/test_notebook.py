@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 import tpusim as ts
+from tpusim.base.short_repr import ShortRepr
 
 HOSTILE = "<script>alert(1)</script>\n\x1b[31m\u202e" + "x" * 500
 
@@ -67,3 +68,61 @@ def test_a_plan_shows_what_is_not_the_default() -> None:
     rows = "".join(Texts(plan._repr_html_()).texts)
     assert "remat" in rows
     assert "vocab_tiles" not in rows
+
+
+def shown_values() -> list[object]:
+    model = ts.models.Transformer(layers=2, embed=128, mlp=256, heads=4, vocab=500, name="small")
+    plan = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=32)
+    pod = ts.Slice("v5e", "4x4")
+    space = ts.PlanSpace(base=plan, slices=[pod], axes=("data", "fsdp"))
+    result = ts.simulate(model, plan, pod)
+    advice = result.advice()
+    return [
+        model, ts.models.load("mixtral-8x7b"), plan, pod, space, result, advice,
+        advice.changes[0], ts.search(model, space, workers=1), ts.compare(result, result),
+        ts.scaling(model, plan, pod, chips=[16, 32]), ts.explain_lines(result),
+        ts.explain_collectives(result), ts.explain_placement(model, plan, pod),
+        ts.explain_pipeline(result), ts.train(model, plan, pod, ts.TrainingRun(steps=100)),
+        ts.Space(base=plan, axes=("data", "fsdp"), vary={"remat": ["full", "none"]}),
+        ts.Input(kind="jpeg", workers=32), pod.chip, ts.TrainingRun(tokens=1e12, price=1.2),
+    ]  # fmt: skip
+
+
+def test_every_value_has_a_short_repr_and_a_cell() -> None:
+    for value in shown_values():
+        text = repr(value)
+        assert len(text.splitlines()) < 10, type(value)
+        page = value._repr_html_()  # type: ignore[attr-defined]
+        assert page.startswith("<"), type(value)
+        assert len(page) < 20_000, type(value)
+        assert "<script" not in page
+
+
+def test_a_cell_shows_what_is_given() -> None:
+    space, feed, chip, run = (
+        "".join(Texts(one._repr_html_()).texts) for one in shown_values()[-4:]
+    )
+    assert "'remat': ['full', 'none']" in space
+    assert "placements" not in space
+    assert "workers32" in feed
+    assert "prefetch" not in feed.replace("batches prefetched", "")
+    assert "tokens1000000000000.0" in run
+    assert "checkpoints" not in run
+    assert "bf16 197" in chip
+    assert "4 dimensions" not in chip
+
+
+def test_what_prints_long_is_cut_in_lines_and_columns() -> None:
+    for value in shown_values():
+        if isinstance(value, ShortRepr):
+            assert max(map(len, repr(value).splitlines())) <= 163
+            lines = str(value).splitlines()
+            assert repr(value).startswith(lines[0][:160])
+            assert (f"{len(lines) - 8} more lines" in repr(value)) == (len(lines) > 8)
+
+
+def test_a_search_says_what_is_best_and_whether_it_is_proved() -> None:
+    (found,) = [each for each in shown_values() if type(each).__name__ == "SearchResult"]
+    first, best = repr(found).splitlines()[:2]
+    assert first.startswith("best step_time of ") and ": proved; " in first  # noqa: PT018
+    assert " on v5e:4x4: mesh " in best

@@ -83,7 +83,7 @@ def test_what_is_not_like_any_measured_run_has_none() -> None:
 def test_a_sweep_has_their_ends_as_columns() -> None:
     base = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=16)
     space = ts.Space(base=base, axes=("fsdp", "tensor"))
-    frame = ts.sweep(MODEL, ts.Slice("v5e", "4x4"), space, workers=1)
+    frame = ts.sweep(MODEL, space, ts.Slice("v5e", "4x4"), workers=1)
     fitting = frame[frame["fits"]]
     assert set(RANGE_COLUMNS) <= set(frame.columns)
     assert (fitting["step_time_low_s"] < fitting["step_time_high_s"]).all()

@@ -56,6 +56,31 @@ def test_what_is_wrong_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+SPACE = ts.Space(base=PLAN)
+PLANS = ts.PlanSpace(base=PLAN, slices=[POD], axes=("fsdp",))
+SWAPPED = [
+    (ts.sweep, (MODEL, POD, SPACE), "the space is a Slice (v5e:4x4); write sweep(model, space, "),
+    (ts.sweep, (SPACE, MODEL, POD), "the model is a Space; write sweep(model, space, slice)"),
+    (ts.sweep, (MODEL, SPACE, PLAN), "the slice is a Plan (mesh fsdp=16, batch 32 x 512 tokens"),
+    (ts.sweep, (MODEL, PLANS, POD), "the space is a PlanSpace; write sweep(model, space, slice), "),
+    (ts.search, (PLANS, MODEL), "the model is a PlanSpace; write search(model, space)"),
+    (ts.search, (MODEL, SPACE), "the space is a Space; write search(model, space), with a space"),
+    (ts.train, (PLAN, MODEL, POD, ts.TrainingRun(steps=1)), "the model is a Plan (mesh fsdp=16"),
+    (ts.train, (MODEL, PLAN, ts.TrainingRun(steps=1), POD), "the slice is a TrainingRun; write "),
+    (ts.compare, (PLAN, POD), "which is no step; give a result"),
+    (ts.write_report, ("folder", MODEL), "write_report is given 'folder'; write write_report("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "given", "sentence"), SWAPPED)
+def test_what_is_swapped_is_one_sentence(
+    call: Callable[..., Any], given: tuple[Any, ...], sentence: str
+) -> None:
+    with pytest.raises(ts.TpusimError) as caught:
+        call(*given)
+    assert sentence in str(caught.value)
+
+
 def test_a_run_in_place_of_its_parts_is_taken_apart_in_words() -> None:
     result = ts.simulate(MODEL, PLAN, POD)
     for given in ((result,), (result, PLAN, POD)):

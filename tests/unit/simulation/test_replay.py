@@ -49,6 +49,19 @@ def test_an_hfu_below_the_mfu_is_explained() -> None:
     assert "HFU does not count the matrix FLOPs of what is not understood" in said(FLOPS * 1.25)
 
 
+def test_redundant_work_is_named_with_its_lines() -> None:
+    """A third of the FLOPs is recomputation, which is no redundancy."""
+
+    def said(flops: float) -> str:
+        return " ".join(str(small_replay(model_flops=flops)).split())
+
+    note = "the compiled program executes 3.7 times the model's FLOPs, of which recomputation is"
+    assert f"{note} 1.2:" in said(FLOPS / 3.7)
+    assert "Most are in model.py:12 (50%), model.py:13 (50%)" in said(FLOPS / 3.7)
+    assert "times the model's FLOPs, of which" not in said(FLOPS * 2 / 3)
+    assert "times the model's FLOPs, of which" not in said(FLOPS * 2 / 3 / 1.49)
+
+
 def test_folding_does_not_show() -> None:
     one, other = small_replay(), small_replay(fold=False)
     assert one.timeline.total_ps == other.timeline.total_ps

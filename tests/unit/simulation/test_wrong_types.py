@@ -47,13 +47,62 @@ def test_files_and_names(wrong: object) -> None:
 def test_a_sweep(wrong: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     space = ts.Space(base=PLAN)
-    assert said(lambda: ts.sweep(wrong, POD, space))
-    assert said(lambda: ts.sweep(MODEL, wrong, space))
-    assert said(lambda: ts.sweep(MODEL, POD, wrong))
-    refused = said(lambda: ts.sweep(MODEL, POD, space, out=wrong))
+    assert said(lambda: ts.sweep(wrong, space, POD))
+    assert said(lambda: ts.sweep(MODEL, space, wrong))
+    assert said(lambda: ts.sweep(MODEL, wrong, POD))
+    refused = said(lambda: ts.sweep(MODEL, space, POD, out=wrong))
     assert ("write a path" in refused) != (wrong is None or isinstance(wrong, str))
     for key in ("base", "axes", "meshes", "vary", "shapes", "placements", "extra_axes"):
-        said(lambda key=key: ts.sweep(MODEL, POD, ts.Space(**{"base": PLAN, key: wrong})))
+        said(lambda key=key: ts.sweep(MODEL, ts.Space(**{"base": PLAN, key: wrong}), POD))
+
+
+@ANYTHING
+def test_a_search(wrong: object) -> None:
+    space = ts.PlanSpace(base=PLAN, slices=[POD], axes=("data", "fsdp"))
+    if wrong != "x":
+        assert "model" in said(lambda: ts.search(wrong, space))  # type: ignore[arg-type]
+    assert "write search(model, space)" in said(lambda: ts.search(MODEL, wrong))  # type: ignore[arg-type]
+    for key in ("objective", "run", "top", "at_most", "method", "workers", "executor", "progress"):
+        said(lambda key=key: ts.search(MODEL, space, **{"workers": 1, key: wrong}))
+    for key in ("starts", "seed"):
+        said(lambda key=key: ts.search(MODEL, space, method="local", workers=1, **{key: wrong}))
+    for key in ("base", "slices", "axes", "meshes", "most", "vary"):
+        keys = {"base": PLAN, "slices": [POD], "axes": ("fsdp",), key: wrong}
+        said(lambda keys=keys: ts.PlanSpace(**keys))
+    assert said(lambda: ts.PlanSpace(base=PLAN, slices=[wrong], axes=("fsdp",)))  # type: ignore[list-item]
+
+
+@ANYTHING
+def test_what_takes_a_result_or_a_path(
+    wrong: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for one that stands for a file name, or for an omission."""
+    result = ts.simulate(MODEL, PLAN, POD)
+    for call in (ts.explain_lines, ts.explain_collectives, ts.explain_pipeline):
+        assert f"{call.__name__} is given" in said(lambda call=call: call(wrong))
+    assert said(lambda: ts.write_report(wrong, tmp_path))  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    assert said(lambda: ts.compare(result, wrong))  # type: ignore[arg-type]
+    assert said(lambda: ts.with_measured(wrong))  # type: ignore[arg-type]
+    said(lambda: ts.with_measured(ts.scaling(MODEL, PLAN, POD, chips=[16]), wrong))  # type: ignore[arg-type]
+    said(lambda: ts.from_maxtext(wrong))  # type: ignore[arg-type]
+    for call in (ts.load_chip, ts.validate, ts.slices_of):
+        said(lambda call=call: call(wrong))
+
+
+@ANYTHING
+def test_a_training_run_and_curves(wrong: object) -> None:
+    run = ts.TrainingRun(steps=10)
+    assert said(lambda: ts.train(wrong, PLAN, POD, run))  # type: ignore[arg-type]
+    assert said(lambda: ts.train(MODEL, wrong, POD, run))  # type: ignore[arg-type]
+    assert said(lambda: ts.train(MODEL, PLAN, wrong, run))  # type: ignore[arg-type]
+    assert said(lambda: ts.train(MODEL, PLAN, POD, wrong))  # type: ignore[arg-type]
+    for call in (ts.simulate, ts.scaling):
+        assert said(lambda call=call: call(wrong, PLAN, POD))
+    refused = said(lambda: ts.simulate(MODEL, PLAN, POD, input=wrong))  # type: ignore[call-overload]
+    assert "write a ts.Input" in refused or wrong is None
+    for key in ("chips", "slices", "axis"):
+        said(lambda key=key: ts.scaling(MODEL, PLAN, POD, **{key: wrong}))
 
 
 @ANYTHING

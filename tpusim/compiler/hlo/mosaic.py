@@ -8,7 +8,7 @@ import base64
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
@@ -56,20 +56,19 @@ NOT_UNDERSTOOD = ("func.call", "cf.br", "cf.cond_br", "cf.switch", "tpu.matmul_"
 """Prefixes of operations that work elsewhere, jump, or multiply piece by piece."""
 
 
-def kernel_work(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
+def kernel_work(ir: Any, dialects: Sequence[Any], body: bytes) -> dict[str, Any]:
     """Return the work of a kernel's body: `matmuls` with counts, `operations`, `once` and `moved`.
 
-    ir, dialect: jaxlib's modules for MLIR and for the TPU's own operations. A body is written in
-        their stable form, which is registered nowhere, so operations are known by name.
+    ir, dialects: jaxlib's modules for MLIR, for the TPU's own operations and for all others. A
+        body that JAX wrote is in their stable form, which is registered nowhere, so operations are
+        known by name. XLA's own kernels (`online-softmax`) are text, which only the registered
+        dialects can parse.
 
     Loops and the grid multiply; of branches the costliest counts. `moved` holds the elements of
     each operand's and result's blocks, counted each time that one is transferred. Raise ValueError
     for a body that is not understood.
     """
-    context = ir.Context()
-    context.allow_unregistered_dialects = True
-    dialect.register_dialect(context)
-    module = ir.Module.parse(base64.b64decode(body, validate=True), context)
+    module = ir.Module.parse(base64.b64decode(body, validate=True), _context(ir, *dialects))
     functions = [each.operation for each in module.body.operations if _name(each) == "func.func"]
     kernel = next((each for each in functions if GRID_ATTRIBUTE in each.attributes), functions[0])
     if "<tc>" not in _attribute(kernel, "tpu.core_type", "<tc>"):
@@ -92,6 +91,17 @@ def kernel_work(ir: Any, dialect: Any, body: bytes) -> dict[str, Any]:
 
 
 GRID_ATTRIBUTE = "iteration_bounds"
+
+
+def _context(ir: Any, tpu: Any, others: Any) -> Any:
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    tpu.register_dialect(context)
+    registry = ir.DialectRegistry()
+    others.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    return context
 
 
 def _name(operation: Any) -> str:

@@ -57,12 +57,12 @@ def _answer(data: bytes) -> dict[str, Any]:
 def _read_kernel(body: bytes) -> dict[str, Any]:
     try:
         from jaxlib.mlir import ir
-        from jaxlib.mlir._mlir_libs import _tpu_ext
+        from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _tpu_ext
     except ImportError as error:
         return {"missing": str(error)}
     _limit_memory()
     try:
-        found: dict[str, Any] = _mosaic().kernel_work(ir, _tpu_ext, body)
+        found: dict[str, Any] = _mosaic().kernel_work(ir, (_tpu_ext, _jax_mlir_ext), body)
     except Exception as error:
         return {"error": str(error) or type(error).__name__}
     return found

@@ -75,6 +75,6 @@ def _hbm_share(shapes: Iterable[Shape]) -> float:
     """Return the share of the bytes in HBM; 1 if there are none."""
     in_hbm = total = 0.0
     for shape in shapes:
-        total += shape.bytes
-        in_hbm += shape.bytes if shape.space == HBM_SPACE else 0.0
+        total += shape.padded_bytes
+        in_hbm += shape.padded_bytes if shape.space == HBM_SPACE else 0.0
     return in_hbm / total if total else 1.0

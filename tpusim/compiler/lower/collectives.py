@@ -19,6 +19,7 @@ from tpusim.compiler.lower.data_movement import (
     AsyncRole,
     DataMovement,
     MovementKind,
+    data_bytes,
     largest_dtype,
     total_bytes,
 )
@@ -217,7 +218,7 @@ def _infeed_or_outfeed(where: Computation, instruction: Instruction) -> DataMove
         moved, kind = instruction.arrays, MovementKind.FROM_HOST
     else:
         moved, kind = _operands(where, instruction), MovementKind.TO_HOST
-    return DataMovement(kind, AsyncRole.SYNC, bytes=total_bytes(moved), dtype=largest_dtype(moved))
+    return DataMovement(kind, AsyncRole.SYNC, bytes=data_bytes(moved), dtype=largest_dtype(moved))
 
 
 def _done(module: HloModule, where: Computation, instruction: Instruction) -> DataMovement:

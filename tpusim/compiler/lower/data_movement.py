@@ -70,7 +70,16 @@ NO_MOVEMENT = DataMovement(MovementKind.NOTHING, AsyncRole.SYNC)
 
 
 def total_bytes(shapes: Iterable[Shape]) -> float:
-    """Return the bytes of all arrays."""
+    """Return the bytes of all arrays, in whole tiles: what a layout pads is moved too.
+
+    The compiler notes the bytes of a gather's shard (`shard_size`): those of the padded operand in
+    725 of 725 gathers of 90 programs (libtpu 0.0.42.1).
+    """
+    return sum(shape.padded_bytes for shape in shapes)
+
+
+def data_bytes(shapes: Iterable[Shape]) -> float:
+    """Return the bytes of the elements of all arrays, as they are on the host."""
     return sum(shape.bytes for shape in shapes)
 
 

@@ -12,14 +12,20 @@ from tpusim.compiler.hlo.attributes import op_name
 from tpusim.compiler.hlo.module import HloModule
 from tpusim.compiler.lower.collectives import module_groups
 from tpusim.compiler.lower.device_ids import DeviceIds, check_device_count
+from tpusim.compiler.lower.heap import heap_bytes, output_bytes
 from tpusim.compiler.lower.infer_mesh import InferredMesh, infer_mesh
-from tpusim.compiler.lower.memory_profile import argument_allocs, buffer_changes
+from tpusim.compiler.lower.memory_profile import (
+    OUTPUTS,
+    TEMPORARIES,
+    argument_allocs,
+    buffer_changes,
+)
 from tpusim.compiler.lower.op_metadata import is_training
 from tpusim.compiler.lower.sends import slice_pairs
 from tpusim.compiler.lower.walk import ModuleLowering
 from tpusim.compiler.work.instruction_work import Costs
 from tpusim.hardware import DCN_PREFIX, Placement, Slice
-from tpusim.program import Barrier, Program
+from tpusim.program import Barrier, Program, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +33,21 @@ class LoweredModule:
     """A compiled module as a program, and the placement of its axes on the torus.
 
     pod: the slice that runs it.
+    held: bytes of HBM that it needs by category: arguments, outputs with memory of their own, and
+        the heap of its temporaries.
     notes: assumptions made.
     unknown: the reasons why operations are not understood, by name; these are costed by their
         bytes.
+    estimated: the model's work and the compiler's cycles of operations that have both, by name.
     """
 
     program: Program
     pod: Slice
     placement: Placement
+    held: Mapping[str, float]
     notes: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
+    estimated: Mapping[str, tuple[Work, int]] = field(default_factory=dict)
 
 
 def lower_module(
@@ -59,12 +70,13 @@ def lower_module(
     check_device_count(module.devices, pod)
     inferred = infer_mesh(module_groups(module), devices, pod, mesh, slice_pairs(module))
     names = (op_name(each) for where in module.computations.values() for each in where.instructions)
+    changes, resident = buffer_changes(module), argument_allocs(module)
     walk = ModuleLowering(
         module,
         inferred,
         costs,
         is_training(names),
-        buffer_changes(module),
+        changes,
         pod.chip.flops,
         "" if noted else pod.chip.generation,
     )
@@ -73,14 +85,20 @@ def lower_module(
         name=module.name,
         axes=inferred.axes,
         body=(*body, *_slice_barrier(inferred)),
-        resident=argument_allocs(module),
+        resident=resident,
     )
     return LoweredModule(
         program=program,
         pod=pod,
         placement=inferred.placement,
+        held={
+            "arguments": sum(float(alloc.bytes) for alloc in resident),
+            OUTPUTS: output_bytes(changes),
+            TEMPORARIES: float(heap_bytes(module, changes)),
+        },
         notes=(*module.notes, *filter(None, (devices.note,)), *walk.notes),
         unknown=walk.unknown,
+        estimated=walk.estimated,
     )
 
 

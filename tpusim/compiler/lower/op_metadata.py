@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable
 
 from tpusim.base.phase import Phase
-from tpusim.compiler.hlo.attributes import called_computations, op_name
+from tpusim.compiler.hlo.attributes import call_target, called_computations, op_name
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
+from tpusim.compiler.hlo.opcodes import KERNEL_TARGETS
 from tpusim.compiler.work.dots import DOT_OPCODES
 
 _JIT_PREFIXES = ("jit(", "pjit(")
@@ -54,16 +55,17 @@ def phase_of(name: str, training: bool) -> Phase | None:
 
 
 def before_forward(computation: Computation) -> frozenset[str]:
-    """Return the instructions from which the forward pass is computed, such as casts of weights.
+    """Return the instructions from which both passes are computed, such as casts of weights.
 
-    They are outside the differentiated function as the optimizer's are, but need no gradient. (Of
-    two steps in one program, the second's forward pass is computed from the first's optimizer.)
+    They are outside the differentiated function as the optimizer's are, but need no gradient; so is
+    the softmax of a loss with a gradient of its own, which only the backward pass reads. (Of two
+    steps in one program, the second's forward pass is computed from the first's optimizer.)
     """
     after = _after_backward(computation)
     wanted: set[str] = set()
     for instruction in reversed(computation.instructions):
-        forward = phase_of(op_name(instruction), training=True) is Phase.FORWARD
-        if forward or instruction.name in wanted:
+        phase = phase_of(op_name(instruction), training=True)
+        if phase not in (None, Phase.OPTIMIZER) or instruction.name in wanted:
             wanted.update(instruction.operands)
     return frozenset(wanted - after)
 
@@ -113,10 +115,11 @@ def name_bearer(module: HloModule, where: Computation, instruction: Instruction)
     """Return the instruction whose name and line an operation takes; itself if none has a name.
 
     A fusion takes the name of its dot, then its own, then any other inside: the compiler names it
-        by its
-    last instruction, which may be of another line or phase. A copy that the compiler added takes
-    the name of the instruction that made its operand.
+    by its last instruction, which may be of another line or phase. A copy or a kernel that the
+    compiler added takes the name of the instruction that made its operand.
     """
+    if _is_compilers_kernel(instruction):
+        return _named_operand(where, instruction) or instruction
     fused = instruction.opcode == "fusion"
     bodies = called_computations(module, instruction, "calls") if fused else ()
     inside = [each for body in bodies for each in body.instructions]
@@ -125,6 +128,16 @@ def name_bearer(module: HloModule, where: Computation, instruction: Instruction)
         if op_name(each):
             return each
     return _named_operand(where, instruction) or instruction
+
+
+def _is_compilers_kernel(instruction: Instruction) -> bool:
+    """Return True for a kernel that the compiler wrote: its name is that of the instruction."""
+    if instruction.opcode != "custom-call" or call_target(instruction) not in KERNEL_TARGETS:
+        return False
+    return op_name(instruction) == _NUMBER.sub("", instruction.name)
+
+
+_NUMBER = re.compile(r"(?:\.\d+)+$")
 
 
 def _named_operand(where: Computation, instruction: Instruction) -> Instruction | None:

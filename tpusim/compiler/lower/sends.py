@@ -12,6 +12,7 @@ from tpusim.compiler.lower.data_movement import (
     AsyncRole,
     DataMovement,
     MovementKind,
+    data_bytes,
     largest_dtype,
     total_bytes,
 )
@@ -39,18 +40,18 @@ def send_movement(instruction: Instruction) -> DataMovement:
     if instruction.opcode == "recv" and not with_host:
         return DataMovement(MovementKind.NOTHING, AsyncRole.START, chain=chain)
     sent = instruction.arrays[:1]
-    nbytes, dtype = total_bytes(sent), largest_dtype(sent)
+    dtype = largest_dtype(sent)
     if "_xla_megascale_target" not in text:
         receives = instruction.opcode == "recv"
         return DataMovement(
             MovementKind.FROM_HOST if receives else MovementKind.TO_HOST,
             AsyncRole.START,
-            bytes=nbytes,
+            bytes=data_bytes(sent),
             dtype=dtype,
             chain=chain,
             note=CALLBACK_NOTE if receives else "",
         )
-    slices = _slices(text)
+    nbytes, slices = total_bytes(sent), _slices(text)
     found = _TYPE.search(text)
     kind = _MEGASCALE_KINDS.get(found[1] if found else "")
     if kind is CollectiveKind.ALL_GATHER and slices is not None:

@@ -17,8 +17,11 @@ _COMPILING = re.compile(
 """Files that are not the user's: packages, and the callers of the compiler and of modules."""
 _BRIDGE = re.compile(r"[/\\]tpusim[/\\]compiler[/\\]torch_module\.py$")
 """Calls a module of another framework, which alone is the program; what calls it is not."""
-_BELOW = ("jax", "jaxlib", "tpusim")
-"""Packages whose lines say no more than the name of the operation."""
+_BELOW = ("jax", "jaxlib", "tpusim", "torch", "torchax", "functorch")
+"""Packages whose lines say no more than the name of the operation, and those through which modules
+of another framework run."""
+_LIFTING = re.compile(r".*(?:site|dist)-packages[/\\]flax[/\\]core[/\\]lift\.py$")
+"""Runs functions of JAX on modules: its lines are those of whatever it runs."""
 
 
 class SourceLocation(NamedTuple):
@@ -59,7 +62,8 @@ class SourceLocations:
             callers = (str(frame) for frame in stack[at + 1 :] if not _is_library(frame.file))
             return SourceLocation(str(stack[at]), self._library(stack[:at]), tuple(callers))
         if stack:
-            return SourceLocation(str(stack[0]))
+            named = (frame for frame in stack if _package(frame.file))
+            return SourceLocation(str(next(named, stack[0])))
         return SourceLocation(_metadata_line(instruction))
 
     def _stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
@@ -108,8 +112,8 @@ def _metadata_line(instruction: Instruction) -> str:
 
 @lru_cache(maxsize=4096)
 def _package(file: str) -> str:
-    """Return the package of a file; empty for the user's own code, and for JAX."""
-    found = _PACKAGE.match(file)
+    """Return the package of a file; empty for the user's own code, and for JAX and bridges."""
+    found = None if _LIFTING.match(file) else _PACKAGE.match(file)
     return found[1] if found and found[1] not in _BELOW else ""
 
 

@@ -15,7 +15,12 @@ from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_KINDS
 from tpusim.compiler.lower.branches import costliest_branch
 from tpusim.compiler.lower.collectives import movement_of
-from tpusim.compiler.lower.data_movement import AsyncRole, DataMovement, MovementKind
+from tpusim.compiler.lower.data_movement import (
+    AsyncRole,
+    DataMovement,
+    MovementKind,
+    total_bytes,
+)
 from tpusim.compiler.lower.infer_mesh import InferredMesh
 from tpusim.compiler.lower.memory_profile import BufferChange
 from tpusim.compiler.lower.op_metadata import before_forward, name_bearer, phase_of, scope_of
@@ -38,6 +43,7 @@ from tpusim.program import (
     Transfer,
     TransferKind,
     WaitOp,
+    Work,
 )
 
 TRANSFER_KINDS = {
@@ -58,6 +64,7 @@ class ModuleLowering:
     unnoted: the chip's generation if no code was generated, so that algorithms are not noted.
     notes: assumptions made.
     unknown: the reasons why operations are not understood, by name.
+    estimated: the model's work and the compiler's cycles of operations that have both, by name.
     """
 
     module: HloModule
@@ -69,6 +76,7 @@ class ModuleLowering:
     unnoted: str = ""
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    estimated: dict[str, tuple[Work, int]] = field(default_factory=dict)
     locations: SourceLocations = field(init=False)
     _names: dict[str, int] = field(default_factory=dict)
 
@@ -244,7 +252,7 @@ class _ComputationLowering:
             return ()
         known = (name for name in instruction.operands if name in self.computation)
         operands = [self.computation[name] for name in known]
-        sizes = [sum(array.bytes for array in operand.arrays) for operand in operands]
+        sizes = [total_bytes(operand.arrays) for operand in operands]
         if len(operands) < 2 or not all(sizes):
             return ()
         return tuple(
@@ -283,6 +291,9 @@ class _ComputationLowering:
             self.walk.unknown[named["name"]] = found.note
         elif found.note:
             self.walk.note(found.note)
+        model = found.costed_by("model", self.walk.dtypes)
+        if found.cycles is not None and found.understood:
+            self.walk.estimated[named["name"]] = model, found.cycles
         flops = found.flops * self.walk.mesh.devices
         again = named["phase"] is Phase.RECOMPUTE
         self.ops.append(
@@ -312,9 +323,19 @@ class _ComputationLowering:
         }
 
     def _named_phase(self, instruction: Instruction, bearer: Instruction) -> Phase | None:
+        """Return the phase of a name; that of the loop around for what needs no gradient in it.
+
+        Sines of positions, for example, are outside the differentiated function by their name, and
+        in the loop over layers all the same.
+        """
         found = phase_of(op_name(bearer), self.walk.training)
-        early = found is Phase.OPTIMIZER and instruction.name in self.early
-        return Phase.FORWARD if early else found
+        if found is not Phase.OPTIMIZER:
+            return found
+        around = op_name(self.around) if self.around is not None else ""
+        inside = phase_of(around, self.walk.training)
+        if inside not in (None, Phase.OPTIMIZER):
+            return inside
+        return Phase.FORWARD if instruction.name in self.early else found
 
     def _name_bearer(self, instruction: Instruction) -> Instruction:
         found = name_bearer(self.walk.module, self.computation, instruction)

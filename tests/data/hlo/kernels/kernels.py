@@ -1,4 +1,4 @@
-"""Pallas kernels without an estimate of their cost, and the HLO files that they are compiled to.
+"""Kernels without an estimate of their cost, and the HLO files that they are compiled to.
 
 python kernels.py     # writes the files and manifest.json here; jax 0.10.2, libtpu 0.0.42.1
 """
@@ -92,19 +92,27 @@ def dynamic(x, y):
     return looped(x, y, lambda: pl.program_id(0) + 1)
 
 
+def online(scores, values):
+    """A softmax and a product, of which XLA makes a kernel of its own (`online-softmax`)."""
+    return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores), values)
+
+
 KERNELS = {
     "tiled": (tiled, "v5e:1x1", jnp.bfloat16),
     "int8": (partial(tiled, made=jnp.int32), "v6e:1x1", jnp.int8),
     "softmax": (softmax, "v5e:1x1", jnp.float32),
     "looped": (looped, "v6e:1x1", jnp.bfloat16),
     "dynamic": (dynamic, "v5e:1x1", jnp.bfloat16),
+    "online": (online, "v5e:1x1", jnp.bfloat16),
 }
+SHAPES = {softmax: [(M, K)], online: [(8, K, K), (8, K, 128)]}
+"""Of operands, where they are not those of a product."""
 
 
 def compiled(name):
     """The kernel of that name, compiled for one chip."""
     kernel, slice_, dtype = KERNELS[name]
-    shapes = [(M, K)] if kernel is softmax else [(M, K), (K, N)]
+    shapes = SHAPES.get(kernel, [(M, K), (K, N)])
     args = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     return ts.xla.compile(kernel, *args, name=name, slice=slice_, mesh={"x": 1}, cache=False)
 
