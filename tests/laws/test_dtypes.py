@@ -384,7 +384,7 @@ def test_a_dtype_that_cannot_be_gets_one_sentence(changes: dict[str, Any], sente
 
 def test_a_sweep_refuses_what_contradicts_and_runs_the_rest() -> None:
     vary = {"matmul_dtype": ["", "int8"], "gather_dtype": ["", "int8", "f32"]}
-    table = sweep(small(), POD, Space(base=FSDP, vary=vary), workers=1)
+    table = sweep(small(), Space(base=FSDP, vary=vary), POD, workers=1)
     assert list(table["status"]) == ["ok", "refused", "ok", "ok", "ok", "ok"]
     assert "plan.gather_dtype is 'int8', but plan.matmul_dtype is 'bf16'" in table["reason"][1]
     with pytest.raises(

@@ -71,7 +71,7 @@ def kill_one(chance: random.Random, running: "subprocess.Popen[str]", mark: str)
     return victim
 
 
-@pytest.mark.parametrize("seed", seeds(20, default=2))
+@pytest.mark.parametrize("seed", seeds(20, default=1))
 def test_what_is_killed_goes_on_where_it_stopped(seed: int, tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
     run.write_text(f"{SMALL}{SPACE}")

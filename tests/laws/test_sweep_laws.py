@@ -25,7 +25,7 @@ def test_a_random_sweep_has_a_row_for_every_plan(seed: int) -> None:
         base=base, axes=inside, placements=rng.choice(["best", "all"]),
         vary={"rules": [{}, random_rules(rng, inside)], "global_batch": [pod.devices, 3]},
     )  # fmt: skip
-    table = sweep(random_model(rng), pod, space, workers=1)
+    table = sweep(random_model(rng), space, pod, workers=1)
     tried = list(candidates(space, pod))
     assert len(table) == len(tried)
     assert set(table["status"]) <= {"ok", "does not fit", "refused"}
@@ -80,7 +80,7 @@ def test_axes_in_another_order_give_the_same_plans() -> None:
     base = random_plan(rng, pod)
     axes = ["data", "fsdp", "tensor"]
     one, two = (
-        sweep(model, pod, Space(base=base, axes=order), workers=1) for order in (axes, axes[::-1])
+        sweep(model, Space(base=base, axes=order), pod, workers=1) for order in (axes, axes[::-1])
     )
     keyed = [table.set_index(axes)["step_time_s"].sort_index() for table in (one, two)]
     assert keyed[0].round(15).equals(keyed[1].round(15))

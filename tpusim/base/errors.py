@@ -44,6 +44,10 @@ class CompileError(TpusimError, RuntimeError):
     """A program that the TPU compiler cannot make: it does not fit, or something is missing."""
 
 
+class ArgumentError(TpusimError, TypeError):
+    """A call with an argument that the function does not have, one too many, or one missing."""
+
+
 class InterruptedWorkError(TpusimError):
     """Work that Ctrl-C ended; its text says what was kept."""
 

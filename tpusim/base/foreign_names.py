@@ -1,11 +1,6 @@
 """Names that other libraries have for what tpusim has another name for."""
 
-from collections.abc import Callable, Collection
-from functools import wraps
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from collections.abc import Collection
 
 _NAMES = {
     # dimensions: Hugging Face's transformers, MaxText, Levanter, T5X, Megatron
@@ -57,20 +52,3 @@ def our_name(name: str, valid: Collection[str]) -> str | None:
     """Return the name that tpusim has for what another library calls `name`, if it is valid."""
     found = _NAMES.get(name)
     return found if found in valid else None
-
-
-def checked_names(made: Callable[P, R]) -> Callable[P, R]:
-    """Return a constructor that raises TypeError for a name of other libraries, first of all.
-
-    Otherwise the names that they stand for would be said to be missing.
-    """
-
-    @wraps(made)
-    def checked(*args: P.args, **keys: P.kwargs) -> R:
-        for key in keys:
-            if key in _NAMES:
-                owner = type(args[0]).__name__
-                raise TypeError(f"{owner} has no key {key!r}; tpusim calls it {_NAMES[key]!r}")
-        return made(*args, **keys)
-
-    return checked

@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tpusim.base.errors import TpusimError, nearest
+from tpusim.base.errors import ArgumentError, TpusimError, nearest
 from tpusim.base.frame_values import is_missing, is_plain, python_value
 
 
@@ -97,7 +97,7 @@ class GroupedKeys:
         old: groups that `given` changes; those that are not here start from their defaults.
 
         Raise the owner's error for a key that is written twice and for what a group refuses, and
-        TypeError for an unknown key.
+        ArgumentError for an unknown key.
         """
         self._check_replaced(given)
         found = {k: v for k, v in given.items() if isinstance(v, self.groups.get(k, ()))}
@@ -150,7 +150,7 @@ class GroupedKeys:
         group, _, name = path.partition(".")
         if group not in self.groups:
             hint = nearest(path, [*self.table, *self.groups])
-            return TypeError(f"{self.owner} has no key {path!r}; {hint}")
+            return ArgumentError(f"{self.owner} has no key {path!r}; {hint}")
         names = [field.name for field in fields(self.groups[group])]
         where = f"{self.prefix}{group}"
         if not name:

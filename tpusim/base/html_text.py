@@ -1,7 +1,14 @@
 """Short HTML for notebooks: tables and texts, escaped."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields
 from html import escape
+from typing import Any
+
+from tpusim.base.shown_value import cut
+
+LONGEST_CELL = 160
+"""Characters of a value."""
 
 
 def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -12,6 +19,22 @@ def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
         for what, text in rows
     )
     return f"<div><strong>{escape(title)}</strong><table>{body}</table></div>"
+
+
+def html_fields(title: str, value: Any) -> str:
+    """Return the fields of a dataclass that differ from their defaults, below a title."""
+    changed = {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if not _is_default(field, getattr(value, field.name))
+    }
+    return html_table(title, ((name, cut(str(one), LONGEST_CELL)) for name, one in changed.items()))
+
+
+def _is_default(field: "Field[Any]", value: Any) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return field.default is not MISSING and bool(value == field.default)
 
 
 def html_bar(shares: Mapping[str, float]) -> str:

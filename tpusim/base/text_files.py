@@ -1,7 +1,7 @@
 """Files that a user names: read with one-sentence errors, and written atomically."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
@@ -72,6 +72,20 @@ def atomic_write(path: Path) -> Iterator[Path]:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, which is made if need be; each of them whole or not at all.
+
+    files: content by name.
+
+    Raise FileError, with the folder or the file that cannot be written.
+    """
+    with blame_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        with blame_writing(folder / name), atomic_write(folder / name) as beside:
+            beside.write_bytes(content)
 
 
 @contextmanager

@@ -4,13 +4,16 @@ A command returns the text to print, and imports what it needs when it runs.
 """
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from tpusim.base.errors import FileError
-from tpusim.cli.completion import complete_setting
+from tpusim.cli.completion import complete_explanation, complete_setting
 from tpusim.cli.explanations import explanations
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -37,9 +40,14 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def explain_help(*, replayed: bool) -> str:
-    """Return the help of `--explain`, which lists what can be explained."""
-    return f"Show why: {', '.join(explanations(replayed=replayed))}."
+def explain_option(*, replayed: bool) -> Any:
+    """Return the option `--explain`, whose help lists what can be explained."""
+    return typer.Option(
+        "--explain",
+        metavar="NAME",
+        help=f"Show why: {', '.join(explanations(replayed=replayed))}.",
+        autocompletion=complete_explanation,
+    )
 
 
 ReportFolder: TypeAlias = Annotated[
@@ -59,6 +67,17 @@ RunSettings: TypeAlias = Annotated[
         help="Change a key: plan.remat=minimal.",
         autocompletion=complete_setting,
     ),
+]
+TableFolder: TypeAlias = Annotated[
+    str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
+]
+Workers: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
+]
+ClusterAddress: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."),
 ]
 StatsOption: TypeAlias = Annotated[
     bool, typer.Option("--stats", help="Show what the simulation cost.")

@@ -95,4 +95,4 @@ def _read(path: str, options: dict[str, Any]) -> ComparedStep:
 def _run(path: str, settings: Sequence[str] = ()) -> ComparedStep:
     run = read_run(path, settings)
     with blame(run.where):
-        return step_of(simulate(run.model, run.plan, run.pod), run.where)
+        return step_of(simulate(run.model, run.plan, run.pod, input=run.input), run.where)

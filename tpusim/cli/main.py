@@ -16,10 +16,10 @@ import typer
 from tpusim.base.errors import InterruptedWorkError, TpusimError
 from tpusim.base.plain_text import presentable
 from tpusim.base.text_width import printed_on
+from tpusim.cli.app import INTERRUPTED
 from tpusim.cli.commands import app
 
 DEBUG = "TPUSIM_DEBUG"
-INTERRUPTED = 130
 
 
 def main() -> NoReturn:

@@ -13,11 +13,10 @@ from tpusim.cli.app import (
     ReportFolder,
     StatsOption,
     app,
-    explain_help,
+    explain_option,
     out_folder,
     printed,
 )
-from tpusim.cli.completion import complete_explanation
 
 
 @app.command(name="compile")
@@ -88,15 +87,7 @@ def replay(
     stats: StatsOption = False,
     fold: FoldOption = True,
     program: Annotated[bool, typer.Option("--program", help="Show the program as read.")] = False,
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            "--explain",
-            metavar="NAME",
-            help=explain_help(replayed=True),
-            autocompletion=complete_explanation,
-        ),
-    ] = None,
+    explain: Annotated[str | None, explain_option(replayed=True)] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:

@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from time import monotonic
-from typing import TypeAlias
+from typing import ParamSpec, TypeAlias
 
+State = ParamSpec("State")
 ReportProgress: TypeAlias = Callable[[int, int], None]
 
 PROGRESS_INTERVAL_S = 10.0
@@ -22,7 +24,9 @@ def show_progress(
     """
     if quiet:
         return nullcontext(lambda done, total: None)
-    return _bar(things) if sys.stderr.isatty() else _lines(command, things)
+    if sys.stderr.isatty():
+        return _bar(things)
+    return nullcontext(now_and_then(partial(_line, command, things)))
 
 
 @contextmanager
@@ -52,15 +56,21 @@ def _bar(things: str) -> Iterator[ReportProgress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-@contextmanager
-def _lines(command: str, things: str) -> Iterator[ReportProgress]:
-    """Print a line now and then for readers of a log; none for short work."""
+def now_and_then(line: Callable[State, str]) -> Callable[State, None]:
+    """Return a function that prints the line of a state now and then, for readers of a log.
+
+    line: of a state; empty where there is nothing to say. For short work none is printed.
+    """
     last = monotonic()
 
-    def report(done: int, total: int) -> None:
+    def report(*state: State.args, **named: State.kwargs) -> None:
         nonlocal last
-        if monotonic() - last >= PROGRESS_INTERVAL_S and done < total:
+        if monotonic() - last >= PROGRESS_INTERVAL_S and (text := line(*state, **named)):
             last = monotonic()
-            print(f"{command:<12}{done:,} of {total:,} {things}", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
-    yield report
+    return report
+
+
+def _line(command: str, things: str, done: int, total: int) -> str:
+    return f"{command:<12}{done:,} of {total:,} {things}" if done < total else ""

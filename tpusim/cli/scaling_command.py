@@ -8,7 +8,7 @@ from pathlib import Path
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_files import write_files
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_work
 from tpusim.exploration.scaling import Scaling, scaling
@@ -31,16 +31,11 @@ def scaling_file(
 ) -> str:
     """Return the scaling curves of a run; a folder gets the table, the JSON and the figure."""
     run = read_run(path, settings)
-    if run.input is not None:
-        raise PlanError(
-            f"{run.where}: the section [input] is for the commands simulate and advise; leave it "
-            "out"
-        )
     if folder is not None:
         check_folder(folder)
     over = {"chips": _numbers("--chips", chips), "slices": _numbers("--slices", slices)}
     with blame(run.where), show_work("scaling", quiet=quiet):
-        found = scaling(run.model, run.plan, run.pod, axis=axis, **over)
+        found = scaling(run.model, run.plan, run.pod, axis=axis, input=run.input, **over)
     found = with_measured(found, measured)
     answer = scaling_json(found) if as_json else str(found)
     if folder is None:
@@ -80,15 +75,10 @@ def write_scaling(found: Scaling, folder: Path) -> None:
     title = f"{found.model.name} from {found.pod}"
     curves = scaling_data(found.table)
     files = {
-        "txt": f"{found}\n".encode(),
-        "csv": frame_csv(found.table).encode(),
-        "json": f"{scaling_json(found)}\n".encode(),
-        "png": png_bytes(lambda: plot_scaling(curves, title=title), title),
-        "svg": svg_bytes(lambda: plot_scaling(curves, title=title), title),
+        "scaling.txt": f"{found}\n".encode(),
+        "scaling.csv": frame_csv(found.table).encode(),
+        "scaling.json": f"{scaling_json(found)}\n".encode(),
+        "scaling.png": png_bytes(lambda: plot_scaling(curves, title=title), title),
+        "scaling.svg": svg_bytes(lambda: plot_scaling(curves, title=title), title),
     }
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for ending, content in files.items():
-        target = folder / f"scaling.{ending}"
-        with blame_writing(target), atomic_write(target) as beside:
-            beside.write_bytes(content)
+    write_files(folder, files)

@@ -4,16 +4,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from time import monotonic
 from typing import TypeAlias
 
 from tpusim.base.csv_cells import frame_csv
-from tpusim.base.errors import TpusimError, blame
+from tpusim.base.errors import blame
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_files import write_files
 from tpusim.base.text_width import printed_on
-from tpusim.cli.progress import PROGRESS_INTERVAL_S
-from tpusim.exploration import PlanSpace, SearchResult, SearchState, cluster, search
+from tpusim.cli.app import INTERRUPTED
+from tpusim.cli.executor_option import executor_of
+from tpusim.cli.progress import now_and_then
+from tpusim.exploration import PlanSpace, SearchResult, SearchState, search
 from tpusim.exploration.best import LOCAL
 from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
 from tpusim.exploration.search_report import search_facts, search_frame, search_text, space_text
@@ -22,9 +23,6 @@ from tpusim.report import check_folder
 from tpusim.runfile import read_search
 
 ReportProgress: TypeAlias = Callable[[SearchState], None]
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
 
 
 def search_file(
@@ -45,8 +43,7 @@ def search_file(
     local: search locally, without a proof.
     count: only say how many plans there are.
     """
-    if address is not None and workers is not None:
-        raise TpusimError("--workers is for this machine and --cluster for others; give one")
+    where_run = executor_of(address, workers)
     given = read_search(path, settings)
     if folder is not None:
         check_folder(folder)
@@ -57,13 +54,13 @@ def search_file(
         if count:
             return f"search      {counted}"
         unit = OBJECTIVES[checked_objectives(asked.objective)[0]].unit
-        where_run = nullcontext() if address is None else cluster(address)
         with where_run as executor, _progress(unit, counted) as progress:
             found = search(
                 given.model,
                 space,
                 **asked.how,
                 run=given.train,
+                input=given.input,
                 workers=workers,
                 executor=executor,
                 progress=progress,
@@ -83,24 +80,19 @@ def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path)
     Raise FileError if it cannot be written.
     """
     table = search_frame(found, space)
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     files = {
-        "txt": f"{page}\n".encode(),
-        "json": f"{json_text(search_facts(found))}\n".encode(),
-        "csv": frame_csv(table).encode(),
-        "parquet": table.to_parquet(None, index=False),
+        "search.txt": f"{page}\n".encode(),
+        "search.json": f"{json_text(search_facts(found))}\n".encode(),
+        "search.csv": frame_csv(table).encode(),
+        "search.parquet": table.to_parquet(None, index=False),
     }
-    for ending, content in files.items():
-        target = folder / f"search.{ending}"
-        with blame_writing(target), atomic_write(target) as beside:
-            beside.write_bytes(content)
+    write_files(folder, files)
 
 
 def _progress(unit: str, counted: str) -> AbstractContextManager[ReportProgress]:
     """Show how the search goes, on a terminal after the count of its plans."""
     if not sys.stderr.isatty():
-        return _progress_lines(unit)
+        return nullcontext(now_and_then(lambda state: _line(state, unit)))
     print(f"search      {counted}", file=sys.stderr, flush=True)
     return _progress_bar(unit)
 
@@ -132,20 +124,9 @@ def _progress_bar(unit: str) -> Iterator[ReportProgress]:
         yield report
 
 
-@contextmanager
-def _progress_lines(unit: str) -> Iterator[ReportProgress]:
-    """Print a line now and then for readers of a log; none for a short search."""
-    last = monotonic()
-
-    def report(state: SearchState) -> None:
-        nonlocal last
-        if monotonic() - last >= PROGRESS_INTERVAL_S and state.left:
-            last = monotonic()
-            print(
-                f"search      {state.simulated:,} simulated, {state.left:,} may be better; "
-                f"{state_text(state, unit)}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    yield report
+def _line(state: SearchState, unit: str) -> str:
+    """Return the line of a log; none at the end."""
+    if not state.left:
+        return ""
+    counts = f"{state.simulated:,} simulated, {state.left:,} may be better"
+    return f"search      {counts}; {state_text(state, unit)}"

@@ -17,11 +17,10 @@ from tpusim.cli.app import (
     StatsOption,
     WithoutPass,
     app,
-    explain_help,
+    explain_option,
     out_folder,
     printed,
 )
-from tpusim.cli.completion import complete_explanation
 from tpusim.cli.plan_help import PlanCommand
 
 
@@ -46,15 +45,7 @@ def simulate(
     network: Annotated[
         str, typer.Option("--network", metavar="MODE", help="flows, or hops: each message.")
     ] = "flows",
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            "--explain",
-            metavar="NAME",
-            help=explain_help(replayed=False),
-            autocompletion=complete_explanation,
-        ),
-    ] = None,
+    explain: Annotated[str | None, explain_option(replayed=False)] = None,
     maxtext: Annotated[
         str | None,
         typer.Option(

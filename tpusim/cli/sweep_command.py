@@ -3,17 +3,18 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from tpusim.base.csv_cells import frame_csv
-from tpusim.base.errors import InterruptedWorkError, TpusimError, blame
+from tpusim.base.errors import InterruptedWorkError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_width import wrapped
+from tpusim.cli.executor_option import executor_of
 from tpusim.cli.progress import show_progress
-from tpusim.exploration import Space, cluster, sweep
+from tpusim.exploration import Space, sweep
 from tpusim.exploration.format import TEXT_INDENT, refused_kinds, sweep_text
 from tpusim.runfile import read_sweep
 
@@ -37,20 +38,19 @@ def sweep_file(
     address: of the Dask scheduler whose workers run it, in place of processes of this machine.
     as_csv, as_json: return the table as CSV or JSON, and print what was refused on stderr.
     """
-    if address is not None and workers is not None:
-        raise TpusimError("--workers is for this machine and --cluster for others; give one")
+    where_run = executor_of(address, workers)
     given = read_sweep(path, settings)
     run = given.run
     began = monotonic()
     with blame(run.where):
         space = Space(base=run.plan, **given.tries)
-        where_run = nullcontext() if address is None else cluster(address)
         progress_shown = show_progress("sweep", "plans", quiet=quiet)
         with _resumable(folder), where_run as executor, progress_shown as progress:
             table = sweep(
                 run.model,
-                run.pod,
                 space,
+                run.pod,
+                input=run.input,
                 workers=workers,
                 executor=executor,
                 progress=progress,

@@ -7,10 +7,13 @@ import typer
 from tpusim.base.collection import garbage_collector_off
 from tpusim.cli.app import (
     AsJson,
+    ClusterAddress,
     Quiet,
     RunFile,
     RunSettings,
+    TableFolder,
     WithoutPass,
+    Workers,
     app,
     out_folder,
     printed,
@@ -65,19 +68,9 @@ def sweep(
     path: Annotated[
         str, typer.Argument(metavar="SWEEP.toml", help="A run, what to try; - is stdin.")
     ],
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."
-        ),
-    ] = None,
+    out: TableFolder = None,
+    workers: Workers = None,
+    cluster: ClusterAddress = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key: sweep.placements=all."),
@@ -101,19 +94,9 @@ def search(
     path: Annotated[
         str, typer.Argument(metavar="RUN.toml", help="A run with [search]: what to choose from.")
     ],
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."
-        ),
-    ] = None,
+    out: TableFolder = None,
+    workers: Workers = None,
+    cluster: ClusterAddress = None,
     local: Annotated[
         bool, typer.Option("--local", help="Search locally, which proves nothing.")
     ] = False,

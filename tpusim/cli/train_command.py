@@ -1,12 +1,13 @@
 """The command `tpusim train`."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tpusim.base.errors import PlanError, blame
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.json_text import json_text
+from tpusim.base.text_files import write_files
+from tpusim.base.text_width import printed_on
 from tpusim.report import check_folder, plot_training, training_data
 from tpusim.results import aligned
 from tpusim.runfile import read_run
@@ -30,12 +31,13 @@ def train_run_files(
     found = list(_results(paths, settings))
     if as_json:
         facts = [result.facts() for _, result in found]
-        answer = json.dumps(facts[0] if len(facts) == 1 else facts, indent=2)
+        answer = json_text(facts[0] if len(facts) == 1 else facts)
     else:
         answer = str(found[0][1]) if len(found) == 1 else training_table(found)
     if folder is None:
         return answer
-    write_training(found[0][1], folder)
+    with printed_on(None):
+        write_training(found[0][1], folder)
     return answer if as_json else f"{answer}\n\nreport      {folder}"
 
 
@@ -82,14 +84,9 @@ def write_training(result: TrainingResult, folder: Path) -> None:
 
     curves = training_data(result)
     files = {
-        "txt": f"{result}\n".encode(),
-        "json": f"{json.dumps(result.facts(), indent=2)}\n".encode(),
-        "png": png_bytes(lambda: plot_training(curves), curves.title),
-        "svg": svg_bytes(lambda: plot_training(curves), curves.title),
+        "training.txt": f"{result}\n".encode(),
+        "training.json": f"{json_text(result.facts())}\n".encode(),
+        "training.png": png_bytes(lambda: plot_training(curves), curves.title),
+        "training.svg": svg_bytes(lambda: plot_training(curves), curves.title),
     }
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for ending, content in files.items():
-        target = folder / f"training.{ending}"
-        with blame_writing(target), atomic_write(target) as beside:
-            beside.write_bytes(content)
+    write_files(folder, files)

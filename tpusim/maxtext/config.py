@@ -12,6 +12,7 @@ from typing import Any
 
 from tpusim.base.errors import FileError, PlanError, TpusimError, nearest
 from tpusim.base.shown_value import cut, shown
+from tpusim.base.text_files import path_of
 from tpusim.maxtext.key_table import LEFT_OUT, REFUSED, RENAMED, ignored
 from tpusim.maxtext.shipped_tables import defaults, models, patterns
 from tpusim.maxtext.yaml_file import parse, read_config
@@ -82,7 +83,7 @@ def source(given: str | Path | None) -> tuple[str, Mapping[str, Any]]:
     """Return the words that name a config, and the keys of its file."""
     if given is None or str(given) in DEFAULTS_WORDS:
         return "MaxText's defaults", {}
-    return str(given), read_config(Path(given))
+    return str(given), read_config(path_of(given, "from_maxtext"))
 
 
 def config_of(where: str, file: Mapping[str, Any], overrides: Overrides = ()) -> MaxTextConfig:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import TpusimError, blame
 from tpusim.base.shown_value import shown
 from tpusim.hardware import Slice
@@ -26,6 +27,7 @@ NOTED = tuple(LEFT_OUT)
 Taken: TypeAlias = tuple[Transformer, Plan, Slice]
 
 
+@checked_call
 def from_maxtext(
     config: str | Path | None,
     overrides: Overrides = (),

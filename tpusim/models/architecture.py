@@ -13,12 +13,14 @@ A model of one's own is a frozen dataclass with a `forward` that writes its oper
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Self
 
 from tpusim.base.errors import ModelError, PlanError, nearest
+from tpusim.base.html_text import html_table
+from tpusim.base.shown_value import cut
 from tpusim.graph import (
     COMPUTE,
     Graph,
@@ -47,6 +49,9 @@ class GraphChoices:
 
 
 DEFAULT_CHOICES = GraphChoices()
+
+LONGEST_CELL = 200
+"""Characters of a value in a notebook."""
 
 
 class Architecture(ABC):
@@ -146,6 +151,18 @@ class Architecture(ABC):
     def has_experts(self) -> bool:
         """True if a router chooses the weights of a token."""
         return self.expert_count > 0
+
+    def _repr_html_(self) -> str:
+        """Return its parameters and the fields that are not the default's, for a notebook."""
+        rows = [("parameters", f"{self.parameter_count:,}")]
+        if self.has_experts:
+            rows.append(("active parameters", f"{self.active_parameter_count:,}"))
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            usual = field.default if field.default_factory is MISSING else field.default_factory()
+            if field.name != "name" and value != usual:
+                rows.append((field.name, cut(str(value), LONGEST_CELL)))
+        return html_table(f"{type(self).__name__}: {self.name}", rows)
 
     def flat(self) -> dict[str, Any]:
         """Return its fields, as result files show them."""

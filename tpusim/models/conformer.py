@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -27,6 +28,7 @@ authors leave relative positions out. The dimensions are as recalled, and were n
 the papers; they give 0.6, 1.0 and 8.0 billion weights, the published numbers, within 6 %."""
 
 
+@checked_call
 @dataclass(frozen=True, kw_only=True)
 class Conformer(Architecture):
     """A Conformer that classifies each frame of speech (Gulati et al., arXiv:2005.08100).

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -32,6 +33,7 @@ TIME_WIDTH = 4
 """Width of the embedded time, over the channels of the first level (diffusers' UNet2DCondition)."""
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionUNet(Architecture):
     """A U-Net of residual blocks, each followed by self-attention and attention to the text.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -102,6 +103,7 @@ sparse attention as causal attention to all codes.
 """
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoder(Architecture):
     """The dimensions of an encoder-decoder transformer.

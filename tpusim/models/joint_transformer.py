@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -39,6 +40,7 @@ heads of 64), and diffusers' `SD3Transformer2DModel`, whose 77 tokens of CLIP an
 text; both are recalled, and checked by the number of weights of the released checkpoints."""
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointTransformer(Architecture):
     """A transformer whose text and image tokens attend to each other as one sequence.

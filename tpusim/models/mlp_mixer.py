@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -20,6 +21,7 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
 """Dimensions by the name of the size: arXiv:2105.01601, table 1."""
 
 
+@checked_call
 @dataclass(frozen=True, kw_only=True)
 class MlpMixer(Architecture):
     """An MLP-Mixer that classifies images (Tolstikhin et al., arXiv:2105.01601).

@@ -10,8 +10,8 @@ from functools import partial
 from math import lcm
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
-from tpusim.base.foreign_names import checked_names
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -29,6 +29,7 @@ _GLOBAL, _WIDE = "global", "wide"
 _MODEL_CHOICES = {"kind": ("decoder", "encoder"), "activation": tuple(ACTIVATION_FLOPS)}
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Transformer(GroupedFields, Architecture):
     """The dimensions of a transformer.
@@ -99,7 +100,6 @@ class Transformer(GroupedFields, Architecture):
     norms: Norms = field(default_factory=Norms)
     biases: Biases = field(default_factory=Biases)
 
-    @checked_names
     def __init__(
         self, *, layers: int, embed: int, mlp: int, heads: int, vocab: int, **keys: Any
     ) -> None:

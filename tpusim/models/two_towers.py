@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -60,6 +61,7 @@ arXiv:2103.00020, table 20, and openai/CLIP's `model.py`; SigLIP: arXiv:2303.153
 big_vision's `lit_coco.py`."""
 
 
+@checked_call
 @dataclass(frozen=True, kw_only=True)
 class TextTower:
     """An encoder of text, with learnt positions and layers as those of a vision transformer.
@@ -116,6 +118,7 @@ class TextTower:
         return pieces.probe_pool(w, x)
 
 
+@checked_call
 @dataclass(frozen=True, kw_only=True)
 class TwoTowers(Architecture):
     """An image tower and a text tower, whose embeddings are compared across the batch.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -56,6 +57,7 @@ def sizes_by_patch(
     }
 
 
+@checked_call
 @dataclass(frozen=True, kw_only=True)
 class VisionTransformer(Architecture):
     """A vision transformer that classifies images (Dosovitskiy et al., arXiv:2010.11929).

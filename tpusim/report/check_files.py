@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_files import write_files
 from tpusim.report.csv_tables import csv_text
 from tpusim.twin import TwinComparison
 
@@ -26,12 +26,7 @@ def write_check(comparison: TwinComparison, folder: Path | str) -> None:
     The same comparison gives the same bytes.
     Raise FileError if the folder or a file cannot be written.
     """
-    folder = Path(folder)
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, content in check_files(comparison).items():
-        with blame_writing(folder / name), atomic_write(folder / name) as beside:
-            beside.write_bytes(content)
+    write_files(Path(folder), check_files(comparison))
 
 
 def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:

@@ -6,7 +6,9 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
+from tpusim.base.short_repr import ShortRepr
 from tpusim.base.shown_value import cut
 from tpusim.base.units import format_bytes
 from tpusim.compiler.compiled import Compiled
@@ -28,8 +30,8 @@ MOST_SETTINGS = 12
 UNKNOWN = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(ShortRepr):
     """Steps side by side, named A, B and so on, and what each takes more than the first.
 
     steps: two or more.
@@ -147,6 +149,7 @@ class Comparison:
             yield cause, "s", [step.breakdown_ps.get(cause, 0) * PICO for step in self.steps]
 
 
+@checked_call
 def compare(*steps: Result | Compiled | ComparedStep | Path | str) -> Comparison:
     """Return steps side by side, and the causes of what each takes more than the first.
 

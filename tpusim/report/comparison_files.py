@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_files import write_files
 from tpusim.report.comparison import Comparison
 
 
@@ -19,12 +19,7 @@ def write_comparison(comparison: Comparison, folder: Path | str) -> None:
     The same comparison gives the same bytes.
     Raise FileError if the folder or a file cannot be written.
     """
-    folder = Path(folder)
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, content in comparison_files(comparison).items():
-        with blame_writing(folder / name), atomic_write(folder / name) as beside:
-            beside.write_bytes(content)
+    write_files(Path(folder), comparison_files(comparison))
 
 
 def comparison_files(comparison: Comparison) -> Mapping[str, bytes]:

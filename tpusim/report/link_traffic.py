@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.costs import CostedProgram, Task, TaskLoop, TaskOp
-from tpusim.engine import LinkUse, Record, TaskStep, compile_lane, fair_rates
+from tpusim.engine import LinkUse, Record, TaskStep, Timeline, compile_lane, fair_rates
 from tpusim.program import Call
 from tpusim.results import Result
 
@@ -21,6 +21,10 @@ BUSY = "busy: bytes carried, over what the link carries in that time at its full
 
 MOST_FLOWS = 50_000
 """Transfers of a step whose sharing of links is followed in `link_series`: half a second."""
+
+
+_Flow: TypeAlias = tuple[TaskStep, int, int]
+"""The step of a flow, its start and its end (ps)."""
 
 
 class LinkLoad(NamedTuple):
@@ -74,15 +78,21 @@ def _in_loops(body: Iterable[TaskOp], times: int) -> Iterator[tuple[Task, int]]:
             yield op, times
 
 
+def busiest_uses(timeline: Timeline) -> dict[str, LinkUse]:
+    """Return the use of each link in the lane in which it is busy for longest."""
+    busiest: dict[str, LinkUse] = {}
+    for use in timeline.links:
+        if use.link not in busiest or use.busy_ps > busiest[use.link].busy_ps:
+            busiest[use.link] = use
+    return busiest
+
+
 def link_volumes(result: Result) -> dict[str, Counter[str]]:
     """Return the nanobytes that each link carried in the step, by label of the tasks.
 
-    They are those of the link's busiest lane, and sum to the `volume_nb` of `timeline.links`.
+    They are those of the link's busiest lane (`busiest_uses`), and sum to its `volume_nb`.
     """
-    busiest: dict[str, LinkUse] = {}
-    for use in result.timeline.links:
-        if use.link not in busiest or use.volume_nb > busiest[use.link].volume_nb:
-            busiest[use.link] = use
+    busiest = busiest_uses(result.timeline)
     costed = result.costed()
     volumes = {lane: _volumes(costed[lane]) for lane in {use.lane for use in busiest.values()}}
     return {name: volumes[use.lane][name] for name, use in busiest.items()}
@@ -103,26 +113,39 @@ def link_loads(result: Result, start_ps: int, end_ps: int) -> list[LinkLoad]:
     """Return the load of the links between two times, a row for each span of constant load.
 
     A task draws at the engine's rate, the fair one among those in flight, from the end of its delay
-    to its own end.
+    to its own end. Where devices differ, others may hold it up, and it draws evenly over that time.
     """
     costed = result.costed()
     lane = _LaneTraffic.of(costed[result.lane])
     flows = _flows(result.shown.tasks, lane, start_ps, end_ps)
     times = sorted({start_ps, end_ps, *(time for _, *span in flows for time in span)})
-    rows, active, at = [], list[tuple[TaskStep, int, int]](), 0
+    rows, active, at = [], list[_Flow](), 0
     for begin, end in pairwise(times):
         active = [flow for flow in active if flow[2] > begin]
         while at < len(flows) and flows[at][1] <= begin:
             active += [flows[at]] if flows[at][2] > begin else []
             at += 1
         if start_ps <= begin < end_ps:
-            rows.append(LinkLoad(begin, end, _shares([step for step, _, _ in active], lane.links)))
+            drawn = _even_rates(active) if result.timeline.devices else _fair_rates(active, lane)
+            steps = [step for step, _, _ in active]
+            rows.append(LinkLoad(begin, end, _shares(steps, drawn, lane.links)))
     return rows
+
+
+def _fair_rates(active: Sequence[_Flow], lane: _LaneTraffic) -> Sequence[float]:
+    """Return the rate of each flow (nB/ps), those of the engine."""
+    rates = [rate for _, rate in lane.links]
+    return fair_rates([step for step, _, _ in active], rates) if active else ()
+
+
+def _even_rates(active: Sequence[_Flow]) -> Sequence[float]:
+    """Return the rate of each flow (nB/ps), its volume over its time."""
+    return [step.volume / max(end - start, 1) for step, start, end in active]
 
 
 def _flows(
     records: Sequence[Record], lane: _LaneTraffic, start_ps: int, end_ps: int
-) -> list[tuple[TaskStep, int, int]]:
+) -> list[_Flow]:
     """Return step, start and end of each flow that may be in flight between two times."""
     flows = []
     for record, step in _moving(records, lane):
@@ -150,16 +173,17 @@ def link_series(result: Result, edges_ps: Floats) -> dict[str, Floats]:
     """Return the busy share of each link of a lane between one edge and the next, at most 1.
 
     Times the lengths, the shares sum to the link's busy time in the step (`LinkUse.busy_ps`) if the
-    edges span it. Two cases have less: a pipeline whose messages and segments share links, which
-    the engine neglects; and more than `MOST_FLOWS` flows, whose bytes are spread evenly over each,
-    where several together would exceed the link.
+    edges span it. In a pipeline, where devices differ, and of more than `MOST_FLOWS` flows, bytes
+    are spread evenly over each flow. Together they may exceed a link for a moment, and the excess
+    then counts in the parts after it.
 
     edges_ps: [edge], ascending.
     """
     lane = _LaneTraffic.of(result.costed()[result.lane])
     moving = list(_moving(result.shown.tasks, lane))
     flows: dict[str, list[tuple[Floats, Floats, float]]] = {name: [] for name, _ in lane.links}
-    if sum(record.count for record, _ in moving) <= MOST_FLOWS:
+    followed = not result.timeline.devices and len(result.programs) == 1
+    if followed and sum(record.count for record, _ in moving) <= MOST_FLOWS:
         for load in link_loads(result, 0, result.timeline.total_ps):
             span = np.array([[load.start_ps], [load.end_ps]], dtype=float)
             for name, shares in load.shares.items():
@@ -171,7 +195,27 @@ def link_series(result: Result, edges_ps: Floats) -> dict[str, Floats]:
             for link, weight in step.uses:
                 name, rate = lane.links[link]
                 flows[name].append((starts, ends, weight * step.volume / rate))
-    return {name: np.minimum(1.0, spread_evenly(each, edges_ps)) for name, each in flows.items()}
+    lengths = np.diff(edges_ps)
+    return {
+        name: _at_most_full(spread_evenly(each, edges_ps), lengths) for name, each in flows.items()
+    }
+
+
+def _at_most_full(shares: Floats, lengths: Floats) -> Floats:
+    """Return shares of parts of the step, at most 1, with the same sum of `shares * lengths`.
+
+    What exceeds 1 in a part counts in those after it, and at the end in those before.
+    """
+    for order in (slice(None), slice(None, None, -1)):
+        if (shares <= 1).all():
+            return shares
+        wanted, room = (shares * lengths)[order], lengths[order]
+        kept, excess = np.empty_like(wanted), 0.0
+        for part, (want, most) in enumerate(zip(wanted, room, strict=True)):
+            kept[part] = min(want + excess, most)
+            excess += want - kept[part]
+        shares = kept[order] / lengths
+    return np.minimum(1.0, shares)
 
 
 def spread_evenly(flows: Sequence[tuple[Floats, Floats, float]], edges_ps: Floats) -> Floats:
@@ -210,13 +254,15 @@ def starts_between(record: Record, start_ps: int, end_ps: int) -> Iterator[int]:
 
 
 def _shares(
-    steps: Sequence[TaskStep], links: Sequence[tuple[str, int]]
+    steps: Sequence[TaskStep], rates: Sequence[float], links: Sequence[tuple[str, int]]
 ) -> dict[str, dict[str, float]]:
     shares: dict[str, dict[str, float]] = {}
-    rates = fair_rates(steps, [rate for _, rate in links]) if steps else []
     for step, drawn in zip(steps, rates, strict=True):
         for link, weight in step.uses:
             name, capacity = links[link]
             labels = shares.setdefault(name, {})
             labels[step.task.label] = labels.get(step.task.label, 0) + weight * drawn / capacity
+    for labels in shares.values():
+        if (total := sum(labels.values())) > 1:
+            labels.update({label: share / total for label, share in labels.items()})
     return shares

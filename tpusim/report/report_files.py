@@ -1,22 +1,24 @@
 """The files of a report, written completely or refused with one sentence."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import atomic_write
+from tpusim.base.text_files import blame_writing, path_of, write_files
 from tpusim.program import program_text
 from tpusim.report.csv_tables import lines_csv, operations_csv, transfers_csv
 from tpusim.report.result_json import document
 from tpusim.report.trace import trace_bytes
 from tpusim.results import PlanResult, Result
+from tpusim.results.result import check_result
 from tpusim.results.summary import summary
 from tpusim.simulation import simulate
 
 
+@checked_call
 def write_report(
     result: Result, folder: Path | str, ideal: Result | None = None, *, html: bool = True
 ) -> None:
@@ -30,13 +32,10 @@ def write_report(
     ideal: what `perfect_compiler` returns; simulated if it is not given.
     html: False leaves out the page.
     """
+    check_result(result, "write_report")
+    folder = path_of(folder, "write_report")
     files = render_files(result, ideal or perfect_compiler(result), html=html)
-    folder = Path(folder)
-    with _file_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        with _file_errors(folder / name), atomic_write(folder / name) as beside:
-            beside.write_bytes(content)
+    write_files(folder, files)
 
 
 def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> Mapping[str, bytes]:
@@ -78,7 +77,7 @@ def perfect_compiler(result: Result) -> PlanResult | None:
 
 def check_folder(folder: Path) -> None:
     """Raise FileError unless files can be written into `folder`; leave nothing of the trial."""
-    with _file_errors(folder):
+    with blame_writing(folder):
         if folder.is_file():
             raise FileError(f"{folder} is a file; give a folder to write the report to")
         made = [part for part in (folder, *folder.parents) if not part.exists()]
@@ -87,16 +86,3 @@ def check_folder(folder: Path) -> None:
             pass
         for part in made:
             part.rmdir()
-
-
-@contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError into a FileError that names the path."""
-    try:
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be written: {error.strerror}; give a folder that can be written to"
-        ) from error

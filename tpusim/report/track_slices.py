@@ -15,7 +15,7 @@ from tpusim.report.unroll import (
 )
 from tpusim.results import PAUSES, Result
 from tpusim.results.repeated_blocks import block_extent, change_blocks, record_blocks
-from tpusim.results.result import FRAGMENTATION_LABEL
+from tpusim.results.result import FRAGMENTATION_LABEL, resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +72,26 @@ def _calls(records: Sequence[Record], every: bool) -> list[Record]:
 def memory_levels(result: Result, lane: int = 0, *, every: bool = True) -> list[tuple[int, int]]:
     """Return (time in ps, bytes held from then on), from 0, in order.
 
-    Bytes lost between buffers count all the time, as the compiler assigns addresses once. The
-    highest level is the peak in either case of `every`.
+    Bytes lost between buffers count all the time, as the compiler assigns addresses once, and
+    bytes that the compiler saves count less (`Result.counted_bytes`). The highest level is the peak
+    in either case of `every`.
 
     every: True for each repetition; False for the first and the last, with one change between.
     """
     program = result.program_of(lane)
-    level = sum(whole_bytes(float(alloc.bytes)) for alloc in program.resident)
-    level += result.idle_bytes(lane)
+    start = resident_bytes(program) + result.idle_bytes(lane)
     changes = change_blocks(split_changes(result.timeline.memory[lane].changes, every))
-    return [(0, level), *running_levels(changes, level, every=every)]
+    taken = running_levels(changes, 0, every=every)
+    return [(0, start), *((at, start + result.counted_bytes(lane, nbytes)) for at, nbytes in taken)]
 
 
 def held_levels(result: Result, lane: int = 0) -> Iterator[tuple[int, str, int]]:
     """Yield time (ps), category and the bytes of it held from then on, in order of time.
 
     In every iteration; categories held all the time come first, at time 0. The sums over the
-    categories are those of `memory_levels`.
+    categories are those of `memory_levels`, to a byte for each.
     """
-    levels: Counter[str] = Counter()
+    levels, taken = Counter[str](), Counter[str]()
     for alloc in result.program_of(lane).resident:
         levels[alloc.category] += whole_bytes(float(alloc.bytes))
     if idle := result.idle_bytes(lane):
@@ -101,8 +102,9 @@ def held_levels(result: Result, lane: int = 0) -> Iterator[tuple[int, str, int]]
         assert not isinstance(entry, HiddenRepetitions)
         shift, change = entry
         for category, nbytes in change.by_category:
-            levels[category] += nbytes
-            yield change.time_ps + shift, category, levels[category]
+            taken[category] += nbytes
+            held = levels[category] + result.counted_bytes(lane, taken[category])
+            yield change.time_ps + shift, category, held
 
 
 def _slices(records: Sequence[Record], timeline: Timeline, every: bool) -> Iterator[TrackSlice]:

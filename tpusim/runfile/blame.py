@@ -69,8 +69,6 @@ def _unknown(path: list[str]) -> str:
             return (
                 f"the section [{key}] is for the command {key}; leave it out to simulate the plan"
             )
-        if key == "input":
-            return "the section [input] is for simulate, advise and train; leave it out"
         return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"

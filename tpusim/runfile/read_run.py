@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tpusim import models
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
@@ -63,6 +64,7 @@ class SearchFileRun:
     pod: the slice of the file, if it has one.
     keys: of [search], as they are written.
     train: the training run of its section [train]; None without one.
+    input: the input pipeline, if the file has one.
     """
 
     where: str
@@ -71,8 +73,10 @@ class SearchFileRun:
     pod: Slice | None
     keys: Mapping[str, Any]
     train: TrainingRun | None = None
+    input: Input | None = None
 
 
+@checked_call
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """Return the run of a file, changed by `overrides` such as `plan.remat=minimal`.
 
@@ -142,7 +146,7 @@ def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRu
         plan = Plan(**data["plan"], mesh=dict.fromkeys(keys.get("axes", ()), 1) or {"data": 1})
         model, _ = _model_of(data["model"], Path(path).parent, other)
         pod = _slice(data["slice"]) if "slice" in data else None
-        return SearchFileRun(where, model, plan, pod, keys, train)
+        return SearchFileRun(where, model, plan, pod, keys, train, _input_of(data))
 
 
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -160,10 +164,13 @@ def _run(
     other: its model, where that is no transformer.
     """
     model, notes = _model_of(data["model"], folder, other)
-    pipeline = Input(**data["input"]) if "input" in data else None
-    return SimulationRun(
-        where, model, Plan(**data["plan"]), _slice(data["slice"]), notes, input=pipeline
-    )
+    plan, pod = Plan(**data["plan"]), _slice(data["slice"])
+    return SimulationRun(where, model, plan, pod, notes, input=_input_of(data))
+
+
+def _input_of(data: Mapping[str, Any]) -> Input | None:
+    """Return the input pipeline of a file, if it has one."""
+    return Input(**data["input"]) if "input" in data else None
 
 
 def _model_of(

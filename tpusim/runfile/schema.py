@@ -309,6 +309,7 @@ SweepFile = create_model(
     __config__=_STRICT,
     **_COMMON,
     plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
+    input=(_section("input"), None),
     sweep=(_section("sweep", vary=_vary()), ...),
 )
 """A run file whose plan needs no mesh, and a section [sweep]."""
@@ -319,6 +320,7 @@ SearchFile = create_model(
     slice=(_section("slice"), None),
     model=_COMMON["model"],
     plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
+    input=(_section("input"), None),
     search=(_section("search", vary=_vary()), ...),
 )
 """A run file whose plan needs no mesh and that need not have a slice, and a section [search]."""

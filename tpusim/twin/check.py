@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tpusim.base.checked_call import checked_call
 from tpusim.compiler import Compiled
 from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.compiler.options import Option, check_options
@@ -73,6 +74,7 @@ def device_step(plan: Plan) -> Plan:
     return plan.replace(loop="asynchronous", input_s=0.0)
 
 
+@checked_call
 def check(
     model: Architecture | str,
     plan: Plan,

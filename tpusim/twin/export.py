@@ -1,5 +1,6 @@
 """Export of a plan as a JAX program."""
 
+from tpusim.base.checked_call import checked_call
 from tpusim.graph import layer_count
 from tpusim.hardware import Slice, check_mesh
 from tpusim.models import Architecture
@@ -28,6 +29,7 @@ def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     return step_source(step_context(graph, plan), pod)
 
 
+@checked_call
 def export_jax(model: Architecture | str, plan: Plan, pod: Slice | str) -> str:
     """Return a Python file that trains `model` under `plan` with JAX and optax, without tpusim.
 

@@ -40,6 +40,20 @@ def test_the_curves_are_tables(path: str, capsys: pytest.CaptureFixture[str]) ->
     assert first[-1] == "100.0%"
 
 
+def test_hosts_feed_the_points(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = ["input.workers=1", "input.decode_s=0.1"]
+    given = ["--chips", "16", "--json", *(part for each in hosts for part in ("--set", each))]
+    code, out, error = said(["scaling", path, *given], capsys)
+    asked = ts.read_run(path, hosts)
+    alone = ts.simulate(asked.model, asked.plan, asked.pod, input=asked.input)
+    assert alone.input is not None
+    assert alone.input.starved_by == "decode"
+    assert (code, error) == (0, "")
+    assert [each["step_time_s"] for each in json.loads(out)["points"]] == pytest.approx(
+        [alone.step_time_s] * 2, rel=1e-12
+    )
+
+
 def test_published_runs_stand_beside_their_points(capsys: pytest.CaptureFixture[str]) -> None:
     """MaxText's 32B on 1 to 32 pods of v5e: six rows of the table, of the same plan."""
     out = said(["scaling", MEASURED, "--slices", "1,2,3,4,8,16,32", "--json"], capsys)[1]

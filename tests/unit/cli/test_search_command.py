@@ -39,6 +39,19 @@ def test_a_search_prints_what_is_proved(path: str, capsys: pytest.CaptureFixture
     assert max(map(len, lines)) <= 100
 
 
+def test_hosts_feed_the_plans(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each host decodes at least 32 / 16 records, at 0.1 s a record; a step alone takes 10 ms."""
+    hosts = ["--set", "input.workers=1", "--set", "input.decode_s=0.1"]
+    code, _, error = said(
+        ["search", path, *ALONE, "--out", str(tmp_path / "found"), *hosts], capsys
+    )
+    table = read_csv(tmp_path / "found" / "search.csv")
+    assert (code, error) == (0, "")
+    assert (table["step_time"] >= 0.2).all()
+
+
 def test_the_plans_are_counted_without_a_search(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

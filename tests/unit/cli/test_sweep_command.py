@@ -46,6 +46,14 @@ def test_a_sweep_prints_the_best_plans(path: str, capsys: pytest.CaptureFixture[
     assert max(map(len, lines)) <= 100
 
 
+def test_hosts_feed_the_plans_of_a_sweep(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "input.workers=1", "--set", "input.decode_s=0.001"]
+    code, out, error = said(["sweep", path, "--workers", "1", *settings], capsys)
+    assert (code, error) == (0, "")
+    heads = next(line for line in out.splitlines() if "step time" in line)
+    assert heads.split()[-4:] == ["exposed", "input", "HBM", "peak"]
+
+
 def test_the_folder_is_a_dataset_in_the_order_of_the_plans(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,10 +275,10 @@ def test_a_long_sweep_says_how_far_it_is_where_there_is_no_terminal(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tpusim.cli.progress.PROGRESS_INTERVAL_S", 0.0)
-    code = run(["sweep", path, "--workers", "1"])
+    code = run(["sweep", path, "--workers", "1", "--set", "sweep.vary.global_batch=[32, 64, 96]"])
     error = capsys.readouterr().err
     assert code == 0
-    assert error.splitlines()[1] == "sweep       8 of 10 plans"
+    assert error.splitlines()[1] == "sweep       10 of 30 plans"
 
 
 SCRIPT = """
@@ -281,7 +289,7 @@ print("script")
 base = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=32)
 model = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)
 space = ts.Space(base=base, axes=("data", "fsdp", "tensor"))
-table = ts.sweep(model, ts.Slice("v5e", "4x4"), space, workers=2)
+table = ts.sweep(model, space, "v5e-16", workers=2)
 print(len(table), __name__)
 """
 

@@ -25,7 +25,6 @@ from tpusim.report.figures.palette import AXIS_STYLES, axis_style
 from tpusim.report.html import report_page
 from tpusim.report.html.advice import CHANGES_SHOWN
 from tpusim.report.html.chart_data import COLUMNS, joined, use_data
-from tpusim.report.html.drawings import placement_drawing
 from tpusim.report.html.headline import headline
 from tpusim.report.html.page import LONGEST_SENTENCE
 from tpusim.report.html.time_parts import time_cells, time_views
@@ -155,10 +154,7 @@ def test_shares_over_time_are_the_shares_of_the_step(kind: str) -> None:
     shown = {use.link: use.busy_ps / one.timeline.total_ps for use in one.shown.links}
     for link, shares in link_series(one, edges).items():
         assert -1e-9 <= shares.min() <= shares.max() <= 1
-        if len(one.programs) == 1:
-            assert shares.mean() == pytest.approx(shown[link], rel=1e-6, abs=1e-9), link
-        else:
-            assert 0.95 * shown[link] <= shares.mean() <= shown[link] * (1 + 1e-6), link
+        assert shares.mean() == pytest.approx(shown[link], rel=1e-6, abs=1e-9), link
     for row in use_data(one)["rows"][1:]:
         assert row["mean"] in shown.values()
     if len(one.programs) == 1:
@@ -207,12 +203,6 @@ def test_joined_slices_keep_their_time() -> None:
     assert len(found) <= 20_000 < len(many)
     assert sum(t.length_ps for t in found) == sum(t.length_ps for t in many)
     assert all(a.end_ps <= b.start_ps for a, b in pairwise(found))
-
-
-def test_each_strip_of_the_placement_covers_its_dimension() -> None:
-    for dimension in placement_drawing(result()):
-        for strip in dimension.strips:
-            assert sum(cell.width for cell in strip.cells) == pytest.approx(100)
 
 
 def test_the_numbers_of_the_chip_say_where_they_come_from() -> None:

@@ -46,7 +46,7 @@ def test_a_timeline_has_axes_for_each_window(result: ts.Result) -> None:
 def test_the_tables_of_sweeps_and_curves_are_drawn(plan: ts.Plan) -> None:
     model = ts.models.load("llama3-8b", layers=2)
     space = ts.Space(base=plan, axes=["fsdp", "tensor"])
-    table = ts.sweep(model, ts.Slice("v5e", "4x4"), space, workers=1)
+    table = ts.sweep(model, space, ts.Slice("v5e", "4x4"), workers=1)
     curves = ts.scaling(model, plan, "v5e-16", chips=[8, 16])
     for draw, frame in (
         (ts.plot.ranking, table),

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from replays import small_replay
 
 import tpusim as ts
 from tpusim.base.errors import TpusimError
@@ -149,3 +150,36 @@ def test_counters_have_the_busy_share_of_each_link() -> None:
             shares.setdefault(event["name"], []).append(event["args"]["share"])
     assert {"busy HBM", "busy ICI x+"} <= set(shares)
     assert all(0 <= share <= 1 for each in shares.values() for share in each)
+
+
+def nested(events: list[dict[str, Any]]) -> bool:
+    """Whether a viewer that nests by time takes the slices of a thread as they are.
+
+    As speedscope's importer does (src/import/trace-event.ts): only events B, E and X count, an X is
+    a B at `ts` and an E at `ts + dur`, times are in microseconds, and each E must end what began
+    last; where an E and a B are at one time, the E comes first unless its slice began there.
+    """
+    stack: list[float] = []
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        while stack and stack[-1] <= event["ts"]:
+            stack.pop()
+        if stack and event["ts"] + event["dur"] > stack[-1]:
+            return False
+        stack.append(event["ts"] + event["dur"])
+    return True
+
+
+@pytest.mark.parametrize("expand", ["ends", "all"])
+def test_slices_nest_by_the_rules_of_a_viewer(expand: Any) -> None:
+    threads: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in trace(small_replay(), expand)["traceEvents"]:
+        assert {"ph", "pid", "tid", "name", "args"} <= event.keys() or event["ph"] in "sf"
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            threads.setdefault((event["pid"], event["tid"]), []).append(event)
+        else:
+            assert event["ph"] in ("M", "C", "s", "f")
+    assert all(nested(events) for events in threads.values())
+    crossing = [{"ts": 0.0, "dur": 2.0}, {"ts": 1.0, "dur": 2.0}]
+    assert not nested(crossing)
+    assert nested([*crossing[:1], {"ts": 2.0, "dur": 2.0}, {"ts": 0.0, "dur": 1.0}])

@@ -21,6 +21,27 @@ UNSUPPORTED = {
 }
 """Features that cannot be simulated yet, and the keys that ask for them."""
 
+READS = {
+    "sound": (
+        "audio_config", "audio_encoder_config", "sound_config", "num_mel_bins", "sampling_rate",
+        "conv_kernel", "codebook_size", "acoustic_tokenizer_encoder_config", "encoder_config",
+    ),
+    "images": (
+        "vision_config", "image_size", "patch_size", "num_channels", "vision_tower", "img_size",
+        "backbone_config", "backbone", "num_image_tokens",
+    ),
+    "time series": ("prediction_length", "context_length", "horizon_length"),
+}  # fmt: skip
+"""What models read besides text or in place of it, and the keys of their configs that say so."""
+
+READS_BY_NAME = {
+    "sound": ("audio", "speech", "tts", "talker", "musicgen", "bark", "clap", "codec", "neucodec"),
+    "images": (
+        "vision", "image", "video", "vl", "ocr", "sam", "sam2", "sam3", "clip", "vqgan", "vqmodel",
+    ),
+}  # fmt: skip
+"""The same, by parts of a `model_type`, where no key says it."""
+
 OPTIONAL_FEATURES = {"experts": EXPERT_KEYS, "latent attention": ("kv_lora_rank",)}
 """Features that some families have, and the keys that ask for them."""
 
@@ -31,6 +52,9 @@ attend in both directions."""
 _STATE, _LINEAR = "state-space layers", "linear attention"
 _CROSS, _PICKED = "attention over another sequence", "attention that picks its keys"
 _TWO, _ODD = "attention that is the difference of two", "a projection of embeddings to the layers"
+_IMAGES = "images in its sequence"
+_UNREAD = "layers whose keys are not read yet"
+_UNREAD_EXPERTS = "experts whose keys are not read yet"
 _GATED, _CONV = "a gate on the result of attention", "convolutions in its layers"
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -109,6 +133,44 @@ REFUSED: dict[str, tuple[str, str]] = {
     "xlm": ("embeddings of languages", "BERT"),
     "flaubert": ("embeddings of languages", "BERT"),
     "perceiver": (_CROSS, "T5"),
+    "trocr": (_CROSS, "T5"),
+    "blt": ("attention between bytes and patches of them", "Llama"),
+    "zaya": ("attention in a compressed space, with convolutions", "Mixtral"),
+    "lfm3": (_CONV, "Llama"),
+    "inkling_text": (_CONV, "Qwen3 MoE"),
+    "inkling2_text": (_CONV, "Qwen3 MoE"),
+    "minimax_m3_vl_text": (_PICKED, "Mixtral"),
+    "hrm_text": ("stacks that run several times", "Llama"),
+    "moshi": ("a second decoder over codebooks of sound", "Llama"),
+    "cpmant": ("relative positions", "Llama"),
+    "bert-generation": ("embeddings without segments", "BERT"),
+    "roformer": ("rotary positions in layers that norm after attention", "BERT"),
+    "esm": ("embeddings that are rescaled by what is masked", "BERT"),
+    "ibert": ("integer arithmetic in its layers", "BERT"),
+    "luke": ("attention between words and entities", "RoBERTa"),
+    "tapas": ("positions in a table", "BERT"),
+    "esmc": (_UNREAD, "ModernBERT"),
+    "gte": (_UNREAD, "ModernBERT"),
+    "jina_embeddings_v3": (_UNREAD, "ModernBERT"),
+    "nomic_bert": (_UNREAD, "ModernBERT"),
+    "ultrabert": (_UNREAD, "ModernBERT"),
+    "ultravbert": (_UNREAD, "ModernBERT"),
+    "cohere_compass_text": (_UNREAD, "Cohere 2"),
+    "gemma4_assistant": (_UNREAD, "Gemma 4"),
+    "gemma4_unified_text": (_UNREAD, "Gemma 4"),
+    "gemma4_unified_assistant": (_UNREAD, "Gemma 4"),
+    "emu3": (_IMAGES, "Llama"),
+    "gemma4_unified": (_IMAGES, "Gemma 4"),
+    "modernvbert": (_IMAGES, "ModernBERT"),
+    "aria_text": (_UNREAD_EXPERTS, "Mixtral"),
+    "axk1": (_UNREAD_EXPERTS, "DeepSeek-V3"),
+    "beam": (_UNREAD_EXPERTS, "Mixtral"),
+    "cohere2_moe": (_UNREAD_EXPERTS, "Cohere 2"),
+    "exaone_moe": (_UNREAD_EXPERTS, "EXAONE 4"),
+    "flint": (_UNREAD_EXPERTS, "Mixtral"),
+    "hy_v3": (_UNREAD_EXPERTS, "Qwen3 MoE"),
+    "kolibri1": (_UNREAD_EXPERTS, "Mixtral"),
+    "mellum": (_UNREAD_EXPERTS, "Qwen3 MoE"),
 }
 """Known `model_type`s that cannot be simulated yet: the operation that is missing, and the nearest
 family, whose row it would otherwise be like."""

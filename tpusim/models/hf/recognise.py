@@ -9,6 +9,8 @@ from tpusim.models.hf.families import (
     FAMILIES,
     INACTIVE,
     OPTIONAL_FEATURES,
+    READS,
+    READS_BY_NAME,
     REFUSED,
     REFUSED_CLASSES,
     UNSUPPORTED,
@@ -103,6 +105,15 @@ def _requested(
                 yield what, key
 
 
+def _reads(kind: str, keys: Mapping[str, Any]) -> str:
+    """Return what a model reads but text, and what says so; empty if nothing does."""
+    for what, key in _requested(READS, keys):
+        return f"{what} ({key} = {shown(keys[key])})"
+    parts = set(kind.replace("-", "_").split("_"))
+    named = [what for what, words in READS_BY_NAME.items() if parts & set(words)]
+    return f"{named[0]} (its type is {kind})" if named else ""
+
+
 def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> None:
     """Raise ModelError for a key of a feature that only other families have."""
     has = {"experts": bool(family.experts), "latent attention": family.latent}
@@ -119,6 +130,11 @@ def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
         near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
+        if not near and (reads := _reads(kind or "", keys)):
+            raise ModelError(
+                f"{where}: the {said} is no language model of a known family, as it reads "
+                f"{reads}; {KNOWN}"
+            )
         hint = f"did you mean {near[0]!r}? " if near else ""
         asks = [
             f"{what} ({key} = {shown(keys[key])})"

@@ -7,7 +7,7 @@ from tpusim.costs import DCN, FROM_HOST, HBM, TO_HOST
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, SMALL, FillStyle
 from tpusim.report.figures.registry import register_figure
-from tpusim.report.link_traffic import link_volumes
+from tpusim.report.link_traffic import busiest_uses, link_volumes
 from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, LEAST_SHOWN, Result
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ class ResourceUse:
     """A resource, and the fraction of the step in which it is busy, by kind of work.
 
     A link is busy for as long as its volume takes at its full rate, in the busiest stage of a
-    pipeline. The core has two rows, computing and held up by communication, and a third where
-    there are stages to wait for; they sum to the step, the mean of all stages.
+    pipeline and on the busiest of devices that differ. The core has two rows, computing and held up
+    by communication, and a third where there are stages to wait for; they sum to the step, the mean
+    of all stages.
     """
 
     resource: str
@@ -51,7 +52,7 @@ def _core(result: Result) -> tuple[ResourceUse, ...]:
 
 
 def _links(result: Result) -> list[ResourceUse]:
-    rates = {use.link: use.rate_nb_per_ps for use in result.timeline.links}
+    rates = {name: use.rate_nb_per_ps for name, use in busiest_uses(result.timeline).items()}
     rows = []
     for link, volumes in link_volumes(result).items():
         step = rates[link] * result.timeline.total_ps

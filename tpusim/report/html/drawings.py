@@ -1,4 +1,4 @@
-"""The drawings of the page, as positions and texts: placement, links, roofline."""
+"""The drawings of the page, as positions and texts: links, roofline."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_rate
-from tpusim.hardware import DIE
 from tpusim.report.figures.palette import HEAT_SHADES
 from tpusim.report.figures.roofline import MARKERS, list_name, roofline_data
 from tpusim.report.figures.torus_heatmap import DARK_CELL, busiest_links
@@ -16,9 +15,6 @@ from tpusim.report.figures.torus_panels import TorusPanel, torus_panels
 from tpusim.report.figures.torus_use import torus_data
 from tpusim.report.html.page_styles import scale_colour
 from tpusim.results import Result, operations_by_name
-
-MOST_NUMBERED = 32
-"""Chips of a strip that are numbered, at most."""
 
 CELL = 22
 """Side of a cell of the heat map, which a number of three signs fits."""
@@ -30,66 +26,6 @@ PLOT_LEFT, PLOT_TOP = 56, 16
 
 NUMBER_RISES = (-15, 15, -29, 29, 43, 57, 71, 85, 99, 113, 127, 141)
 """Heights above or below a point of the roofline that are tried for its number."""
-
-
-class StripCell(NamedTuple):
-    """Neighbours with one index of an axis: where and how wide, in percent, and the index."""
-
-    x: float
-    width: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class AxisStrip:
-    """A mesh axis on a dimension of the torus: its index at each chip."""
-
-    axis: str
-    title: str
-    cells: tuple[StripCell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TorusDimension:
-    """A dimension of the torus and the axes on it."""
-
-    title: str
-    strips: tuple[AxisStrip, ...]
-
-
-def placement_drawing(result: Result) -> list[TorusDimension]:
-    """Return each dimension of the slice with the axes on it; the die comes last."""
-    topology = result.pod.topology
-    lengths = {at: size for at, size in enumerate(topology.dims) if size > 1}
-    if result.pod.chip.devices > 1:
-        lengths[DIE] = result.pod.chip.devices
-    found = []
-    for dim, length in lengths.items():
-        strips = [
-            _strip(axis, str(span), span.size, span.stride, length)
-            for axis, spans in result.placement.axes
-            for span in spans
-            if span.dim == dim
-        ]
-        if dim == DIE:
-            title = f"the {length} devices of a chip"
-        else:
-            shape = "a ring" if topology.wrap[dim] else "a line"
-            title = f"{topology.names[dim]}: {length} chips in {shape}"
-        found.append(TorusDimension(title, tuple(strips)))
-    return found
-
-
-def _strip(axis: str, dim: str, size: int, stride: int, length: int) -> AxisStrip:
-    each = 100 / length
-    cells = []
-    for start in range(0, length, stride):
-        index = start // stride % size
-        width = each * min(stride, length - start)
-        text = str(index) if length <= MOST_NUMBERED * stride else ""
-        cells.append(StripCell(start * each, width, text))
-    part = "" if size == length else f", every {stride} chips" if stride > 1 else ", neighbours"
-    return AxisStrip(axis, f"{plain(axis)}: {size} along {dim}{part}", tuple(cells))
 
 
 class HeatCell(NamedTuple):

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.results import PlanResult, Result
 
-SECONDS_AN_HOUR = 3600.0
 MILLION = 1e6
 
 
@@ -73,14 +72,13 @@ def _running(result: Result) -> Iterator[Fact]:
     """Yield cost and energy, where the chip's file has its price and its power."""
     if not (isinstance(result, PlanResult) and result.model.reads_text and result.tokens):
         return
-    chip, seconds = result.pod.chip, MILLION / result.tokens_per_s * result.pod.chips
-    if chip.price is not None:
-        dollars = seconds * chip.price / SECONDS_AN_HOUR
-        about = f"at {chip.price:g} USD a chip and hour"
-        yield Fact("Cost of a million tokens", f"{dollars:.3g} USD", about)
-    if chip.power is not None:
-        joules = seconds * chip.power
-        about = f"at {chip.power:g} W a chip"
+    pod, seconds = result.pod, MILLION / result.tokens_per_s
+    if (dollars := pod.usd_per_second()) is not None:
+        about = f"at {pod.chip.price:g} USD a chip and hour"
+        yield Fact("Cost of a million tokens", f"{dollars * seconds:.3g} USD", about)
+    if (watts := pod.watts) is not None:
+        joules = watts * seconds
+        about = f"at {pod.chip.power:g} W a chip"
         hours, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
         yield Fact("Energy of a million tokens", f"{hours:.3g} {unit}", about)
 

@@ -16,10 +16,11 @@ from tpusim.base.plain_text import plain
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.report.html.advice import changes, findings
 from tpusim.report.html.chart_data import chart_data
-from tpusim.report.html.drawings import heat_map, mesh_rows, placement_drawing, roof_drawing
+from tpusim.report.html.drawings import heat_map, mesh_rows, roof_drawing
 from tpusim.report.html.headline import headline
 from tpusim.report.html.page_styles import holder_name, page_styles
 from tpusim.report.html.time_parts import time_views
+from tpusim.report.html.torus_groups import axis_groups
 from tpusim.report.html.trust import chip_sources, conventions, runs_like
 from tpusim.report.link_traffic import BUSY
 from tpusim.results import EXPOSED, PICO, Advice, PlanResult, Result
@@ -53,7 +54,7 @@ def report_page(result: Result, ideal: Result | None = None, advice: Advice | No
         device=f"stage {result.lane}, which holds most HBM" if len(result.programs) > 1 else "",
         chosen="given" if result.placement_given else "found by the search",
         mesh=mesh_rows(result),
-        placement=placement_drawing(result),
+        groups=axis_groups(result),
         views=views,
         bar=views[0].parts,
         step_ps=float(result.timeline.total_ps),

@@ -1,0 +1,30 @@
+"""What a report costs: without its page, nothing of the page is loaded or simulated."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import tpusim as ts
+from tpusim.results import Result
+
+def refuse(self, *args, **keys):
+    raise AssertionError("advice was simulated for a page that is not written")
+
+Result.advice = refuse
+plan = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=32)
+model = ts.models.Transformer(layers=2, embed=128, mlp=256, heads=4, vocab=500)
+ts.write_report(ts.simulate(model, plan, "v5e-16"), sys.argv[1], html=False)
+print([name for name in sys.modules if name.startswith(("tpusim.report.html", "jinja2"))])
+print((Path(sys.argv[1]) / "report.html").exists())
+"""
+
+
+def test_files_without_the_page_load_and_simulate_nothing_of_it(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "out")],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert ran.stdout.splitlines() == ["[]", "False"]
