@@ -1,23 +1,18 @@
 """The experiment on batch sizes: what its page says is what the simulator says today."""
 
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import EXPERIMENTS
+from scripts import experiment as load_experiment
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "batch_size"
+FOLDER = EXPERIMENTS / "batch_size"
 
 
 @pytest.fixture(scope="module")
 def experiment() -> ModuleType:
-    spec = spec_from_file_location("experiment_batch_size", FOLDER / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_experiment("batch_size")
 
 
 @pytest.fixture(scope="module")

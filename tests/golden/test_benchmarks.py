@@ -5,32 +5,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from extent import thorough
+from scripts import EXPERIMENTS
+from scripts import script as load
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "benchmarks"
+FOLDER = EXPERIMENTS / "benchmarks"
 NAMED = {
     *("import_s", "cold_s", "flagship_warm_s", "plans_per_s", "plans_per_s_pipelined"),
     *("plans_per_s_placements", "unfolded_512_s", "events_per_s", "simpy_timeouts_per_s"),
 }
 
 
-def load(name: str, called: str) -> ModuleType:
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(called, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[called] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-benchmarks = load("benchmarks", "benchmarks")
-script = load("run", "benchmarks_run")
+benchmarks = sys.modules["benchmarks"] = load(FOLDER / "benchmarks.py")
+script = load(FOLDER / "run.py")
 
 
 def test_each_benchmark_has_a_stored_ratio_and_a_line_on_the_page() -> None:

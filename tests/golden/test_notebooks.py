@@ -1,14 +1,13 @@
 """The cookbook's blocks and the notebooks' cells print what the documents say they print."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import script
 
 DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
@@ -17,16 +16,7 @@ COMPILES = "import jax"
 """What needs the TPU compiler."""
 
 
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-COOKBOOK = loaded(DOCS / "tools/cookbook.py")
+COOKBOOK = script(DOCS / "tools/cookbook.py")
 JOBS = re.findall(r"^## (.*?)\n\n(```python.*?)(?=^## |\Z)", COOKBOOK.PAGE.read_text(), re.S | re.M)
 
 

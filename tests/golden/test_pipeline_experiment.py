@@ -1,7 +1,8 @@
 """Pathways' pipelines: 8 stages are as fast as 4, as measured, and the page says by how much."""
 
 import pytest
-from test_topology_experiments import bold, script
+from scripts import experiment
+from test_topology_experiments import bold
 
 import tpusim as ts
 
@@ -9,7 +10,7 @@ NAME = "pathways_pipeline"
 
 
 def ratio(seq_len: int, tensor: int) -> float:
-    run = script(NAME)
+    run = experiment(NAME)
     four, eight = (
         ts.simulate(run.MODEL, run.plan(stages, microbatches, seq_len, tensor), run.POD)
         for stages, microbatches in run.TOKENS_PER_S
@@ -19,7 +20,7 @@ def ratio(seq_len: int, tensor: int) -> float:
 
 @pytest.mark.parametrize(("seq_len", "tensor"), [(512, 1), (512, 4), (1024, 2)])
 def test_the_ratio_of_the_two_pipelines_is_the_measured_one(seq_len: int, tensor: int) -> None:
-    four, eight = script(NAME).TOKENS_PER_S.values()
+    four, eight = experiment(NAME).TOKENS_PER_S.values()
     assert ratio(seq_len, tensor) == pytest.approx(eight / four, rel=0.05)
 
 

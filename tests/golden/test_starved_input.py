@@ -1,20 +1,15 @@
 """The experiment on starved input: what its page says is what the simulator says today."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from scripts import EXPERIMENTS, experiment
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "starved_input"
+FOLDER = EXPERIMENTS / "starved_input"
 
 
 def test_the_page_says_which_runs_starve() -> None:
     """As their sources do: v3 is fed by 96 threads, and v2 starved by a split on one thread."""
-    spec = spec_from_file_location("experiment_starved_input", FOLDER / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    experiment = module_from_spec(spec)
-    spec.loader.exec_module(experiment)
+    run = experiment("starved_input")
     page = (FOLDER / "README.md").read_text("utf-8")
-    found = list(experiment.rows())
+    found = list(run.rows())
     for row in found:
         assert str(row) in page
     by_name = {row.what: row for row in found}
@@ -23,7 +18,7 @@ def test_the_page_says_which_runs_starve() -> None:
     assert f"**{fed.images / few.images:.1f}** times" in page
     split, free = found[-2:]
     assert split.starved_by == "batch"
-    assert free.images > experiment.V2_IMAGES > split.images
-    needed = experiment.V3_IMAGES / 4 * 2.1e-3
+    assert free.images > run.V2_IMAGES > split.images
+    needed = run.V3_IMAGES / 4 * 2.1e-3
     assert f"{needed:.1f} of the 96 vCPUs" in page
     assert needed < 96

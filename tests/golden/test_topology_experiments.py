@@ -3,31 +3,15 @@
 import re
 import sys
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 
 import pandas
 import pytest
-
-FOLDER = Path(__file__).parents[2] / "experiments"
-
-
-@cache
-def script(name: str) -> ModuleType:
-    """The experiment's `run.py`."""
-    spec = spec_from_file_location(f"experiment_{name}", FOLDER / name / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    return module
+from scripts import EXPERIMENTS, experiment
 
 
 def bold(name: str) -> list[str]:
     """The bold numbers of the experiment's page, in their order."""
-    return re.findall(r"\*\*([\d.]+)\*\*", (FOLDER / name / "README.md").read_text("utf-8"))
+    return re.findall(r"\*\*([\d.]+)\*\*", (EXPERIMENTS / name / "README.md").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +20,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> pandas.Series:
     folder = tmp_path_factory.mktemp("topology_512")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["run.py", "--quick", "--out", str(folder)])
-        script("topology_512").main()
+        experiment("topology_512").main()
     assert {path.name for path in folder.iterdir()} >= {"ratios.svg", "plans.svg", "best.csv"}
     return pandas.read_csv(folder / "ratios.csv").iloc[0]
 
@@ -44,18 +28,18 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> pandas.Series:
 @cache
 def ends() -> pandas.DataFrame:
     """The ratios of the smallest and the largest model."""
-    experiment = script("topology_512")
-    return experiment.ratios(experiment.table((experiment.EMBEDS[0], experiment.EMBEDS[-1])))
+    run = experiment("topology_512")
+    return run.ratios(run.table((run.EMBEDS[0], run.EMBEDS[-1])))
 
 
 @cache
 def scaled() -> pandas.DataFrame:
-    return script("all_to_all").scaling()
+    return experiment("all_to_all").scaling()
 
 
 @cache
 def twisted() -> pandas.DataFrame:
-    return script("all_to_all").twists(("4x4x8", "4x8x8")).set_index("shape")
+    return experiment("all_to_all").twists(("4x4x8", "4x8x8")).set_index("shape")
 
 
 def test_the_revised_plan_is_faster_as_published(quick: pandas.Series) -> None:
@@ -82,9 +66,9 @@ def test_an_all_to_all_takes_twice_as_long_on_twice_the_longest_dimension() -> N
 
 
 def test_the_page_on_all_to_alls_says_the_numbers_of_today() -> None:
-    experiment = script("all_to_all")
+    run = experiment("all_to_all")
     columns = ("torus_32MB_s", "torus_8MB_s", "v3_32MB_s", "v3_8MB_s")
-    tori, wraps = [[f"{experiment.growth(scaled(), column):.1f}" for column in pair]
+    tori, wraps = [[f"{run.growth(scaled(), column):.1f}" for column in pair]
                    for pair in (columns[:2], columns[2:])]  # fmt: skip
     gains = [f"{gain:.3f}" for gain in twisted()["gain"]]
     first = twisted().loc["4x4x8"]

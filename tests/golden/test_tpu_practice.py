@@ -1,23 +1,18 @@
 """The experiment on practices: what its page says is what the simulator says today."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import EXPERIMENTS
+from scripts import experiment as load_experiment
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "tpu_practice"
+FOLDER = EXPERIMENTS / "tpu_practice"
 
 
 @pytest.fixture(scope="module")
 def experiment() -> ModuleType:
-    spec = spec_from_file_location("experiment_tpu_practice", FOLDER / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_experiment("tpu_practice")
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ CHOICES = ("model", "compiler")
 BOUNDS = {
     "AX-v5p-honeycrisp3B-1024": (-10, 3),
     "MAR-speed-1.2B-adamw": (1, 49),
-    "MAR-speed-130M-adamw": (4, 72),
+    "MAR-speed-130M-adamw": (4, 73),
     "MAR-speed-400M-cautious": (-7, 54),
     "MT-v5e-32B-1x": (6, 16),
     "TP-v6e-L3-8B-GBS512": (9, 24),

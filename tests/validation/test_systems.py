@@ -25,10 +25,10 @@ BOUNDS = {
     ("vit",): 0.15,
     ("ssd",): 0.23,
     ("maskrcnn",): 0.44,
-    ("resnet", "r50"): 0.29,
-    ("transformer", "t5"): 0.27,
+    ("resnet", "r50"): 0.25,
+    ("transformer", "t5"): 0.25,
     ("gshard", "switch-switch"): 0.33,
-    ("bert",): 0.45,
+    ("bert",): 0.16,
 }
 """For words of the ids of a kind, the largest median of its absolute errors. Only to fall.
 
@@ -57,8 +57,8 @@ def test_errors_of_a_kind_are_within_their_bound(words: tuple[str, ...]) -> None
 def test_all_rows_together() -> None:
     found = [abs(error) for error in errors().values()]
     assert len(found) == 52
-    assert median(found) <= 0.22
-    assert sum(found) / len(found) <= 0.275
+    assert median(found) <= 0.2
+    assert sum(found) / len(found) <= 0.26
 
 
 def test_every_row_that_gives_a_training_step_runs() -> None:

@@ -11,8 +11,8 @@ SPREAD = (0.5, 2.0)
 """Seconds of one processor core (AMD EPYC, Zen 5), jax 0.10.2 and libtpu 0.0.42.1, and the range.
 
 Fitted to the smallest squared logarithm of the error on 10 programs, compiled to code
-(experiments/training_runs/compile_times.csv). Of the 9 others all are within a factor of two, which
-is the range.
+(experiments/training_runs/compile_times.csv). Of the 14 others 13 are within a factor of
+two, which is the range.
 """
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
@@ -47,8 +48,8 @@ class Estimate(NamedTuple):
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingResult(ShortRepr):
     """A training run as simulated. Prints as a report.
 
     step: the simulated step.
@@ -93,14 +94,14 @@ class TrainingResult:
     @property
     def cost_usd(self) -> Estimate | None:
         """Dollars; the range is that of the wall time. None where the chip has no price."""
-        price = self.run.price if self.run.price is not None else self.step.pod.chip.price
-        return None if price is None else self.chip_hours.times(price)
+        dollars = self.step.pod.usd_per_second(self.run.price)
+        return None if dollars is None else self.wall_s.times(dollars)
 
     @property
     def energy_j(self) -> Estimate | None:
         """Joules of the chips, at their mean power in use. None where that is not published."""
-        power = self.step.pod.chip.power
-        return None if power is None else self.wall_s.times(power * self.step.pod.chips)
+        watts = self.step.pod.watts
+        return None if watts is None else self.wall_s.times(watts)
 
     @property
     def co2_kg(self) -> Estimate | None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
+from tpusim.base.html_text import html_fields
 from tpusim.base.units import parse
 from tpusim.base.value_checks import check_positive, check_word, is_number, seconds
 from tpusim.plan import Plan
@@ -14,6 +16,7 @@ MODES = ASYNCHRONOUS, BLOCKING = "asynchronous", "blocking"
 """Checkpoints: the steps go on once the state is in the hosts' memory, or once it is written."""
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluations:
     """Evaluations during a run.
@@ -40,6 +43,7 @@ class Evaluations:
             object.__setattr__(self, "time_s", seconds("train.evaluations.time_s", self.time_s))
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
     """Checkpoints during a run, and where they go.
@@ -72,6 +76,7 @@ class Checkpoints:
             object.__setattr__(self, "time_s", seconds("train.checkpoints.time_s", self.time_s))
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
     """A training run around the steps of a plan.
@@ -125,6 +130,10 @@ class TrainingRun:
             raise PlanError("train.step_time_s is 0; write seconds above 0, or leave it out")
         for name, kind in (("evaluations", Evaluations), ("checkpoints", Checkpoints)):
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
+
+    def _repr_html_(self) -> str:
+        """Return what is given, for a notebook."""
+        return html_fields("TrainingRun", self)
 
     def steps_of(self, plan: Plan) -> int:
         """Return the steps until all is read, the last one whole."""

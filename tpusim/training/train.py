@@ -4,7 +4,9 @@ from collections import Counter
 from dataclasses import dataclass
 from math import ceil
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
+from tpusim.base.shown_value import shown
 from tpusim.costs import INPUT
 from tpusim.engine.clock import picoseconds
 from tpusim.engine.training_loop import Activity, LoopTimes, TrainingTimeline, run_training
@@ -13,6 +15,7 @@ from tpusim.models import Architecture
 from tpusim.plan import Input, Plan
 from tpusim.results import EXPOSED, PICO, PlanResult
 from tpusim.simulation import simulate
+from tpusim.simulation.arguments import check_arguments
 from tpusim.training.checkpoint import (
     HOST_WRITE,
     HOST_WRITE_RANGE,
@@ -38,6 +41,7 @@ MOST_EVENTS = 1_000_000
 """Evaluations, and checkpoints, that a run may have: each is simulated, in some 30 us."""
 
 
+@checked_call
 def train(
     model: Architecture, plan: Plan, pod: Slice, run: TrainingRun, *, input: Input | None = None
 ) -> TrainingResult:
@@ -49,13 +53,14 @@ def train(
     result, with a note. Raise PlanError as `simulate`, and for checkpoints that the storage cannot
     hold.
     """
+    model, plan, pod = check_arguments(model, plan, pod, "train")
+    _check_run(run)
     return train_step(simulate(model, plan, pod, input=input), run)
 
 
 def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
     """Return the training run around a simulated step; otherwise as `train`."""
-    if not isinstance(run, TrainingRun):
-        raise PlanError(f"run is {run!r}; give a ts.TrainingRun, such as TrainingRun(tokens=1e12)")
+    _check_run(run)
     parts = _parts(step, run)
     steps = run.steps_of(step.plan)
     _check_events(run, steps)
@@ -73,6 +78,13 @@ def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
         checkpoint=parts[0].checkpoint,
         notes=tuple(_notes(step, run)),
     )
+
+
+def _check_run(run: object) -> None:
+    if not isinstance(run, TrainingRun):
+        raise PlanError(
+            f"run is {shown(run)}; give a ts.TrainingRun, such as TrainingRun(tokens=1e12)"
+        )
 
 
 def wall_seconds(step: PlanResult, run: TrainingRun) -> float:

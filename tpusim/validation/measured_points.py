@@ -10,7 +10,10 @@ from importlib import resources
 from math import nan
 from pathlib import Path
 
-from tpusim.base.errors import TpusimError, blame
+from tpusim.base.checked_call import checked_call
+from tpusim.base.errors import PlanError, TpusimError, blame
+from tpusim.base.shown_value import shown
+from tpusim.base.text_files import path_of
 from tpusim.exploration.scaling import Scaling
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
@@ -21,6 +24,7 @@ from tpusim.validation.run_setup import RunSetup, set_up
 _CHECKOUT = Path(__file__).parents[2] / "tests" / "validation" / "training_runs.csv"
 
 
+@checked_call
 def with_measured(found: Scaling, runs: Path | str | None = None) -> Scaling:
     """Return the curves with the columns `measured_step_time_s`, `measured_mfu`, `measured_run`.
 
@@ -32,7 +36,9 @@ def with_measured(found: Scaling, runs: Path | str | None = None) -> Scaling:
 
     Raise FileError if it is no such table.
     """
-    known = _setups(shipped_runs() if runs is None else Path(runs))
+    if not isinstance(found, Scaling):
+        raise PlanError(f"with_measured is given {shown(found)}; write a result of ts.scaling")
+    known = _setups(shipped_runs() if runs is None else path_of(runs, "with_measured"))
     alike = {
         _key(setup.plan, setup.pod): run
         for run, setup in reversed(known)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpusim import __version__
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
 from tpusim.lowering import check_switches
 from tpusim.validation.format import validation_text
@@ -92,6 +93,7 @@ class Validation:
         return validation_text(self.outcomes, self.pairs, self.statistics, self.unread)
 
 
+@checked_call
 def validate(
     frame: "pd.DataFrame",
     *,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_files import write_files
 from tpusim.validation.outcome import outcome_columns
 from tpusim.validation.validate import Validation
 
@@ -26,12 +26,8 @@ def write_validation(validation: Validation, folder: Path | str) -> None:
 
     The same validation gives the same bytes.
     """
-    folder = Path(folder)
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in _file_contents(validation).items():
-            with atomic_write(folder / name) as beside:
-                beside.write_text(content, "utf-8")
+    contents = _file_contents(validation)
+    write_files(Path(folder), {name: text.encode() for name, text in contents.items()})
 
 
 def _file_contents(validation: Validation) -> Mapping[str, str]:

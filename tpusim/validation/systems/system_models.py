@@ -54,6 +54,13 @@ tpu-v4-16-TF, `run_and_time.sh`)."""
 MASKED_SHARE = 0.15
 """The share of tokens that BERT masks (arXiv:1810.04805, section 3.1), at other lengths."""
 
+WRITTEN_OUT = {"scan_layers": False}
+"""Keys of programs whose layers are written one after another, by a loop of Python and not of the
+program: BERT (google-research/bert, `modeling.py`, `transformer_model`), tensor2tensor's
+Transformer (`layers/transformer_layers.py`, `transformer_encoder`), and what Mesh TensorFlow
+trained, as T5 and Switch (`mesh_tensorflow/transformer/transformer.py`, `LayerStack.call`). Large
+models of Lingvo and those of MaxText are scanned."""
+
 GNMT_TOKENS = 30
 """Tokens of a sentence of WMT16, which bucketing pads little."""
 
@@ -127,7 +134,7 @@ def _in_zoo(row: SystemRow) -> SystemModel | None:
 def _span_corruption(model: EncoderDecoder) -> SystemModel:
     """Return a published encoder-decoder as T5 is trained: 512 tokens and a short target."""
     own = replace(model, target_len=T5_TARGET)
-    keys: dict[str, Any] = {"optimizer": "adafactor"}
+    keys: dict[str, Any] = {"optimizer": "adafactor", **WRITTEN_OUT}
     keys |= {"capacity_factor": 1.25} if model.moe.experts else {}
     return SystemModel(own, 512, keys=keys, notes=(f"targets are taken as {T5_TARGET} tokens",))
 
@@ -197,6 +204,7 @@ def _encoder_decoder(row: SystemRow) -> SystemModel:
         moe=moe,
     )
     keys: dict[str, Any] = {"optimizer": "adafactor"}
+    keys |= {} if translates else WRITTEN_OUT
     if experts:
         written = re.search(r"capacity factor (\d+(?:\.\d+)?)", row.notes)
         keys["capacity_factor"] = float(written[1]) if written else 1.0
@@ -227,7 +235,7 @@ def _bert(row: SystemRow, found: "re.Match[str]") -> SystemModel:
         positions=max(seq_len, BERT_TOKENS),
         predictions=PREDICTIONS.get(seq_len, round(MASKED_SHARE * seq_len)),
     )
-    return SystemModel(model, seq_len, notes=tuple(notes))
+    return SystemModel(model, seq_len, keys=WRITTEN_OUT, notes=tuple(notes))
 
 
 def _gshard(row: SystemRow, found: "re.Match[str]") -> SystemModel:
@@ -307,9 +315,8 @@ def _gnmt(row: SystemRow, found: "re.Match[str]") -> SystemModel:
 
 def _transformer_big(row: SystemRow, found: "re.Match[str]") -> SystemModel:
     note = f"packed items are taken as {PACKED_TOKENS} tokens"
-    return SystemModel(
-        EncoderDecoder.published("transformer-big-mlperf"), PACKED_TOKENS, notes=(note,)
-    )
+    model = EncoderDecoder.published("transformer-big-mlperf")
+    return SystemModel(model, PACKED_TOKENS, keys=WRITTEN_OUT, notes=(note,))
 
 
 def _parti(row: SystemRow, found: "re.Match[str]") -> SystemModel:
