@@ -29,6 +29,12 @@ class ErrorRange:
         """Half of the distance between the ends, as a fraction of the predicted time."""
         return (self.high - self.low) / 2
 
+    @property
+    def runs(self) -> str:
+        """The runs whose measured time is in the range, in words."""
+        which = "runs like this" if self.measured else "runs; nothing like it was measured"
+        return f"8 of 10 {which}"
+
     def of(self, step_s: float) -> tuple[float, float]:
         """Return the ends for a predicted step time, in seconds."""
         return self.low * step_s, self.high * step_s

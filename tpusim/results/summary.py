@@ -94,9 +94,8 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
 def _expected(r: Result, expected: ErrorRange) -> str:
     """Return the range in which a measured step is expected, and that of the MFU, in words."""
     low, high = map(format_seconds, expected.of(r.step_time_s))
-    runs = "runs like this" if expected.measured else "runs; nothing like it was measured"
     mfu = "" if r.mfu_range is None else " (MFU {:.1%} to {:.1%})".format(*r.mfu_range)
-    return f"{low} to {high}{mfu} in 8 of 10 {runs}"
+    return f"{low} to {high}{mfu} in {expected.runs}"
 
 
 def _gain(r: Result, ideal: Result) -> str:

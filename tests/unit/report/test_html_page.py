@@ -221,6 +221,18 @@ def test_runs_like_it_are_ranked() -> None:
     assert runs_like(result("replay")) == []
 
 
+@pytest.mark.parametrize("kind", ["dense", "experts", "pipeline", "replay"])
+def test_the_page_says_where_nothing_like_it_was_measured(kind: str) -> None:
+    expected = result(kind).error_range
+    page = report_page(result(kind))
+    assert ("runs like this" in page) is (expected is not None and expected.measured)
+    if expected is None:
+        assert "no range: nothing like it was measured" in page
+    elif not expected.measured:
+        assert "8 of 10 runs; nothing like it was measured" in page
+    assert ("so the prediction has no range" in page) is (expected is None)
+
+
 def test_limits_and_simulated_changes_are_in_the_page() -> None:
     found = result()
     advice = found.advice()

@@ -31,7 +31,7 @@ def _memory(result: Result) -> Iterator[str]:
     else:
         free = format_bytes(result.hbm_bytes - result.hbm_peak_bytes)
         largest = next(iter(result.memory_bytes), "nothing")
-        yield f"It fits; {free} of HBM are free at the peak. The largest part of it: {largest}."
+        yield f"It fits: {free} of HBM are free at the peak; the largest part in use is {largest}."
 
 
 def _time(result: Result) -> Iterator[str]:
@@ -45,7 +45,7 @@ def _time(result: Result) -> Iterator[str]:
         elif label == BUBBLE_LABEL:
             what = "Stages wait for other stages"
         else:
-            what = f"{label.capitalize()} work runs"
+            what = f"{label.capitalize()} work takes"
         yield f"{what} {share:.1%} of the step, {format_seconds(seconds)}."
     again = float(result.flops.recompute) / max(float(result.flops.total), 1.0)
     if again >= LEAST_SAID:

@@ -31,10 +31,10 @@ def headline(result: Result, ideal: Result | None) -> list[Fact]:
 
 
 def _speed(result: Result, ideal: Result | None) -> Iterator[Fact]:
-    ends = result.step_time_range_s
     about = "no range: nothing like it was measured"
-    if ends is not None:
-        about = "{} to {} in 8 of 10 runs like this".format(*map(format_seconds, ends))
+    if (expected := result.error_range) is not None:
+        low, high = map(format_seconds, expected.of(result.step_time_s))
+        about = f"{low} to {high} in {expected.runs}"
     yield Fact("Step time", format_seconds(result.step_time_s), about)
     if result.mfu is None:
         yield Fact("MFU", "not known", "HLO does not say which FLOPs are the model's")

@@ -65,6 +65,7 @@ def report_page(result: Result, ideal: Result | None = None, advice: Advice | No
         limits=advice.limits if advice else (),
         changes=list(changes(advice)) if advice else (),
         runs=runs_like(result),
+        ranged=result.error_range is not None,
         sources=chip_sources(result.pod.chip),
         conventions=conventions(result),
         busy=BUSY,

@@ -46,6 +46,12 @@
     stroke: () => css("--ink"), font, grid: { stroke: () => css("--line"), width: 1 },
     ticks: { stroke: () => css("--line"), width: 1, size: 4 },
   });
+  const GUTTER = 104;
+  function gutter(names) { // wide enough for the longest name
+    const ctx = document.createElement("canvas").getContext("2d");
+    ctx.font = font;
+    return Math.max(GUTTER, ...names.map((name) => Math.ceil(ctx.measureText(name).width) + 14));
+  }
   function timeAxis(length) {
     const [factor, unit] = unitOf(length);
     return { ...plainAxis(), values: (u, ticks) => ticks.map((t) => number(t * factor)),
@@ -176,7 +182,7 @@
       scales: { x: xScale(length), y: { range: [0, count], dir: -1 } },
       series: [{}, { scale: "y", paths: () => null, points: { show: false } }],
       axes: [timeAxis(length), {
-        ...plainAxis(), grid: { show: false }, ticks: { show: false }, size: 104,
+        ...plainAxis(), grid: { show: false }, ticks: { show: false }, size: gutter(rowNames),
         splits: () => rowNames.map((_, at) => at + 0.5), values: () => rowNames,
       }],
       hooks: {
@@ -221,7 +227,7 @@
         scales: { x: xScale(data.step_s), y: { range: [0, 1] } },
         series: [{}, { stroke: () => css("--accent"), fill: () => `${css("--accent")}44`, width: 1, paths: stepped, points: { show: false } }],
         axes: [last ? timeAxis(data.step_s) : { ...plainAxis(), show: false }, {
-          ...plainAxis(), size: 104, splits: () => [0, 0.5, 1], space: 10, grid: { stroke: () => css("--line"), width: 1 },
+          ...plainAxis(), size: GUTTER, splits: () => [0, 0.5, 1], space: 10, grid: { stroke: () => css("--line"), width: 1 },
           values: () => ["", `${row.name} ${(100 * row.mean).toFixed(1)} %`, "100 %"],
         }],
         cursor: { points: { show: false } },
