@@ -97,11 +97,11 @@ def _with_global_keys(config: HfConfig, types: Sequence[Any]) -> HfConfig:
     layers = config.dims.get("per_layer_config")
     if not layers:
         return config
-    whole = {i for i, kind in enumerate(types) if kind == WHOLE}
+    whole = {str(i) for i, kind in enumerate(types) if kind == WHOLE}
     own = list(layers.values()) if isinstance(layers, Mapping) else []
     if (
         not own
-        or {int(key) for key in layers if str(key).isdecimal()} != whole
+        or {str(key).lstrip("0") or "0" for key in layers} != whole
         or len(own) != len(whole)
         or any(keys != own[0] or not isinstance(keys, Mapping) for keys in own)
     ):
