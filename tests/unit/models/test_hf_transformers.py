@@ -15,6 +15,7 @@ import pytest
 from tpusim.base.errors import ModelError
 from tpusim.models import from_hf, hf_notes
 from tpusim.models.hf.families import FAMILIES, REFUSED
+from tpusim.models.hf.family import SIZE_KEYS
 
 transformers = pytest.importorskip(
     "transformers", reason="the package transformers, of the extra `test`, is not installed"
@@ -75,6 +76,38 @@ def test_dbrx_has_its_published_parameters() -> None:
     model = from_hf(dbrx)
     assert model.parameter_count == 131_596_523_520
     assert model.active_parameter_count == pytest.approx(36e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"05": {"head_dim": 512}},
+        {"05": {"head_dim": 512}, "11": {"head_dim": 256}},
+        {"00": {"head_dim": 512}, "11": {"head_dim": 512}},
+        [512, 512],
+    ],
+)
+def test_heads_by_layer_are_those_of_all_layers_that_see_all_keys(given: object) -> None:
+    unified = built("gemma4_unified_text", num_hidden_layers=12)
+    assert from_hf(unified).attention.global_head_dim == 512
+    with pytest.raises(ModelError, match=r"per_layer_config is .*; only the layers that see all"):
+        from_hf(unified | {"per_layer_config": given})
+
+
+def test_kinds_of_layers_say_more_than_a_number_of_dense_ones() -> None:
+    kinds = ["dense"] * 2 + ["sparse"] * 30
+    assert from_hf(built("exaone_moe")).dense_layers == 1
+    assert from_hf(built("exaone_moe", mlp_layer_types=kinds)).dense_layers == 2
+    assert from_hf(built("exaone_moe", mlp_layer_types=["sparse"] * 32)).dense_layers == 0
+
+
+def test_windows_that_begin_after_dense_layers() -> None:
+    """As transformers writes them out, and as files do that name the dense layers alone."""
+    after_one = from_hf(built("cohere2_moe", first_k_dense_replace=1))
+    assert (after_one.attention.global_every, after_one.attention.global_first) == (4, True)
+    sizes = {key: built("cohere2_moe")[key] for key in SIZE_KEYS.values()}
+    with pytest.raises(ModelError, match="first_k_dense_replace is 1, which asks for windows tha"):
+        from_hf({"model_type": "cohere2_moe", "first_k_dense_replace": 1, **sizes})
 
 
 @pytest.mark.parametrize("model_type", sorted(TYPES.keys() - WITHOUT_A_CLASS))
@@ -139,7 +172,7 @@ def test_no_language_model_is_only_unknown() -> None:
         ("voxtral", "is no language model of a known family, as it reads sound (audio_config = "),
         ("convnext", "as it reads images (image_size = 224)"),
         ("timesfm", "as it reads time series ("),
-        ("exaone_moe", "as it has experts whose keys are not read yet; the nearest family is EXA"),
+        ("gemma4_assistant", "as it has attention to the keys and values of another model; the"),
         ("zaya", "as it has attention in a compressed space, with convolutions; the nearest"),
     ],
 )  # fmt: skip

@@ -43,10 +43,13 @@ class HfConfig:
         return within.get(inner, default) if isinstance(within, Mapping) else default
 
     def holds(self, key: str) -> bool:
-        """Return True for a key that is true, or with `!` before it, for one that is false.
+        """Return True for a key that is true; with `!` before it, for one that is false.
 
-        A key that is neither written nor has a default is false.
+        With `?` before it, for one that has a value. A key that is neither written nor has a
+        default is false.
         """
+        if key.startswith("?"):
+            return self.value(key[1:]) is not None
         if key.startswith("!"):
             return not self.holds(key[1:])
         return self.value(key) is not None and self.flag(key)

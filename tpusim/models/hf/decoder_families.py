@@ -1,4 +1,4 @@
-"""Families of dense decoders.
+"""Families of dense decoders with root-mean-square norms.
 
 The defaults are those of the configuration classes (huggingface/transformers,
 `src/transformers/models/<family>/configuration_<family>.py`, 5.x; what a class does not name is
@@ -8,15 +8,19 @@ from `configuration_utils.py`): a config leaves out what equals them. The layers
 
 from typing import Any
 
-from tpusim.models.hf.family import ALL, ALL_ATTENTION, MLP, PLAIN, QKV, SIZE_KEYS, HfFamily
+from tpusim.models.hf.family import (
+    ALL,
+    ATTENTION_BIAS,
+    LLAMA_BIASES,
+    MLP,
+    NO_ROTARY,
+    PLAIN,
+    QKV,
+    TIED,
+    HfFamily,
+)
 
-_LLAMA_BIASES = {"attention_bias": ALL_ATTENTION, "mlp_bias": MLP}
-_ATTENTION_BIAS = {"attention_bias": ALL_ATTENTION}
 _SOFT_CAP = {"attn_logit_softcapping": "the soft cap of the attention scores"}
-_TIED = {"hidden_act": "silu", "tie_word_embeddings": True}
-_ALIBI = "the biases of attention by distance, which are added to the scores"
-_NO_ROTARY = "that layers which see all keys have no rotary positions"
-_SINES = "the table of sines that is added to the embeddings"
 
 GEMMA_DEFAULTS = {
     "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
@@ -25,16 +29,6 @@ GEMMA_DEFAULTS = {
 QWEN_DEFAULTS = PLAIN | {
     "num_key_value_heads": 32, "use_sliding_window": False, "sliding_window": 4096,
     "max_window_layers": 28,
-}  # fmt: skip
-_LAYER_NORMS: dict[str, Any] = {"norm": "layer", "gated": False}
-_GPT: dict[str, Any] = _LAYER_NORMS | {"rotary": False} | ALL
-_GPT_SIZES = {
-    "layers": "n_layer", "embed": "n_embd", "mlp": "n_inner", "heads": "n_head",
-    "vocab": "vocab_size",
-}  # fmt: skip
-_GPT2_DEFAULTS = {
-    "activation_function": "gelu_new", "tie_word_embeddings": True, "n_positions": 1024,
-    "attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
 }  # fmt: skip
 _OLMO2: dict[str, Any] = {
     "qk_norm": True, "qk_norm_heads": "all", "pre_norms": False, "post_norms": True
@@ -45,7 +39,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         name="Llama",
         architectures=("LlamaForCausalLM",),
         types=("llama", "internlm3", "iquestcoder"),
-        flags=_LLAMA_BIASES,
+        flags=LLAMA_BIASES,
         defaults=PLAIN,
     ),
     HfFamily(
@@ -75,7 +69,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("Qwen3ForCausalLM",),
         types=("qwen3",),
         layer={"qk_norm": True},
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=QWEN_DEFAULTS | {"head_dim": 128},
         windows="last",
     ),
@@ -90,22 +84,22 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         name="Granite",
         architectures=("GraniteForCausalLM",),
         types=("granite",),
-        flags=_LLAMA_BIASES,
+        flags=LLAMA_BIASES,
         defaults=PLAIN,
     ),
     HfFamily(
         name="HyperCLOVA X",
         architectures=("HyperCLOVAXForCausalLM",),
         types=("hyperclovax",),
-        flags=_LLAMA_BIASES | {"use_post_norm": {"post_norms": True}},
+        flags=LLAMA_BIASES | {"use_post_norm": {"post_norms": True}},
         defaults=PLAIN | {"use_post_norm": True},
     ),
     HfFamily(
         name="SmolLM3",
         architectures=("SmolLM3ForCausalLM",),
         types=("smollm3",),
-        flags=_LLAMA_BIASES,
-        defaults=_TIED | {"num_key_value_heads": 4},
+        flags=LLAMA_BIASES,
+        defaults=TIED | {"num_key_value_heads": 4},
         always=("that each fourth layer has no rotary positions",),
     ),
     HfFamily(
@@ -113,7 +107,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("OlmoForCausalLM",),
         types=("olmo",),
         layer={"norm": "layer-unscaled"},
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=PLAIN,
     ),
     HfFamily(
@@ -121,7 +115,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("Olmo2ForCausalLM",),
         types=("olmo2",),
         layer=_OLMO2,
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=PLAIN,
     ),
     HfFamily(
@@ -129,7 +123,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("Olmo3ForCausalLM",),
         types=("olmo3",),
         layer=_OLMO2,
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=PLAIN | {"sliding_window": 4096, "sliding_window_pattern": 4},
         windows="pattern",
     ),
@@ -141,7 +135,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         defaults=PLAIN | {"num_key_value_heads": 32, "sliding_window": 4096,
                           "sliding_window_pattern": 4},
         windows="pattern",
-        always=(_NO_ROTARY,),
+        always=(NO_ROTARY,),
     ),
     HfFamily(
         name="GLM",
@@ -163,7 +157,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("Ernie4_5ForCausalLM",),
         types=("ernie4_5",),
         flags={"use_bias": ALL},
-        defaults=_TIED | {"num_key_value_heads": 2, "head_dim": 128},
+        defaults=TIED | {"num_key_value_heads": 2, "head_dim": 128},
     ),
     HfFamily(
         name="Seed-OSS",
@@ -193,7 +187,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("HunYuanDenseV1ForCausalLM",),
         types=("hunyuan_v1_dense",),
         layer={"qk_norm": True},
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=PLAIN,
     ),
     HfFamily(
@@ -201,7 +195,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("ArceeForCausalLM",),
         types=("arcee",),
         layer={"gated": False},
-        flags=_LLAMA_BIASES,
+        flags=LLAMA_BIASES,
         defaults=PLAIN | {"hidden_act": "relu2"},
     ),
     HfFamily(
@@ -209,14 +203,14 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("NanoChatForCausalLM",),
         types=("nanochat",),
         layer={"gated": False, "norm": "rms-unscaled", "qk_norm": True, "embed_norm": True},
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=PLAIN | {"hidden_act": "relu2", "final_logit_softcapping": 15.0},
     ),
     HfFamily(
         name="Gemma",
         architectures=("GemmaForCausalLM",),
         types=("gemma",),
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults={"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True,
                   "hidden_act": "gelu_pytorch_tanh"},
     ),
@@ -224,7 +218,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         name="VaultGemma",
         architectures=("VaultGemmaForCausalLM",),
         types=("vaultgemma",),
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=GEMMA_DEFAULTS | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0,
                                    "final_logit_softcapping": 30.0},
         activation="hidden_activation",
@@ -236,7 +230,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("Gemma2ForCausalLM",),
         types=("gemma2",),
         layer={"post_norms": True},
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=GEMMA_DEFAULTS | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0,
                                    "final_logit_softcapping": 30.0},
         activation="hidden_activation",
@@ -248,7 +242,7 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
         types=("gemma3_text", "gemma3"),
         layer={"post_norms": True, "qk_norm": True},
-        flags=_ATTENTION_BIAS,
+        flags=ATTENTION_BIAS,
         defaults=GEMMA_DEFAULTS | {"sliding_window_pattern": 6, "vocab_size": 262208,
                                    "hidden_size": 2304, "intermediate_size": 9216,
                                    "num_hidden_layers": 26, "num_attention_heads": 8},
@@ -258,246 +252,3 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
     ),
 )  # fmt: skip
 """Decoders with root-mean-square norms."""
-
-GPT_KIND: tuple[HfFamily, ...] = (
-    HfFamily(
-        name="StableLM",
-        architectures=("StableLmForCausalLM",),
-        types=("stablelm",),
-        layer={"norm": "layer"},
-        flags={"use_qkv_bias": QKV, "use_parallel_residual": {"parallel": True}},
-        defaults=PLAIN,
-        only={"qk_layernorm": (False, "norms of queries and keys without a shift, among norms "
-                                      "with one")},
-    ),
-    HfFamily(
-        name="Cohere",
-        architectures=("CohereForCausalLM",),
-        types=("cohere",),
-        layer={"norm": "layer-unshifted", "parallel": True},
-        flags=_ATTENTION_BIAS | {"use_qk_norm": {"qk_norm": True, "qk_norm_heads": "each"}},
-        defaults=_TIED,
-    ),
-    HfFamily(
-        name="Cohere 2",
-        architectures=("Cohere2ForCausalLM",),
-        types=("cohere2",),
-        layer={"norm": "layer-unshifted", "parallel": True},
-        flags=_ATTENTION_BIAS,
-        defaults=_TIED | {"sliding_window": 4096, "sliding_window_pattern": 4},
-        windows="pattern",
-        always=(_NO_ROTARY,),
-    ),
-    HfFamily(
-        name="Starcoder2",
-        architectures=("Starcoder2ForCausalLM",),
-        types=("starcoder2",),
-        layer=_LAYER_NORMS,
-        flags={"use_bias": ALL},
-        defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
-                  "num_key_value_heads": 2, "use_bias": True},
-        windows="all",
-    ),
-    HfFamily(
-        name="Nemotron",
-        architectures=("NemotronForCausalLM",),
-        types=("nemotron",),
-        layer=_LAYER_NORMS,
-        flags=_LLAMA_BIASES,
-        defaults=PLAIN | {"hidden_act": "relu2"},
-    ),
-    HfFamily(
-        name="Jais 2",
-        architectures=("Jais2ForCausalLM",),
-        types=("jais2",),
-        layer=_LAYER_NORMS,
-        flags=_LLAMA_BIASES,
-        defaults=PLAIN | {"hidden_act": "relu2", "attention_bias": True, "mlp_bias": True},
-    ),
-    HfFamily(
-        name="Persimmon",
-        architectures=("PersimmonForCausalLM",),
-        types=("persimmon",),
-        layer=_LAYER_NORMS | ALL,
-        flags={"qk_layernorm": {"qk_norm": True}},
-        defaults=PLAIN | {"hidden_act": "relu2", "qk_layernorm": True},
-    ),
-    HfFamily(
-        name="Phi",
-        architectures=("PhiForCausalLM",),
-        types=("phi",),
-        layer=_LAYER_NORMS | ALL | {"parallel": True, "head_bias": True},
-        flags={"qk_layernorm": {"qk_norm": True}},
-        defaults=PLAIN | {"hidden_act": "gelu_new"},
-    ),
-    HfFamily(
-        name="GPT-NeoX",
-        architectures=("GPTNeoXForCausalLM",),
-        types=("gpt_neox",),
-        layer=_LAYER_NORMS | MLP,
-        flags=_ATTENTION_BIAS | {"use_parallel_residual": {"parallel": True, "mlp_norm": True}},
-        defaults=PLAIN | {"hidden_act": "gelu", "attention_bias": True,
-                          "use_parallel_residual": True},
-    ),
-    HfFamily(
-        name="GPT-J",
-        architectures=("GPTJForCausalLM", "CodeGenForCausalLM"),
-        types=("gptj", "codegen"),
-        layer=_LAYER_NORMS | MLP | {"parallel": True, "head_bias": True},
-        defaults={"activation_function": "gelu_new", "tie_word_embeddings": False},
-        sizes=_GPT_SIZES,
-        four_embed=True,
-        activation="activation_function",
-    ),
-    HfFamily(
-        name="GPT-Neo",
-        architectures=("GPTNeoForCausalLM",),
-        types=("gpt_neo",),
-        layer=_LAYER_NORMS | MLP | {"rotary": False, "out_bias": True},
-        counts={"positions": "max_position_embeddings"},
-        defaults={"activation_function": "gelu_new", "tie_word_embeddings": True,
-                  "max_position_embeddings": 2048, "window_size": 256,
-                  "sliding_window_pattern": 2},
-        sizes=SIZE_KEYS | {"layers": "num_layers", "heads": "num_heads"},
-        four_embed=True,
-        activation="activation_function",
-        windows="first",
-        window="window_size",
-    ),
-    HfFamily(
-        name="GPT-2",
-        architectures=("GPT2LMHeadModel",),
-        types=("gpt2", "gpt-sw3"),
-        layer=_GPT,
-        counts={"positions": "n_positions"},
-        defaults=_GPT2_DEFAULTS,
-        sizes=_GPT_SIZES,
-        four_embed=True,
-        activation="activation_function",
-    ),
-    HfFamily(
-        name="GPTBigCode",
-        architectures=("GPTBigCodeForCausalLM",),
-        types=("gpt_bigcode",),
-        layer=_GPT,
-        counts={"positions": "n_positions"},
-        defaults=_GPT2_DEFAULTS | {"activation_function": "gelu_pytorch_tanh",
-                                   "multi_query": True},
-        sizes=_GPT_SIZES,
-        four_embed=True,
-        one_kv_head=("multi_query",),
-        activation="activation_function",
-    ),
-    HfFamily(
-        name="GPT",
-        architectures=("OpenAIGPTLMHeadModel",),
-        types=("openai-gpt",),
-        layer=_GPT | {"pre_norms": False, "sum_norms": True},
-        counts={"positions": "n_positions"},
-        defaults=_GPT2_DEFAULTS | {"afn": "gelu", "n_positions": 512},
-        sizes=_GPT_SIZES,
-        four_embed=True,
-        activation="afn",
-    ),
-    HfFamily(
-        name="CTRL",
-        architectures=("CTRLLMHeadModel",),
-        types=("ctrl",),
-        layer=_GPT | {"activation": "relu", "head_bias": True},
-        defaults={"tie_word_embeddings": True, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
-        sizes=_GPT_SIZES | {"mlp": "dff"},
-        activation="",
-        always=(_SINES,),
-    ),
-    HfFamily(
-        name="OPT",
-        architectures=("OPTForCausalLM",),
-        types=("opt",),
-        layer=_LAYER_NORMS | {"rotary": False},
-        flags={"enable_bias": ALL,
-               "!do_layer_norm_before": {"pre_norms": False, "sum_norms": True}},
-        counts={"positions": "max_position_embeddings"},
-        more_positions=2,
-        defaults={"activation_function": "relu", "tie_word_embeddings": True,
-                  "max_position_embeddings": 2048, "enable_bias": True, "dropout": 0.1,
-                  "do_layer_norm_before": True, "layer_norm_elementwise_affine": True},
-        sizes=SIZE_KEYS | {"mlp": "ffn_dim"},
-        activation="activation_function",
-        only={"word_embed_proj_dim": ("hidden_size", "a projection between embeddings and layers"),
-              "layer_norm_elementwise_affine": (True, "norms without weights, among biases")},
-    ),
-    HfFamily(
-        name="BioGPT",
-        architectures=("BioGptForCausalLM",),
-        types=("biogpt",),
-        layer=_GPT,
-        counts={"positions": "max_position_embeddings"},
-        more_positions=2,
-        defaults={"hidden_act": "gelu", "tie_word_embeddings": True,
-                  "max_position_embeddings": 1024, "hidden_dropout_prob": 0.1,
-                  "attention_probs_dropout_prob": 0.1},
-    ),
-    HfFamily(
-        name="XGLM",
-        architectures=("XGLMForCausalLM",),
-        types=("xglm",),
-        layer=_GPT,
-        defaults={"activation_function": "gelu", "tie_word_embeddings": True, "dropout": 0.1,
-                  "attention_dropout": 0.1},
-        sizes={"layers": "num_layers", "embed": "d_model", "mlp": "ffn_dim",
-               "heads": "attention_heads", "vocab": "vocab_size"},
-        activation="activation_function",
-        always=(_SINES,),
-    ),
-    HfFamily(
-        name="BLOOM",
-        architectures=("BloomForCausalLM",),
-        types=("bloom",),
-        layer=_GPT | {"activation": "gelu", "embed_norm": True},
-        defaults={"tie_word_embeddings": True},
-        sizes=_GPT_SIZES | {"embed": "hidden_size"},
-        four_embed=True,
-        activation="",
-        only={"apply_residual_connection_post_layernorm": (
-            False, "residual connections that begin after a norm")},
-        always=(_ALIBI,),
-    ),
-    HfFamily(
-        name="MPT",
-        architectures=("MptForCausalLM",),
-        types=("mpt",),
-        layer={"norm": "layer-unshifted", "gated": False, "rotary": False, "activation": "gelu"},
-        defaults={"tie_word_embeddings": True, "expansion_ratio": 4, "no_bias": True,
-                  "attn_config.alibi": True},
-        sizes={"layers": "n_layers", "embed": "d_model", "mlp": "", "heads": "n_heads",
-               "vocab": "vocab_size"},
-        four_embed=True,
-        kv_heads="attn_config.kv_n_heads",
-        activation="",
-        only={"expansion_ratio": (4, "an MLP of another width than four times that of the "
-                                     "embedding"),
-              "no_bias": (True, "biases"),
-              "attn_config.qk_ln": (False, "norms of queries and keys"),
-              "attn_config.alibi": (True, "no positions at all")},
-        always=(_ALIBI,),
-    ),
-    HfFamily(
-        name="Falcon",
-        architectures=("FalconForCausalLM",),
-        types=("falcon",),
-        layer=_LAYER_NORMS,
-        flags={"bias": ALL, "parallel_attn": {"parallel": True},
-               "new_decoder_architecture": {"parallel": True, "mlp_norm": True}},
-        defaults={"activation": "gelu", "tie_word_embeddings": True, "multi_query": True,
-                  "parallel_attn": True},
-        sizes=SIZE_KEYS | {"mlp": "ffn_hidden_size"},
-        four_embed=True,
-        kv_heads="num_kv_heads",
-        one_kv_head=("multi_query", "!new_decoder_architecture"),
-        activation="activation",
-        only={"num_ln_in_parallel_attn": ((None, 2), "one norm for both parts of a layer of "
-                                                     "Falcon's newer kind")},
-        left_out={"alibi": _ALIBI},
-    ),
-)  # fmt: skip
-"""Decoders with norms by mean and variance."""

@@ -12,6 +12,8 @@ _BERT = ALL | {
     "kind": "encoder", "gated": False, "rotary": False, "norm": "layer", "pre_norms": False,
     "sum_norms": True, "embed_norm": True, "head_layer": True, "head_bias": True,
 }  # fmt: skip
+_ROTARY = _BERT | {"rotary": True}
+_GATED = {"gated": True, "mlp_bias": False}
 _PRE = {"pre_norms": True, "sum_norms": False}
 _DROPPED = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 _DEFAULTS = _DROPPED | {
@@ -19,6 +21,9 @@ _DEFAULTS = _DROPPED | {
     "max_position_embeddings": 512,
 }  # fmt: skip
 _TABLES = {"positions": "max_position_embeddings", "segments": "type_vocab_size"}
+_SEGMENTS = {"segments": "type_vocab_size"}
+_AS_WIDE = {"embedding_size": ("hidden_size", "a projection between embeddings and layers")}
+_HEAD_BIAS = "the bias of the layer before the head"
 _DECODER = {"is_decoder": {"kind": "decoder"}}
 _MODERN: dict[str, Any] = {
     "norm": "layer-unshifted", "head_layer": True, "gated": True,
@@ -101,7 +106,7 @@ ENCODER_KIND: tuple[HfFamily, ...] = (
         flags=_DECODER,
         counts=_TABLES,
         defaults=_DEFAULTS | {"embedding_size": 128},
-        only={"embedding_size": ("hidden_size", "a projection between embeddings and layers")},
+        only=_AS_WIDE,
     ),
     HfFamily(
         name="DistilBERT",
@@ -114,6 +119,46 @@ ENCODER_KIND: tuple[HfFamily, ...] = (
         sizes={"layers": "n_layers", "embed": "dim", "mlp": "hidden_dim", "heads": "n_heads",
                "vocab": "vocab_size"},
         activation="activation",
+    ),
+    HfFamily(
+        name="RoFormer",
+        architectures=("RoFormerForMaskedLM",),
+        types=("roformer",),
+        layer=_ROTARY,
+        flags=_DECODER,
+        counts=_SEGMENTS,
+        defaults=_DEFAULTS | {"max_position_embeddings": 1536, "rotary_value": False},
+        only=_AS_WIDE,
+        left_out={"rotary_value": "that values are rotated too"},
+    ),
+    HfFamily(
+        name="Jina embeddings v3",
+        architectures=("JinaEmbeddingsV3ForMaskedLM",),
+        types=("jina_embeddings_v3",),
+        layer=_ROTARY,
+        counts=_SEGMENTS,
+        defaults=_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8194},
+    ),
+    HfFamily(
+        name="GTE",
+        architectures=("GteForMaskedLM",),
+        types=("gte",),
+        layer=_ROTARY | _GATED,
+        counts=_SEGMENTS,
+        defaults=_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192,
+                              "attention_probs_dropout_prob": 0.0},
+        always=(_HEAD_BIAS, "the bias of the last matrix of the MLP"),
+    ),
+    HfFamily(
+        name="Nomic BERT",
+        architectures=("NomicBertForMaskedLM",),
+        types=("nomic_bert",),
+        layer=_ROTARY | _GATED | {"qkv_bias": False, "out_bias": False},
+        counts=_SEGMENTS,
+        defaults=_DEFAULTS | {"hidden_act": "silu", "hidden_dropout_prob": 0.0,
+                              "attention_probs_dropout_prob": 0.0,
+                              "max_position_embeddings": 2048},
+        always=(_HEAD_BIAS,),
     ),
     HfFamily(
         name="ModernBERT",

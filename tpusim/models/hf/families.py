@@ -1,13 +1,15 @@
 """The families of models that a config may describe, and those that cannot be simulated yet."""
 
-from tpusim.models.hf.decoder_families import GPT_KIND, LLAMA_KIND
+from tpusim.models.hf.decoder_families import LLAMA_KIND
 from tpusim.models.hf.encoder_families import ENCODER_KIND
 from tpusim.models.hf.expert_families import EXPERT_KIND
 from tpusim.models.hf.family import EXPERT_KEYS, HfFamily
+from tpusim.models.hf.gpt_families import GPT_KIND
+from tpusim.models.hf.latent_families import LATENT_KIND
 from tpusim.models.hf.other_families import OTHER_KIND
 
 FAMILIES: tuple[HfFamily, ...] = (
-    *LLAMA_KIND, *GPT_KIND, *EXPERT_KIND, *ENCODER_KIND, *OTHER_KIND
+    *LLAMA_KIND, *GPT_KIND, *EXPERT_KIND, *LATENT_KIND, *ENCODER_KIND, *OTHER_KIND
 )  # fmt: skip
 
 UNSUPPORTED = {
@@ -53,8 +55,7 @@ _STATE, _LINEAR = "state-space layers", "linear attention"
 _CROSS, _PICKED = "attention over another sequence", "attention that picks its keys"
 _TWO, _ODD = "attention that is the difference of two", "a projection of embeddings to the layers"
 _IMAGES = "images in its sequence"
-_UNREAD = "layers whose keys are not read yet"
-_UNREAD_EXPERTS = "experts whose keys are not read yet"
+_OTHER_MODEL = "attention to the keys and values of another model"
 _GATED, _CONV = "a gate on the result of attention", "convolutions in its layers"
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -144,33 +145,20 @@ REFUSED: dict[str, tuple[str, str]] = {
     "moshi": ("a second decoder over codebooks of sound", "Llama"),
     "cpmant": ("relative positions", "Llama"),
     "bert-generation": ("embeddings without segments", "BERT"),
-    "roformer": ("rotary positions in layers that norm after attention", "BERT"),
     "esm": ("embeddings that are rescaled by what is masked", "BERT"),
     "ibert": ("integer arithmetic in its layers", "BERT"),
     "luke": ("attention between words and entities", "RoBERTa"),
     "tapas": ("positions in a table", "BERT"),
-    "esmc": (_UNREAD, "ModernBERT"),
-    "gte": (_UNREAD, "ModernBERT"),
-    "jina_embeddings_v3": (_UNREAD, "ModernBERT"),
-    "nomic_bert": (_UNREAD, "ModernBERT"),
-    "ultrabert": (_UNREAD, "ModernBERT"),
-    "ultravbert": (_UNREAD, "ModernBERT"),
-    "cohere_compass_text": (_UNREAD, "Cohere 2"),
-    "gemma4_assistant": (_UNREAD, "Gemma 4"),
-    "gemma4_unified_text": (_UNREAD, "Gemma 4"),
-    "gemma4_unified_assistant": (_UNREAD, "Gemma 4"),
+    "esmc": ("norms of queries and keys without a shift, among norms with one", "ModernBERT"),
+    "ultrabert": ("two matrices before the head", "EuroBERT"),
+    "gemma4_assistant": (_OTHER_MODEL, "Gemma 4"),
+    "gemma4_unified_assistant": (_OTHER_MODEL, "Gemma 4 Unified"),
     "emu3": (_IMAGES, "Llama"),
-    "gemma4_unified": (_IMAGES, "Gemma 4"),
+    "gemma4_unified": (_IMAGES, "Gemma 4 Unified"),
     "modernvbert": (_IMAGES, "ModernBERT"),
-    "aria_text": (_UNREAD_EXPERTS, "Mixtral"),
-    "axk1": (_UNREAD_EXPERTS, "DeepSeek-V3"),
-    "beam": (_UNREAD_EXPERTS, "Mixtral"),
-    "cohere2_moe": (_UNREAD_EXPERTS, "Cohere 2"),
-    "exaone_moe": (_UNREAD_EXPERTS, "EXAONE 4"),
-    "flint": (_UNREAD_EXPERTS, "Mixtral"),
-    "hy_v3": (_UNREAD_EXPERTS, "Qwen3 MoE"),
-    "kolibri1": (_UNREAD_EXPERTS, "Mixtral"),
-    "mellum": (_UNREAD_EXPERTS, "Qwen3 MoE"),
+    "ultravbert": (_IMAGES, "EuroBERT"),
+    "beam": (_GATED, "Qwen3 MoE"),
+    "flint": ("windows that follow a pattern from the second layer on", "Qwen3 MoE"),
 }
 """Known `model_type`s that cannot be simulated yet: the operation that is missing, and the nearest
 family, whose row it would otherwise be like."""

@@ -44,8 +44,16 @@ MLP = {"mlp_bias": True}
 ALL = ALL_ATTENTION | MLP
 """Biases that one key of a config asks for."""
 
+ATTENTION_BIAS = {"attention_bias": ALL_ATTENTION}
+LLAMA_BIASES = {"attention_bias": ALL_ATTENTION, "mlp_bias": MLP}
+"""Flags that many families share."""
+
 PLAIN = {"hidden_act": "silu", "tie_word_embeddings": False}
+TIED = PLAIN | {"tie_word_embeddings": True}
 """The defaults of most decoders."""
+
+NO_ROTARY = "that layers which see all keys have no rotary positions"
+"""A feature of several families that is not modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,8 @@ class HfFamily:
     types: its `model_type`s.
     kind: the architecture that it is read as, of `ARCHITECTURES`.
     layer: flat keys of the architecture that no key of the config gives.
-    flags: the flat keys that a key of the config gives where it is true; with `!`, where false.
+    flags: the flat keys that a key of the config gives where it is true; with `!`, where false;
+        with `?`, where it has a value.
     counts: flat keys that are whole numbers, and the keys that give them; null is 0.
     more_positions: rows of the table of positions beside those that the config counts.
     defaults: of the keys that a config may leave out. A key of a part has a dot (`ffn.width`).
@@ -70,7 +79,8 @@ class HfFamily:
         `none`, `all`, `pattern` (all but each so many-th), `first` (the same, but the first of each
         so many), `last` (from `max_window_layers` on), `alternate` (each other one up to there).
     window: the key of the window.
-    experts: dimensions of the experts, and the keys that give them; empty where there are none.
+    experts: dimensions of the experts, and the keys that give them, with `dense_mlp` for the width
+        of layers without experts; empty where there are none.
     latent: attention is latent.
     only: values that keys must have, and in words the operation that others ask for.
     left_out: keys of features that are not modelled.

@@ -1,6 +1,7 @@
 """The attention of a config: heads, latents and windows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tpusim.models.hf.config import HfConfig
@@ -10,6 +11,8 @@ PATTERN = "sliding_window_pattern"
 LOCAL, WHOLE = "sliding_attention", "full_attention"
 _GPT_NEO = {"local": LOCAL, "global": WHOLE}
 """The kinds of layers as GPT-Neo calls them."""
+_GLOBAL_KEYS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+"""Keys of a layer, and those that give them for all layers that see all keys."""
 
 
 def heads(config: HfConfig, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -68,22 +71,47 @@ def windows(config: HfConfig, layers: int) -> dict[str, int]:
     window = config.count(config.family.window, least=0)
     if not window:
         return {}
-    every, first = _global_period(config, _types(config, layers))
+    types = _types(config, layers)
+    every, first = _global_period(config, types)
     if every == 1:
         return {}
     place = {"global_first": True} if first else {}
-    return {"window": window, "global_every": every, **place, **(_global(config) if every else {})}
+    own = _global(config, types) if every else {}
+    return {"window": window, "global_every": every, **place, **own}
 
 
-def _global(config: HfConfig) -> dict[str, int]:
+def _global(config: HfConfig, types: Sequence[Any]) -> dict[str, int]:
     """Return the heads of layers that see all keys, where the family gives them their own."""
     if "global_head_dim" not in config.family.defaults:
         return {}
+    config = _with_global_keys(config, types)
     return {
         "global_head_dim": config.count("global_head_dim", least=0) or 0,
         "global_kv_heads": config.count("num_global_key_value_heads") or 0,
         "global_keys_as_values": config.flag("attention_k_eq_v"),
     }
+
+
+def _with_global_keys(config: HfConfig, types: Sequence[Any]) -> HfConfig:
+    """Return the config with the keys of layers that see all keys, which it may write by layer."""
+    layers = config.dims.get("per_layer_config")
+    if not layers:
+        return config
+    whole = {str(i) for i, kind in enumerate(types) if kind == WHOLE}
+    own = list(layers.values()) if isinstance(layers, Mapping) else []
+    if (
+        not own
+        or {str(key).lstrip("0") or "0" for key in layers} != whole
+        or len(own) != len(whole)
+        or any(keys != own[0] or not isinstance(keys, Mapping) for keys in own)
+    ):
+        raise config.fault(
+            f"per_layer_config is {shown(layers)}; only the layers that see all keys can differ "
+            "from the others, and all in the same way, so write the same keys for each of those"
+        )
+    given = {name: own[0][key] for key, name in _GLOBAL_KEYS.items() if key in own[0]}
+    dims = {**config.dims, **given}
+    return replace(config, dims=dims, table=config.table if config.nested else dims)
 
 
 def _types(config: HfConfig, layers: int) -> Sequence[Any]:

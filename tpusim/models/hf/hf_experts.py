@@ -23,6 +23,7 @@ def experts(config: HfConfig, layers: int) -> dict[str, int]:
         "experts": config.needed(key),
         **found,
         **_shared(config),
+        **_dense_mlp(config),
         **_dense_layers(config, layers),
     }
     if found["experts_per_token"] > found["experts"]:
@@ -51,6 +52,13 @@ def _shared(config: HfConfig) -> dict[str, int]:
     )
 
 
+def _dense_mlp(config: HfConfig) -> dict[str, int]:
+    """Return the width of layers without experts, where a key of its own gives it."""
+    key = config.family.experts.get("dense_mlp")
+    width = config.count(key) if key else None
+    return {"mlp": width} if width else {}
+
+
 def _dense_layers(config: HfConfig, layers: int) -> dict[str, int]:
     """Return the first layers that have no experts."""
     every = config.count("moe_layer_freq")
@@ -60,14 +68,19 @@ def _dense_layers(config: HfConfig, layers: int) -> dict[str, int]:
             "can be simulated, so write 1"
         )
     key = config.family.experts.get("dense_layers")
-    first = _leading_mlp_layers(config) or ((config.count(key, least=0) if key else 0) or 0)
+    first = _leading_mlp_layers(config)
+    if first is None:
+        first = (config.count(key, least=0) if key else 0) or 0
     if first >= layers:
         raise config.fault(f"none of the {layers} layers has experts; write fewer dense ones")
     return {"dense_layers": first} if first else {}
 
 
-def _leading_mlp_layers(config: HfConfig) -> int:
-    """Return the number of first layers without experts, as their kinds or numbers say."""
+def _leading_mlp_layers(config: HfConfig) -> int | None:
+    """Return the number of first layers without experts, as their kinds or numbers say.
+
+    None where neither is written.
+    """
     kinds: Any = config.value("mlp_layer_types")
     if isinstance(kinds, list) and kinds:
         first = kinds.index(_SPARSE) if _SPARSE in kinds else len(kinds)
@@ -79,7 +92,7 @@ def _leading_mlp_layers(config: HfConfig) -> int:
         return first
     written: Any = config.value("mlp_only_layers")
     if not written:
-        return 0
+        return None
     if not isinstance(written, list) or written != list(range(len(written))):
         raise config.fault(
             f"mlp_only_layers is {shown(written)}; only the first layers can be without experts, "
