@@ -4,7 +4,6 @@ Seconds are user CPU of this process and of those that it has waited for, so tha
 machine counts as little as it can.
 """
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -45,27 +44,6 @@ class Benchmark:
     prepare: Callable[[], Once]
     processes: int = 1
     samples: int = 5
-
-
-def user_seconds() -> float:
-    """Return the user CPU seconds of this process and of its ended children."""
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(resource.getrusage(each).ru_utime for each in who)
-
-
-def yardstick() -> int:
-    """Do a fixed amount of plain Python, as simulators do: calls, dicts, tuples, integers."""
-    state: dict[tuple[int, int], int] = {}
-
-    def step(at: int, value: int) -> int:
-        key = (at & 255, value & 7)
-        state[key] = state.get(key, 0) + at
-        return (value * 1103515245 + 12345 + state[key]) & 0x7FFFFFFF
-
-    value = 1
-    for at in range(400_000):
-        value = step(at, value)
-    return value
 
 
 def command(*arguments: str, times: int = 1) -> Once:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import BENCHMARKS, search_counts, user_seconds, yardstick
+from benchmarks import BENCHMARKS, search_counts
+from yardstick import user_seconds
 
 STORED = Path(__file__).with_name("ratios.json")
 SLOWER = 1.5
@@ -77,20 +78,9 @@ def take_samples(name: str) -> Iterator[Sample]:
 
 
 def yardstick_seconds() -> float:
-    """Return the user CPU seconds of the yardstick in a process of its own.
-
-    Beside a benchmark's objects, the same calls take up to twice as long: a ratio to them would
-    change with the memory that a benchmark keeps.
-    """
-    command = [sys.executable, str(Path(__file__)), "--yardstick"]
+    """Return the user CPU seconds of the yardstick in a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("yardstick.py"))]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def time_yardstick() -> float:
-    """Return the user CPU seconds of the yardstick in this process."""
-    began = user_seconds()
-    yardstick()
-    return user_seconds() - began
 
 
 def measure(name: str) -> Measured:
@@ -155,11 +145,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the stored ratios")
     parser.add_argument("--store", action="store_true", help="store the ratios of today")
     parser.add_argument("--samples", choices=BENCHMARKS, help=argparse.SUPPRESS)
-    parser.add_argument("--yardstick", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.yardstick:
-        print(time_yardstick())
-        return 0
     if given.samples:
         print(
             json.dumps([[s.seconds, s.units, s.yardstick_s] for s in take_samples(given.samples)])
