@@ -61,19 +61,19 @@ def _remat(result: PlanResult) -> Iterator[PlanChange]:
 def _offloads(result: PlanResult) -> Iterator[PlanChange]:
     remat, on_host = result.plan.remat, result.plan.optimizer.offload
     if on_host:
-        yield PlanChange("the optimizer state in HBM", {"offload_optimizer": False})
+        yield PlanChange("keeping the optimizer state in HBM", {"offload_optimizer": False})
     else:
-        yield PlanChange("the optimizer state on the host", {"offload_optimizer": True})
+        yield PlanChange("offloading the optimizer state", {"offload_optimizer": True})
     if remat.offload:
         kept = (*remat.save, *remat.offload)
-        what = f"{', '.join(remat.offload)} in HBM instead of on the host"
+        what = f"keeping {', '.join(remat.offload)} in HBM"
         yield PlanChange(what, {"save": list(kept), "offload": []})
     if remat.save:
         moved = [*remat.offload, *remat.save]
-        what = f"{', '.join(remat.save)} on the host"
+        what = f"offloading {', '.join(remat.save)}"
         yield PlanChange(what, {"save": [], "offload": moved})
     if not (remat.save or remat.offload):
-        yield PlanChange("the layers' inputs on the host", {"offload": [LAYER_IN]})
+        yield PlanChange("offloading the layers' inputs", {"offload": [LAYER_IN]})
 
 
 def _meshes(result: PlanResult) -> Iterator[PlanChange]:

@@ -39,11 +39,11 @@ def test_the_microbatch_is_halved_and_doubled_where_it_can_be() -> None:
 
 
 def test_what_is_saved_can_go_to_the_host_and_back() -> None:
-    assert tried(save=["q"])["q on the host"] == {"save": [], "offload": ["q"]}
+    assert tried(save=["q"])["offloading q"] == {"save": [], "offload": ["q"]}
     found = tried(offload=["q"], offload_optimizer=True)
-    assert found["q in HBM instead of on the host"] == {"save": ["q"], "offload": []}
-    assert found["the optimizer state in HBM"] == {"offload_optimizer": False}
-    assert tried()["the layers' inputs on the host"] == {"offload": ["layer_in"]}
+    assert found["keeping q in HBM"] == {"save": ["q"], "offload": []}
+    assert found["keeping the optimizer state in HBM"] == {"offload_optimizer": False}
+    assert tried()["offloading the layers' inputs"] == {"offload": ["layer_in"]}
 
 
 def test_other_policies_and_batches_are_tried() -> None:
