@@ -1,18 +1,22 @@
 """Print how the plans of a sample compare with their programs: python report.py [--sample systems]
 
 As the table has them, and for `twins` also with the lowering of before the rules that were learnt
-from it; `--again` replays and compares afresh the programs that are in the compiler's cache, and
-`--write` puts the numbers of that into the table.
+from it; `--again` replays and compares the programs afresh, compiling those that are not in the
+compiler's cache, and `--write` puts the numbers of that into the table.
 """
 
 import argparse
 import json
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from typing import Any
 
 import pandas as pd
 from table import SAMPLES, TWINS, table_of, until_schedule
 
+WORKERS = 2
 FLOPS_TOLERANCE, BYTES_TOLERANCE = 0.01, 0.05
 BEFORE = ("plan_step_s", "plan_hbm_bytes", "same_mode_share", "same_algorithm_share")
 """Columns that the table also has for the lowering of before, as `before_...`."""
@@ -54,10 +58,12 @@ def before(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def again(table: pd.DataFrame, sample: str = TWINS) -> pd.DataFrame:
-    """Return the table with today's comparison of each program that is in the cache."""
+    """Return the table with today's comparison of each program."""
     from run import row_of
 
-    found = (row_of(int(number), full=False, sample=sample) for number in table.number)
+    numbers = [int(number) for number in table.number]
+    with ProcessPoolExecutor(WORKERS, get_context("spawn"), max_tasks_per_child=25) as pool:
+        found = list(pool.map(row_of, numbers, repeat(False), repeat(sample)))
     kept = [
         {**old, **new, "seconds": old["seconds"], "compile_s": old["compile_s"]}
         for old, new in zip(table.to_dict("records"), found, strict=True)

@@ -18,6 +18,7 @@ NAMED = {
 }
 
 
+sys.modules["yardstick"] = load(FOLDER / "yardstick.py")
 benchmarks = sys.modules["benchmarks"] = load(FOLDER / "benchmarks.py")
 script = load(FOLDER / "run.py")
 
