@@ -49,8 +49,8 @@ def text_of(fn, *args) -> bytes:
     return lowered.as_text(debug_info=True).encode()
 
 
-def flops_of_text(fn, *args, recomputed=False):
-    return stablehlo_flops(wrap_stablehlo(text_of(fn, *args)), recomputed)
+def flops_of_text(fn, *args, **counted):
+    return stablehlo_flops(wrap_stablehlo(text_of(fn, *args)), **counted)
 
 
 def convolve(stride, groups, padding="SAME"):
@@ -97,6 +97,9 @@ def test_flops_of_text_are_those_of_the_function(case: str) -> None:
     wanted = count_flops(jax.jit(fn).trace(*args).jaxpr)
     assert flops_of_text(fn, *args) == wanted > 0
     assert count_flops(jax.jit(read_program(text_of(fn, *args)).call).trace(*args).jaxpr) == wanted
+    on_data = count_flops(jax.jit(fn).trace(*args).jaxpr, padding_taps=False)
+    assert flops_of_text(fn, *args, padding_taps=False) == on_data
+    assert (on_data < wanted) == (case in ("convolution", "groups")), "the others have no padding"
 
 
 def test_what_is_recomputed_counts_only_if_asked() -> None:

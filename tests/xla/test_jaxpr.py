@@ -117,6 +117,27 @@ def test_a_convolution_and_both_its_gradients_need_the_same(stride: int, padding
     assert walk_ops(gradients, x, w) == 3 * one
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_without_taps_on_padding_flops_are_those_of_xla(stride: int, dilation: int) -> None:
+    """As its own cost analysis counts them, forward and of both gradients."""
+
+    def convolved(x, w):
+        return lax.conv_general_dilated(
+            x, w, (stride, stride), "SAME", rhs_dilation=(dilation, dilation)
+        )
+
+    x = jax.ShapeDtypeStruct((2, 4, 12, 9), jnp.float32)
+    w = jax.ShapeDtypeStruct((8, 4, 3, 3), jnp.float32)
+    gradients = jax.grad(lambda x, w: convolved(x, w).sum(), (0, 1))
+    for fn in (convolved, gradients):
+        outputs = 8 * 2 * -(-12 // stride) * -(-9 // stride)
+        summed = jax.jit(fn).lower(x, w).cost_analysis()["flops"]
+        counted = walk_ops(fn, x, w, padding_taps=False)
+        assert summed == pytest.approx(counted, abs=2 * outputs), "but for the sum of the outputs"
+        assert counted < walk_ops(fn, x, w)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_splash_attention_counts_what_is_useful(causal: bool) -> None:
     """Two products forward and four backward; causal ones on half of the scores."""

@@ -78,6 +78,13 @@ def replay(
             help="FLOPs of a step on all devices, without recomputation, for the MFU.",
         ),
     ] = None,
+    padding_taps: Annotated[
+        bool,
+        typer.Option(
+            "--padding-taps/--no-padding-taps",
+            help="Count the FLOPs of taps of convolutions on padding, as plans do.",
+        ),
+    ] = True,
     mesh: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +108,7 @@ def replay(
         costs=costs,
         mesh=mesh,
         model_flops=model_flops,
+        padding_taps=padding_taps,
         stats=stats,
         fold=fold,
         program=program,

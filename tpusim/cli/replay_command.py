@@ -22,6 +22,7 @@ def replay_file(
     costs: str | None,
     mesh: str | None,
     model_flops: float | None,
+    padding_taps: bool,
     stats: bool,
     fold: bool,
     program: bool,
@@ -47,6 +48,7 @@ def replay_file(
             fold=fold,
             mesh=None if mesh is None else parse_mesh_option(mesh),
             model_flops=model_flops,
+            padding_taps=padding_taps,
         )
     if folder is not None:
         with printed_on(None):

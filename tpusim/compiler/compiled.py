@@ -75,6 +75,7 @@ class Compiled:
     flags: compiler flags that were set, as `--name=value`.
     seconds: duration of the compilation.
     model_flops: FLOPs of a step on all devices, without recomputation.
+    padding_flops: those of them that are of taps of convolutions on padding.
     from_cache: True if an earlier call compiled it.
     until: how far it was compiled.
     """
@@ -89,6 +90,7 @@ class Compiled:
     flags: tuple[str, ...] = ()
     seconds: float | None = None
     model_flops: float | None = None
+    padding_flops: float = 0.0
     from_cache: bool = False
     until: Until = "code"
 
@@ -124,6 +126,7 @@ class Compiled:
             "flags": list(self.flags),
             "seconds": self.seconds,
             "model_flops": self.model_flops,
+            **({"padding_flops": self.padding_flops} if self.padding_flops else {}),
             **({} if self.until == "code" else {"until": self.until}),
         }
 
@@ -147,6 +150,7 @@ class Compiled:
             flags=tuple(visible(str(flag)) for flag in _typed(facts.get("flags", []), list)),
             seconds=_number(facts.get("seconds")),
             model_flops=_number(facts.get("model_flops")),
+            padding_flops=_number(facts.get("padding_flops")) or 0.0,
             until=_until(facts.get("until", "code")),
         )
 

@@ -159,11 +159,14 @@ def compile(
             return _compile(lowered, name, pod, flags)
 
     made = _compile_or_load(run, lowered, pod, grid, found, flags, cache, extent)
+    padding = 0.0
     if model_flops is None and isinstance(fn, TensorFlowStep) and plain is None:
-        model_flops = fn.model_flops or None
+        model_flops, padding = fn.model_flops or None, fn.padding_flops
     elif model_flops is None:
-        model_flops = count_flops((plain or traced).jaxpr)
-    return replace(made, name=name, slice=pod, model_flops=model_flops)
+        jaxpr = (plain or traced).jaxpr
+        model_flops = count_flops(jaxpr)
+        padding = (model_flops or 0) - (count_flops(jaxpr, padding_taps=False) or 0)
+    return replace(made, name=name, slice=pod, model_flops=model_flops, padding_flops=padding)
 
 
 def _exported_call(

@@ -8,12 +8,11 @@ from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.lower.op_metadata import REMAT_SCOPE
 from tpusim.compiler.lower.trip_counts import count_iterations
-from tpusim.compiler.stablehlo_flops import UnknownFlopsError, stablehlo_flops
+from tpusim.compiler.stablehlo_flops import Counting, UnknownFlopsError, stablehlo_flops
 from tpusim.compiler.work.attention_kernels import attention_work, splash_mask, useful_flops
-from tpusim.compiler.work.dots import window_products
 
 
-def count_flops(jaxpr: Any, recomputed: bool = False) -> float | None:
+def count_flops(jaxpr: Any, recomputed: bool = False, padding_taps: bool = True) -> float | None:
     """Return the FLOPs of all matmuls and convolutions on all devices, 2 per multiply-add.
 
     None where a program that it calls (`jax.export`) has a kernel that states none.
@@ -21,42 +20,43 @@ def count_flops(jaxpr: Any, recomputed: bool = False) -> float | None:
     Loops count their iterations, and `while` loops without a readable counter one; of branches the
     costlier counts. In `shard_map` the shapes are one device's, times its devices. Unused results
     do not count, such as a gradient that a kernel's own rule computes in vain. Splash attention
-    counts as
-    in a compiled program: its useful matmuls, causal ones at half. Other Pallas kernels count their
-    cost estimate, or their body in each step of the grid, and attention that is no kernel counts as
-    written. A matmul of complex numbers is three of real ones, as the compiler makes it.
+    counts as in a compiled program: its useful matmuls, causal ones at half. Other Pallas kernels
+    count their cost estimate, or their body in each step of the grid, and attention that is no
+    kernel counts as written. A matmul of complex numbers is three of real ones, as the compiler
+    makes it.
 
     recomputed: include what `jax.checkpoint` recomputes.
+    padding_taps: include the taps of convolutions on padding.
     """
     from jax.interpreters.partial_eval import dce_jaxpr
 
     plain = getattr(jaxpr, "jaxpr", jaxpr)
     needed, _ = dce_jaxpr(plain, [True] * len(plain.outvars))
     try:
-        return _counted(needed, recomputed)
+        return _counted(needed, Counting(recomputed, padding_taps))
     except UnknownFlopsError:
         return None
 
 
-def _counted(jaxpr: Any, recomputed: bool) -> float:
-    return sum((_flops(eqn, recomputed) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns), 0.0)
+def _counted(jaxpr: Any, counting: Counting) -> float:
+    return sum((_flops(eqn, counting) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns), 0.0)
 
 
-def _flops(eqn: Any, recomputed: bool) -> float:
+def _flops(eqn: Any, counting: Counting) -> float:
     name, params = eqn.primitive.name, eqn.params
-    if not recomputed and REMAT_SCOPE in str(eqn.source_info.name_stack):
+    if not counting.recomputed and REMAT_SCOPE in str(eqn.source_info.name_stack):
         return 0.0
     if name == "dot_general":
         return _dot(eqn)
     if name == "conv_general_dilated":
-        return _convolution(eqn)
+        return _convolution(eqn, counting)
     if name in ("ragged_dot", "ragged_dot_general"):
         return 2.0 * _elements(eqn.invars[0]) * int(eqn.outvars[0].aval.shape[-1])
     if name == "pallas_call":
-        return _kernel(eqn, recomputed)
+        return _kernel(eqn, counting)
     if name == "call_exported":
-        return stablehlo_flops(params["exported"], recomputed)
-    inner = [_counted(found, recomputed) for found in _called_jaxprs(params)]
+        return stablehlo_flops(params["exported"], counting.recomputed, counting.padding_taps)
+    inner = [_counted(found, counting) for found in _called_jaxprs(params)]
     if name == "scan":
         return float(params["length"]) * sum(inner)
     if name == "while":
@@ -78,7 +78,7 @@ def _called_jaxprs(params: Any) -> Iterator[Any]:
                 yield one
 
 
-def _kernel(eqn: Any, recomputed: bool) -> float:
+def _kernel(eqn: Any, counting: Counting) -> float:
     params = eqn.params
     if "splash" in (name := str(params.get("name"))):
         return _splash(name, eqn)
@@ -87,7 +87,7 @@ def _kernel(eqn: Any, recomputed: bool) -> float:
         return float(estimate.flops)
     grid = getattr(params.get("grid_mapping"), "grid", ())
     places = prod(size for size in grid if isinstance(size, int))
-    return places * sum(_counted(found, recomputed) for found in _called_jaxprs(params))
+    return places * sum(_counted(found, counting) for found in _called_jaxprs(params))
 
 
 def _splash(name: str, eqn: Any) -> float:
@@ -110,15 +110,19 @@ def _dot(eqn: Any) -> float:
     return one * prod(int(left[dim]) for dim in contracted)
 
 
-def _convolution(eqn: Any) -> float:
+def _convolution(eqn: Any, counting: Counting) -> float:
     """Return 2 x features in and out x batch x positions x taps, without the holes of a stride."""
     params = eqn.params
     image, kernel = (variable.aval.shape for variable in eqn.invars)
     shapes = params["dimension_numbers"]
     out = eqn.outvars[0].aval.shape
     met = prod(
-        window_products(
+        counting.products(
             window=int(kernel[shapes.rhs_spec[2 + at]]),
+            stride=int(params["window_strides"][at]),
+            low=int(params["padding"][at][0]),
+            dilation=int(params["lhs_dilation"][at]),
+            spread=int(params["rhs_dilation"][at]),
             size=int(image[shapes.lhs_spec[2 + at]]),
             outputs=int(out[dim]),
         )

@@ -23,11 +23,13 @@ def lower_compiled(
     pod: Slice | None = None,
     mesh: Mapping[str, int] | None = None,
     costs: Costs = "model",
+    padding_taps: bool = True,
 ) -> LoweredModule:
     """Return the program of `compiled` on `pod`, by default the slice that it was compiled for.
 
     mesh: axes and sizes that name the groups, in place of the compiled program's own.
     costs: `compiler` takes its estimates where it made one, `model` the shapes in fusions.
+    padding_taps: FLOPs count the taps of convolutions on padding.
 
     Raise PlanError for a slice that is missing or has other devices, a mesh that does not have
     them, or the compiler's costs of a program without its estimates; and FileError for data that is
@@ -52,7 +54,9 @@ def lower_compiled(
             "generation; give the program that was compiled to the end (`compiled.as_text()`), or "
             "write costs='model' (--costs model)"
         )
-    lowered = lower_module(module, pod, devices, mesh, costs, noted=generated)
+    lowered = lower_module(
+        module, pod, devices, mesh, costs, noted=generated, padding_taps=padding_taps
+    )
     if generated or compiled.until != "code":
         return lowered
     return replace(lowered, notes=(BEFORE_CODE, *lowered.notes))

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import Any
 
 from tpusim.compiler.lower.op_metadata import REMAT_SCOPE
 from tpusim.compiler.lower.trip_counts import count_iterations
-from tpusim.compiler.work.dots import window_products
+from tpusim.compiler.work.dots import window_pairs, window_products
 
 _KERNEL = "tpu_custom_call"
 """Custom call of a Pallas kernel."""
@@ -19,11 +20,36 @@ class UnknownFlopsError(Exception):
     """A program has work that cannot be counted."""
 
 
-def stablehlo_flops(exported: Any, recomputed: bool = False) -> float:
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What counts as FLOPs: what `jax.checkpoint` recomputes, and taps on padding."""
+
+    recomputed: bool
+    padding_taps: bool
+
+    def products(
+        self,
+        *,
+        window: int,
+        stride: int,
+        low: int,
+        dilation: int,
+        spread: int,
+        size: int,
+        outputs: int,
+    ) -> int:
+        """Return the pairs of an output and a tap in a dimension that count."""
+        if self.padding_taps:
+            return window_products(window, size, outputs)
+        return window_pairs(window, stride, low, dilation, spread, size, outputs)
+
+
+def stablehlo_flops(exported: Any, recomputed: bool = False, padding_taps: bool = True) -> float:
     """Return the FLOPs of the matmuls and convolutions of an exported program, on all devices.
 
     exported: a `jax.export.Exported`.
     recomputed: include what `jax.checkpoint` recomputes.
+    padding_taps: include the taps of convolutions on padding.
 
     2 per multiply-add, as `count_flops` counts a function of JAX: loops count their iterations, and
     those without a readable counter one; of branches the costlier counts. Pallas kernels count
@@ -32,15 +58,16 @@ def stablehlo_flops(exported: Any, recomputed: bool = False) -> float:
     from jax._src.interpreters import mlir
 
     with mlir.make_ir_context():
-        return _Count(exported.mlir_module(serialized=False), recomputed).function("main")
+        module = exported.mlir_module(serialized=False)
+        return _Count(module, Counting(recomputed, padding_taps)).function("main")
 
 
 class _Count:
     """The functions of a module, each counted once."""
 
-    def __init__(self, module: Any, recomputed: bool) -> None:
+    def __init__(self, module: Any, counting: Counting) -> None:
         self._module = module  # owns its operations
-        self._recomputed = recomputed
+        self._counting = counting
         tops = [op.operation for op in module.body.operations]
         self._functions = {_name(op, "sym_name"): op for op in tops if op.name == "func.func"}
         self._meshes = [op for op in tops if op.name == "sdy.mesh"]
@@ -62,7 +89,7 @@ class _Count:
         if name == "stablehlo.dot_general":
             return 0.0 if self._skipped(op) else _dot(op)
         if name == "stablehlo.convolution":
-            return 0.0 if self._skipped(op) else _convolution(op)
+            return 0.0 if self._skipped(op) else _convolution(op, self._counting)
         if name == "chlo.ragged_dot":
             return 0.0 if self._skipped(op) else _ragged_dot(op)
         if name == "stablehlo.custom_call":
@@ -79,7 +106,7 @@ class _Count:
         return self._inside(op)
 
     def _skipped(self, op: Any) -> bool:
-        return not self._recomputed and REMAT_SCOPE in str(op.location)
+        return not self._counting.recomputed and REMAT_SCOPE in str(op.location)
 
     def _manual_devices(self, op: Any) -> int:
         """Return the number of devices whose shapes a manual computation has."""
@@ -149,24 +176,39 @@ def _dot(op: Any) -> float:
     return _flops_per_pair(op) * prod(_sizes(op.results[0])) * contracted
 
 
-def _convolution(op: Any) -> float:
+def _convolution(op: Any, counting: Counting) -> float:
     """Return 2 x features in and out x batch x positions x taps, without the holes of a stride."""
     from jaxlib.mlir.dialects import stablehlo
 
     dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     (image, kernel), out = map(_sizes, op.operands), _sizes(op.results[0])
-    spatial = zip(
-        dims.kernel_spatial_dimensions,
-        dims.input_spatial_dimensions,
-        dims.output_spatial_dimensions,
-        strict=True,
+    count = len(dims.kernel_spatial_dimensions)
+    strides, pads = (
+        _integers(op, "window_strides", [1] * count),
+        _integers(op, "padding", [0] * 2 * count),
     )
+    dilation, spread = (_integers(op, f"{side}_dilation", [1] * count) for side in ("lhs", "rhs"))
     met = prod(
-        window_products(window=kernel[int(k)], size=image[int(i)], outputs=out[int(o)])
-        for k, i, o in spatial
+        counting.products(
+            window=kernel[int(dims.kernel_spatial_dimensions[at])],
+            stride=strides[at],
+            low=pads[2 * at],
+            dilation=dilation[at],
+            spread=spread[at],
+            size=image[int(dims.input_spatial_dimensions[at])],
+            outputs=out[int(dims.output_spatial_dimensions[at])],
+        )
+        for at in range(count)
     )
     results = out[int(dims.output_batch_dimension)] * out[int(dims.output_feature_dimension)]
     return _flops_per_pair(op) * met * results * kernel[int(dims.kernel_input_feature_dimension)]
+
+
+def _integers(op: Any, key: str, default: list[int]) -> list[int]:
+    """Return an attribute of whole numbers, in row-major order."""
+    if key not in op.attributes:
+        return default
+    return [int(each) for each in op.attributes[key]]
 
 
 def _ragged_dot(op: Any) -> float:

@@ -53,6 +53,7 @@ def simulate(
     costs: str | None = None,
     mesh: Mapping[str, int] | None = None,
     model_flops: float | None = None,
+    padding_taps: bool | None = None,
 ) -> ReplayResult: ...
 
 
@@ -69,6 +70,7 @@ def simulate(
     costs: str | None = None,
     mesh: Mapping[str, int] | None = None,
     model_flops: float | None = None,
+    padding_taps: bool | None = None,
     input: Input | None = None,
 ) -> PlanResult | ReplayResult:
     """Simulate one training step of `model` under `plan` on `pod`, or one run of a program.
@@ -86,7 +88,7 @@ def simulate(
     network: `flows`, or `hops` for every message of every collective on every link, as a check of
         the first on a small slice; it is not folded, and the placement is chosen with flows.
     input: the input pipeline of the hosts; None for batches that are there when a step begins.
-    costs, mesh, model_flops: of a compiled program, see `replay`.
+    costs, mesh, model_flops, padding_taps: of a compiled program, see `replay`.
     """
     if isinstance(model, Compiled):
         if isinstance(plan, Slice):
@@ -101,8 +103,22 @@ def simulate(
         }
         _refuse(given, NOT_FOR_PROGRAMS)
         machine = None if pod is None else check_slice(pod, "write simulate(compiled, pod=...)")
-        return replay(model, machine, costs=costs, mesh=mesh, model_flops=model_flops, fold=fold)
-    _refuse({"costs": costs, "mesh": mesh, "model_flops": model_flops}, NOT_FOR_PLANS)
+        return replay(
+            model,
+            machine,
+            costs=costs,
+            mesh=mesh,
+            model_flops=model_flops,
+            padding_taps=padding_taps is not False,
+            fold=fold,
+        )
+    of_programs = {
+        "costs": costs,
+        "mesh": mesh,
+        "model_flops": model_flops,
+        "padding_taps": padding_taps,
+    }
+    _refuse(of_programs, NOT_FOR_PLANS)
     run = model, plan, pod = check_arguments(model, plan, pod)
     _check_network(network, plan, pod)
     _check_slow(network, pod)

@@ -9,7 +9,7 @@ from tpusim.base.units import format_rate
 from tpusim.costs import cost_program
 from tpusim.engine import Timeline, run
 from tpusim.hardware import Placement, Slice
-from tpusim.program import Program, walk_ops
+from tpusim.program import Compute, Program, walk_ops
 from tpusim.results import (
     COSTS,
     ProgramOrigin,
@@ -19,12 +19,12 @@ from tpusim.results import (
     operation_of,
     step_contents,
 )
-from tpusim.results.replay_result import FROM_SCHEDULE
+from tpusim.results.replay_result import FROM_SCHEDULE, UNMENTIONED_SHARE
 from tpusim.simulation.advice import replay_advice
 from tpusim.simulation.two_costs import far_apart
 
 if TYPE_CHECKING:
-    from tpusim.compiler import Compiled, Costs, MemoryReport
+    from tpusim.compiler import Compiled, Costs, LoweredModule, MemoryReport
 
 DEFAULT_COSTS: "Costs" = "model"
 
@@ -39,6 +39,7 @@ def replay(
     costs: str | None = None,
     mesh: Mapping[str, int] | None = None,
     model_flops: float | None = None,
+    padding_taps: bool = True,
     fold: bool = True,
 ) -> ReplayResult:
     """Run a compiled program once on `pod`, or on the slice that it was compiled for.
@@ -52,6 +53,8 @@ def replay(
     mesh: axes and sizes if the program does not bring them: its devices are then where JAX puts
         those of such a mesh. It names the groups of collectives.
     model_flops: of a step of all devices, without recomputation; in place of the program's own.
+    padding_taps: FLOPs count the taps of convolutions on padding, which the array multiplies, as
+        plans do; without them they are those of XLA's own analysis.
     fold: as in `simulate`.
     """
     from tpusim.compiler import check_flops, lower_compiled
@@ -71,9 +74,11 @@ def replay(
             f"{compiled.name} was compiled with until='schedule', so it has no cycle estimates of "
             "the compiler; compile it with until='code', or write costs='model'"
         )
-    lowered = lower_compiled(compiled, pod, mesh, chosen)
+    lowered = lower_compiled(compiled, pod, mesh, chosen, padding_taps)
     replaced = _replaced_facts(compiled, lowered.pod, mesh)
     apart = far_apart(lowered.program, lowered.estimated, lowered.pod.chip.device)
+    own = model_flops is None and not compiled.padding_flops
+    padding = _padding_share(lowered, padding_taps, model_keeps=own and bool(compiled.model_flops))
     result = replay_program(
         lowered.program,
         lowered.pod,
@@ -82,11 +87,43 @@ def replay(
         costs=chosen,
         fold=fold,
         unknown=lowered.unknown,
-        remarks=tuple(dict.fromkeys((*replaced, *lowered.notes, *apart))),
+        remarks=tuple(dict.fromkeys((*replaced, *lowered.notes, *padding, *apart))),
         held=_held_bytes(compiled.memory, lowered.held),
-        model_flops=compiled.model_flops if model_flops is None else model_flops,
+        model_flops=_own_flops(compiled, padding_taps) if model_flops is None else model_flops,
     )
     return _without_impossible_flops(result)
+
+
+def _own_flops(compiled: "Compiled", padding_taps: bool) -> float | None:
+    """Return the model's FLOPs that were counted when it was compiled."""
+    if compiled.model_flops is None or padding_taps:
+        return compiled.model_flops
+    return compiled.model_flops - compiled.padding_flops
+
+
+def _padding_share(lowered: "LoweredModule", counted: bool, *, model_keeps: bool) -> Iterator[str]:
+    """Yield a remark on taps of convolutions on padding, if there are enough of them.
+
+    counted: the program's FLOPs count them.
+    model_keeps: the model's FLOPs come from a file that does not say how many they are.
+    """
+    padding = total = 0.0
+    for op, times in walk_ops(lowered.program.body):
+        if isinstance(op, Compute):
+            skipped = lowered.padding_flops.get(op.name, 0.0)
+            padding += times * skipped
+            total += times * (float(op.flops.total) + (0.0 if counted else skipped))
+    if padding < UNMENTIONED_SHARE * total or not padding:
+        return
+    what = f"taps of convolutions on padding, {padding / total:.1%} of what the array multiplies"
+    if counted:
+        yield (
+            f"FLOPs count {what}; --no-padding-taps (padding_taps=False) leaves them out, as XLA's "
+            "own analysis does"
+        )
+    else:
+        kept = "; the model's FLOPs are as its file has them" if model_keeps else ""
+        yield f"FLOPs leave out {what}{kept}"
 
 
 def _without_impossible_flops(result: ReplayResult) -> ReplayResult:

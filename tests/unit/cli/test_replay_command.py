@@ -30,6 +30,14 @@ def test_folding_changes_nothing_but_the_cost(capsys: pytest.CaptureFixture[str]
     assert folded == unfolded
 
 
+def test_taps_on_padding_are_left_out_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["replay", str(Path(HLO).parents[1] / "convolution_v5e_4x4.hlo.gz")]
+    assert "FLOPs count taps of convolutions on padding" in said(given, capsys)[1]
+    without = " ".join(said([*given, "--no-padding-taps"], capsys)[1].split())
+    assert "FLOPs leave out taps of convolutions on padding, 1.0% of what the array" in without
+    assert "the model's FLOPs are as its file has them" in without
+
+
 def test_all_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said([*GIVEN, "--out", str(tmp_path / "report"), "--stats"], capsys)
     assert code == 0

@@ -117,6 +117,8 @@ def test_gradients_have_the_sizes_of_the_forward_convolution(
     assert (work.batch, work.in_channels, work.out_channels) == (8, 64, 128)
     assert (work.positions, work.taps) == (256, 9)
     assert work.flops == found.flops == 2 * 8 * 48**2 * 64 * 128
+    on_data = 48 - 1  # the third tap of the last position is beyond the image
+    assert found.padding_flops == pytest.approx(2 * 8 * (48**2 - on_data**2) * 64 * 128)
     assert (work.read_bytes, work.write_bytes, work.epilogue_flops) == (10, 20, 30)
     assert work.tiled
 

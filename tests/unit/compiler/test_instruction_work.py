@@ -161,6 +161,8 @@ def test_a_convolution_keeps_its_kind() -> None:
     assert isinstance(found.model, ConvolutionWork)
     assert found.kind == "convolution"
     assert found.flops == 2 * 8 * (32 * 3) ** 2 * 64 * 128, "taps on padding count too"
+    on_data = 32 * 3 - 2  # one tap at each edge is on padding
+    assert found.padding_flops == pytest.approx(found.flops - 2 * 8 * on_data**2 * 64 * 128)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def test_another_slice_or_mesh_than_the_programs_own_is_a_note() -> None:
 
 
 def test_what_is_for_compiled_programs_is_not_for_plans() -> None:
-    for name, value in {"costs": "model", "mesh": {"fsdp": 4}, "model_flops": 1e12}.items():
+    given = {"costs": "model", "mesh": {"fsdp": 4}, "model_flops": 1e12, "padding_taps": False}
+    for name, value in given.items():
         with pytest.raises(PlanError, match=f"{name} is given, but it is for compiled programs"):
             ts.simulate(MODEL, PLAN, POD, **{name: value})
     with pytest.raises(PlanError, match=r"a model needs a plan and a slice"):

@@ -39,6 +39,8 @@ class LoweredModule:
     unknown: the reasons why operations are not understood, by name; these are costed by their
         bytes.
     estimated: the model's work and the compiler's cycles of operations that have both, by name.
+    padding_flops: FLOPs of taps of convolutions on padding, on all devices, by the name of the
+        operation; in its FLOPs if these were asked for.
     """
 
     program: Program
@@ -48,6 +50,7 @@ class LoweredModule:
     notes: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     estimated: Mapping[str, tuple[Work, int]] = field(default_factory=dict)
+    padding_flops: Mapping[str, float] = field(default_factory=dict)
 
 
 def lower_module(
@@ -58,12 +61,14 @@ def lower_module(
     costs: Costs = "model",
     *,
     noted: bool = True,
+    padding_taps: bool = True,
 ) -> LoweredModule:
     """Return the program of a module that the `devices` of the pod run.
 
     mesh: the user's axes over the devices in row-major order; they name the groups.
     costs: `compiler` takes its estimates where it made one, `model` the shapes in fusions.
     noted: the algorithms of collectives are as noted; otherwise those that are usual.
+    padding_taps: FLOPs count the taps of convolutions on padding.
 
     Raise PlanError for a module of other devices than the pod's.
     """
@@ -79,6 +84,7 @@ def lower_module(
         changes,
         pod.chip.flops,
         "" if noted else pod.chip.generation,
+        padding_taps,
     )
     body = walk.body(module.entry, Phase.FORWARD)
     program = Program(
@@ -99,6 +105,7 @@ def lower_module(
         notes=(*module.notes, *filter(None, (devices.note,)), *walk.notes),
         unknown=walk.unknown,
         estimated=walk.estimated,
+        padding_flops=walk.padding_flops,
     )
 
 

@@ -27,7 +27,7 @@ from tpusim.compiler.lower.op_metadata import before_forward, name_bearer, phase
 from tpusim.compiler.lower.source_locations import SourceLocations, name_and_line
 from tpusim.compiler.lower.trip_counts import trip_count
 from tpusim.compiler.lower.unnoted_algorithms import unnoted_algorithm
-from tpusim.compiler.work.instruction_work import Costs, instruction_work, is_free
+from tpusim.compiler.work.instruction_work import Costs, InstructionWork, instruction_work, is_free
 from tpusim.hardware import DTYPES
 from tpusim.network import dimension_sizes
 from tpusim.program import (
@@ -62,9 +62,11 @@ class ModuleLowering:
     buffers: HBM that instructions allocate and free.
     dtypes: those that the chip multiplies.
     unnoted: the chip's generation if no code was generated, so that algorithms are not noted.
+    padding_taps: True if FLOPs count the taps of convolutions on padding.
     notes: assumptions made.
     unknown: the reasons why operations are not understood, by name.
     estimated: the model's work and the compiler's cycles of operations that have both, by name.
+    padding_flops: FLOPs of taps on padding, on all devices, by the name of the operation.
     """
 
     module: HloModule
@@ -74,9 +76,11 @@ class ModuleLowering:
     buffers: Mapping[str, BufferChange]
     dtypes: Collection[str] = DTYPES
     unnoted: str = ""
+    padding_taps: bool = True
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     estimated: dict[str, tuple[Work, int]] = field(default_factory=dict)
+    padding_flops: dict[str, float] = field(default_factory=dict)
     locations: SourceLocations = field(init=False)
     _names: dict[str, int] = field(default_factory=dict)
 
@@ -294,8 +298,8 @@ class _ComputationLowering:
         model = found.costed_by("model", self.walk.dtypes)
         if found.cycles is not None and found.understood:
             self.walk.estimated[named["name"]] = model, found.cycles
-        flops = found.flops * self.walk.mesh.devices
         again = named["phase"] is Phase.RECOMPUTE
+        flops = self._flops(named["name"], found)
         self.ops.append(
             Compute(
                 **named,
@@ -304,6 +308,14 @@ class _ComputationLowering:
                 flops=Flops(recompute=flops) if again else Flops(model=flops),
             )
         )
+
+    def _flops(self, name: str, found: InstructionWork) -> float:
+        """Return the FLOPs of an operation on all devices, and note those of taps on padding."""
+        devices = self.walk.mesh.devices
+        if found.padding_flops:
+            self.walk.padding_flops[name] = devices * found.padding_flops
+        counted = found.flops if self.walk.padding_taps else found.flops - found.padding_flops
+        return devices * counted
 
     def _identity(self, instruction: Instruction, multiplies: bool = False) -> dict[str, Any]:
         """Return name, phase, scope and source lines of an operation.

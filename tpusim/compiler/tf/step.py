@@ -42,6 +42,7 @@ class TensorFlowStep:
     donate: numbers of the arguments that are written variables.
     model_flops: FLOPs of the step's matmuls and convolutions on all devices, without what
         `tf.recompute_grad` recomputes.
+    padding_flops: those of taps of convolutions on padding.
     x64: True if an argument or result has 64 bits, which JAX narrows otherwise.
     """
 
@@ -50,6 +51,7 @@ class TensorFlowStep:
     variables: tuple[StepVariable, ...]
     donate: tuple[int, ...]
     model_flops: float
+    padding_flops: float
     x64: bool
     _exported: Any = field(repr=False)
 
@@ -106,12 +108,14 @@ def tensorflow(step: Any, *specs: Any) -> TensorFlowStep:
         )
         for at, each in enumerate(captured.names)
     )
+    flops = step_flops(module, operations)
     return TensorFlowStep(
         name=name,
         inputs=_structs(program),
         variables=variables,
         donate=tuple(sorted(aliased)),
-        model_flops=step_flops(module, operations),
+        model_flops=flops,
+        padding_flops=flops - step_flops(module, operations, padding_taps=False),
         x64=any(each.dtype.itemsize == 8 for each in (*program.inputs, *program.outputs)),
         _exported=program.exported(name),
     )

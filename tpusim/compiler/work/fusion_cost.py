@@ -44,6 +44,11 @@ class FusionCost:
         """FLOPs of the dots."""
         return sum(dot.flops for dot in self.dots)
 
+    @property
+    def padding_flops(self) -> float:
+        """Those of taps on padding."""
+        return sum(dot.padding_flops for dot in self.dots)
+
     def work(self, read: float, write: float, stored: float) -> Work:
         """Return one dot with all else as its epilogue, or several that share it by their FLOPs.
 

@@ -32,6 +32,7 @@ class InstructionWork:
     model: from shapes; always there.
     cycles: the compiler's estimate, if any.
     flops: matrix FLOPs; of convolutions, of all taps.
+    padding_flops: those of taps on padding.
     read_bytes, write_bytes: through HBM.
     understood: True if all of the work is known; otherwise `note` says what is not.
     """
@@ -39,6 +40,7 @@ class InstructionWork:
     model: Work
     cycles: int | None = None
     flops: float = 0
+    padding_flops: float = 0
     read_bytes: float = 0
     write_bytes: float
     understood: bool = True
@@ -138,6 +140,7 @@ def _work(module: HloModule, computation: Computation, instruction: Instruction)
         model=work,
         cycles=None if cycles is None or cycles >= NO_CYCLES else cycles // groups,
         flops=flops,
+        padding_flops=tally.padding_flops,
         read_bytes=read,
         write_bytes=write,
         understood=understood,
