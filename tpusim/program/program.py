@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from tpusim.base.plain_text import LONGEST_WORD, plain
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.program.numeric import Number
 from tpusim.program.ops import (
@@ -116,7 +117,7 @@ def _line(op: Single) -> str:
     implicit = "" if op.asked else "  [implicit resharding]"
     size = format_bytes(_one(op.bytes))
     what = f"{op.kind} {'+'.join(op.axes)} {size} {op.dtype} ({how})"
-    return f"{what:<46} {op.scope}{implicit}"
+    return f"{what:<46} {plain(op.scope, LONGEST_WORD)}{implicit}"
 
 
 def _work(work: Work) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.phase import Phase
+from tpusim.base.plain_text import plain
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
@@ -112,7 +113,7 @@ class LineTable(ShortRepr):
             f"{indent}{_short(row.place or ITSELF)}",
             format_seconds(row.seconds),
             f"{row.seconds / self.step_s:.1%}",
-            "; ".join(each for each in (", ".join(_shares(row.does_s)), phases, name) if each),
+            "; ".join(filter(None, (", ".join(_shares(row.does_s)), phases, plain(name)))),
         )
 
 
