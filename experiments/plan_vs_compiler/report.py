@@ -2,14 +2,13 @@
 
 As the table has them, and for `twins` also with the lowering of before the rules that were learnt
 from it; `--again` replays and compares the programs afresh, compiling those that are not in the
-compiler's cache, and `--write` puts the numbers of that into the table.
+compiler's cache, and `--write` puts the numbers of that into the table; `--numbers N ...` takes
+these twins alone.
 """
 
 import argparse
 import json
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
 
@@ -61,9 +60,9 @@ def again(table: pd.DataFrame, sample: str = TWINS) -> pd.DataFrame:
     """Return the table with today's comparison of each program."""
     from run import row_of
 
-    numbers = [int(number) for number in table.number]
-    with ProcessPoolExecutor(WORKERS, get_context("spawn"), max_tasks_per_child=25) as pool:
-        found = list(pool.map(row_of, numbers, repeat(False), repeat(sample)))
+    given = [(int(number), False, sample) for number in table.number]
+    with get_context("spawn").Pool(WORKERS, maxtasksperchild=25) as pool:
+        found = pool.starmap(row_of, given, chunksize=1)
     kept = [
         {**old, **new, "seconds": old["seconds"], "compile_s": old["compile_s"]}
         for old, new in zip(table.to_dict("records"), found, strict=True)
@@ -128,8 +127,11 @@ def main() -> None:
     given.add_argument("--sample", choices=SAMPLES, default=TWINS)
     given.add_argument("--again", action="store_true")
     given.add_argument("--write", action="store_true")
+    given.add_argument("--numbers", type=int, nargs="*")
     asked = given.parse_args()
     table = rows(asked.sample)
+    if asked.numbers:
+        table = table[table.number.isin(asked.numbers)]
     if asked.again or asked.write:
         table = again(table, asked.sample)
     if asked.write:

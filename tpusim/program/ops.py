@@ -104,6 +104,7 @@ class Compute:
 class CollectivePart:
     """One of several tensors that a collective moves together.
 
+    bytes, padded: as of a collective.
     scope, source, callers: as of an operation.
     """
 
@@ -111,6 +112,7 @@ class CollectivePart:
     bytes: Number
     source: str = ""
     callers: tuple[str, ...] = ()
+    padded: Number = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,7 @@ class Collective:
     bytes: the full tensor on one device: gathered (all-gather), unreduced (reduce-scatter,
         all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute; to
         one neighbour with the algorithm `onward`).
+    padded: bytes of these that hold no data, in a compiled program.
     algorithm: the algorithm that runs, if not the kind's own (an all-gather done as an all-reduce).
     asked: False for an implicit resharding, which follows from no rule or annotation.
     hbm: shares of its operands and of its results in HBM; the rest is in VMEM or CMEM.
@@ -132,6 +135,7 @@ class Collective:
     axes: tuple[str, ...]
     bytes: Number
     dtype: str
+    padded: Number = 0
     mode: Mode = Mode.SYNC
     algorithm: str = ""
     scope: str = ""

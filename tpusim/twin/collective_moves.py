@@ -44,7 +44,8 @@ class CollectiveMove:
     mode: `ring` for an asynchronous permute, as collective matmuls are made of them; not over the
         stages of a pipeline.
     algorithm: kind and route in words; all rings of collective matmuls are one.
-    wire_bytes: that a device receives, in all runs.
+    wire_bytes: of data that a device receives, in all runs: without what layouts pad, which a plan
+        does not know.
     exposed_s: the core's time in it or waiting for it, in all runs.
     """
 
@@ -71,8 +72,8 @@ class CollectiveMove:
 
     @property
     def tensor_bytes(self) -> float:
-        """Bytes of its tensor, whole on one device."""
-        return float(self.part.bytes if self.part else self.op.bytes)
+        """Bytes of its tensor, whole on one device, without padding."""
+        return _data_bytes(self.part or self.op)
 
 
 def collective_moves(result: Result, times: CoreTimes) -> Iterator[CollectiveMove]:
@@ -97,9 +98,13 @@ def collective_moves(result: Result, times: CoreTimes) -> Iterator[CollectiveMov
                 kind=kind,
                 mode=mode,
                 algorithm=COLLECTIVE_MATMUL if mode is Mode.RING else algorithm,
-                wire_bytes=wire_bytes(kind, nbytes, size) * timed.runs,
+                wire_bytes=wire_bytes(kind, _data_bytes(part or op), size) * timed.runs,
                 exposed_s=exposed * nbytes / float(op.bytes) if part else exposed,
             )
+
+
+def _data_bytes(moved: Collective | CollectivePart) -> float:
+    return float(moved.bytes) - float(moved.padded)
 
 
 def wire_bytes(kind: CollectiveKind, nbytes: float, devices: int) -> float:

@@ -1,5 +1,6 @@
 """The tensors of collectives that the compiler merged, and the line of each."""
 
+import pytest
 from hlo import module_of
 
 from tpusim.base.phase import Phase
@@ -30,9 +31,9 @@ ENTRY %main (p: f32[256,256]) -> f32[256,256] {{
 """  # noqa: E501
 
 
-def collectives() -> dict[str, Collective]:
+def collectives(text: str = TEXT) -> dict[str, Collective]:
     pod = parse_slice("v5e:2x2")
-    body = lower_module(module_of(TEXT), pod, DeviceIds.in_order(pod)).program.body
+    body = lower_module(module_of(text), pod, DeviceIds.in_order(pod)).program.body
     return {op.name: op for op, _ in walk_ops(body) if isinstance(op, Collective)}
 
 
@@ -44,6 +45,13 @@ def test_each_tensor_of_a_merged_collective_has_its_own_line_and_bytes() -> None
         CollectivePart("mlp/wo/dot_general", 4 * 8 * 256, "step.py:9"),
     )
     assert sum(part.bytes for part in both.parts) == both.bytes
+
+
+def test_each_tensor_has_its_own_padding() -> None:
+    both = collectives(TEXT.replace("[8,256]", "[6,256]").replace("[0:8]", "[0:6]"))["both"]
+    assert [part.padded for part in both.parts] == pytest.approx([0, 4 * 2 * 256])
+    assert both.bytes == 4 * (256 + 8) * 256
+    assert both.padded == pytest.approx(4 * 2 * 256)
 
 
 def test_a_collective_of_one_tensor_has_no_parts() -> None:

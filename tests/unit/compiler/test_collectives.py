@@ -93,22 +93,23 @@ def test_collectives_that_the_core_waits_for(
 
 
 PADDED = [
-    ("bf16[5120,1696]{1,0:T(8,128)(2,1)} all-gather(a)", 5120 * 1792 * 2),
-    ("bf16[1,1024]{1,0:T(2,128)(2,1)} all-reduce(a)", 2 * 1024 * 2),
-    ("bf16[20,1024]{1,0:T(8,128)(2,1)} reduce-scatter(a)", 4 * 24 * 1024 * 2),
+    ("bf16[5120,1696]{1,0:T(8,128)(2,1)} all-gather(a)", 5120 * 1792 * 2, 1696 / 1792),
+    ("bf16[1,1024]{1,0:T(2,128)(2,1)} all-reduce(a)", 2 * 1024 * 2, 1 / 2),
+    ("bf16[20,1024]{1,0:T(8,128)(2,1)} reduce-scatter(a)", 4 * 24 * 1024 * 2, 20 / 24),
     ("(f32[20,100]{1,0:T(8,128)}, f32[20,100]{1,0:T(8,128)}, u32[]{:S(2)}) "
-     "collective-permute-start(a)", 24 * 128 * 4),
+     "collective-permute-start(a)", 24 * 128 * 4, 20 / 24 * 100 / 128),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "nbytes"), PADDED, ids=[case[0].split("(a")[0] for case in PADDED]
+    ("text", "nbytes", "data"), PADDED, ids=[case[0].split("(a")[0] for case in PADDED]
 )
-def test_what_a_layout_pads_is_moved_too(text: str, nbytes: float) -> None:
+def test_what_a_layout_pads_is_moved_too(text: str, nbytes: float, data: float) -> None:
     """The first is of a real program, which notes shards of 1146880 bytes for groups of 16."""
     groups = "source_target_pairs={{0,1}}" if "permute" in text else GLOBAL
     found = one(f"main\n* x = {text}, channel_id=1, dimensions={{0}}, {groups}")
     assert found.bytes == nbytes
+    assert found.padded == pytest.approx(nbytes * (1 - data))
 
 
 def test_the_host_has_no_padding() -> None:

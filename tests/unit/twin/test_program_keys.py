@@ -1,6 +1,7 @@
 """What the collectives of a program move: from lines, axes and sizes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from twins import lines_of, place, planned, replayed
@@ -128,6 +129,13 @@ def test_permutes_of_the_embedding_are_no_ring() -> None:
 def test_what_is_moved_for_all_layers_at_once_is_their_weight() -> None:
     stacked = collective(GATHER, "layer/wi_0", 2 * WEIGHT)
     assert list(moved(stacked)) == [("layer/wi_0", "forward")]
+
+
+def test_what_layouts_pad_is_not_compared() -> None:
+    """A program's gather of twice the weight, half of which is padding, is one of the weight."""
+    gather = replace(collective(GATHER, "layer/wi_0", 2 * WEIGHT), padded=WEIGHT)
+    (row,) = moved(in_layers(gather)).values()
+    assert row.wire_bytes[1] == pytest.approx(2 * WEIGHT * 3 / 4), "in two layers"
 
 
 @pytest.mark.parametrize("weights", [1.0, 1.13, 1.67])

@@ -21,6 +21,7 @@ from tpusim.compiler.lower.data_movement import (
     MovementKind,
     data_bytes,
     largest_dtype,
+    padding_share,
     total_bytes,
 )
 from tpusim.compiler.lower.sends import send_movement
@@ -106,6 +107,7 @@ def _collective(
         algorithm=algorithm,
         hbm=hbm_shares(where, [instruction], fusion_results(made, fusion)),
         note="; ".join(filter(None, (note, groups.note if groups else "it names no groups"))),
+        padded=nbytes * padding_share(made),
     )
 
 
@@ -152,6 +154,7 @@ def _fused_collective(module: HloModule, fusion: Instruction) -> DataMovement | 
         parts[0],
         collective=kind,
         bytes=sum(part.bytes for part in parts),
+        padded=sum(part.padded for part in parts),
         algorithm=algorithm,
         note=note,
         hbm=hbm_shares(body, found, fusion.arrays),

@@ -1,6 +1,6 @@
 """Data movement of one instruction: its kind, and its role in an asynchronous transfer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,6 +42,7 @@ class DataMovement:
     collective: its kind, of `MovementKind.COLLECTIVE`.
     bytes: of a collective as `program.Collective` counts them; of a DMA or a SparseCore, those read
         and written in HBM; with the host, those transferred.
+    padded: of a collective, bytes of these that hold no data.
     groups: device ids of a collective.
     slices: groups or pairs of slices, from 0, of pure DCN transfers.
     operand: of a done or a step, its start, or the tuple, loop or step that passes it on.
@@ -64,6 +65,7 @@ class DataMovement:
     algorithm: str = ""
     hbm: tuple[float, float] = (1.0, 1.0)
     note: str = ""
+    padded: float = 0.0
 
 
 NO_MOVEMENT = DataMovement(MovementKind.NOTHING, AsyncRole.SYNC)
@@ -81,6 +83,12 @@ def total_bytes(shapes: Iterable[Shape]) -> float:
 def data_bytes(shapes: Iterable[Shape]) -> float:
     """Return the bytes of the elements of all arrays, as they are on the host."""
     return sum(shape.bytes for shape in shapes)
+
+
+def padding_share(shapes: Sequence[Shape]) -> float:
+    """Return the fraction of the bytes of all arrays that layouts pad."""
+    total = total_bytes(shapes)
+    return 1 - data_bytes(shapes) / total if total else 0.0
 
 
 def largest_dtype(shapes: Iterable[Shape]) -> str:

@@ -14,6 +14,7 @@ from tpusim.compiler.lower.data_movement import (
     MovementKind,
     data_bytes,
     largest_dtype,
+    padding_share,
     total_bytes,
 )
 from tpusim.program import CollectiveKind
@@ -65,6 +66,7 @@ def send_movement(instruction: Instruction) -> DataMovement:
         slices=slices,
         chain=chain,
         note="" if kind else "the kind of transfer between slices is not known",
+        padded=nbytes * padding_share(sent),
     )
 
 

@@ -19,6 +19,7 @@ from tpusim.compiler.lower.data_movement import (
     AsyncRole,
     DataMovement,
     MovementKind,
+    padding_share,
     total_bytes,
 )
 from tpusim.compiler.lower.infer_mesh import InferredMesh
@@ -226,6 +227,7 @@ class _ComputationLowering:
                 kind=movement.collective,
                 axes=axes,
                 bytes=movement.bytes,
+                padded=movement.padded,
                 dtype=movement.dtype,
                 mode=Mode.SYNC if sync else Mode.ASYNC,
                 algorithm=movement.algorithm or (self._unnoted(movement, axes) if sync else ""),
@@ -267,7 +269,13 @@ class _ComputationLowering:
     def _part(self, operand: Instruction, nbytes: float) -> CollectivePart:
         bearer = self._name_bearer(operand)
         at = self.walk.locations.origin(bearer, self.around)
-        return CollectivePart(scope_of(op_name(bearer)), nbytes, at.source, at.callers)
+        return CollectivePart(
+            scope=scope_of(op_name(bearer)),
+            bytes=nbytes,
+            source=at.source,
+            callers=at.callers,
+            padded=nbytes * padding_share(operand.arrays),
+        )
 
     def _axes(self, movement: DataMovement) -> tuple[str, ...]:
         """Return the axes of its groups; for pure DCN transfers, those that run across slices."""
