@@ -71,7 +71,7 @@ def kill_one(chance: random.Random, running: "subprocess.Popen[str]", mark: str)
     return victim
 
 
-@pytest.mark.parametrize("seed", seeds(20, default=1))
+@pytest.mark.parametrize("seed", seeds(34, default=1))
 def test_what_is_killed_goes_on_where_it_stopped(seed: int, tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
     run.write_text(f"{SMALL}{SPACE}")
@@ -80,7 +80,7 @@ def test_what_is_killed_goes_on_where_it_stopped(seed: int, tmp_path: Path) -> N
     usual = monotonic() - began
     assert whole.count("\n") > 100, problem
     chance = random.Random(seed)
-    for number in range(5):
+    for number in range(3):
         mark = f"{os.getpid()}.{seed}.{number}"
         with command(run, tmp_path / "killed", mark) as running:
             sleep(chance.random() * usual)

@@ -1,6 +1,7 @@
 """The search finds what an exhaustive sweep finds, and simulates less."""
 
 import pytest
+from extent import sample
 
 from tpusim.base.errors import PlanError, TpusimError
 from tpusim.exploration import OBJECTIVES, PlanSpace, search, slices_of
@@ -25,6 +26,8 @@ VARIED = [
     {"global_batch": [32, 64], "optimizer": ["adam", "sgd"]},
     {"schedule": ["1f1b", "gpipe"], "microbatches": [4]},
 ]
+SPACES = [(slices, number) for number in range(len(VARIED)) for slices in SLICES]
+"""Twenty spaces: slices, and the number of what varies."""
 
 
 def small_space(slices: str, number: int) -> PlanSpace:
@@ -51,8 +54,7 @@ def every_step(space: PlanSpace, given: Input | None = None) -> list[tuple[float
     return found
 
 
-@pytest.mark.parametrize("slices", SLICES)
-@pytest.mark.parametrize("number", range(len(VARIED)))
+@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 3))
 def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
     space = small_space(slices, number)
     every = every_step(space)

@@ -107,7 +107,7 @@ LEFT_OUT = "depthwise']"
 twice the gradient of a depthwise kernel on a mesh of two axes, of a lone `conv_general_dilated` too
 (jax 0.10.2), so that is no check of the exported step."""
 
-FAST = ("probe", "some positions")
+FAST = ("some positions",)
 
 
 @pytest.mark.parametrize(

@@ -250,10 +250,9 @@ CASES = {
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
     ),
 }  # fmt: skip
-FAST = (
-    "fused attention", "balanced context", "experts", "circular rounds", "layers without a scan",
-)  # fmt: skip
-"""Cases that run by default, a quick one of each kind; the others are thorough."""
+FAST = ("balanced context", "experts")
+"""Cases that run by default: between them attention, layers in a scan and all exchanges of rows;
+the others are thorough."""
 
 
 def run_both(given: Architecture, sharded: Plan, folder: Path) -> dict[str, Any]:
