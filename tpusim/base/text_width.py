@@ -52,15 +52,19 @@ def wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
     )
 
 
-def unbroken(text: str) -> list[str]:
-    """Return a text in one line, or on a terminal in as many as it takes."""
-    return [text] if table_width() is None else wrapped(text, "", "  ")
+def unbroken(text: str, first: str = "", rest: str = "  ") -> list[str]:
+    """Return a text in one line that begins with `first`, or on a terminal in as many as it takes.
+
+    rest: the beginning of the other lines.
+    """
+    return [f"{first}{text}"] if table_width() is None else wrapped(text, first, rest)
 
 
 def folded(lines: Sequence[str], ends: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a table, in parts one below the other where they are too wide.
 
-    Each part repeats the first columns, which name the rows.
+    Each part repeats the first columns, which name the rows; below the first it leaves out the rows
+    that have nothing in its own columns.
 
     ends: where the naming columns end, and each column after them but the last, in characters.
     """
@@ -81,7 +85,9 @@ def folded(lines: Sequence[str], ends: Sequence[int]) -> Iterator[str]:
         if number:
             yield ""
         for line in lines:
-            yield from _part(line, names, line[begin:end].rstrip(), room)
+            text = line[begin:end].rstrip()
+            if text.strip() or not number or not line[names:].strip():
+                yield from _part(line, names, text, room)
 
 
 def _part(line: str, names: int, text: str, room: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpusim.base.text_width import unbroken
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.exploration.best import SearchResult
 from tpusim.exploration.format import TEXT_INDENT, aligned
@@ -78,11 +79,12 @@ def search_text(found: SearchResult, space: PlanSpace, model: str) -> str:
 
 
 def _lines(found: SearchResult, space: PlanSpace, model: str) -> Iterator[str]:
-    yield f"search      {space_text(space)}, of {model}, in {found.seconds:.1f} s"
+    what = f"{space_text(space)}, of {model}, in {found.seconds:.1f} s"
+    yield from unbroken(what, "search      ", TEXT_INDENT)
     share = f" ({found.simulated / found.plans:.1%} of all)" if found.plans else ""
     may = f"{found.admitted:,} may be the answer by their bounds"
-    yield f"{TEXT_INDENT}{may}, {found.simulated:,} simulated{share}"
-    yield f"{TEXT_INDENT}{verdict(found)}"
+    for text in (f"{may}, {found.simulated:,} simulated{share}", verdict(found)):
+        yield from unbroken(text, TEXT_INDENT, TEXT_INDENT)
     if not found.best:
         return
     yield ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.shown_value import cut
+from tpusim.base.text_width import PAGE_WIDTH, folded, table_width
 from tpusim.base.units import format_bytes
 from tpusim.compiler.compiled import Compiled
 from tpusim.report.compared_step import ComparedStep, read_step, step_of
@@ -23,9 +25,8 @@ if TYPE_CHECKING:
 MOST_STEPS = len(ascii_uppercase)
 """Steps of a comparison at most: each is named by a letter."""
 
-WIDEST_TABLE = 100
 MOST_SETTINGS = 12
-"""Characters of a line, and settings that differ, at most."""
+"""Settings that differ, at most."""
 
 UNKNOWN = "-"
 
@@ -232,7 +233,7 @@ def _tables(c: Comparison) -> Iterator[str]:
     whole = [(row.name, *row.values, *row.changes) for row in rows]
     shares = ("of A",) if len(c.steps) == 2 else ()
     lines = [*_aligned([("", *c.names, *c.columns, *shares), *whole])]
-    if max(map(len, lines)) <= WIDEST_TABLE:
+    if max(map(len, lines)) <= (table_width() or PAGE_WIDTH):
         yield from lines
         return
     yield from _aligned([("", *c.names), *((row.name, *row.values) for row in rows)])
@@ -302,6 +303,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     columns = max(map(len, rows))
     full = [(*row, *[""] * (columns - len(row))) for row in rows]
     widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    lines = []
     for first, *others in full:
         cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        yield "  ".join((first.ljust(widths[0]), *cells)).rstrip()
+        lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+    ends = [*accumulate(width + 2 for width in widths)]
+    yield from folded(lines, [end - 2 for end in ends[:-1]])

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_width import folded, unbroken
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
@@ -14,6 +15,9 @@ from tpusim.results.limit import PICO, Limit
 
 CHANGES_SHOWN = 10
 """Changes of each kind that are printed, unless another number is asked for."""
+
+MARGIN = " " * 12
+"""Stands before the lines of an entry, below its head."""
 
 SAME = 5e-4
 """Fractions of a step below this print as 0.0 %."""
@@ -128,7 +132,8 @@ class Advice(ShortRepr):
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"advice      {self.title}, step {format_seconds(self.step_time_s)}"
+        step = format_seconds(self.step_time_s)
+        yield from unbroken(f"{self.title}, step {step}", "advice      ", MARGIN)
         yield ""
         yield from limit_table(self.limits)
         for kind, head in HEADS.items():
@@ -137,9 +142,11 @@ class Advice(ShortRepr):
                 yield from _change_table(head, found, self.top)
         if self.refused:
             yield ""
-            yield f"{len(self.refused)} more cannot be simulated, such as {self.refused[0][0]}:"
-            yield f"  {self.refused[0][1]}"
-        yield from (f"note        {note}" for note in self.notes)
+            what, why = self.refused[0]
+            yield from unbroken(f"{len(self.refused)} more cannot be simulated, such as {what}:")
+            yield from unbroken(why, "  ", "  ")
+        for note in self.notes:
+            yield from unbroken(note, "note        ", MARGIN)
 
     def facts(self) -> dict[str, Any]:
         """Return the advice as plain data, all changes of it."""
@@ -163,20 +170,22 @@ class Advice(ShortRepr):
 
 def limit_table(limits: Sequence[Limit]) -> Iterator[str]:
     """Yield the lines of a table of what bounds a step."""
-    yield f"{'what bounds the step':<28}{'time':>11}{'share':>9}  in"
+    lines = [f"{'what bounds the step':<28}{'time':>11}{'share':>9}  in"]
     for limit in limits:
         time = format_seconds(limit.seconds)
-        yield f"  {limit.resource:<26}{time:>11}{limit.share:>9.1%}  {limit.what}"
-    total = sum(limit.seconds for limit in limits)
-    yield f"  {'sum':<26}{format_seconds(total):>11}{sum(each.share for each in limits):>9.1%}"
+        lines.append(f"  {limit.resource:<26}{time:>11}{limit.share:>9.1%}  {limit.what}")
+    total, share = sum(each.seconds for each in limits), sum(each.share for each in limits)
+    lines.append(f"  {'sum':<26}{format_seconds(total):>11}{share:>9.1%}")
+    yield from folded(lines, [28, 39, 48])
 
 
 def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[str]:
     """Yield the lines of a table of changes: a sentence each, and the key to write."""
-    yield head
+    yield from unbroken(head)
     for change in changes[:top]:
-        yield f"  {change}"
-        yield from (f"      --set '{setting}'" for setting in change.settings)
+        yield from unbroken(str(change), "  ", "    ")
+        for setting in change.settings:
+            yield from unbroken(f"--set '{setting}'", "      ", "      ")
     if len(changes) > top:
         yield f"  and {len(changes) - top} more"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_width import folded
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
@@ -156,7 +157,8 @@ class TrainingResult(ShortRepr):
 
     def _lines(self) -> Iterator[str]:
         pod = self.step.pod
-        yield f"training    {self.step.title} ({pod.chips} chip{'s' * (pod.chips > 1)})"
+        title = f"{self.step.title} ({pod.chips} chip{'s' * (pod.chips > 1)})"
+        yield from entry("training", title)
         yield from entry("plan", str(self.step.plan))
         what = "tokens" if self.step.model.reads_text else "examples"
         yield from entry(
@@ -166,12 +168,7 @@ class TrainingResult(ShortRepr):
         yield ""
         yield from entry("wall time", f"{_spoken(self.wall_s)}; goodput {self.goodput:.1%}")
         yield ""
-        yield f"  {'bucket':<36}{'time':>12}{'share':>8}  range"
-        for name, each in self.buckets.items():
-            if each.high:
-                share = each.value / self.wall_s.value
-                ends = f"{duration(each.low)} to {duration(each.high)}"
-                yield f"  {name:<36}{duration(each.value):>12}{share:>8.1%}  {ends}"
+        yield from folded(list(self._bucket_lines()), [38, 50, 58])
         yield ""
         if self.checkpoint is not None:
             yield from entry("checkpoint", self._checkpoint())
@@ -183,6 +180,14 @@ class TrainingResult(ShortRepr):
             yield from entry("CO2", f"{_numbers(self.co2_kg, '{:,.0f}')} kg")
         for note in self.notes:
             yield from entry("note", note)
+
+    def _bucket_lines(self) -> Iterator[str]:
+        yield f"  {'bucket':<36}{'time':>12}{'share':>8}  range"
+        for name, each in self.buckets.items():
+            if each.high:
+                share = each.value / self.wall_s.value
+                ends = f"{duration(each.low)} to {duration(each.high)}"
+                yield f"  {name:<36}{duration(each.value):>12}{share:>8.1%}  {ends}"
 
     def _checkpoint(self) -> str:
         cost = self.checkpoint

@@ -24,11 +24,13 @@ PIPED = f"{SMALL}microbatches = 4\nmesh = {{ stage = 2, fsdp = 8 }}\n"
 SWEEP = (
     f'{SMALL}[sweep]\naxes = ["data", "fsdp", "tensor"]\nvary = {{ remat = ["full", "dots"] }}\n'
 )
+SEARCH = f'{SMALL}[search]\naxes = ["fsdp", "tensor"]\n'
+TEXTS = {"run": RUN, "piped": PIPED, "sweep": SWEEP, "search": SEARCH}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in {"run": RUN, "piped": PIPED, "sweep": SWEEP}.items():
+    for name, text in TEXTS.items():
         (tmp_path / f"{name}.toml").write_text(text, "utf-8")
     runs = (ROOT / "tests/validation/training_runs.csv").read_text("utf-8").splitlines()
     (tmp_path / "runs.csv").write_text("\n".join(runs[:3]) + "\n", "utf-8")
@@ -49,6 +51,13 @@ COMMANDS = [
     "scaling run.toml --chips 8,16",
     "validate runs.csv",
     "explain conv --chip v5e --input 256x224x224x3 --kernel 7x7x64 --stride 2",
+    "advise run.toml",
+    "compare run.toml piped.toml",
+    "compare run.toml --set plan.remat=none",
+    f"compare run.toml {HLO}",
+    "train run.toml --set train.tokens=1e9",
+    "search search.toml --workers 1",
+    "models",
     "simulate -h",
     "-h",
 ]
