@@ -94,6 +94,18 @@ def test_heads_by_layer_are_those_of_all_layers_that_see_all_keys(given: object)
         from_hf(unified | {"per_layer_config": given})
 
 
+def test_a_file_from_before_its_family_was_in_transformers() -> None:
+    """The keys of LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct, whose class came with its weights."""
+    older = {
+        "architectures": ["ExaoneForCausalLM"], "model_type": "exaone", "num_layers": 32,
+        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 102400, "activation_function": "silu",
+    }  # fmt: skip
+    today = built("exaone") | {"architectures": ["LlamaForCausalLM"]}
+    assert from_hf(older) == from_hf(today)
+    assert from_hf(today).parameter_count == 7_818_448_896
+
+
 def test_kinds_of_layers_say_more_than_a_number_of_dense_ones() -> None:
     kinds = ["dense"] * 2 + ["sparse"] * 30
     assert from_hf(built("exaone_moe")).dense_layers == 1

@@ -112,4 +112,7 @@ def _config(where: str, table: Mapping[str, Any]) -> HfConfig:
     dims = table.get("text_config", table)
     if not isinstance(dims, Mapping):
         raise ModelError(f"{where}: text_config is {shown(dims)}; write an object of keys")
-    return HfConfig(where, family_of(where, table, {**table, **dims}), table, dims)
+    family = family_of(where, table, {**table, **dims})
+    if dims is table:
+        table = dims = {family.older.get(key, key): value for key, value in table.items()}
+    return HfConfig(where, family, table, dims)

@@ -128,6 +128,14 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         windows="pattern",
     ),
     HfFamily(
+        name="EXAONE 3",
+        architectures=("ExaoneForCausalLM", "LlamaForCausalLM"),
+        types=("exaone",),
+        flags=LLAMA_BIASES,
+        defaults=PLAIN | {"num_key_value_heads": 8},
+        older={"num_layers": "num_hidden_layers", "activation_function": "hidden_act"},
+    ),
+    HfFamily(
         name="EXAONE 4",
         architectures=("Exaone4ForCausalLM",),
         types=("exaone4",),

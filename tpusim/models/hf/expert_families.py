@@ -12,7 +12,14 @@ from tpusim.models.hf.family import (
     TIED,
     HfFamily,
 )
-from tpusim.models.hf.latent_families import DEEPSEEK, GROUPS, MLP_BIAS, PREDICTING, STEERING
+from tpusim.models.hf.latent_families import (
+    DEEPSEEK,
+    GROUPS,
+    MLP_BIAS,
+    PREDICTING,
+    SARVAM,
+    STEERING,
+)
 
 _SWA_SINKS = "the sinks of the attention, a number a head beside the scores"
 _MIXTRAL = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
@@ -209,6 +216,20 @@ EXPERT_KIND: tuple[HfFamily, ...] = (
         defaults=PLAIN | {"num_key_value_heads": 8, "first_k_dense_replace": 1,
                           "n_routed_experts": 128, "n_shared_experts": 1,
                           "moe_intermediate_size": 1408, "num_experts_per_tok": 8},
+        experts=DEEPSEEK,
+        left_out=GROUPS,
+        always=(STEERING,),
+    ),
+    HfFamily(
+        name="Sarvam MoE",
+        architectures=("SarvamMoEForCausalLM", "Glm4MoeForCausalLM"),
+        types=("sarvam_moe",),
+        flags={"attention_bias": QKV, "use_qk_norm": {"qk_norm": True}},
+        defaults=PLAIN | {"num_key_value_heads": 4, "head_dim": 64, "first_k_dense_replace": 1,
+                          "n_routed_experts": 128, "n_shared_experts": 1,
+                          "moe_intermediate_size": 1024, "num_experts_per_tok": 6,
+                          "use_qk_norm": True},
+        older=SARVAM | {"use_qkv_bias": "attention_bias"},
         experts=DEEPSEEK,
         left_out=GROUPS,
         always=(STEERING,),

@@ -56,6 +56,7 @@ _CROSS, _PICKED = "attention over another sequence", "attention that picks its k
 _TWO, _ODD = "attention that is the difference of two", "a projection of embeddings to the layers"
 _IMAGES = "images in its sequence"
 _OTHER_MODEL = "attention to the keys and values of another model"
+_LOOPED = "layers that run several times"
 _GATED, _CONV = "a gate on the result of attention", "convolutions in its layers"
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -98,6 +99,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     "longcat_flash": ("two attentions a layer", "DeepSeek-V3"),
     "bitnet": ("norms within attention and MLP", "Llama"),
     "apertus": ("the activation function xIELU", "Llama"),
+    "apertus1p5": ("the activation function xIELU", "Llama"),
+    "apertus1p5_text": ("the activation function xIELU", "Llama"),
     "afmoe": (_GATED, "Qwen3 MoE"),
     "laguna": (_GATED, "Qwen3 MoE"),
     "granite_swa": ("windows with sinks", "Granite"),
@@ -141,6 +144,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     "inkling_text": (_CONV, "Qwen3 MoE"),
     "inkling2_text": (_CONV, "Qwen3 MoE"),
     "minimax_m3_vl_text": (_PICKED, "Mixtral"),
+    "inkling2_loop_text": (_LOOPED, "Qwen3 MoE"),
+    "dory": (_LOOPED, "OLMo 3"),
     "hrm_text": ("stacks that run several times", "Llama"),
     "moshi": ("a second decoder over codebooks of sound", "Llama"),
     "cpmant": ("relative positions", "Llama"),

@@ -71,6 +71,7 @@ class HfFamily:
     more_positions: rows of the table of positions beside those that the config counts.
     defaults: of the keys that a config may leave out. A key of a part has a dot (`ffn.width`).
     sizes: the keys of the dimensions.
+    older: keys of files from before the family was a part of transformers, and what they are now.
     four_embed: the MLP is four times as wide as the embedding where the config does not say.
     kv_heads: the key of the heads of keys and values.
     one_kv_head: keys with which there is one of those, if all hold; with `!`, if they are false.
@@ -97,6 +98,7 @@ class HfFamily:
     more_positions: int = 0
     defaults: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=lambda: SIZE_KEYS)
+    older: Mapping[str, str] = field(default_factory=dict)
     four_embed: bool = False
     kv_heads: str = "num_key_value_heads"
     one_kv_head: tuple[str, ...] = ()

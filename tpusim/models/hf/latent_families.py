@@ -10,6 +10,7 @@ DEEPSEEK = {
 PREDICTING = {"num_nextn_predict_layers": "the layers that predict further tokens"}
 GROUPS = PREDICTING | {"n_group": "that a token may go to the experts of some groups only"}
 STEERING = "the biases that steer the router"
+SARVAM = {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
 MLP_BIAS = {"mlp_bias": "the biases of the MLP's projections"}
 """What other families with experts share with DeepSeek."""
 
@@ -37,6 +38,19 @@ LATENT_KIND: tuple[HfFamily, ...] = (
         defaults=_LATENT_DEFAULTS | {"first_k_dense_replace": 3, "n_routed_experts": 256,
                                      "n_shared_experts": 1, "moe_intermediate_size": 2048,
                                      "num_experts_per_tok": 8, "n_group": 8},
+        experts=DEEPSEEK,
+        latent=True,
+        left_out=_LATENT_BIAS | GROUPS,
+        always=(STEERING,),
+    ),
+    HfFamily(
+        name="Sarvam MLA",
+        architectures=("SarvamMLAForCausalLM", "DeepseekV3ForCausalLM"),
+        types=("sarvam_mla",),
+        defaults=_LATENT_DEFAULTS | {"q_lora_rank": None, "first_k_dense_replace": 1,
+                                     "n_routed_experts": 128, "n_shared_experts": 1,
+                                     "moe_intermediate_size": 2048, "num_experts_per_tok": 8},
+        older=SARVAM,
         experts=DEEPSEEK,
         latent=True,
         left_out=_LATENT_BIAS | GROUPS,

@@ -22,7 +22,9 @@ _CROSS = "attention over another sequence"
 _NEAR = 0.85
 """Similarity of a misspelt architecture; those that merely end alike are less similar."""
 
-_CLASSES = {name: family for family in FAMILIES for name in family.architectures}
+_CLASSES = {name: family for family in reversed(FAMILIES) for name in family.architectures}
+"""The family of each class: the first one, as later ones may be other sizes of the same class."""
+
 _TYPES = {name: family for family in FAMILIES for name in family.types}
 _NAMES = {family.name: family for family in FAMILIES}
 KNOWN = f"docs/models.md lists the {len(FAMILIES)} families that are, such as LlamaForCausalLM"
@@ -126,7 +128,9 @@ def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> 
 
 
 def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> HfFamily:
-    family = _TYPES.get(kind or "") if name is None else _CLASSES.get(name)
+    family = _TYPES.get(kind or "")
+    if name is not None and (family is None or name not in family.architectures):
+        family = _CLASSES.get(name)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
         near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
