@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import FileError, blame
+from tpusim.base.json_text import json_text
 from tpusim.base.shown_value import cut
 from tpusim.base.text_width import printed_on
 from tpusim.cli.replay_command import parse_mesh_option
@@ -28,11 +29,13 @@ def compare_files(
     pod: str | None,
     mesh: str | None,
     model_flops: float | None,
+    as_json: bool = False,
 ) -> str:
     """Return runs, results and programs side by side; a folder gets table, data and figure.
 
     settings: changes of the one run file, which is then compared with itself.
     pod, mesh, model_flops: of the compiled programs.
+    as_json: return the content of `compare.json`.
     """
     if folder is not None:
         check_folder(folder)
@@ -46,11 +49,12 @@ def compare_files(
     if settings:
         steps.append(_run(paths[0], settings))
     found = compare(*steps)
-    if folder is None:
-        return str(found)
-    with printed_on(None):
-        write_comparison(found, folder)
-    return f"{found}\n\nreport      {folder}"
+    if folder is not None:
+        with printed_on(None):
+            write_comparison(found, folder)
+    if as_json:
+        return json_text(found.facts())
+    return str(found) if folder is None else f"{found}\n\nreport      {folder}"
 
 
 def _check(paths: Sequence[str], settings: Sequence[str], options: bool) -> None:

@@ -49,18 +49,22 @@ def compare(
         float | None,
         typer.Option("--model-flops", metavar="N", help="Of HLO files, as in replay."),
     ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Compare steps, and attribute their difference to its causes."""
     from tpusim.cli.compare_command import compare_files
 
-    return compare_files(
+    text = compare_files(
         paths,
         out_folder(out, "comparison"),
         settings=settings or (),
         pod=pod,
         mesh=mesh,
         model_flops=model_flops,
+        as_json=as_json,
     )
+    return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command(cls=PlanCommand)

@@ -104,6 +104,7 @@ def test_files_are_as_wide_as_ever(
 
 JSON = {
     "simulate run.toml": "step_time_s",
+    "compare run.toml --set plan.remat=full": "parts_s",
     f"replay {HLO}": "step_time_s",
     "sweep sweep.toml --workers 1": "plans",
     "scaling run.toml --chips 8,16": "points",
