@@ -33,9 +33,13 @@ def cluster(address: str) -> Iterator[Executor]:
             "a sweep on a cluster needs Dask: write pip install 'tpusim[cluster]', here and on the "
             "workers"
         ) from error
+    client = Client.__new__(Client)
     try:
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+        client.__init__(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
+        # by the garbage collector it would be closed at any point, also in another one's start,
+        # where both wait for one lock
+        client.close()
         raise TpusimError(
             f"no Dask scheduler answers at {address!r}; start one with dask scheduler, and write "
             "the address that it prints, such as tcp://10.0.0.2:8786"

@@ -1,5 +1,6 @@
 """Sweeps on a cluster of real worker processes: the table of one machine, whoever dies."""
 
+import gc
 import os
 import signal
 import socket
@@ -129,6 +130,15 @@ def test_a_scheduler_that_is_none_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(TpusimError, match="no Dask scheduler answers at"), ts.cluster(address):
             pass
     assert time.monotonic() - began < 30
+
+
+def test_a_client_that_does_not_connect_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed by the garbage collector while another client starts, it hangs both."""
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.3)
+    with pytest.raises(TpusimError) as raised, ts.cluster("nowhere"):
+        pass
+    clients = [each for each in gc.get_objects() if type(each) is distributed.Client]
+    assert {each.status for each in clients} == {"closed"}, raised.value
 
 
 def work_seconds(folder: Path, workers: int) -> float:
