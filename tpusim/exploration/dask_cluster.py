@@ -37,8 +37,8 @@ def cluster(address: str) -> Iterator[Executor]:
     try:
         client.__init__(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        # by the garbage collector it would be closed at any point, also in another one's start,
-        # where both wait for one lock
+        # left to the garbage collector, it may be closed while another client starts, and both
+        # need the same lock
         client.close()
         raise TpusimError(
             f"no Dask scheduler answers at {address!r}; start one with dask scheduler, and write "

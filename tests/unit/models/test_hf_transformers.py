@@ -104,6 +104,20 @@ def test_a_file_from_before_its_family_was_in_transformers() -> None:
     today = built("exaone") | {"architectures": ["LlamaForCausalLM"]}
     assert from_hf(older) == from_hf(today)
     assert from_hf(today).parameter_count == 7_818_448_896
+    assert from_hf(older | {"num_hidden_layers": 30}).layers == 30
+
+
+@pytest.mark.parametrize("model_type", ["sarvam_moe", "sarvam_mla"])
+def test_older_keys_of_sarvam(model_type: str) -> None:
+    today = built(model_type, attention_bias=True)
+    spelled = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    if model_type == "sarvam_moe":
+        spelled["attention_bias"] = "use_qkv_bias"
+    older = {spelled.get(key, key): value for key, value in today.items()}
+    assert not spelled.keys() & older.keys()
+    changed = older | {"num_experts": 64, "num_shared_experts": 2}
+    assert from_hf(older) == from_hf(today)
+    assert from_hf(changed) == from_hf(today | {"n_routed_experts": 64, "n_shared_experts": 2})
 
 
 def test_kinds_of_layers_say_more_than_a_number_of_dense_ones() -> None:

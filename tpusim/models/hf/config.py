@@ -114,5 +114,6 @@ def _config(where: str, table: Mapping[str, Any]) -> HfConfig:
         raise ModelError(f"{where}: text_config is {shown(dims)}; write an object of keys")
     family = family_of(where, table, {**table, **dims})
     if dims is table:
-        table = dims = {family.older.get(key, key): value for key, value in table.items()}
+        older = {now: table[key] for key, now in family.older.items() if key in table}
+        table = dims = {**older, **table}
     return HfConfig(where, family, table, dims)

@@ -17,7 +17,7 @@ from tpusim.models.hf.latent_families import (
     GROUPS,
     MLP_BIAS,
     PREDICTING,
-    SARVAM,
+    SARVAM_OLDER,
     STEERING,
 )
 
@@ -229,7 +229,7 @@ EXPERT_KIND: tuple[HfFamily, ...] = (
                           "n_routed_experts": 128, "n_shared_experts": 1,
                           "moe_intermediate_size": 1024, "num_experts_per_tok": 6,
                           "use_qk_norm": True},
-        older=SARVAM | {"use_qkv_bias": "attention_bias"},
+        older=SARVAM_OLDER | {"use_qkv_bias": "attention_bias"},
         experts=DEEPSEEK,
         left_out=GROUPS,
         always=(STEERING,),

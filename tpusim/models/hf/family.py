@@ -71,7 +71,7 @@ class HfFamily:
     more_positions: rows of the table of positions beside those that the config counts.
     defaults: of the keys that a config may leave out. A key of a part has a dot (`ffn.width`).
     sizes: the keys of the dimensions.
-    older: keys of files from before the family was a part of transformers, and what they are now.
+    older: keys of files written before transformers had the family, and today's key for each.
     four_embed: the MLP is four times as wide as the embedding where the config does not say.
     kv_heads: the key of the heads of keys and values.
     one_kv_head: keys with which there is one of those, if all hold; with `!`, if they are false.

@@ -10,9 +10,10 @@ DEEPSEEK = {
 PREDICTING = {"num_nextn_predict_layers": "the layers that predict further tokens"}
 GROUPS = PREDICTING | {"n_group": "that a token may go to the experts of some groups only"}
 STEERING = "the biases that steer the router"
-SARVAM = {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
 MLP_BIAS = {"mlp_bias": "the biases of the MLP's projections"}
 """What other families with experts share with DeepSeek."""
+
+SARVAM_OLDER = {"num_shared_experts": "n_shared_experts"}
 
 _LATENT_BIAS = {"attention_bias": "the biases of the attention's projections"}
 _LATENT_DEFAULTS = PLAIN | {
@@ -50,7 +51,7 @@ LATENT_KIND: tuple[HfFamily, ...] = (
         defaults=_LATENT_DEFAULTS | {"q_lora_rank": None, "first_k_dense_replace": 1,
                                      "n_routed_experts": 128, "n_shared_experts": 1,
                                      "moe_intermediate_size": 2048, "num_experts_per_tok": 8},
-        older=SARVAM,
+        older=SARVAM_OLDER,
         experts=DEEPSEEK,
         latent=True,
         left_out=_LATENT_BIAS | GROUPS,

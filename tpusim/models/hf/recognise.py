@@ -23,7 +23,7 @@ _NEAR = 0.85
 """Similarity of a misspelt architecture; those that merely end alike are less similar."""
 
 _CLASSES = {name: family for family in reversed(FAMILIES) for name in family.architectures}
-"""The family of each class: the first one, as later ones may be other sizes of the same class."""
+"""The family of each class: the first that lists it, as later ones may reuse its code."""
 
 _TYPES = {name: family for family in FAMILIES for name in family.types}
 _NAMES = {family.name: family for family in FAMILIES}
@@ -74,7 +74,7 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     found = {
         what: f"{what} ({key} = {shown(keys[key])})" for what, key in _requested(UNSUPPORTED, keys)
     }
-    known = _CLASSES.get(name or "") or _TYPES.get(kind or "")
+    known = _named(name, kind) or _TYPES.get(kind or "")
     what, near = REFUSED.get(REFUSED_CLASSES.get(name or "", kind or ""), ("", ""))
     if known is not None:
         found = {
@@ -88,6 +88,14 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
             f"{where}: {name or kind!r} cannot be simulated yet, as it has "
             f"{' and '.join(found.values())}; {_nearest(family)}"
         )
+
+
+def _named(name: str | None, kind: str | None) -> HfFamily | None:
+    """Return the family of a class; the type chooses among families that share it."""
+    of_type = _TYPES.get(kind or "")
+    if name is None or (of_type is not None and name in of_type.architectures):
+        return of_type
+    return _CLASSES.get(name)
 
 
 def _nearest(family: HfFamily | None) -> str:
@@ -128,9 +136,7 @@ def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> 
 
 
 def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> HfFamily:
-    family = _TYPES.get(kind or "")
-    if name is not None and (family is None or name not in family.architectures):
-        family = _CLASSES.get(name)
+    family = _named(name, kind)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
         near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
