@@ -254,8 +254,10 @@ class BodyBuilder:
 
         needed: axes that the reader divides other dimensions over.
         """
-        spare = self._spare(value, target)
-        for step in reshard(value.layout, value.partial, target, spare):
+        whole = value
+        for step in reshard(
+            value.layout, value.partial, target, lambda: self._spare(whole, target)
+        ):
             rows = value.tensor.name in self._rows
             value = self._collective(value, step, _is_requested(value, step, needed, rows))
         return replace(value, layout=target, partial=())

@@ -9,7 +9,7 @@ are taken within the slice first, gathers across slices first (compiled programs
 libtpu 0.0.42.1).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tpusim.partition.layout import Layout, across_slices, within_slice
@@ -33,12 +33,15 @@ class ReshardStep:
     sharing: bool = False
 
 
-def reshard(source: Layout, partial: Axes, target: Layout, spare: int = 0) -> Iterator[ReshardStep]:
+def reshard(
+    source: Layout, partial: Axes, target: Layout, spare: Callable[[], int] = int
+) -> Iterator[ReshardStep]:
     """Yield the collectives from `source`, partial over some axes, to `target`; slicing is free.
 
     Sums come first: scattered where the target shards a dimension over the axis, all-reduced where
     it does not. Axes that move to another dimension are exchanged; axes that vanish are gathered.
-    An all-reduce that crosses slices is divided within the slice over the dimension `spare`.
+    An all-reduce that crosses slices is divided within the slice over the dimension that `spare`
+    names; sizes decide which, so nothing else asks it.
     """
     now = source
     for step in _sums(source, partial, target, spare):
@@ -59,7 +62,9 @@ def reshard(source: Layout, partial: Axes, target: Layout, spare: int = 0) -> It
         yield ReshardStep(CollectiveKind.ALL_GATHER, axes, now, now)
 
 
-def _sums(now: Layout, partial: Axes, target: Layout, spare: int) -> Iterator[ReshardStep]:
+def _sums(
+    now: Layout, partial: Axes, target: Layout, spare: Callable[[], int]
+) -> Iterator[ReshardStep]:
     """Yield the sums of a resharding: within the slice, then across slices on what that leaves.
 
     A sum that every device of the slice wants whole is scattered before it crosses, and gathered
@@ -80,7 +85,7 @@ def _sums(now: Layout, partial: Axes, target: Layout, spare: int) -> Iterator[Re
     whole = tuple(axis for axis in rest if axis not in shared)
     for scattered, sharing in (
         (inner, False),
-        (tuple(shared if dim == spare else () for dim in range(len(now))), True),
+        (_on_one(spare(), shared, now) if shared else (), True),
     ):
         if axes := _flat(scattered):
             after = _more(now, scattered)
@@ -102,6 +107,11 @@ def _sums(now: Layout, partial: Axes, target: Layout, spare: int) -> Iterator[Re
 
 def _more(now: Layout, scattered: Layout) -> Layout:
     return tuple(have + more for have, more in zip(now, scattered, strict=True))
+
+
+def _on_one(chosen: int, axes: Axes, now: Layout) -> Layout:
+    """Return a layout that has the axes on one dimension, of as many dimensions as `now`."""
+    return tuple(axes if dim == chosen else () for dim in range(len(now)))
 
 
 def _without(now: Layout, gone: Axes) -> Layout:

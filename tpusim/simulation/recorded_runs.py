@@ -2,7 +2,8 @@
 
 The form of a plan is all of it but the sizes of its mesh, its batch and its placement. The first
 plan of a form is lowered as ever, since most users simulate one. With the second, recording begins;
-a plan that decides otherwise than all recorded steps of its form adds one.
+a plan that decides otherwise than all recorded steps of its form adds one. Which axes are larger
+than one is a decision as any other.
 """
 
 from collections import OrderedDict
@@ -31,11 +32,9 @@ from tpusim.tape import TracedHashError
 MOST_FORMS = 64
 """Forms of plans that are kept; the one that was not used for longest goes first."""
 
-MOST_STEPS = 128
-"""Recorded steps of a form. Beyond, its plans are lowered one by one."""
-
-MOST_IN_ALL = 256
-"""Recorded steps of all forms, of 1 to 2 MB each; forms go as by `MOST_FORMS`."""
+MOST_STEPS = 256
+"""Recorded steps of all forms, of 1 to 2 MB each; forms go as by `MOST_FORMS`. A form that has as
+many by itself gets no more: its plans are lowered one by one."""
 
 MOST_PLACES = 4096
 """Places of a form whose answers are kept."""
@@ -74,7 +73,7 @@ class RecordedRuns(local):
         None for a plan that is lowered as ever: the first of its form, one that cannot be recorded,
         and one that cannot be simulated, which then gets its sentence.
         """
-        key = (model, pod, *_axes(plan), *(_key(getattr(plan, each)) for each in _FORM_FIELDS))
+        key = (model, pod, tuple(plan.mesh), *(_key(getattr(plan, each)) for each in _FORM_FIELDS))
         form = self._forms.get(key)
         if form is None:
             self._forms[key] = _Form(model, pod)
@@ -93,7 +92,7 @@ class RecordedRuns(local):
     def _forget(self) -> None:
         """Drop the forms that were not used for longest, while there are too many."""
         steps = sum(len(form.steps) for form in self._forms.values())
-        while len(self._forms) > 1 and (len(self._forms) > MOST_FORMS or steps > MOST_IN_ALL):
+        while len(self._forms) > 1 and (len(self._forms) > MOST_FORMS or steps > MOST_STEPS):
             steps -= len(self._forms.popitem(last=False)[1].steps)
 
 
@@ -129,7 +128,7 @@ class _Form:
             if (numbers := given.numbers(recorded, place.answers)) is not None:
                 place.held = (recorded,)
                 return numbers
-        if len(self.steps) == MOST_STEPS:
+        if len(self.steps) >= MOST_STEPS:
             return None
         made = record_step(self.model, given.plan, self.pod, place.answers.place.placement)
         self.steps.insert(0, made)
@@ -227,11 +226,6 @@ def _fastest(
     ]
     found = candidates[0].simulate() if len(candidates) == 1 else fastest(candidates)[0]
     return NumbersRun(found.placement, found.numbers, found.run.timeline())
-
-
-def _axes(plan: Plan) -> tuple[Hashable, ...]:
-    """Return the axes of a plan's mesh, and which of them are larger than one."""
-    return tuple(plan.mesh), tuple(size > 1 for size in plan.mesh.values())
 
 
 def _key(value: Any) -> Hashable:

@@ -30,7 +30,7 @@ def flat(layout: Layout) -> set[str]:
 
 def check_steps(source: Layout, partial: tuple[str, ...], target: Layout, spare: int = 0) -> None:
     now, left = source, set(partial)
-    for step in reshard(source, partial, target, spare):
+    for step in reshard(source, partial, target, lambda: spare):
         assert step.axes
         if step.kind in (SCATTER, REDUCE):
             left -= set(step.axes)
@@ -79,7 +79,7 @@ def test_the_steps_lead_there_across_slices_too() -> None:
 def test_a_whole_sum_that_crosses_is_shared_out_in_the_slice() -> None:
     """Each chip takes its part across, over the dimension that is spare, and gathers the rest."""
     whole = ((), ("tensor",))
-    scatter, reduce, gather = reshard(whole, ("data", "dcn_data"), whole, spare=0)
+    scatter, reduce, gather = reshard(whole, ("data", "dcn_data"), whole, spare=lambda: 0)
     shard = (("data",), ("tensor",))
     assert (scatter.kind, scatter.axes, scatter.after) == (SCATTER, ("data",), shard)
     assert (reduce.kind, reduce.axes, reduce.payload) == (REDUCE, ("dcn_data",), shard)

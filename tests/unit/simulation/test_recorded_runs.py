@@ -115,7 +115,7 @@ def test_no_more_steps_and_forms_are_kept_than_allowed(
 def test_forms_go_when_their_steps_are_too_many_in_all(
     runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded_runs, "MOST_IN_ALL", 1)
+    monkeypatch.setattr(recorded_runs, "MOST_STEPS", 1)
     place = {"fsdp": "y", "tensor": "x"}
     for length in (128, 128, 256, 256):
         ts.simulate(MODEL, plan(seq_len=length, placement=place), POD)
