@@ -57,6 +57,8 @@ def power_sum(first: Number, second: Number, power: float) -> Number:
 
     Written about the larger term, so that neither a small time nor a high power underflows.
     """
+    if isinstance(first, Traced) or isinstance(second, Traced):
+        return call(power_sum, first, second, power)
     high = largest(first, second)
     low = smallest(first, second)
     ratio = low / (high + _TINY)

