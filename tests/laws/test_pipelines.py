@@ -137,6 +137,19 @@ def test_all_that_a_step_takes_it_gives_back(schedule: str, model: str, plan: st
         assert sum(change.bytes * _times(change) for change in memory.changes) == 0
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2"])
+def test_a_pass_of_a_ring_and_transfers_alone_takes_what_it_gives_back(schedule: str) -> None:
+    """The head's weight pass, where all collectives run beside the core."""
+    rules = {"act_residual_seq": "tensor"}
+    plan = plan_of(
+        {"stage": STAGES, "data": 2, "tensor": 2}, global_batch=64, microbatches=MICROBATCHES,
+        schedule=schedule, rules=rules, lowering="ideal", seq_len=512,
+    )  # fmt: skip
+    staged = simulate(small(layers=8, embed=512, vocab=32000), plan, POD)
+    for memory in staged.timeline.memory:
+        assert sum(change.bytes * _times(change) for change in memory.changes) == 0
+
+
 def _times(change: Any) -> int:
     count = 1
     for level in change.repeats:

@@ -189,15 +189,17 @@ class BodyLowerer:
             case PlannedCollective():
                 return (self._collective(entry, deps, life),)
             case CollectiveMatmul():
-                return ring_ops(entry, self.sizes, self.decisions.buffers, deps)
+                ring = ring_ops(entry, self.sizes, self.decisions.buffers, deps)
+                return (*_allocation(entry.name, entry.phase, life), *ring)
             case RingAttention():
                 plan = self.decisions.plan
-                return kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)
+                ring = kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)
+                return (*_allocation(entry.name, entry.phase, life), *ring)
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case LoopNode():
                 loop = self._loop(entry, {key: written.get(key, "") for key in entry.outside})
-                return (*_loop_allocation(entry, life), *loop)
+                return (*_allocation(entry.scan.name, entry.scan.phase, life), *loop)
 
     def _loop(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """Return a loop, with the operations around it if it fetches from the host."""
@@ -296,15 +298,18 @@ def _algorithm(planned: PlannedCollective, plan: Plan) -> str:
     return "best" if best else planned.algorithm
 
 
-def _loop_allocation(loop_node: LoopNode, life: BufferEvents) -> tuple[Compute, ...]:
-    """Return an operation that allocates the buffers of a loop, if no other of the core can."""
+def _allocation(name: str, phase: Phase, life: BufferEvents) -> tuple[Compute, ...]:
+    """Return an operation that allocates what a loop or a ring needs, if no other can.
+
+    Others of the core do, where a pass has any.
+    """
     if not life.allocs:
         return ()
     return (
         Compute(
-            name=f"{loop_node.scan.name}/begin",
-            phase=loop_node.scan.phase,
-            scope=loop_node.scan.name,
+            name=f"{name}/begin",
+            phase=phase,
+            scope=name,
             work=VectorWork(0, 0, 0),
             allocs=tuple(life.allocs),
         ),

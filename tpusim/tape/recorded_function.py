@@ -121,7 +121,9 @@ class _TapeWriter:
             if operation is not None:
                 operands = [self.names[each] for each in operation.operands]
                 expression = self._expression(operation.function, operands)
-                depth = 1 + max((self._depths.get(each, 0) for each in operation.operands), default=0)
+                depth = 1 + max(
+                    (self._depths.get(each, 0) for each in operation.operands), default=0
+                )
                 if at in self.inlined and depth < _DEEPEST:
                     self.names[at] = f"({expression})"
                     self._depths[at] = depth
