@@ -160,6 +160,12 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
         if dim not in graph.sizes:
             yield f"plan.rules.{written} is not used, as the model has no dimension {dim}"
             continue
+        if key not in given and f"act_{key}" in given:
+            yield (
+                f"plan.rules.{written} is not used, as it is for weights and none has the "
+                f"dimension {dim}; the rule for activations is {_written_key(f'act_{key}')}"
+            )
+            continue
         for axis in axes_of(rule):
             idle = axis in plan.active_axes and axis not in given.get(key, ())
             if idle and (name, axis) not in dropped:

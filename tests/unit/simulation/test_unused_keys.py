@@ -48,6 +48,10 @@ NOTED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({}, {"mesh": FSDP, "rules": {"act_residual_seq": "fsdp"}},
      ["plan.rules.act_residual_seq gives fsdp to no tensor: another dimension has it already"]),
     ({}, {"mesh": {"fsdp": 4, "tensor": 2}, "rules": {"act_residual_seq": "tensor"}}, []),
+    *(({}, {"mesh": FSDP, "rules": {dim: axes}},
+       [f"plan.rules.{dim} is not used, as it is for weights and none has the dimension {dim}; "
+        f"the rule for activations is act_{dim}"])
+      for dim, axes in (("seq", "fsdp"), ("batch", []))),
     ({}, {"mesh": FSDP, "optimizer": "sgd", "second_moment_dtype": "bf16"},
      ["plan.second_moment_dtype is not used, as sgd keeps no moments"]),
 ]  # fmt: skip
