@@ -19,8 +19,8 @@ from tpusim.results.result import Result
 
 pytestmark = pytest.mark.browser
 SECTIONS = [
-    *("headline", "plan", "time", "timeline", "use", "memory"),
-    *("links", "roofline", "advice", "runs", "sources"),
+    *("headline", "plan", "time", "advice", "timeline", "use", "memory"),
+    *("links", "roofline", "runs", "sources"),
 ]
 WIDTHS = {"desktop": 1200, "phone": 390}
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,7 @@
 """Laws of the figures and the trace, over random plans: all of them tell the same story."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +19,20 @@ from tpusim.engine import compile_lane
 from tpusim.engine import run as run_engine
 from tpusim.hardware import Slice as Pod
 from tpusim.program import Collective, Loop, Op
-from tpusim.report import axes_data, timeline_data, torus_data, trace, utilisation_data
+from tpusim.report import (
+    axes_data,
+    perfect_compiler,
+    timeline_data,
+    torus_data,
+    trace,
+    utilisation_data,
+)
 from tpusim.report.figures.torus_panels import torus_panels
+from tpusim.report.figures.utilisation import resource_name
+from tpusim.report.html.chart_data import use_data
 from tpusim.report.link_traffic import link_loads, link_volumes
 from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
+from tpusim.results import LEAST_SHOWN, PlanResult
 from tpusim.results.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
 from tpusim.simulation import simulate
 
@@ -123,6 +134,32 @@ def test_utilisation_is_the_use_of_the_links_and_the_breakdown(seed: int) -> Non
         link: pytest.approx(use) for link, use in run.link_use.items() if link in rows
     }
     assert not [link for link, use in run.link_use.items() if use and link not in rows]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_perfect_compiler_is_never_slower(seed: int) -> None:
+    run = result(seed)
+    assert isinstance(run, PlanResult)
+    ideal = perfect_compiler(run)
+    assert (ideal is None) == (run.plan.compiler.lowering == "ideal")
+    if ideal is not None:
+        other = simulate(run.model, run.plan.replace(lowering="ideal"), run.pod)
+        assert ideal.timeline.total_ps == min(run.timeline.total_ps, other.timeline.total_ps)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_page_has_the_busy_shares_of_the_summary(seed: int) -> None:
+    """Directions that are alike are one row; DCN and PCIe are left out where they are idle."""
+    run = result(seed)
+    shown = {row["name"]: row["mean"] for row in use_data(run)["rows"][1:]}
+    for link, share in run.link_use.items():
+        name = resource_name(link)
+        either = shown.get(name, shown.get(re.sub(r"[+−]$| out$| in$", "", name)))
+        if either is None:
+            assert share < LEAST_SHOWN
+            assert link.startswith(("dcn", "pcie"))
+        else:
+            assert either == pytest.approx(share, rel=1e-9), link
 
 
 def alone(run: Result, op: Collective, times: int = 1) -> Result:

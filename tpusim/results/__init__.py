@@ -1,6 +1,6 @@
 """Results of simulations, and their printed form."""
 
-from tpusim.results.advice import Advice, Change, ChangeKind
+from tpusim.results.advice import FASTER, Advice, Change, ChangeKind
 from tpusim.results.circular_iterations import is_pipeline_loop
 from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
@@ -32,6 +32,7 @@ __all__ = [
     "COMPUTE_LABELS",
     "COSTS",
     "EXPOSED",
+    "FASTER",
     "LEAST_SHOWN",
     "PAUSES",
     "PICO",

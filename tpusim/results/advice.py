@@ -19,6 +19,10 @@ CHANGES_SHOWN = 10
 MARGIN = " " * 12
 """Stands before the lines of an entry, below its head."""
 
+FASTER = 1.1
+"""The factor on one rate of the machine, by which a step gets no more than that much faster if the
+compiler decides as before."""
+
 SAME = 5e-4
 """Fractions of a step below this print as 0.0 %."""
 
@@ -32,9 +36,9 @@ class ChangeKind(StrEnum):
 
 
 HEADS = {
-    ChangeKind.PLAN: "what to change: the training stays what it is",
-    ChangeKind.BATCH: "what changes the training too; times are those of as many examples",
-    ChangeKind.MACHINE: "what a faster machine would be worth",
+    ChangeKind.PLAN: "changes that leave the training as it is",
+    ChangeKind.BATCH: "changes of the global batch, at the same number of examples",
+    ChangeKind.MACHINE: "what faster hardware would save",
 }
 """The heads of the printed tables, in their order."""
 
@@ -77,7 +81,13 @@ class Change(ShortRepr):
             gain = f"saves {self.saves:.1%}"
         else:
             gain = f"takes {-self.saves:.1%} more"
-        return f"{self.what} {gain} (simulated){self._memory()}"
+        return f"{self.what} {gain} (simulated){self._decisions()}{self._memory()}"
+
+    def _decisions(self) -> str:
+        """Say so where a faster machine changes the step by more than its rate, or slows it."""
+        if self.kind is not ChangeKind.MACHINE or -SAME < self.saves < 1 - 1 / FASTER + SAME:
+            return ""
+        return ", as the compiler would then lower the step differently"
 
     def _memory(self) -> str:
         if self.fit is Fit.FITS:

@@ -4,10 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tpusim.costs import DCN, DIE_LINKS, FROM_HOST, ICI, TO_HOST
 from tpusim.hardware import DIMENSION_NAMES, Chip, Slice
-from tpusim.results import Limit, Result
-
-FASTER = 1.1
-"""The factor on each resource's rate."""
+from tpusim.results import FASTER, Limit, Result
 
 MachineChange = tuple[str, Slice]
 """A change in words, and the slice with it."""

@@ -75,6 +75,12 @@ class TwinComparison:
         return abs(self.error) <= AGREEMENT
 
     @property
+    def worth_saying(self) -> tuple[Difference, ...]:
+        """The differences of at least a two-thousandth of the step."""
+        least = LEAST_TIME * self.program_step_s
+        return tuple(row for row in self.differences if abs(row.seconds) >= least)
+
+    @property
     def verdict(self) -> str:
         """What a user wants to know, in a sentence."""
         plan, program = format_seconds(self.plan_step_s), format_seconds(self.program_step_s)
@@ -277,10 +283,8 @@ def _head(c: TwinComparison) -> str:
 
 
 def _differences(c: TwinComparison) -> Iterator[tuple[str, ...]]:
-    least = LEAST_TIME * c.program_step_s
-    shown = [row for row in c.differences[:DIFFERENCES_SHOWN] if abs(row.seconds) >= least]
-    for row in shown:
+    for row in c.worth_saying[:DIFFERENCES_SHOWN]:
         share = row.seconds / c.program_step_s
         yield (f"{row.seconds * 1e3:+.3f} ms", f"{share:+.1%}", str(row))
-    if not shown:
+    if not c.worth_saying:
         yield ("none", "", "")

@@ -7,9 +7,9 @@ import pytest
 from commands import SMALL, said
 
 HEADS = (
-    "what bounds the step", "what to change: the training stays what it is",
-    "what changes the training too; times are those of as many examples",
-    "what a faster machine would be worth",
+    "what bounds the step", "changes that leave the training as it is",
+    "changes of the global batch, at the same number of examples",
+    "what faster hardware would save",
 )  # fmt: skip
 
 

@@ -21,12 +21,14 @@ from tpusim.base.plain_text import plain
 from tpusim.base.units import format_seconds
 from tpusim.program import Loop
 from tpusim.report import memory_data, utilisation_data
-from tpusim.report.figures.palette import AXIS_STYLES, axis_style
+from tpusim.report.figures.memory import HOLDER_STYLES, OTHER_HOLDERS
+from tpusim.report.figures.palette import AXIS_STYLES, OTHER_AXES, axis_style
 from tpusim.report.html import report_page
 from tpusim.report.html.advice import CHANGES_SHOWN
 from tpusim.report.html.chart_data import COLUMNS, joined, use_data
 from tpusim.report.html.headline import headline
 from tpusim.report.html.page import LONGEST_SENTENCE
+from tpusim.report.html.page_styles import dark_face, ink_on
 from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import chip_sources, runs_like
 from tpusim.report.link_traffic import link_series
@@ -37,8 +39,8 @@ from tpusim.results.result import Result
 from tpusim.simulation.program_run import replay_program
 
 SECTIONS = [
-    *("headline", "plan", "time", "timeline", "use", "memory"),
-    *("links", "roofline", "advice", "runs", "sources"),
+    *("headline", "plan", "time", "advice", "timeline", "use", "memory"),
+    *("links", "roofline", "runs", "sources"),
 ]
 HOSTILE = [
     "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "x" * 10_000,
@@ -142,8 +144,8 @@ def test_cost_and_energy_are_those_of_the_slice_for_as_long_as_a_million_tokens_
     chip = one.pod.chip.replace(price="3.6 USD/h", power="200 W")
     facts = {f.name: f.value for f in headline(replace(one, pod=ts.Slice(chip, "4x4")), None)}
     seconds = 1e6 / (64 * 512 / one.step_time_s)
-    assert facts["Cost of a million tokens"] == f"{16 * 3.6 / 3600 * seconds:.3g} USD"
-    assert facts["Energy of a million tokens"] == f"{16 * 200 * seconds / 3600:.3g} Wh"
+    assert facts["Cost per million tokens"] == f"{16 * 3.6 / 3600 * seconds:.3g} USD"
+    assert facts["Energy per million tokens"] == f"{16 * 200 * seconds / 3600:.3g} Wh"
 
 
 @kinds
@@ -241,7 +243,7 @@ def test_limits_and_simulated_changes_are_in_the_page() -> None:
     assert all(str(escape(limit.resource)) in page for limit in advice.limits)
     for kind in ChangeKind:
         assert all(str(escape(str(change))) in page for change in advice.of(kind)[:CHANGES_SHOWN])
-    assert "was simulated; the key" not in report_page(found)
+    assert "Each change below was simulated" not in report_page(found)
 
 
 def labelled(label: str) -> Result:
@@ -298,3 +300,24 @@ def test_the_style_of_an_axis_follows_from_its_name_alone() -> None:
     known = [*AXIS_STYLES.values()]
     assert len({style.hatch for style in known}) == len({style.face for style in known})
     assert len({style.hatch for style in known}) == len(known)
+
+
+def test_what_holds_memory_does_not_look_like_a_mesh_axis() -> None:
+    axes = {style.face for style in (*AXIS_STYLES.values(), *OTHER_AXES)}
+    holders = (*HOLDER_STYLES.values(), *OTHER_HOLDERS)
+    assert axes.isdisjoint(style.face for style in holders)
+    assert len({(style.face, style.hatch) for style in holders}) == len(holders)
+
+
+@pytest.mark.parametrize("face", ["#0b3c5d", "#cfe6f4", "#ffffff", "#000000"])
+def test_text_on_a_fill_can_be_read(face: str) -> None:
+    """By the contrast that WCAG 2 asks of text, 4.5, on either theme."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    for each in (face, dark_face(face)):
+        light, dark = sorted((luminance(each), luminance(ink_on(each))), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5

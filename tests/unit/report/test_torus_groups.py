@@ -34,9 +34,9 @@ def run_of(chip: str, shape: str, mesh: dict[str, int], given: dict[str, Any]) -
 
 def chips(plane: GroupPlane) -> Iterator[tuple[str, dict[int, int]]]:
     """Each chip of a picture: the number of its group, and its coordinates."""
-    words = re.fullmatch(r"(?:(.*): )?(.) across, (.) down", plane.title)
+    words = re.fullmatch(r"(?:(.*): )?(.) down, (.) across", plane.title)
     assert words
-    across, down = "xyz".index(words[2]), "xyz".index(words[3])
+    down, across = "xyz".index(words[2]), "xyz".index(words[3])
     (through,) = {0, 1, 2} - {across, down}
     ends = [int(number) for number in re.findall(r"[0-9]+", words[1] or "0")]
     for box in plane.boxes:
@@ -94,7 +94,7 @@ def test_links_that_reach_over_the_edge_close_a_ring() -> None:
     assert tensor.about == "64 groups of 4, 2 neighbours along x, 2 neighbours along y"
     data = axis_groups(run_of(*PLACED[1]))[0]
     assert data.about == "128 groups of 8, a ring of 8 along x; a group goes on through the planes"
-    assert [plane.title for plane in data.planes] == ["x = 0 to 7: z across, y down"]
+    assert [plane.title for plane in data.planes] == ["x = 0 to 7: y down, z across"]
 
 
 def test_an_axis_of_many_groups_says_what_is_not_drawn() -> None:

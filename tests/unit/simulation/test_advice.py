@@ -88,10 +88,10 @@ def test_a_slice_of_other_chips_is_the_same_otherwise() -> None:
     assert with_chip(twisted, twisted.chip) == twisted
 
 
-def sentence(saves: float, need: float = 1.0) -> str:
+def sentence(saves: float, need: float = 1.0, kind: ChangeKind = ChangeKind.PLAN) -> str:
     return str(
         Change(
-            kind=ChangeKind.PLAN,
+            kind=kind,
             what="remat full",
             settings=(),
             plan=None,
@@ -114,6 +114,19 @@ def test_a_change_is_a_sentence() -> None:
     )
     assert "may not fit" in sentence(0.1, 1.99)
     assert fit_of(1.99 * 2**30, 2**31) is Fit.BORDERLINE
+
+
+@pytest.mark.parametrize("saves", [0.4, 0.0921, -0.03])
+def test_a_rate_that_gains_more_than_itself_or_loses_changes_decisions(saves: float) -> None:
+    assert "as the compiler would then lower the step differently" in sentence(
+        saves, kind=ChangeKind.MACHINE
+    )
+    assert sentence(saves).endswith("(simulated)")
+
+
+@pytest.mark.parametrize("saves", [0.0, 0.05, 1 - 1 / 1.1])
+def test_a_rate_gains_as_much_as_itself_at_most(saves: float) -> None:
+    assert sentence(saves, kind=ChangeKind.MACHINE).endswith("(simulated)")
 
 
 def test_a_replayed_program_has_no_plan_to_change() -> None:

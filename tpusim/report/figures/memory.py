@@ -31,18 +31,18 @@ HOLDER_STYLES: Mapping[str, FillStyle] = {
     "optimizer state": FillStyle("#c3c9d0", "||||"),
     "cast weights": FillStyle("#5f8fb0", "\\\\\\\\", text="white"),
     "gathered weights": FillStyle("#a3d0ea"),
-    "saved activations": FillStyle("#f2a541", "////"),
-    "activations": FillStyle("#f7dba7"),
+    "saved activations": FillStyle("#9a86b8", "////"),
+    "activations": FillStyle("#dcd3e8"),
     "gradients": FillStyle("#8fae8b", "----"),
     "fragmentation": FillStyle("#e4e7eb", "...."),
 }
-"""What holds HBM in most steps."""
+"""What holds HBM in most steps. Amber is left to the mesh axes."""
 
 OTHER_HOLDERS = (
-    FillStyle("#d9a0b4", "xxxx"),
-    FillStyle("#b9cfae", "++++"),
-    FillStyle("#e07b53", "oo"),
-    FillStyle("#c9b458", "**"),
+    FillStyle("#b9a6d3", "xxxx"),
+    FillStyle("#a9d3cf", "++++"),
+    FillStyle("#8c96a3", "oo"),
+    FillStyle("#7aa5a1", "**"),
 )
 """The styles of what else holds HBM, in turn."""
 

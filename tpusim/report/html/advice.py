@@ -13,9 +13,13 @@ CHANGES_SHOWN = 5
 """Changes of each kind on the page."""
 
 
-def findings(result: Result) -> list[str]:
-    """Return what takes the step's time and its memory, in sentences, the largest first."""
-    return [*_memory(result), *_time(result), *_notes(result)]
+def findings(result: Result, bounded: bool) -> list[str]:
+    """Return what takes the step's time and its memory, in sentences, the largest first.
+
+    bounded: the page has the critical path by resource, which says where the time goes.
+    """
+    time = [] if bounded else _time(result)
+    return [*_memory(result), *time, *_recomputation(result), *_notes(result)]
 
 
 def changes(advice: Advice) -> Iterator[tuple[str, Sequence[Change]]]:
@@ -41,12 +45,15 @@ def _time(result: Result) -> Iterator[str]:
         if share < LEAST_SAID:
             continue
         if label.startswith(EXPOSED):
-            what = f"The core waits for {label.removeprefix(EXPOSED)}"
+            what = f"Waiting for {label.removeprefix(EXPOSED)} takes"
         elif label == BUBBLE_LABEL:
-            what = "Stages wait for other stages"
+            what = "Waiting for other stages takes"
         else:
             what = f"{label.capitalize()} work takes"
         yield f"{what} {share:.1%} of the step, {format_seconds(seconds)}."
+
+
+def _recomputation(result: Result) -> Iterator[str]:
     again = float(result.flops.recompute) / max(float(result.flops.total), 1.0)
     if again >= LEAST_SAID:
         yield f"Recomputation is {again:.1%} of all matrix FLOPs."

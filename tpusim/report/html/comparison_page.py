@@ -29,7 +29,10 @@ def comparison_page(comparison: TwinComparison) -> str:
     times = [
         (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s) for row in found.times
     ]
-    differing = [(r.words, f"{r.what}, {r.when}", r.plan_s, r.program_s) for r in found.differences]
+    differing = [
+        (row.words, ", ".join(filter(None, (row.what, row.when))), row.plan_s, row.program_s)
+        for row in found.worth_saying
+    ]
     memory = [(row.what, "", row.plan, row.program) for row in found.memory]
     moved = [
         (r.what, f"{r.when}, over {'+'.join(r.axes)}", *r.wire_bytes) for r in found.collectives
@@ -43,7 +46,7 @@ def comparison_page(comparison: TwinComparison) -> str:
         tables=[
             ("time", "Where does the time go?", _rows(times, format_seconds)),
             ("differences", "What differs?", _rows(differing, format_seconds)),
-            ("collectives", "What is moved?", _rows(moved, format_bytes)),
+            ("collectives", "What do collectives move?", _rows(moved, format_bytes)),
             ("memory", "What holds HBM?", _rows(memory, format_bytes)),
         ],
         css=asset("report.css"),
@@ -54,14 +57,14 @@ def comparison_page(comparison: TwinComparison) -> str:
 def _facts(found: TwinComparison) -> list[Fact]:
     error = f"{found.error:+.1%} of the program's"
     return [
-        Fact("Plan", format_seconds(found.plan_step_s), f"a step; {error}"),
-        Fact("Program", format_seconds(found.program_step_s), "a step, as compiled"),
-        Fact("FLOPs of the plan", short_count(found.plan_flops), "executed, all devices"),
-        Fact("FLOPs of the program", short_count(found.program_flops), "executed, all devices"),
-        Fact("HBM of the plan", format_bytes(found.plan_hbm_bytes), "at the peak"),
-        Fact("HBM of the program", format_bytes(found.program_hbm_bytes), "at the peak"),
-        Fact("Collectives of one mode", f"{found.same_mode_share:.1%}", "of their bytes"),
-        Fact("Of one algorithm", f"{found.same_algorithm_share:.1%}", "of their bytes"),
+        Fact("Plan", format_seconds(found.plan_step_s), f"per step; {error}"),
+        Fact("Program", format_seconds(found.program_step_s), "per step, as compiled"),
+        Fact("FLOPs, plan", short_count(found.plan_flops), "executed per step, all devices"),
+        Fact("FLOPs, program", short_count(found.program_flops), "executed per step, all devices"),
+        Fact("Peak HBM, plan", format_bytes(found.plan_hbm_bytes), "per device"),
+        Fact("Peak HBM, program", format_bytes(found.program_hbm_bytes), "per device"),
+        Fact("Collectives in the same mode", f"{found.same_mode_share:.1%}", "of their bytes"),
+        Fact("By the same algorithm", f"{found.same_algorithm_share:.1%}", "of their bytes"),
     ]
 
 

@@ -66,8 +66,8 @@ def heat_map(result: Result) -> HeatMap | None:
     if not shown.panels:
         return None
     top = max(use.busiest.values())
-    down = f", and down the place along {shown.down}" if shown.down else ""
-    across = f"across is the place along {shown.across}{down} [chips]"
+    down = f"{shown.down} down, " if shown.down else ""
+    across = f"{down}{shown.across} across"
     panels = tuple(_heat_panel(panel, top) for panel in shown.panels)
     return HeatMap(busiest_links(use), across, panels)
 

@@ -57,15 +57,17 @@ def _throughput(result: Result) -> Iterator[Fact]:
     else:
         yield Fact("Examples per second", f"{result.examples_per_s:,.0f}", "all chips")
     per_device = f"{result.tflops_per_device:.1f} TFLOP/s"
-    yield Fact("Model FLOP/s of a device", per_device)
+    yield Fact("Model FLOP/s per device", per_device)
     count = float(result.model.parameter_count)
     yield Fact("Parameters", short_count(count), f"{count:,.0f}")
 
 
 def _size(result: Result) -> Iterator[Fact]:
     have = format_bytes(result.hbm_bytes)
-    yield Fact("HBM at the peak", format_bytes(result.hbm_peak_bytes), f"of {have}: {result.fit}")
-    yield Fact("Exposed communication", f"{result.exposed_s / result.step_time_s:.1%}", "of step")
+    yield Fact("Peak HBM", format_bytes(result.hbm_peak_bytes), f"of {have}: {result.fit}")
+    yield Fact(
+        "Exposed communication", f"{result.exposed_s / result.step_time_s:.1%}", "of the step"
+    )
 
 
 def _running(result: Result) -> Iterator[Fact]:
@@ -74,13 +76,13 @@ def _running(result: Result) -> Iterator[Fact]:
         return
     pod, seconds = result.pod, MILLION / result.tokens_per_s
     if (dollars := pod.usd_per_second()) is not None:
-        about = f"at {pod.chip.price:g} USD a chip and hour"
-        yield Fact("Cost of a million tokens", f"{dollars * seconds:.3g} USD", about)
+        about = f"at {pod.chip.price:g} USD per chip-hour"
+        yield Fact("Cost per million tokens", f"{dollars * seconds:.3g} USD", about)
     if (watts := pod.watts) is not None:
         joules = watts * seconds
-        about = f"at {pod.chip.power:g} W a chip"
+        about = f"at {pod.chip.power:g} W per chip"
         hours, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
-        yield Fact("Energy of a million tokens", f"{hours:.3g} {unit}", about)
+        yield Fact("Energy per million tokens", f"{hours:.3g} {unit}", about)
 
 
 def short_count(count: float) -> str:

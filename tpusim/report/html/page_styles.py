@@ -39,6 +39,16 @@ class PageStyle:
     dark: str
     path: str
 
+    @property
+    def ink(self) -> str:
+        """The colour of text on a light page's fill."""
+        return ink_on(self.face)
+
+    @property
+    def dark_ink(self) -> str:
+        """The colour of text on a dark page's fill."""
+        return ink_on(self.dark)
+
 
 def page_styles(result: Result) -> dict[str, PageStyle]:
     """Return the fills of a report by name: kinds of work, mesh axes, and holders of HBM."""
@@ -77,10 +87,18 @@ def hatch_path(hatch: str) -> str:
 
 def dark_face(face: str) -> str:
     """Return a colour for a dark page: dark blues lighter, pale shades darker."""
-    red, green, blue = rgb(face)
-    light = (0.3 * red + 0.59 * green + 0.11 * blue) / 255
-    share, to = (0.35, 255) if light < 0.35 else (0.3, 20)
-    return mixed(face, "#ffffff" if to == 255 else "#141414", share)
+    return mixed(face, "#ffffff", 0.35) if lightness(face) < 0.35 else mixed(face, "#141414", 0.3)
+
+
+def ink_on(face: str) -> str:
+    """Return black or white, whichever is easier to read on a colour."""
+    return "#000000" if lightness(face) > 0.45 else "#ffffff"
+
+
+def lightness(colour: str) -> float:
+    """Return how light a colour is, from 0 for black to 1 for white."""
+    red, green, blue = rgb(colour)
+    return (0.3 * red + 0.59 * green + 0.11 * blue) / 255
 
 
 def mixed(one: str, other: str, share: float) -> str:

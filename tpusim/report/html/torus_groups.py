@@ -78,10 +78,13 @@ class _Frame(NamedTuple):
 
     @classmethod
     def of(cls, topology: Topology) -> "_Frame":
-        """Number planes by the shortest dimension of three, and lay the longest across."""
+        """Number planes by the shortest dimension of three; the last dimension is across.
+
+        So it is in the heat map of the links.
+        """
         order = sorted(range(len(topology.dims)), key=lambda dim: topology.dims[dim])
         through = order[0] if len(order) > 2 else -1
-        down, across = sorted(order[-2:], key=lambda dim: (topology.dims[dim], -dim))
+        down, across = sorted(order[-2:])
         return cls(across, down, through)
 
 
@@ -152,14 +155,14 @@ def _alike(
 ) -> Iterator[tuple[str, int]]:
     """Yield planes that hold the same groups, in words, and the place of the first of them."""
     if frame.through < 0:
-        yield f"{_name(frame.across)} across, {_name(frame.down)} down", 0
+        yield f"{_name(frame.down)} down, {_name(frame.across)} across", 0
         return
     other = [span for span in others if span.dim == frame.through]
     length = topology.dims[frame.through]
     for _, group in groupby(range(length), key=lambda place: _digits(other, place)):
         places = list(group)
         last = f" to {places[-1]}" if len(places) > 1 else ""
-        across = f"{_name(frame.across)} across, {_name(frame.down)} down"
+        across = f"{_name(frame.down)} down, {_name(frame.across)} across"
         yield f"{_name(frame.through)} = {places[0]}{last}: {across}", places[0]
 
 

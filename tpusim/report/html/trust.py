@@ -76,11 +76,11 @@ def _origin(entry: Sourced) -> str:
 
 def conventions(result: Result) -> list[str]:
     """Return how the numbers of the page are counted, in sentences."""
-    found = [f"FLOPs: {result.convention}."]
+    found = [f"{result.convention[0].upper()}{result.convention[1:]}."]
     if isinstance(result, PlanResult):
         found.append(
-            "Seconds: the cost model of tpusim, with the chip's constants below; what the compiler "
-            f"does is lowering {result.plan.compiler.lowering}."
+            "Seconds: tpusim's cost model with the chip's constants below; the compiler's "
+            f"decisions are those of the lowering {result.plan.compiler.lowering}."
         )
     found += [f"{head.capitalize()}: {text}." for head, text in result.about()]
     found.append(f"tpusim {__version__}.")
