@@ -62,8 +62,10 @@ def blame(where: str) -> Iterator[None]:
         raise type(error)(f"{shown}: {error}") from error
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
     """Return a clause that offers the nearest valid names, or all of them if none is near.
+
+    otherwise: a clause that says where many names are listed, in place of all of them.
 
     >>> nearest("v5pp", ["v4", "v5e", "v5p"])
     "did you mean 'v5p'?"
@@ -79,4 +81,4 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = get_close_matches(name, names, n=2, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
-    return f"valid are {', '.join(names)}" if names else "none is valid here"
+    return otherwise or (f"valid are {', '.join(names)}" if names else "none is valid here")

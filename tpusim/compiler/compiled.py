@@ -175,7 +175,7 @@ class Compiled:
             lines.append(f"  note         what is tested is {', '.join(other)}")
         lines.append(f"  HLO          {format_bytes(len(self.data))}")
         if self.memory is not None:
-            lines.append(f"  HBM a device {self.memory}")
+            lines.append(f"  HBM/device   {self.memory}")
         if self.model_flops is not None:
             lines.append(f"  model FLOPs  {format_rate(self.model_flops, 'FLOP')} a step")
         return lines

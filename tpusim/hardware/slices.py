@@ -169,7 +169,7 @@ class Slice:
             ("chips", f"{self.chips:,} of TPU {chip.name}, {self.devices:,} JAX devices"),
             ("torus", links),
             ("bf16 peak", f"{self.chips * chip.full_peak / 1e15:,.4g} PFLOP/s"),
-            ("HBM", f"{format_bytes(device.hbm_usable_bytes)} usable a device"),
+            ("HBM", f"{format_bytes(device.hbm_usable_bytes)} usable per device"),
         )
         return html_table(f"Slice: {self}", rows)
 

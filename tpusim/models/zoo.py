@@ -67,7 +67,9 @@ def load(name: str, **changes: Any) -> Any:
 
 def unknown(name: object) -> str:
     """Return the message for a name that is not in the zoo, with the nearest ones."""
-    return f"no model {name!r} in the zoo; {nearest(str(name), names())}"
+    known = names()
+    listed = f"`tpusim models` lists the {len(known)} that there are"
+    return f"no model {name!r} in the zoo; {nearest(str(name), known, listed)}"
 
 
 def architecture_of(name: str) -> type[Architecture] | None:

@@ -157,7 +157,7 @@ class PlanResult(Result):
         """Utilisation, throughput, and FLOP/s of a device, in words."""
         return (
             f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, {self._throughput}, "
-            f"{self.tflops_per_device:.1f} TFLOP/s a device"
+            f"{self.tflops_per_device:.1f} TFLOP/s per device"
         )
 
     def tables(self) -> Iterator[object]:

@@ -137,7 +137,7 @@ class ReplayResult(Result):
         hfu = f"HFU {self.hfu:.1%}"
         known = hfu if self.mfu is None else f"MFU {self.mfu:.1%}, {hfu}"
         executed = float(self.flops.total) / self.pod.devices / self.step_time_s / 1e12
-        return f"{known}, {executed:.1f} TFLOP/s a device executed"
+        return f"{known}, {executed:.1f} TFLOP/s per device executed"
 
     @property
     def convention(self) -> str:

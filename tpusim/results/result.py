@@ -175,7 +175,7 @@ class Result(ABC):
         yield "step time", f"{format_seconds(self.step_time_s)}{likely}"
         yield "rates", self.rates
         need, have = map(format_bytes, (self.hbm_peak_bytes, self.hbm_bytes))
-        yield "HBM", f"{need} of {have} a device: {self.fit}"
+        yield "HBM", f"{need} of {have} per device: {self.fit}"
         longest = sorted(self.breakdown_s.items(), key=lambda item: -item[1])[:MOST_PARTS]
         yield "time", ", ".join(f"{label} {s / self.step_time_s:.1%}" for label, s in longest)
 

@@ -148,7 +148,7 @@ def verdict_need(r: Result) -> str:
 
 def _need(r: Result) -> str:
     need, have = format_bytes(r.hbm_peak_bytes), format_bytes(r.hbm_bytes)
-    return f"{need} of {have} usable a device"
+    return f"{need} of {have} usable per device"
 
 
 def _memory(r: Result) -> str:

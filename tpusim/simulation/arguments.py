@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim import models
-from tpusim.base.errors import PlanError
+from tpusim.base.errors import HardwareError, PlanError
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice, parse_slice
 from tpusim.models import Architecture
@@ -72,6 +72,8 @@ def check_model(model: Any, order: str, call: str) -> Architecture:
             "ts.models.from_hf(path) for a config, or ts.xla.load(path) for a compiled program"
         )
     if isinstance(model, str):
+        if models.architecture_of(model) is None and _names_a_slice(model):
+            raise PlanError(f"the model is {model!r}, a slice; {order}")
         loaded: Architecture = models.load(model)
         return loaded
     _check_no_run(model, call)
@@ -86,6 +88,14 @@ def check_model(model: Any, order: str, call: str) -> Architecture:
             "simulate(ts.xla.compile(fn, *args, slice=..., mesh=...))"
         )
     raise PlanError(f"the model is {described(model)}; {order}, with a model such as 'llama3-8b'")
+
+
+def _names_a_slice(name: str) -> bool:
+    try:
+        parse_slice(name)
+    except HardwareError:
+        return False
+    return True
 
 
 def _plan(plan: Any, order: str) -> Plan:

@@ -59,7 +59,7 @@ def test_it_prints_as_a_short_report() -> None:
         "  compiled in 1.25 s (jax 0.10.2, libtpu 0.0.42.1)",
         "  flags        --xla_tpu_scoped_vmem_limit_kib=98304",
         "  HLO          75 B",
-        "  HBM a device 10 B (arguments 3 B, outputs 2 B, heap 5 B)",
+        "  HBM/device   10 B (arguments 3 B, outputs 2 B, heap 5 B)",
         "  model FLOPs  3 PFLOP a step",
     ]
     assert str(Compiled(name="mine", data=HLO)).splitlines() == ["mine", "  HLO          75 B"]

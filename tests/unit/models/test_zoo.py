@@ -149,7 +149,7 @@ def test_every_model_names_its_source(name: str) -> None:
     [
         ("bert", "no model 'bert' in the zoo; did you mean 'bert-base' or 'bert-480b'"),
         ("llama-3-70b", "did you mean 'llama3-70b'"),
-        ("zzz", "valid are bert-480b, "),
+        ("zzz", "no model 'zzz' in the zoo; `tpusim models` lists the "),
         (3, "no model 3 in the zoo"),
     ],
 )

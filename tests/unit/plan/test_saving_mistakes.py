@@ -208,5 +208,5 @@ def test_hbm_too_small_for_the_weights_alone_is_an_answer() -> None:
     assert found.step_time_s == simulate(small(), plan_of({"fsdp": 16}), POD).step_time_s
     assert found.memory_bytes["weights"] > found.hbm_bytes
     text = " ".join(str(found).split())
-    assert re.match(r"DOES NOT FIT: needs \d+ KiB of 97.7 KiB usable a device: ", text)
+    assert re.match(r"DOES NOT FIT: needs \d+ KiB of 97.7 KiB usable per device: ", text)
     assert "weights 102 KiB" in text

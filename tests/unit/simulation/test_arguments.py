@@ -40,6 +40,8 @@ WRONG = [
     ((Path("run.toml"), PLAN, POD), "the model is 'run.toml', a path; write ts.read_run(path)"),
     (("config.json", PLAN, POD), "or ts.xla.load(path) for a compiled program"),
     (("lama3-8b", PLAN, POD), "no model 'lama3-8b' in the zoo; did you mean 'llama3-8b'"),
+    (("v5e-16", PLAN, MODEL), "the model is 'v5e-16', a slice; write {call}(model, plan, slice)"),
+    (("nemo", PLAN, POD), "no model 'nemo' in the zoo; `tpusim models` lists the "),
     ((MODEL, PLAN, "v5e:4x5"), "v5e has no slice 4x5"),
     ((MODEL, PLAN, "v5x-16"), "no generation is called 'v5x'; did you mean 'v5"),
 ]

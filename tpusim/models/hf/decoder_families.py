@@ -16,6 +16,7 @@ from tpusim.models.hf.family import (
     NO_ROTARY,
     PLAIN,
     QKV,
+    SINKS,
     TIED,
     HfFamily,
 )
@@ -86,6 +87,16 @@ LLAMA_KIND: tuple[HfFamily, ...] = (
         types=("granite",),
         flags=LLAMA_BIASES,
         defaults=PLAIN,
+    ),
+    HfFamily(
+        name="Granite with windows",
+        architectures=("GraniteSWAForCausalLM",),
+        types=("granite_swa",),
+        flags=LLAMA_BIASES,
+        defaults=PLAIN | {"num_key_value_heads": 4, "tie_word_embeddings": True,
+                          "sliding_window": 128, "sliding_window_pattern": 4},
+        windows="first",
+        always=(SINKS,),
     ),
     HfFamily(
         name="HyperCLOVA X",

@@ -8,6 +8,7 @@ from tpusim.models.hf.family import (
     NO_ROTARY,
     PLAIN,
     QKV,
+    SINKS,
     SIZE_KEYS,
     TIED,
     HfFamily,
@@ -21,7 +22,6 @@ from tpusim.models.hf.latent_families import (
     STEERING,
 )
 
-_SWA_SINKS = "the sinks of the attention, a number a head beside the scores"
 _MIXTRAL = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
 _OLMOE = {"experts": "num_experts", "experts_per_token": "num_experts_per_tok"}
 _NO_DENSE_SIZES = SIZE_KEYS | {"mlp": "moe_intermediate_size"}
@@ -102,6 +102,18 @@ EXPERT_KIND: tuple[HfFamily, ...] = (
         experts=_MIXTRAL | {"shared_mlp": "shared_intermediate_size"},
     ),
     HfFamily(
+        name="Granite MoE with windows",
+        architectures=("GraniteMoeSWAForCausalLM",),
+        types=("granitemoe_swa",),
+        flags=ATTENTION_BIAS,
+        defaults=PLAIN | {"num_local_experts": 8, "num_experts_per_tok": 2,
+                          "shared_intermediate_size": 0, "sliding_window": 128,
+                          "sliding_window_pattern": 4},
+        windows="first",
+        experts=_MIXTRAL | {"shared_mlp": "shared_intermediate_size"},
+        always=(SINKS,),
+    ),
+    HfFamily(
         name="OLMoE",
         architectures=("OlmoeForCausalLM",),
         types=("olmoe",),
@@ -165,7 +177,7 @@ EXPERT_KIND: tuple[HfFamily, ...] = (
                           "num_experts_per_tok": 4, "attention_bias": True},
         windows="pattern",
         experts=_MIXTRAL,
-        always=(_SWA_SINKS,),
+        always=(SINKS,),
     ),
     HfFamily(
         name="DBRX",

@@ -103,8 +103,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "apertus1p5_text": ("the activation function xIELU", "Llama"),
     "afmoe": (_GATED, "Qwen3 MoE"),
     "laguna": (_GATED, "Qwen3 MoE"),
-    "granite_swa": ("windows with sinks", "Granite"),
-    "granitemoe_swa": ("windows with sinks", "Granite MoE"),
     "mimo_v2_flash": ("heads that differ in windows", "GLM-4 MoE"),
     "gpt_neox_japanese": ("a bias in the last layer alone", "GPT-NeoX"),
     "mllama": (_CROSS, "Llama"),

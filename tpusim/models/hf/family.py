@@ -52,8 +52,9 @@ PLAIN = {"hidden_act": "silu", "tie_word_embeddings": False}
 TIED = PLAIN | {"tie_word_embeddings": True}
 """The defaults of most decoders."""
 
+SINKS = "the sinks of the attention, a number a head beside the scores"
 NO_ROTARY = "that layers which see all keys have no rotary positions"
-"""A feature of several families that is not modelled."""
+"""Features of several families that are not modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

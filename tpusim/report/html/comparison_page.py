@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tpusim.base.units import format_bytes, format_seconds
-from tpusim.report.html.headline import Fact, short_count
+from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import asset, policy, template
 from tpusim.twin import TwinComparison
 
@@ -27,7 +27,9 @@ def comparison_page(comparison: TwinComparison) -> str:
     """Return the comparison as one HTML page that needs no other file."""
     found = comparison
     times = [
-        (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s) for row in found.times
+        (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s)
+        for row in found.times
+        if row.plan_s or row.program_s
     ]
     differing = [
         (row.words, ", ".join(filter(None, (row.what, row.when))), row.plan_s, row.program_s)
@@ -46,7 +48,7 @@ def comparison_page(comparison: TwinComparison) -> str:
         tables=[
             ("time", "Where does the time go?", _rows(times, format_seconds)),
             ("differences", "What differs?", _rows(differing, format_seconds)),
-            ("collectives", "What do collectives move?", _rows(moved, format_bytes)),
+            ("collectives", "What do the collectives move?", _rows(moved, format_bytes)),
             ("memory", "What holds HBM?", _rows(memory, format_bytes)),
         ],
         css=asset("report.css"),
@@ -59,8 +61,14 @@ def _facts(found: TwinComparison) -> list[Fact]:
     return [
         Fact("Plan", format_seconds(found.plan_step_s), f"per step; {error}"),
         Fact("Program", format_seconds(found.program_step_s), "per step, as compiled"),
-        Fact("FLOPs, plan", short_count(found.plan_flops), "executed per step, all devices"),
-        Fact("FLOPs, program", short_count(found.program_flops), "executed per step, all devices"),
+        Fact(
+            "FLOPs, plan", format_rate(found.plan_flops, "FLOP"), "executed per step, all devices"
+        ),
+        Fact(
+            "FLOPs, program",
+            format_rate(found.program_flops, "FLOP"),
+            "executed per step, all devices",
+        ),
         Fact("Peak HBM, plan", format_bytes(found.plan_hbm_bytes), "per device"),
         Fact("Peak HBM, program", format_bytes(found.program_hbm_bytes), "per device"),
         Fact("Collectives in the same mode", f"{found.same_mode_share:.1%}", "of their bytes"),
