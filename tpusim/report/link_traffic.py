@@ -26,9 +26,15 @@ MOST_FLOWS = 50_000
 _Flow: TypeAlias = tuple[TaskStep, int, int]
 """The step of a flow, its start and its end (ps)."""
 
+_Spread: TypeAlias = tuple[Floats, Floats, Floats | float]
+"""The starts and ends of several flows, and what each counts."""
+
 
 class LinkLoad(NamedTuple):
-    """The share of each link that tasks draw from `start_ps` to `end_ps`, by link and label."""
+    """The share of each link that tasks draw from `start_ps` to `end_ps`, by link and label.
+
+    Spans in which the same tasks are in flight share one mapping.
+    """
 
     start_ps: int
     end_ps: int
@@ -120,22 +126,27 @@ def link_loads(result: Result, start_ps: int, end_ps: int) -> list[LinkLoad]:
     flows = _flows(result.shown.tasks, lane, start_ps, end_ps)
     times = sorted({start_ps, end_ps, *(time for _, *span in flows for time in span)})
     rows, active, at = [], list[_Flow](), 0
+    known: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
     for begin, end in pairwise(times):
         active = [flow for flow in active if flow[2] > begin]
         while at < len(flows) and flows[at][1] <= begin:
             active += [flows[at]] if flows[at][2] > begin else []
             at += 1
         if start_ps <= begin < end_ps:
-            drawn = _even_rates(active) if result.timeline.devices else _fair_rates(active, lane)
             steps = [step for step, _, _ in active]
-            rows.append(LinkLoad(begin, end, _shares(steps, drawn, lane.links)))
+            key = tuple(map(id, steps))
+            if result.timeline.devices:
+                known[key] = _shares(steps, _even_rates(active), lane.links)
+            elif key not in known:
+                known[key] = _shares(steps, _fair_rates(steps, lane), lane.links)
+            rows.append(LinkLoad(begin, end, known[key]))
     return rows
 
 
-def _fair_rates(active: Sequence[_Flow], lane: _LaneTraffic) -> Sequence[float]:
-    """Return the rate of each flow (nB/ps), those of the engine."""
+def _fair_rates(steps: Sequence[TaskStep], lane: _LaneTraffic) -> Sequence[float]:
+    """Return the rate of each flow (nB/ps), those of the engine; they follow from the tasks."""
     rates = [rate for _, rate in lane.links]
-    return fair_rates([step for step, _, _ in active], rates) if active else ()
+    return fair_rates(steps, rates) if steps else ()
 
 
 def _even_rates(active: Sequence[_Flow]) -> Sequence[float]:
@@ -181,13 +192,17 @@ def link_series(result: Result, edges_ps: Floats) -> dict[str, Floats]:
     """
     lane = _LaneTraffic.of(result.costed()[result.lane])
     moving = list(_moving(result.shown.tasks, lane))
-    flows: dict[str, list[tuple[Floats, Floats, float]]] = {name: [] for name, _ in lane.links}
+    flows: dict[str, list[_Spread]] = {name: [] for name, _ in lane.links}
     followed = not result.timeline.devices and len(result.programs) == 1
     if followed and sum(record.count for record, _ in moving) <= MOST_FLOWS:
+        alike: dict[int, list[LinkLoad]] = {}
         for load in link_loads(result, 0, result.timeline.total_ps):
-            span = np.array([[load.start_ps], [load.end_ps]], dtype=float)
-            for name, shares in load.shares.items():
-                flows[name].append((*span, sum(shares.values()) * (load.end_ps - load.start_ps)))
+            alike.setdefault(id(load.shares), []).append(load)
+        for loads in alike.values():
+            starts = np.array([load.start_ps for load in loads], dtype=float)
+            ends = np.array([load.end_ps for load in loads], dtype=float)
+            for name, labels in loads[0].shares.items():
+                flows[name].append((starts, ends, sum(labels.values()) * (ends - starts)))
     else:
         for record, step in moving:
             ends = record_starts(record) + record.duration_ps
@@ -218,16 +233,16 @@ def _at_most_full(shares: Floats, lengths: Floats) -> Floats:
     return np.minimum(1.0, shares)
 
 
-def spread_evenly(flows: Sequence[tuple[Floats, Floats, float]], edges_ps: Floats) -> Floats:
+def spread_evenly(flows: Sequence[_Spread], edges_ps: Floats) -> Floats:
     """Return the share of the time between edges that flows take, each spread over its own time.
 
-    flows: starts and ends (ps) of equal flows, and the picoseconds that each counts.
+    flows: starts and ends (ps) of flows, and the picoseconds that each counts, or all.
     edges_ps: [edge], ascending.
     """
     if not flows:
         return np.zeros(len(edges_ps) - 1)
     starts, ends = (np.concatenate([each[side] for each in flows]) for side in (0, 1))
-    counts = np.concatenate([np.full(len(each[0]), each[2]) for each in flows])
+    counts = np.concatenate([np.broadcast_to(each[2], each[0].shape) for each in flows])
     slopes = counts / np.maximum(ends - starts, 1)
     ends = np.maximum(ends, starts + 1)
     times, changes = np.concatenate([starts, ends]), np.concatenate([slopes, -slopes])
