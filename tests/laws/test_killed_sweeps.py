@@ -12,7 +12,6 @@ from time import monotonic, sleep
 import pytest
 from commands import SMALL
 from extent import seeds
-from timing import slowness
 
 SPACE = """mesh = {data = 4, fsdp = 4}
 [sweep]
@@ -61,13 +60,6 @@ def until(done: Callable[[], bool], seconds: float) -> bool:
     return done()
 
 
-def ends_in(seconds: float, mark: str) -> bool:
-    """Whether no process is left after so long, on a machine as fast as the reference."""
-    return until(lambda: not alive(mark), seconds) or until(
-        lambda: not alive(mark), seconds * (slowness() - 1)
-    )
-
-
 def kill_one(chance: random.Random, running: "subprocess.Popen[str]", mark: str) -> int:
     """Kill the command, or as often one of its workers if it has any. Return its number."""
     workers = [each for each in alive(mark) if each != running.pid]
@@ -99,7 +91,10 @@ def _undisturbed(run: Path) -> tuple[str, float]:
 def test_what_is_killed_goes_on_where_it_stopped(
     seed: int, run: Path, undisturbed: tuple[str, float], tmp_path: Path
 ) -> None:
-    """Each is killed three times. A sweep that waits for a worker that is dead would not end."""
+    """Each is killed three times. A sweep that waits for a worker that is dead would not end.
+
+    A whole sweep takes less than five seconds where nothing else runs, so that all have ten to end.
+    """
     whole, usual = undisturbed
     chance = random.Random(seed)
     for number in range(3):
@@ -108,7 +103,7 @@ def test_what_is_killed_goes_on_where_it_stopped(
             sleep(chance.random() * usual)
             victim = kill_one(chance, running, mark)
             out, error = running.communicate(timeout=60 + 4 * usual)
-        assert ends_in(10, mark), "processes are left"
+        assert until(lambda mark=mark: not alive(mark), max(10, 2 * usual)), "processes are left"
         if running.returncode == 0:
             assert out == whole
         elif victim != running.pid:
