@@ -31,9 +31,15 @@ def conformer():
     """Return the encoder of Wav2Vec2's Conformer, base size, on frames of features."""
     config = transformers.Wav2Vec2ConformerConfig(position_embeddings_type="rotary")
     frames = torch.zeros(BATCH, 512, config.hidden_size, dtype=torch.bfloat16, device="meta")
+    from torch.nn.utils import parametrize
     from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer as modeling
 
-    return modeling.Wav2Vec2ConformerEncoder, config, {"hidden_states": frames}
+    def model(config):
+        encoder = modeling.Wav2Vec2ConformerEncoder(config)
+        parametrize.remove_parametrizations(encoder.pos_conv_embed.conv, "weight")
+        return encoder
+
+    return model, config, {"hidden_states": frames}
 
 
 def small_conformer():

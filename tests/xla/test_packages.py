@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,4 +42,7 @@ def test_a_step_of_a_package_compiles_and_is_understood(
     executed, model = float(result.flops.total), program.model_flops
     assert model is not None
     assert 0.9 < executed / model < 1.6, "no product is missed, none is done on all devices"
+    bare = ts.simulate(replace(program, memory=None))
+    assert program.memory is not None
+    assert bare.hbm_peak_bytes == pytest.approx(program.memory.total, rel=0.02)
     assert any(row.place.startswith("programs.py:") for row in ts.explain_lines(result).rows)

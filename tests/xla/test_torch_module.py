@@ -45,6 +45,20 @@ if find_spec("torchax"):
                 x = layer(x, scale=0.5)
             return {"loss": ((x + self.offset) ** 2).mean(), "size": x.shape[0]}
 
+    class Conditioned(torch.nn.Module):
+        """Makes tensors in its call, as metnet's does, and keeps one in a list."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, WIDTH)
+            self.tables = [torch.ones(WIDTH)]
+
+        def forward(self, x):
+            steps = torch.zeros(len(x), 4, dtype=torch.long).type_as(x)
+            steps[:, 1] = 2
+            scale = torch.tensor([3.0]).to(x.device)
+            return {"loss": (scale * x * self.linear(steps) * self.tables[0].to(x.device)).sum()}
+
 
 def net(device="meta"):
     with torch.device(device):
@@ -86,6 +100,21 @@ def test_a_step_computes_what_the_module_does() -> None:
     assert float(loss) == pytest.approx(wanted.item(), rel=1e-3)
     for name, each in module.named_parameters():
         assert jnp.allclose(new[name], each.detach().numpy(), atol=2e-3), name
+
+
+def test_tensors_that_a_module_makes_in_its_call_have_values() -> None:
+    module, x = Conditioned(), torch.rand(8, WIDTH)
+    step = ts.xla.torch(module, (x,))
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in module.named_parameters()}
+    (loss,) = step(weights, {}, [jnp.asarray(x.numpy())])
+    assert float(loss) == pytest.approx(module(x)["loss"].item(), rel=1e-3)
+
+
+def test_tensors_of_the_meta_device_that_are_no_weights_are_traced() -> None:
+    with torch.device("meta"):
+        module = Conditioned()
+    step = ts.xla.torch(module, (rows(),), optimizer=optax.sgd(0.1))
+    assert count_flops(jax.jit(step).trace(*step.inputs).jaxpr) == 2 * 2 * ROWS * 4 * WIDTH
 
 
 def test_placed_finds_weights_by_name_and_the_optimizer_s_state_too() -> None:

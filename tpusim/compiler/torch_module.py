@@ -102,10 +102,11 @@ def torch_step(
     environment = _environment_class()()
     with torch.no_grad():
         states, run = torchax.extract_jax(module, environment)
+    environment.shapes_only = False  # tensors that the module makes in its call have values
     trained = {name for name, each in module.named_parameters() if each.requires_grad}
     weights = {name: each for name, each in states.items() if name in trained}
     buffers = {name: each for name, each in states.items() if name not in trained}
-    shapes, tree = _split((tuple(args), dict(kwargs or {})), environment)
+    shapes, tree = _split((tuple(args), dict(kwargs or {})))
 
     def forward(weights: Any, buffers: Any, batch: Any) -> Any:
         given, named = tree(batch)
@@ -171,7 +172,7 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _split(given: Any, environment: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+def _split(given: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     """Return the tensors of arguments as shapes, and a function that puts arrays in their place."""
     import torch
     from torch.utils import _pytree
@@ -185,7 +186,7 @@ def _split(given: Any, environment: Any) -> tuple[list[Any], Callable[[Sequence[
             new[at] = array
         return _pytree.tree_unflatten(new, tree)
 
-    return [environment.t2j_copy(leaves[at]) for at in places], filled
+    return [_shape(leaves[at]) for at in places], filled
 
 
 @contextmanager
@@ -240,20 +241,32 @@ def _torchax() -> Any:
 
 @cache
 def _environment_class() -> type[Any]:
-    """Return torchax's environment, in which tensors become shapes instead of arrays."""
-    import jax
+    """Return torchax's environment, in which tensors of the meta device have zeros for values."""
+    import jax.numpy as jnp
     import torch
-    from torchax.ops import mappings
+    from torch.utils import _pytree
     from torchax.tensor import Environment
 
-    class AbstractEnvironment(Environment):  # type: ignore[misc]
+    class MetaEnvironment(Environment):  # type: ignore[misc]
+        shapes_only = True
+
         def t2j_copy(self, tensors: Any) -> Any:
-            def one(leaf: Any) -> Any:
-                if not isinstance(leaf, torch.Tensor):
-                    return leaf
-                dtype = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(leaf.dtype))
-                return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype)
+            return _pytree.tree_map_only(torch.Tensor, self._copied, tensors)
 
-            return jax.tree.map(one, tensors)
+        def _copied(self, tensor: Any) -> Any:
+            if self.shapes_only:
+                return _shape(tensor)
+            if tensor.device.type == "meta":
+                shape = _shape(tensor)
+                return jnp.zeros(shape.shape, shape.dtype)
+            return super().t2j_copy(tensor)
 
-    return AbstractEnvironment
+    return MetaEnvironment
+
+
+def _shape(tensor: Any) -> Any:
+    import jax
+    from torchax.ops import mappings
+
+    dtype = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(tensor.dtype))
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)

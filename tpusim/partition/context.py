@@ -112,7 +112,7 @@ def few_heads(
 
 def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Axes) -> Axes:
     """Return the axes of heads in a kernel, without those that do not divide K/V heads."""
-    axes = (*table.get(f"act_{dim}", ()), *moved)
+    axes = tuple(dict.fromkeys((*table.get(f"act_{dim}", ()), *moved)))
     while dim != "heads" and size % prod(plan.mesh[axis] for axis in axes):
         axes = axes[:-1]
     if size % prod(plan.mesh[axis] for axis in axes):
@@ -135,6 +135,20 @@ def _check_balance(plan: Plan, axes: Axes) -> None:
             f"sequence, but its {plan.seq_len} tokens do not divide into {parts}; write a multiple "
             f"of {parts}, or context_balanced = false"
         )
+
+
+def check_exchange(plan: Plan, table: Mapping[str, Axes]) -> None:
+    """Raise PlanError for an exchange over an axis that shards the batch."""
+    exchanges = plan.context.exchange
+    named = () if isinstance(exchanges, str) else exchanges
+    batch = table["act_batch"]
+    for axis in named:
+        if axis in batch:
+            others = [other for other in batch if other != axis]
+            raise PlanError(
+                f"plan.context_exchange names {axis!r}, which shards the batch, so it cannot shard "
+                f"the sequence too; name another axis, or write rules.act_batch = {others}"
+            )
 
 
 def check_sequence(plan: Plan, table: Mapping[str, Axes], sizes: Mapping[str, int]) -> None:

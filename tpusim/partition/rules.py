@@ -27,6 +27,7 @@ from tpusim.graph import (
 )
 from tpusim.partition.context import (
     CONTEXT,
+    check_exchange,
     check_sequence,
     exchanged_by,
     few_heads,
@@ -127,6 +128,7 @@ def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
     for key, axes in table.items():
         if _of_parts(key) == "act_batch":
             _check_batch(plan, axes, sizes)
+    check_exchange(plan, table)
     check_sequence(plan, table, sizes)
     table |= kernel_rules(plan, graph, table)
     exchanged = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
@@ -199,10 +201,15 @@ def weights_are_tiled(plan: Plan, over: Axes = ()) -> bool:
 
 
 def _default_rules(plan: Plan) -> Mapping[str, Axes]:
-    """Return the default rules, with the axes of `context_exchange` in place of `context`."""
+    """Return the default rules, with the axes of `context_exchange` in place of `context`.
+
+    One that shards the dimension anyway, as `fsdp` does weights, stays where it is.
+    """
     named = named_axes(plan.context, plan.mesh)
     return {
-        key: tuple(a for axis in axes for a in (named if axis == CONTEXT else (axis,)))
+        key: tuple(
+            dict.fromkeys(a for axis in axes for a in (named if axis == CONTEXT else (axis,)))
+        )
         for key, axes in DEFAULT_RULES.items()
     }
 

@@ -184,7 +184,8 @@ def replay_program(
 ) -> ReplayResult:
     """Return the result of a program that one device of the pod runs.
 
-    Raise PlanError for loops that are too long to run without folding.
+    Raise PlanError for loops that are too long to run without folding, and for a program without
+    an operation that takes time, such as one that returns its parameters.
 
     unknown: the reason that operations are not understood, by name.
     held: HBM at its peak by category, if the compiler says it.
@@ -193,6 +194,11 @@ def replay_program(
     if not fold:
         _check_length(program)
     timeline = run([cost_program(program, pod, placement)], fold=fold)
+    if not timeline.total_ps:
+        raise PlanError(
+            f"{program.name} has no operation that takes time (parameters, constants and tuples "
+            "take none), so there is no step to replay"
+        )
     return ReplayResult.of(
         pod,
         placement,

@@ -68,3 +68,19 @@ def check(path: Path) -> None:
     elif path.suffix == ".gz":
         trace = json.loads(gzip.decompress(path.read_bytes()))
         assert not [event for event in trace["traceEvents"] if UNSAFE.search(event["name"])]
+
+
+@pytest.mark.parametrize("given", [["--slice", "v5e:1x1"], ["--slice", "v6e:1x1", "--json"]])
+def test_a_program_that_returns_its_parameters_is_one_sentence(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = "f32[8,128]{1,0:T(8,128)}"
+    text = (
+        f"HloModule same, is_scheduled=true\n\nENTRY %main (p: f32[8,128]) -> (f32[8,128]) {{\n"
+        f"  %p = {kind} parameter(0)\n  ROOT %t = ({kind}) tuple(%p)\n}}\n"
+    )
+    (tmp_path / "it.hlo").write_text(text)
+    code, out, error = said(["replay", str(tmp_path / "it.hlo"), *given], capsys)
+    assert (code, out) == (2, "")
+    assert "has no operation that takes time" in error
+    assert error.count("\n") == 1

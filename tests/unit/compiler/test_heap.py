@@ -80,7 +80,7 @@ def test_each_tuple_that_is_made_has_a_table() -> None:
     assert output_bytes(changes) == 256 * K
 
 
-REPORTED = [path for path in sorted(DATA.glob("*.hlo.gz")) if read_hlo_file(path)[0] is not None]
+REPORTED = [path for path in sorted(DATA.rglob("*.hlo.gz")) if read_hlo_file(path)[0] is not None]
 
 
 @pytest.mark.parametrize("path", REPORTED, ids=lambda path: path.name)

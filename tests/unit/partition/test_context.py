@@ -228,3 +228,29 @@ def test_one_kernel_takes_its_keys_in_one_way() -> None:
 def test_ways_for_no_axis_are_refused() -> None:
     with pytest.raises(PlanError, match="context_exchange is empty; write"):
         plan_of(MESH, context_exchange={})
+
+
+@pytest.mark.parametrize("way", ["gather", "ring", "all-to-all"])
+def test_an_axis_of_weights_may_shard_the_sequence(way: str) -> None:
+    """As `context` does, which shards weights and sequences by default: the same collectives."""
+    found = []
+    for axis in ("fsdp", "context"):
+        plan = plan_of(
+            {"data": 2, axis: 8}, rules={"act_batch": ["data"]}, context_exchange={axis: way}
+        )
+        found.append(
+            [
+                (str(node.payload).replace(axis, "axis"), node.kind, times)
+                for node, times in comms(partitioned_of(small(), plan))
+            ]
+        )
+        assert simulate(small(), plan, POD).step_time_s > 0
+    assert found[0] == found[1]
+
+
+def test_an_axis_of_the_batch_does_not_shard_the_sequence_too() -> None:
+    said = fails(small(), {"data": 2, "fsdp": 8}, context_exchange={"fsdp": "ring"})
+    assert said == (
+        "plan.context_exchange names 'fsdp', which shards the batch, so it cannot shard the "
+        "sequence too; name another axis, or write rules.act_batch = ['data']"
+    )

@@ -81,6 +81,11 @@ def test_loops_of_a_billion_trips_are_folded_or_refused() -> None:
         step(10**9, fold=False)
 
 
+def test_a_program_that_does_nothing_has_no_step() -> None:
+    with pytest.raises(PlanError, match=r"has no operation that takes time \(parameters, "):
+        replay_program(replace(PROGRAM, body=()), POD, placed(), origin=ORIGIN)
+
+
 def test_what_is_not_understood_has_its_share_of_the_step() -> None:
     result = small_replay()
     (record,) = [task for task in result.timeline.tasks if task.name == UNKNOWN]
