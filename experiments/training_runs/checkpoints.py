@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import tpusim as ts
 from tpusim.base.units import format_bytes
 from tpusim.models import Transformer
-from tpusim.training import Checkpoints, CheckpointCost, checkpoint_cost
+from tpusim.training import CheckpointCost, Checkpoints, checkpoint_cost
 
 DIFFUSION = ts.models.load("stable-diffusion-v2-base")
 LLAMA = ts.models.load("llama3.1-405b")

@@ -179,6 +179,7 @@ def test_reads_that_vary_have_no_steady_state() -> None:
         ({"files": 3}, "input.files is 3, but 4 hosts read"),
         ({"workers": 97}, "97 threads that decode on a host of 4 v3 chips, which has 96 vCPUs"),
         ({"kind": "tokens"}, "the model reads none"),
+        ({"read_variation": -1}, "input.read_variation is -1; write a finite number of at least"),
     ],
 )
 def test_a_mistake_is_one_sentence(keys: dict[str, object], said: str) -> None:
@@ -215,6 +216,18 @@ def test_advice_on_a_starved_step_names_what_feeds_it() -> None:
     alone = fed(workers=4, prefetch=0).advice()
     more = next(each for each in alone.changes if each.settings == ("input.prefetch=1",))
     assert more.saves > 0.1
+
+
+def test_advice_on_reads_and_the_batch_is_simulated() -> None:
+    """Reads whose first byte takes 50 ms: 4 times the bytes are nearly 4 times as fast, twice the
+    reads in flight twice; and twice the batch is starved as long for each example."""
+    found = fed(read_bytes=64 * 2.0**10, prefetch=4)
+    assert found.input.starved_by == "read"
+    changes = {change.settings: change for change in found.advice().changes}
+    assert changes["input.read_bytes=262144.0",].saves == pytest.approx(0.75, abs=0.02)
+    assert changes["input.readers=32",].saves == pytest.approx(0.5, abs=1e-3)
+    assert changes["plan.global_batch=8192",].saves == pytest.approx(0.0, abs=1e-3)
+    assert any("(2048 examples)" in change.what for change in found.advice().changes)
 
 
 def test_advice_on_compression_is_simulated() -> None:
