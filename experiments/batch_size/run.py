@@ -149,7 +149,7 @@ def _label(ax: Axes, what: str) -> None:
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}M")
     ax.set_xlabel("tokens in a global batch")
     ax.set_ylabel(what)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.05 * ax.dataLim.ymax)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import csv
 from pathlib import Path
 from statistics import median
 
-from tpusim.training import Evaluations, TrainingRun, train_step
+from tpusim.training import Checkpoints, Evaluations, TrainingRun, train_step
 from tpusim.validation.systems.system_rows import system_row
 from tpusim.validation.systems.system_run import run_system
 
@@ -29,14 +29,15 @@ def error(row: dict[str, str], system: dict[str, str], *, logged: bool) -> float
     """
     step = run_system(system_row(system)).result
     assert step is not None, row["id"]
-    every = int(row["evaluate_every"])
+    every, steps, save_s = int(row["evaluate_every"]), int(row["steps"]), float(row["save_s"])
     run = TrainingRun(
-        steps=int(row["steps"]),
+        steps=steps,
         step_time_s=float(row["step_s"]) if logged else None,
         initialization_s=float(row["init_s"]),
         compile_s=0.0,
         warm_up_s=float(row["first_s"]),
         evaluations=Evaluations(every=every, time_s=float(row["evaluation_s"])) if every else None,
+        checkpoints=Checkpoints(every=steps, mode="blocking", time_s=save_s) if save_s else None,
     )
     wall = train_step(step, run).wall_s.value - float(row["init_s"])
     return wall / float(row["measured_run_s"]) - 1
@@ -45,17 +46,23 @@ def error(row: dict[str, str], system: dict[str, str], *, logged: bool) -> float
 def main() -> None:
     """Print the errors of all runs."""
     systems = {row["id"]: row for table in TABLES for row in rows(SYSTEMS / table)}
-    errors: dict[bool, list[float]] = {True: [], False: []}
-    print("| run | measured | with the logged step | with the predicted step |")
-    print("| --- | ---: | ---: | ---: |")
-    for row in rows(HERE / "whole_runs.csv"):
+    errors: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    print("| run | steps | measured | with the logged step | with the predicted step |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    found = rows(HERE / "whole_runs.csv")
+    for row in found:
         system = systems.get(row["id"]) or systems[row["id"].replace("mlperf07", "mlperf06")]
-        found = {logged: error(row, system, logged=logged) for logged in errors}
-        for logged, value in found.items():
-            errors[logged].append(abs(value))
+        for logged, each in errors.items():
+            each[row["id"]] = error(row, system, logged=logged)
         measured = f"{float(row['measured_run_s']):,.1f} s"
-        print(f"| {row['id']} | {measured} | {found[True]:+.1%} | {found[False]:+.1%} |")
-    print(f"| median | | {median(errors[True]):.1%} | {median(errors[False]):.1%} |")
+        cells = " | ".join(f"{each[row['id']]:+.1%}" for each in errors.values())
+        print(f"| {row['id']} | {row['steps_are']} | {measured} | {cells} |")
+    stated = [row["id"] for row in found if row["steps_are"] == "logged"]
+    for of, ids in (("logged", stated), ("all", [row["id"] for row in found])):
+        cells = " | ".join(
+            f"{median(abs(each[one]) for one in ids):.1%}" for each in errors.values()
+        )
+        print(f"| median of {len(ids)} | {of} | | {cells} |")
 
 
 if __name__ == "__main__":

@@ -119,12 +119,18 @@ def _inputs(found: FoundPlan, space: PlanSpace) -> Mapping[str, Any]:
     return {**{axis: found.plan.mesh[axis] for axis in space.names}, **values}
 
 
+def _head(objective: str) -> str:
+    """Return the head of a column of values: `USD/token`, or `time to train [s]`."""
+    unit, each, _ = OBJECTIVES[objective].unit.partition(" per token")
+    return f"{unit}/token" if each else f"{objective.replace('_', ' ')} [{unit}]"
+
+
 def _cells(
     shown: Sequence[FoundPlan], objectives: Sequence[str], space: PlanSpace
 ) -> Iterator[Sequence[str]]:
     named = [name for name in objectives if name != "step_time"]
-    units = [f"{OBJECTIVES[name].unit.removesuffix(' per token')}/token" for name in named]
-    yield ("slice", *_inputs(shown[0], space), *units, "step time", "MFU", "HBM peak")
+    heads = map(_head, named)
+    yield ("slice", *_inputs(shown[0], space), *heads, "step time", "MFU", "HBM peak")
     for each in shown:
         values = dict(zip(objectives, each.values, strict=True))
         yield (

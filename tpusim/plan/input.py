@@ -106,7 +106,7 @@ class Input:
                 check_positive(f"input.{key}", value)
         for key in ("shuffle", "prefetch", "seed"):
             _check_count(key, getattr(self, key))
-        for key in ("read_latency", "read_variation", "decode_s"):
+        for key in ("read_latency", "decode_s"):
             if (value := getattr(self, key)) is not None:
                 object.__setattr__(self, key, seconds(f"input.{key}", value))
         for key in ("record_bytes", "read_bytes"):
@@ -115,6 +115,7 @@ class Input:
             _check_above(key, getattr(self, key), finite=False)
         for key in ("compression_ratio", "slow_host"):
             _check_factor(key, getattr(self, key))
+        _check_variation(self.read_variation)
         self._check_codec()
 
     def _check_codec(self) -> None:
@@ -200,6 +201,11 @@ def _check_above(key: str, value: Any, *, finite: bool) -> None:
     if not known:
         kind = "a finite number" if finite else "a number"
         raise PlanError(f"input.{key} is {value!r}; write {kind} above 0")
+
+
+def _check_variation(value: Any) -> None:
+    if not (is_number(value) and 0 <= value < inf):
+        raise PlanError(f"input.read_variation is {value!r}; write a finite number of at least 0")
 
 
 def _check_factor(key: str, value: Any) -> None:

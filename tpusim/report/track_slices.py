@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tpusim.costs import CORE
+from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Record, Timeline, whole_bytes
 from tpusim.report.unroll import (
     HiddenRepetitions,
@@ -50,15 +50,23 @@ def core_slices(timeline: Timeline, lane: int = 0, *, every: bool = False) -> li
 def stream_tracks(
     timeline: Timeline, lane: int = 0, *, every: bool = False
 ) -> dict[str, list[list[TrackSlice]]]:
-    """Return the transfers of each stream, on the fewest tracks on which none overlap."""
+    """Return the transfers of each stream, on the fewest tracks on which none overlap.
+
+    Streams are in order of their names, and the stages of the hosts in that of the pipeline.
+    """
     streams: dict[str, list[Record]] = {}
     for record in timeline.tasks:
         if record.lane == lane and record.stream != CORE and record.duration_ps:
             streams.setdefault(record.stream, []).append(record)
     return {
         name: _tracks(_slices(_calls(streams[name], every), timeline, every))
-        for name in sorted(streams)
+        for name in sorted(streams, key=_without_stage)
     }
+
+
+def _without_stage(stream: str) -> str:
+    """Return the name by which streams are in order: stages of the hosts keep that of the run."""
+    return ON_HOST if stream.startswith(f"{ON_HOST} ") else stream
 
 
 def _calls(records: Sequence[Record], every: bool) -> list[Record]:

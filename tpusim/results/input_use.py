@@ -30,6 +30,7 @@ class InputUse:
     starved_by: the stage for which the devices wait; empty if they do not wait.
     exposed_s: seconds of the mean step in which the devices wait for their batch.
     first_batch_s: seconds from the start until all hosts have their first batch.
+    held_bytes: bytes that a host holds of batches and of its shuffle buffer.
     """
 
     given: Input
@@ -43,6 +44,7 @@ class InputUse:
     starved_by: str
     exposed_s: float
     first_batch_s: float
+    held_bytes: float
 
     def __str__(self) -> str:
         return f"{self._what()}; {self._busy()}; {self._verdict()}; {self._first()}"
@@ -78,4 +80,5 @@ class InputUse:
             "starved_by": self.starved_by,
             "exposed_s": self.exposed_s,
             "first_batch_s": self.first_batch_s,
+            "held_bytes": self.held_bytes,
         }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
+from tpusim.base.units import format_bytes
 from tpusim.engine import Timeline
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
@@ -208,6 +209,12 @@ class PlanResult(Result):
         yield from borrowed_notes(
             self.plan, self.pod, self.placement, collective_axes(self.programs)
         )
+        if self.input is not None and self.pod.chip.host_bytes is None:
+            held = format_bytes(self.input.held_bytes)
+            yield (
+                f"the input holds {held} on each host; the memory of hosts of {self.pod.chip.name} "
+                "is not known, so whether it has room is not checked"
+            )
         groups: dict[tuple[str, int], list[str]] = {}
         for what, tensor, times in self.implicit_reshardings:
             groups.setdefault((what, times), []).append(tensor)

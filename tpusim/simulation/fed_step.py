@@ -12,7 +12,7 @@ from tpusim.costs import INPUT, ON_HOST
 from tpusim.engine import HostRun, Record, Timeline, feed
 from tpusim.plan import Input
 from tpusim.results import EXPOSED, PICO, InputUse, PlanResult, breakdown_ps, link_shares
-from tpusim.simulation.input_pipeline import COPY, fill_seconds, host_lines, host_part
+from tpusim.simulation.input_pipeline import COPY, fill_seconds, held_bytes, host_lines, host_part
 
 STEADY_STEPS, VARIED_STEPS = 1000, 200
 """Steps that are simulated at most: until the steps repeat, and where reads vary."""
@@ -47,6 +47,7 @@ def fed(result: PlanResult, given: Input) -> PlanResult:
         starved_by=starved_by or (COPY if copied_s else ""),
         exposed_s=waited_ps * PICO + copied_s,
         first_batch_s=run.first_ps * PICO + fill_seconds(plan, pod, given, part),
+        held_bytes=held_bytes(plan, given, part),
     )
     timeline = _fed_timeline(before, run, starved_by)
     return replace(

@@ -131,7 +131,7 @@ def _kinds(given: Input, hosts: int) -> Iterator[tuple[str, int, int, float]]:
         readers = min(given.readers, share)
         alike = count - (given.slow_host > 1 and share == sorts[-1][0])
         if alike:
-            words = "host" if len(sorts) == 1 else f"host with {share} files"
+            words = "host" if len(sorts) == 1 else f"host with {share} file{'s' * (share > 1)}"
             yield words, alike, readers, 1.0
     if given.slow_host > 1:
         yield "slow host", 1, *last

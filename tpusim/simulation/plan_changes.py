@@ -46,10 +46,11 @@ def plan_changes(result: PlanResult) -> Iterator[PlanChange]:
 def _microbatches(result: PlanResult) -> Iterator[PlanChange]:
     now = result.plan.microbatches
     each = result.plan.microbatch
+    what = "sequences" if result.model.reads_text else "examples"
     if each % 2 == 0:
-        yield PlanChange(f"half the microbatch ({each // 2} sequences)", {"microbatches": 2 * now})
+        yield PlanChange(f"half the microbatch ({each // 2} {what})", {"microbatches": 2 * now})
     if now % 2 == 0:
-        yield PlanChange(f"twice the microbatch ({2 * each} sequences)", {"microbatches": now // 2})
+        yield PlanChange(f"twice the microbatch ({2 * each} {what})", {"microbatches": now // 2})
 
 
 def _remat(result: PlanResult) -> Iterator[PlanChange]:

@@ -66,7 +66,8 @@ def checkpoint_cost(
         raise PlanError(
             f"{count} of {result.model.name} needs {format_bytes(total * given.kept)}, more than "
             f"the {format_bytes(float(given.capacity))} of train.checkpoints.capacity; write a "
-            "larger one, keep fewer, or store moments in a narrower dtype"
+            f"larger capacity, {'keep fewer checkpoints, ' * (given.kept > 1)}or store moments in "
+            "a narrower dtype"
         )
     hosts = ceil(pod.devices / per_host)
     replicas = max(1, round(held * pod.devices / total))

@@ -1,6 +1,7 @@
 """The front door of training runs: a step is simulated, and then the run around it."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -24,7 +25,15 @@ from tpusim.training.checkpoint import (
     stop_and_write,
 )
 from tpusim.training.compile_time import SPREAD, compile_seconds
-from tpusim.training.result import BUCKETS, GOODPUT, Estimate, TrainingResult
+from tpusim.training.result import (
+    BUCKETS,
+    GOODPUT,
+    GRID,
+    GRID_RANGE,
+    PUE,
+    Estimate,
+    TrainingResult,
+)
 from tpusim.training.run import TrainingRun
 
 INITIALIZATION_S, INITIALIZATION_RANGE = 60.0, (20.0, 400.0)
@@ -211,6 +220,12 @@ def _notes(step: PlanResult, run: TrainingRun) -> list[str]:
             f"initialisation is assumed as {INITIALIZATION_S:g} s ({low:g} to {high:g}); write "
             "train.initialization_s"
         )
+    if run.compile_s is None:
+        low, high = SPREAD
+        notes.append(
+            f"compilation is taken as {compile_seconds(step):.0f} s, from the size of the program "
+            f"(times {low:g} to {high:g}); write train.compile_s, 0 with a compilation cache"
+        )
     if run.step_time_s is None and step.error_range is None:
         notes.append("no measured run is like this step, so the wall time has no range of it")
     if run.checkpoints is not None and run.checkpoints.time_s is None:
@@ -222,5 +237,26 @@ def _notes(step: PlanResult, run: TrainingRun) -> list[str]:
             )
         if run.checkpoints.storage is None:
             notes.append("the storage is taken to be no limit; write train.checkpoints.storage")
+    notes += _rates(step, run)
+    notes.append(
+        "PROGRAM_STARTUP is compilation and the excess of the first steps"
+        + ", CUSTOM_BADPUT_EVENTS the evaluations" * (run.evaluations is not None)
+    )
     notes.append("no failure, restart or wait for a slice is simulated")
     return notes
+
+
+def _rates(step: PlanResult, run: TrainingRun) -> Iterator[str]:
+    """Yield the price and the grid that were taken."""
+    chip = step.pod.chip
+    if run.price is None and chip.price is not None:
+        yield (
+            f"a chip is taken at {chip.price:g} USD an hour, its list price on demand; write "
+            "train.price"
+        )
+    if run.grid is None and chip.power is not None:
+        low, high = GRID_RANGE
+        yield (
+            f"CO2 is that of {PUE:g} times the energy of the chips at {GRID:g} g/kWh, the mean of "
+            f"the world ({low:g} to {high:g}); write train.grid"
+        )

@@ -5,6 +5,7 @@ from extent import sample
 
 from tpusim.base.errors import PlanError, TpusimError
 from tpusim.exploration import OBJECTIVES, PlanSpace, search, slices_of
+from tpusim.exploration.search_report import search_text
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Input, Plan
@@ -244,6 +245,9 @@ def test_a_search_of_runs_finds_what_training_every_plan_finds(objective: str) -
     assert found.proved
     assert found.best[0].values[0] == pytest.approx(min(values), rel=1e-12)
     assert found.possible <= found.best[0].values[0]
+    text = search_text(found, space, "small")
+    assert f"  {objective.replace('_', ' ')} [" in text
+    assert "/token" not in text
 
 
 def test_an_objective_of_a_run_needs_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 import tpusim as ts
 from tpusim.base.errors import PlanError
 from tpusim.costs import CORE
-from tpusim.report import trace
+from tpusim.report import plot_timeline, timeline_data, trace
 from tpusim.results import PICO
 
 FAST = ts.Input(
@@ -89,6 +89,30 @@ def test_the_core_has_no_gap_and_the_hosts_are_in_the_trace() -> None:
     assert {f"Host {stage}" for stage in ("read", "decode", "batch", "copy")} <= threads
 
 
+def test_the_timeline_has_a_row_for_each_stage() -> None:
+    """In the order of the pipeline, busy as long as the result says."""
+    found = fed(workers=4)
+    (window,) = timeline_data(found)
+    assert list(window.hosts) == [f"host {name}" for name in found.input.busy]
+    for stage, slices in window.hosts.items():
+        worked = sum(each.length_ps for each in slices) * PICO
+        busy = found.input.busy[stage.removeprefix("host ")] * found.step_time_s
+        assert busy - 1e-9 <= worked <= found.step_time_s, stage
+    rows = [label.get_text() for label in plot_timeline(found)[0].get_yticklabels()]
+    assert rows[: 1 + len(window.hosts)] == ["core", *window.hosts]
+    assert timeline_data(ALONE)[0].hosts == {}
+
+
+def test_an_unknown_memory_of_hosts_is_said() -> None:
+    known = ts.Slice(V3.chip.replace(host_bytes="340 GB"), "4x4")
+    held = fed().input.held_bytes
+    assert held == pytest.approx(3 * 1024 * 224 * 224 * 3 * 2, rel=0.01)
+    assert "is not checked" in str(fed())
+    assert "is not checked" not in str(fed(pod=known))
+    with pytest.raises(PlanError, match=r"on a host that has 1 GiB: 3 batches"):
+        fed(pod=ts.Slice(V3.chip.replace(host_bytes="1 GiB"), "4x4"), prefetch=2, shuffle=10**6)
+
+
 def test_one_slow_host_holds_up_all() -> None:
     even, slow = fed(workers=8), fed(workers=8, slow_host=3.0)
     assert slow.step_time_s == pytest.approx(3 * even.step_time_s, rel=1e-3)
@@ -100,7 +124,7 @@ def test_hosts_with_fewer_files_read_more_slowly() -> None:
     """Six files on four hosts are two on two of them, and one on the others."""
     even, uneven = (fed(files=files, reader_bandwidth=10e6) for files in (8, 6))
     assert even.step_time_s < uneven.step_time_s
-    assert uneven.input.host == "host with 1 files"
+    assert uneven.input.host == "host with 1 file"
 
 
 def test_compression_trades_reads_for_threads() -> None:
@@ -155,6 +179,7 @@ def test_reads_that_vary_have_no_steady_state() -> None:
         ({"files": 3}, "input.files is 3, but 4 hosts read"),
         ({"workers": 97}, "97 threads that decode on a host of 4 v3 chips, which has 96 vCPUs"),
         ({"kind": "tokens"}, "the model reads none"),
+        ({"read_variation": -1}, "input.read_variation is -1; write a finite number of at least"),
     ],
 )
 def test_a_mistake_is_one_sentence(keys: dict[str, object], said: str) -> None:
@@ -191,6 +216,18 @@ def test_advice_on_a_starved_step_names_what_feeds_it() -> None:
     alone = fed(workers=4, prefetch=0).advice()
     more = next(each for each in alone.changes if each.settings == ("input.prefetch=1",))
     assert more.saves > 0.1
+
+
+def test_advice_on_reads_and_the_batch_is_simulated() -> None:
+    """Reads whose first byte takes 50 ms: 4 times the bytes are nearly 4 times as fast, twice the
+    reads in flight twice; and twice the batch is starved as long for each example."""
+    found = fed(read_bytes=64 * 2.0**10, prefetch=4)
+    assert found.input.starved_by == "read"
+    changes = {change.settings: change for change in found.advice().changes}
+    assert changes["input.read_bytes=262144.0",].saves == pytest.approx(0.75, abs=0.02)
+    assert changes["input.readers=32",].saves == pytest.approx(0.5, abs=1e-3)
+    assert changes["plan.global_batch=8192",].saves == pytest.approx(0.0, abs=1e-3)
+    assert any("(2048 examples)" in change.what for change in found.advice().changes)
 
 
 def test_advice_on_compression_is_simulated() -> None:

@@ -170,6 +170,15 @@ def test_the_facts_are_plain_data_and_the_report_sums() -> None:
         assert line in str(found)
 
 
+def test_what_was_assumed_is_said_and_what_is_given_is_not() -> None:
+    """Compile time, price and grid; each with the key that replaces it."""
+    keys = ("train.compile_s", "train.price", "train.grid")
+    assumed = " ".join(train_step(STEP, TrainingRun(steps=9)).notes)
+    given = TrainingRun(steps=9, compile_s=50.0, price=1.0, grid=100.0)
+    assert all(key in assumed for key in keys)
+    assert not any(key in " ".join(train_step(STEP, given).notes) for key in keys)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

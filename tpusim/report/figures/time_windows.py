@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.costs import CORE
+from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Record
 from tpusim.lowering import MICROBATCHES
 from tpusim.program import Call, Loop, Op, PassKind, TopOp
@@ -44,6 +44,7 @@ class TimeWindow:
 
     title: the iteration in words, such as `one layer, forward`, or `step`.
     core: without gaps from `start_ps` to `end_ps`.
+    hosts: the work of each stage of the hosts' input pipeline that works then, in order.
     """
 
     title: str
@@ -51,6 +52,7 @@ class TimeWindow:
     end_ps: int
     core: tuple[TrackSlice, ...]
     loads: tuple[LinkLoad, ...]
+    hosts: Mapping[str, tuple[TrackSlice, ...]]
 
 
 def timeline_data(result: Result) -> tuple[TimeWindow, ...]:
@@ -171,11 +173,29 @@ def _names(body: tuple[Op, ...]) -> Iterator[str]:
 def _window(result: Result, title: str, start_ps: int, end_ps: int) -> TimeWindow:
     timeline = result.shown
     core = [record for record in timeline.tasks if record.stream == CORE and record.duration_ps]
+    hosts: dict[str, list[Record]] = {}
+    for record in timeline.tasks:
+        if record.stream.startswith(f"{ON_HOST} "):
+            hosts.setdefault(record.stream, []).append(record)
+    return TimeWindow(
+        title,
+        start_ps,
+        end_ps,
+        core=_slices((*core, *timeline.waits), start_ps, end_ps),
+        loads=tuple(link_loads(result, start_ps, end_ps)),
+        hosts={
+            stage: slices
+            for stage, of in hosts.items()
+            if (slices := _slices(of, start_ps, end_ps))
+        },
+    )
+
+
+def _slices(records: Sequence[Record], start_ps: int, end_ps: int) -> tuple[TrackSlice, ...]:
+    """Return the parts of records between two times, in order."""
     slices = (
         TrackSlice(max(start, start_ps), min(start + record.duration_ps, end_ps), record)
-        for record in chain(core, timeline.waits)
+        for record in records
         for start in starts_between(record, start_ps, end_ps)
     )
-    ordered = tuple(sorted(slices, key=lambda each: each.start_ps))
-    loads = tuple(link_loads(result, start_ps, end_ps))
-    return TimeWindow(title, start_ps, end_ps, ordered, loads)
+    return tuple(sorted(slices, key=lambda each: each.start_ps))

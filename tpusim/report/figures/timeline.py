@@ -1,4 +1,4 @@
-"""A close look at the step: the core above, and the load of HBM and the links below."""
+"""A close look at the step: core, stages of the hosts, and the load of HBM and the links."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tpusim.base.plain_text import plain, visible
 from tpusim.base.units import format_seconds
-from tpusim.costs import CORE, FROM_HOST, HBM, TO_HOST
+from tpusim.costs import CORE, FROM_HOST, HBM, INPUT, TO_HOST
 from tpusim.report.figures import canvas
-from tpusim.report.figures.palette import INK, MUTED, SMALL, FillStyle
+from tpusim.report.figures.palette import HOST_STYLES, INK, MUTED, SMALL, FillStyle
 from tpusim.report.figures.registry import register_figure
 from tpusim.report.figures.time_windows import TimeWindow, timeline_data
 from tpusim.report.figures.utilisation import resource_name
@@ -22,7 +22,7 @@ TIMELINE_WIDTH = 10.0
 TIMELINE_POINTS = 0.86 * TIMELINE_WIDTH * 72
 """Width of the figure in inches, and of its axes in points."""
 
-CORE_HEIGHT, LINK_HEIGHT, ROW_SPACE = 1.3, 0.62, 0.22
+CORE_HEIGHT, HOST_HEIGHT, LINK_HEIGHT, ROW_SPACE = 1.3, 0.3, 0.62, 0.22
 INCHES_PER_HEIGHT = 0.52
 """Heights of the rows and of the space between them, and the inches of a height of one."""
 
@@ -44,7 +44,12 @@ def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tupl
     windows = timeline_data(result)
     rows = [link_rows(window) for window in windows]
     if axes is None:
-        heights = [CORE_HEIGHT + len(each) * (LINK_HEIGHT + ROW_SPACE) for each in rows]
+        heights = [
+            CORE_HEIGHT
+            + len(window.hosts) * (HOST_HEIGHT + ROW_SPACE)
+            + len(each) * (LINK_HEIGHT + ROW_SPACE)
+            for window, each in zip(windows, rows, strict=True)
+        ]
         inches = 0.9 + sum(INCHES_PER_HEIGHT * height + 0.78 for height in heights)
         figure = canvas.new_figure(TIMELINE_WIDTH, inches)
         grid = figure.subplots(len(windows), 1, squeeze=False, height_ratios=heights)
@@ -111,6 +116,11 @@ def _draw_window(
     _draw_core(ax, window, times, known, names)
     middles, row_names = [CORE_HEIGHT / 2], ["core"]
     base = CORE_HEIGHT
+    for stage, slices in window.hosts.items():
+        base += ROW_SPACE + HOST_HEIGHT
+        _draw_stage(ax, window, slices, base, times)
+        middles.append(base - HOST_HEIGHT / 2)
+        row_names.append(stage)
     for label, links in rows:
         base += ROW_SPACE + LINK_HEIGHT
         mean = _draw_link(ax, window, links[0], base, times, known)
@@ -150,6 +160,23 @@ def _draw_core(
     for style, spans in bars.items():
         edge = INK if style.hatch else "white"
         canvas.draw_boxes(ax, spans, style.arguments | {"edgecolor": edge, "linewidth": 0.25})
+
+
+def _draw_stage(
+    ax: "Axes", window: TimeWindow, slices: Sequence[TrackSlice], base: float, times: float
+) -> None:
+    """Draw when a stage of the hosts works, above `base`."""
+    spans = [
+        (
+            (each.start_ps - window.start_ps) * times,
+            (each.end_ps - window.start_ps) * times,
+            base,
+            base - HOST_HEIGHT,
+        )
+        for each in slices
+    ]
+    style = HOST_STYLES[INPUT]
+    canvas.draw_boxes(ax, spans, style.arguments | {"linewidth": 0.25})
 
 
 def _name_bar(ax: "Axes", text: str, middle: float, width: float, style: FillStyle) -> None:
