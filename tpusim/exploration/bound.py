@@ -7,10 +7,8 @@ of its size can have. A body also takes as long as its longest row of operations
 wait for each other. Where the lowering may decide one way or another, the lower counts.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from itertools import combinations
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +19,10 @@ from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
 from tpusim.exploration.bound_bodies import BodySeconds
 from tpusim.exploration.bound_groups import GroupAnswers
+from tpusim.exploration.bound_kinds import BatchAxes, Extents, forward_of, kinds_of
 from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
-from tpusim.exploration.plan_arrays import PlanArrays, distinct
-from tpusim.graph import Gather, Graph, layer_row, walk
+from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.graph import Graph, layer_row
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
@@ -34,8 +33,8 @@ from tpusim.partition import (
     partition_graph,
     resolve_rules,
 )
-from tpusim.pipeline.planned_step import forward_graph, planned_graph, planned_step
-from tpusim.plan import STAGE_AXES, Axes, Plan, inner_plan, part_bounds
+from tpusim.pipeline.planned_step import planned_graph, planned_step
+from tpusim.plan import Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
 from tpusim.simulation.arguments import check_arguments
 
@@ -75,9 +74,9 @@ def bounds(
     answers = answers or GroupAnswers(plans.pods)
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
     steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
-    shared = _BatchAxes(model, plans)
-    extents = _Extents(model, plans.base)
-    for some in _alike(model, plans, extents.of(plans)):
+    shared = BatchAxes(model, plans)
+    extents = Extents(model, plans.base)
+    for some in kinds_of(model, plans, extents.of(plans)):
         members = some[shared.divide(some)]
         while len(members):
             try:
@@ -98,116 +97,6 @@ def bounds(
     return found
 
 
-def _alike(
-    model: Architecture, plans: PlanArrays, extents: Mapping[str, Number]
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices of plans that have one partitioned graph and one chip.
-
-    The graph depends on which axes are larger than one, and on which dimensions are smaller than
-    the product of the axes that shard them; and on whether a device has fewer tokens to look up
-    than a table has rows (`exchanged_tables`).
-
-    extents: sizes of the graph's dimensions.
-    """
-    devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
-    chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
-    columns = [chips[plans.pod], plans.microbatches > 1]
-    columns += [sizes > 1 for sizes in plans.mesh.values()]
-    columns.append(plans.stages)
-    axes = [axis for axis in plans.mesh if axis not in STAGE_AXES]
-    batch = plans.batch
-    base = plans.base
-    if base.vocab_tiles > 1 or base.context.exchanges_heads:
-        columns += [batch, *plans.mesh.values()]
-    products = {
-        group: np.prod([plans.mesh[axis] for axis in group], axis=0)
-        for count in range(1, len(axes) + 1)
-        for group in combinations(axes, count)
-    }
-    sizes = {id(extent): extent for extent in extents.values()}
-    single = sorted({int(e) for e in sizes.values() if not isinstance(e, np.ndarray)})
-    for product in products.values():
-        columns.append(np.searchsorted(single, product))
-        columns += [product > e for e in sizes.values() if isinstance(e, np.ndarray)]
-    looked_up = [
-        op for op, _ in walk(_forward(model, base, int(batch[0])).ops) if isinstance(op, Gather)
-    ]
-    for op in looked_up:
-        ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
-        columns += [ids // product < extents[op.dim] for product in products.values()]
-    inverse = np.zeros(len(plans), np.int64)
-    for column in columns:
-        values, codes = distinct(np.asarray(column, np.int64))
-        _, inverse = distinct(inverse * len(values) + codes)
-    order = np.argsort(inverse, kind="stable")
-    return iter(np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1))
-
-
-class _BatchAxes:
-    """The axes that divide the batch of plans: the same for all whose axes above one are."""
-
-    def __init__(self, model: Architecture, plans: PlanArrays) -> None:
-        self.model, self.plans = model, plans
-        self.known: dict[Axes, Axes] = {}
-
-    def divide(self, some: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return True for plans, alike in their axes above one, whose batch can be divided."""
-        plans = self.plans
-        shards = plans.microbatches[some]
-        for axis in self._axes(int(some[0])):
-            shards = shards * plans.mesh[axis][some]
-        fine: NDArray[np.bool_] = plans.global_batch[some] % shards == 0
-        return fine
-
-    def _axes(self, at: int) -> Axes:
-        """Return the axes of the batch; none where a plan with any batch is refused."""
-        active = tuple(axis for axis, sizes in self.plans.mesh.items() if sizes[at] > 1)
-        if active not in self.known:
-            count = prod(int(sizes[at]) for sizes in self.plans.mesh.values())
-            batch = count * int(self.plans.microbatches[at])
-            try:
-                plan = inner_plan(self.plans.plan(at).replace(global_batch=batch))
-                rules = resolve_rules(plan, planned_graph(self.model, plan))
-            except PlanError:
-                return ()
-            self.known[active] = dict(rules.table)["act_batch"]
-        return self.known[active]
-
-
-class _Extents:
-    """The sizes of the graph's dimensions: those of a batch are looked up once."""
-
-    def __init__(self, model: Architecture, base: Plan) -> None:
-        self.model, self.base = model, base
-        self.known: dict[int, Mapping[str, int]] = {}
-
-    def of(self, plans: PlanArrays) -> dict[str, Number]:
-        """Return the sizes for some plans, arrays where they depend on the batch."""
-        values, inverse = distinct(plans.batch)
-        for value in set(values.tolist()) - self.known.keys():
-            self.known[value] = _forward(self.model, self.base, value).sizes
-        sizes = [self.known[value] for value in values.tolist()]
-        found: dict[str, Number] = {}
-        arrays: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        for dim in sizes[0]:
-            each = tuple(size[dim] for size in sizes)
-            if len(set(each)) == 1:
-                found[dim] = each[0]
-                continue
-            if each not in arrays:
-                arrays[each] = np.array(each, float)[inverse]
-            found[dim] = arrays[each]
-        return found
-
-
-def _forward(model: Architecture, base: Plan, batch: int) -> Graph:
-    plain = {"vocab_tiles": 1, "context_exchange": "gather"}
-    mesh = dict.fromkeys(base.mesh, 1)
-    return forward_graph(
-        model, base.replace(mesh=mesh, global_batch=batch, microbatches=1, **plain)
-    )
-
-
 class _KnownStep(NamedTuple):
     """The partitioned graph that plans share.
 
@@ -226,7 +115,7 @@ class _KnownStep(NamedTuple):
         graph = planned_graph(model, plan)
         loops = LayerLoops((), (), ())
         if plan.active_schedule:
-            loops = LayerLoops.of(layer_row(_forward(model, plan, plan.microbatch)))
+            loops = LayerLoops.of(layer_row(forward_of(model, plan, plan.microbatch)))
             part_bounds(plan, loops.layers, model.name)
         return cls(plan, graph, partition_graph(graph, inner_plan(plan)), loops)
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from tpusim.costs.collective import dcn_delay_seconds
 from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
-from tpusim.exploration.bound_groups import Groups
-from tpusim.exploration.bound_questions import GroupQuestions, where
+from tpusim.exploration.bound_questions import GroupQuestions, Groups, where
 from tpusim.exploration.bound_rings import RingChoices
 from tpusim.exploration.bound_surroundings import DCN_LINKS, Surroundings, Transfers, adjoins
 from tpusim.graph import Einsum

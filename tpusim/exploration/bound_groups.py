@@ -1,100 +1,205 @@
 """The distinct groups of devices among many plans, and what is known of each.
 
 Plans by the thousand have few groups, and the same ones in many of their graphs. What depends on a
-group alone is worked out once for all calls that share a `GroupAnswers`.
+group alone is worked out once, on arrays of all groups: for all calls that share a `GroupAnswers`
+where groups may lie in any way, and for one call where placements are known.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.exploration.bound_collectives import Lie
+from tpusim.base.divisors import divisors
+from tpusim.exploration.bound_habits import GroupHabits, habits_of
+from tpusim.exploration.bound_lies import MOST_DIMENSIONS, Lies, every_lie, least_seconds
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.hardware import Slice
-from tpusim.plan import Axes
+from tpusim.plan import Axes, Compiler
+from tpusim.program import CollectiveKind
 
-SIZES = 4
+SIZES = 1 + MOST_DIMENSIONS
 """Columns of `PlanArrays.lies` that are sizes; strides follow."""
 
-Groups: TypeAlias = NDArray[np.int64]
-"""Devices of each plan's group."""
+Whole: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
-class SomeGroup(NamedTuple):
-    """A group of devices of a slice.
+class GroupTable:
+    """Groups of devices, each with a number.
 
-    lie: how it lies, if that is known.
+    pod, devices: index of the slice, and number of devices, of each group.
+    lies: the ways in which they can lie, in the order of the groups; a group may have none.
     """
 
-    pod: Slice
-    devices: int
-    lie: Lie | None
+    def __init__(self, pod: Whole, devices: Whole, lies: Lies, group: Whole) -> None:
+        """group: the number of the group of each of the lies, rising."""
+        self.pods, self.pod, self.devices, self.lies = lies.pods, pod, devices, lies
+        self._starts = np.flatnonzero(np.diff(group, prepend=-1))
+        self._with_lies = group[self._starts]
+        self._known: dict[Hashable, Any] = {}
+
+    def least(self, kind: CollectiveKind, algorithm: str) -> Floats:
+        """Return the least seconds of a collective over each group, [`FIXED`..., group].
+
+        They are the least of each number over all ways in which the group can lie, so that
+        together they are no more than those of any.
+        """
+        key = "least", kind, algorithm
+        if key not in self._known:
+            found = np.zeros((3, len(self.pod)))
+            each = least_seconds(self.lies, kind, algorithm)
+            if len(self._starts):
+                found[:, self._with_lies] = np.minimum.reduceat(each, self._starts, axis=1)
+            self._known[key] = found
+        known: Floats = self._known[key]
+        return known
+
+    def habits(
+        self, compiler: Compiler, tiled: bool, circular: bool, some: Whole
+    ) -> tuple[Sequence[GroupHabits], Whole]:
+        """Return distinct habits of groups, and the index of those of each of some groups.
+
+        For the other arguments see `habits_of`.
+        """
+        key = "habits", compiler, tiled, circular
+        rows, first, index = self._kinds
+        habits, known = self._known.setdefault(key, ([], np.full(len(first), -1)))
+        kinds = index[some]
+        for kind in np.unique(kinds[known[kinds] < 0]).tolist():
+            pod, devices = self.pods[self.pod[first[kind]]], int(self.devices[first[kind]])
+            places = _places(int(rows[kind, -1]))
+            found = habits_of(pod, compiler, tiled, devices, circular, places)
+            if found not in habits:
+                habits.append(found)
+            known[kind] = habits.index(found)
+        return habits, known[kinds]
+
+    def each(
+        self, question: Hashable, answer: Callable[[Slice, int], float], some: Whole
+    ) -> Floats:
+        """Return `answer(slice, devices)` for some groups.
+
+        question: what is asked; the answer depends on nothing else but the kind of slice.
+        """
+        key = "each", question
+        _, first, index = self._kinds
+        known = self._known.setdefault(key, np.full(len(first), np.nan))
+        kinds = index[some]
+        for kind in np.unique(kinds[np.isnan(known[kinds])]).tolist():
+            at = first[kind]
+            known[kind] = answer(self.pods[self.pod[at]], int(self.devices[at]))
+        found: Floats = known[kinds]
+        return found
+
+    @cached_property
+    def _kinds(self) -> tuple[Whole, Whole, Whole]:
+        """Groups that differ in nothing that lowerings read: rows, the first of each, and of each.
+
+        The last column says how they can lie: a bit for each of `Lies.places`.
+        """
+        kinds: dict[Hashable, int] = {}
+        own = [kinds.setdefault(_kind(pod), len(kinds)) for pod in self.pods]
+        masks = np.zeros(len(self.pod), np.int64)
+        if len(self._starts):
+            bits = np.left_shift(1, self.lies.places)
+            masks[self._with_lies] = np.bitwise_or.reduceat(bits, self._starts)
+        rows = np.stack([np.array(own)[self.pod], self.devices, masks], axis=1)
+        found, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        return found, first, index.reshape(-1)
 
 
-@dataclass(eq=False)
+def _kind(pod: Slice) -> Hashable:
+    """Return what lowerings, and transfers across slices, depend on."""
+    return pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.topology.chips == 1
+
+
+def _places(mask: int) -> tuple[tuple[int, bool], ...]:
+    """Return the dimensions and the wholeness that the bits of a mask stand for."""
+    bits = (place for place in range(mask.bit_length()) if mask >> place & 1)
+    return tuple((place // 2, bool(place % 2)) for place in bits)
+
+
 class GroupAnswers:
-    """What is known of groups: by question, then by slice and what is known of the group.
+    """The groups of some slices that may lie in any way, and what is known of them.
 
     pods: the slices, by number.
     """
 
-    pods: Sequence[Slice]
-    known: dict[Hashable, dict[tuple[int, ...], Any]] = field(default_factory=dict)
+    def __init__(self, pods: Sequence[Slice]) -> None:
+        self.pods = pods
+
+    @cached_property
+    def table(self) -> GroupTable:
+        """All groups that divide a slice, or the slices of a job; the last one is no group."""
+        lies = every_lie(self.pods)
+        own = self._codes(lies.pod, lies.devices)
+        counts = [
+            (at, count) for at, pod in enumerate(self.pods) for count in divisors(pod.num_slices)
+        ]
+        across = np.array(counts, np.int64).reshape(-1, 2)
+        codes = np.unique(np.concatenate([own, self._codes(*across.T)]))
+        self._sorted = codes
+        pod, devices = np.append(codes // self._most, 0), np.append(codes % self._most, 0)
+        group = np.searchsorted(codes, own)
+        order = np.argsort(group, kind="stable")
+        return GroupTable(pod, devices, lies.take(order), group[order])
+
+    def numbers(self, pod: Whole, devices: Whole) -> Whole:
+        """Return the number of each group in the table."""
+        last = len(self.table.pod) - 1
+        wanted = self._codes(pod, devices)
+        found = np.searchsorted(self._sorted, wanted)
+        known = self._sorted[np.minimum(found, last - 1)] == wanted
+        return np.where(known, found, last)
+
+    @cached_property
+    def _most(self) -> int:
+        return 1 + max(pod.devices for pod in self.pods)
+
+    def _codes(self, pod: Whole, devices: Whole) -> Whole:
+        return pod * self._most + np.minimum(devices, self._most - 1)
 
 
-class DistinctGroups:
-    """The distinct groups over some axes among plans."""
+class PlanGroups:
+    """The groups over some axes among plans.
+
+    devices: of the group of each plan.
+    """
 
     def __init__(self, plans: PlanArrays, axes: Axes, answers: GroupAnswers) -> None:
         """answers: of the slices of the plans."""
         ones = np.ones(len(plans), np.int64)
-        self.devices: Groups = np.prod([ones, *(plans.mesh[axis] for axis in axes)], axis=0)
-        self._answers, self._pods = answers, plans.pod
-        lies = [plans.lies[axis] for axis in axes if axis in plans.lies] if plans.lies else []
-        self._placed = bool(lies) and len(lies) == len(axes)
-        self._columns = _of_all_axes(lies) if self._placed else self.devices[:, None]
-        count, self._of = 0, plans.pod
-        for column in self._columns.T:
-            values, codes = distinct(column)
-            found, self._of = distinct(self._of * len(values) + codes)
-            count = len(found)
-        self._first = np.zeros(count, np.int64)
-        self._first[self._of] = np.arange(len(plans))
-        rows = np.concatenate([plans.pod[:, None], self._columns], axis=1)[self._first]
-        self._keys = [tuple(row) for row in rows.tolist()]
+        self.devices: Whole = np.prod([ones, *(plans.mesh[axis] for axis in axes)], axis=0)
+        self._plans, self._axes, self._answers = plans, axes, answers
+        self._found: dict[Hashable, Floats] = {}
 
-    def each(self, question: Hashable, answer: Callable[[SomeGroup], Any]) -> NDArray[np.float64]:
-        """Return `answer(group)`, a number or some, for each plan, [..., plan].
+    def known(self, question: Hashable, answer: Callable[[GroupTable, Whole], Floats]) -> Floats:
+        """Return `answer(table, numbers)` for each plan, [..., plan].
 
-        question: what is asked; the answer of a group depends on nothing else.
+        question: what is asked; the answer depends on nothing else but the numbers of groups.
         """
-        known = self._answers.known.setdefault((question, self._placed), {})
-        for at, key in enumerate(self._keys):
-            if key not in known:
-                known[key] = answer(self._group(at))
-        found = np.array([known[key] for key in self._keys], np.float64)
-        return found[self._of].T
+        if question not in self._found:
+            self._found[question] = answer(*self._numbered)
+        return self._found[question]
 
-    def _group(self, at: int) -> SomeGroup:
-        first = self._first[at]
-        pod, devices = self._answers.pods[self._pods[first]], int(self.devices[first])
-        if not self._placed:
-            return SomeGroup(pod, devices, None)
-        return SomeGroup(pod, devices, lie_of_columns(self._columns[first].tolist(), pod))
-
-
-def _of_all_axes(lies: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the columns of a group over some axes: sizes multiplied, and the least strides."""
-    sizes = np.prod([each[:, :SIZES] for each in lies], axis=0)
-    strides = np.min([each[:, SIZES:] for each in lies], axis=0)
-    return np.concatenate([sizes, strides], axis=1)
-
-
-def lie_of_columns(columns: Sequence[int], pod: Slice) -> Lie:
-    """Return how a group lies whose columns are those of `PlanArrays.lies`."""
-    dies, *shape = columns[:SIZES]
-    dims, strides = len(pod.topology.dims), columns[SIZES:]
-    return Lie(tuple(shape[:dims]), dies, tuple(strides[:dims]))
+    @cached_property
+    def _numbered(self) -> tuple[GroupTable, Whole]:
+        """The table of the groups, and the number of each plan's group."""
+        plans, axes = self._plans, self._axes
+        lies = [plans.lies[axis] for axis in axes if axis in plans.lies] if plans.lies else []
+        if not lies or len(lies) < len(axes):
+            return self._answers.table, self._answers.numbers(plans.pod, self.devices)
+        sizes = np.prod([each[:, :SIZES] for each in lies], axis=0)
+        strides = np.min([each[:, SIZES:] for each in lies], axis=0)
+        of = np.zeros(len(plans), np.int64)
+        for column in (plans.pod, *sizes.T, *strides.T):
+            values, codes = distinct(column)
+            found, of = distinct(of * len(values) + codes)
+        first = np.zeros(len(found), np.int64)
+        first[of] = np.arange(len(plans))
+        dies, shape = sizes[first, 0], sizes[first, 1:]
+        own = Lies(self._answers.pods, plans.pod[first], shape, dies, strides[first])
+        return GroupTable(own.pod, own.devices, own, np.arange(len(own))), of

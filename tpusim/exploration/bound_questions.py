@@ -1,19 +1,25 @@
 """What the bounds of collectives ask of the groups of devices of plans that share a graph."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.exploration.bound_collectives import habits_of, ring_seconds_per_byte
-from tpusim.exploration.bound_groups import DistinctGroups, GroupAnswers, Groups, SomeGroup
+from tpusim.exploration.bound_groups import GroupAnswers, GroupTable, PlanGroups
+from tpusim.exploration.bound_habits import GroupHabits
+from tpusim.exploration.bound_lies import ring_seconds_per_byte
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import collective_bytes
 from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes
 from tpusim.plan import CIRCULAR, Axes, Plan
 from tpusim.program import CollectiveKind, Number
+
+Groups: TypeAlias = NDArray[np.int64]
+"""Devices of each plan's group."""
+
+Floats: TypeAlias = NDArray[np.float64]
 
 Choices: TypeAlias = NDArray[np.bool_]
 """True or False for each plan."""
@@ -33,47 +39,79 @@ class GroupQuestions:
         self.pods = plans.pods
         self.circular = plan.active_schedule == CIRCULAR
         self.best = inner.compiler.collectives == "best"
-        self._groups: dict[Axes, Groups] = {}
-        self._distinct: dict[int, DistinctGroups] = {}
+        self._groups: dict[Axes, PlanGroups] = {}
+        self._of: dict[int, PlanGroups] = {}
 
     def group(self, axes: Axes) -> Groups:
         """Return the devices of each plan's group over some axes."""
         if axes not in self._groups:
-            made = DistinctGroups(self.plans, axes, self.answers)
-            self._groups[axes] = made.devices
-            self._distinct[id(made.devices)] = made
-        return self._groups[axes]
+            made = PlanGroups(self.plans, axes, self.answers)
+            self._groups[axes] = self._of[id(made.devices)] = made
+        return self._groups[axes].devices
 
-    def habit(self, group: Groups, tiled: bool, name: str) -> Number:
+    def habit(self, group: Groups, tiled: bool, name: str) -> Floats:
         """Return one of the habits of each plan's group, 1 or 0."""
         compiler, circular = self.inner.compiler, self.circular
 
-        def habit(some: SomeGroup) -> float:
-            habits = habits_of(some.pod, compiler, tiled, some.devices, circular, some.lie)
-            return float(getattr(habits, name))
+        def habit(table: GroupTable, numbers: Groups) -> Floats:
+            habits, index = table.habits(compiler, tiled, circular, numbers)
+            return np.array([float(getattr(each, name)) for each in habits])[index]
 
-        return self.each((name, compiler, tiled, circular), habit, group)
+        return self._known(group, (name, tiled), habit)
 
-    def ring(self, group: Groups) -> Number:
+    def ring(self, group: Groups) -> Floats:
         """Return the least seconds of a ring in a matmul, for each byte of its tensor."""
-        return self.each("ring", lambda some: ring_seconds_per_byte(some.pod, some.devices), group)
+
+        def ring(table: GroupTable, numbers: Groups) -> Floats:
+            return table.each("ring", ring_seconds_per_byte, numbers)
+
+        return self._known(group, "ring", ring)
 
     def across_slices(
         self,
         seconds: Callable[[Slice, int, CollectiveKind], float],
         kind: CollectiveKind,
         slices: Groups,
-    ) -> Number:
+    ) -> Floats:
         """Return some seconds of a collective across slices. seconds: of a slice and a group."""
-        return self.each(
-            (seconds, kind), lambda some: seconds(some.pod, some.devices, kind), slices
-        )
 
-    def each(
-        self, question: Hashable, answer: Callable[[SomeGroup], Any], group: Groups
-    ) -> NDArray[np.float64]:
-        """Return `DistinctGroups.each` of the groups that `group` returned."""
-        return self._distinct[id(group)].each(question, answer)
+        def across(table: GroupTable, numbers: Groups) -> Floats:
+            return table.each(
+                (seconds, kind), lambda pod, devices: seconds(pod, devices, kind), numbers
+            )
+
+        return self._known(slices, (seconds, kind), across)
+
+    def least(
+        self,
+        group: Groups,
+        kind: CollectiveKind,
+        tiled: bool,
+        algorithms: Callable[[GroupHabits], tuple[str, ...]],
+    ) -> Floats:
+        """Return the least seconds of a collective over each plan's group, [`FIXED`..., plan].
+
+        algorithms: that may carry it out where lowerings have these habits.
+        """
+        compiler, circular = self.inner.compiler, self.circular
+
+        def least(table: GroupTable, numbers: Groups) -> Floats:
+            habits, index = table.habits(compiler, tiled, circular, numbers)
+            names = [tuple(sorted(algorithms(each))) for each in habits]
+            found = np.zeros((3, len(numbers)))
+            for some in set(names):
+                own = np.flatnonzero(np.array([each == some for each in names])[index])
+                ways = [table.least(kind, name)[:, numbers[own]] for name in some]
+                found[:, own] = np.min(ways, axis=0)
+            return found
+
+        return self._known(group, ("least", kind, tiled, algorithms), least)
+
+    def _known(
+        self, group: Groups, question: Hashable, answer: Callable[[GroupTable, Groups], Floats]
+    ) -> Floats:
+        """Return `PlanGroups.known` of the groups that `group` returned."""
+        return self._of[id(group)].known(question, answer)
 
     def bytes(self, node: CollectiveNode) -> Number:
         """Return the bytes of a collective in the narrowest dtype in which it may travel."""

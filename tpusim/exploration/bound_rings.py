@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tpusim.costs import work_seconds
-from tpusim.exploration.bound_groups import Groups
-from tpusim.exploration.bound_questions import Choices, GroupQuestions
+from tpusim.exploration.bound_questions import Choices, GroupQuestions, Groups
 from tpusim.exploration.bound_surroundings import Surroundings, adjoins
 from tpusim.graph import is_sequence
 from tpusim.partition import CollectiveNode, ComputeNode, Purpose

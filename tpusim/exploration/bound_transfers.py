@@ -1,18 +1,15 @@
 """Least seconds of the collectives of a partitioned graph, on arrays of plans."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tpusim.costs.collective import BEST_ALGORITHM
 from tpusim.exploration.bound_across import AcrossSeconds
-from tpusim.exploration.bound_collectives import (
-    LeastSeconds,
-    habits_of,
-    least_seconds,
-)
-from tpusim.exploration.bound_groups import GroupAnswers, Groups, SomeGroup
-from tpusim.exploration.bound_questions import GroupQuestions, where
+from tpusim.exploration.bound_groups import GroupAnswers
+from tpusim.exploration.bound_habits import GroupHabits
+from tpusim.exploration.bound_questions import GroupQuestions, Groups, where
 from tpusim.exploration.bound_rings import RingChoices
 from tpusim.exploration.bound_surroundings import (
     Surroundings,
@@ -98,12 +95,8 @@ class TransferSeconds:
             group = ask.group(axes)
             nbytes = nbytes / group
             names = (BEST_ALGORITHM if ask.best else op.algorithm,)
-
-            def least(some: SomeGroup) -> LeastSeconds:
-                return least_seconds(some.pod, some.devices, op.kind, names, some.lie)
-
             if not beyond:
-                fixed, *rates = ask.each(("waited", op.kind, names), least, group)
+                fixed, *rates = ask.least(group, op.kind, False, _Algorithms(names))
                 found = where(group > 1, fixed + op.bytes * largest(*rates), 0.0)
         if beyond and op.kind is CollectiveKind.ALL_REDUCE:
             found = self.across.alone(op.kind, ask.group(beyond), nbytes)
@@ -199,29 +192,33 @@ class TransferSeconds:
         tiled: bool,
     ) -> tuple[Number, ...]:
         """Return the numbers of `LeastSeconds` of each plan."""
-        compiler, circular, best = self.ask.inner.compiler, self.ask.circular, self.ask.best
         attends = any(isinstance(each.op, Attention) for each in beside)
+        return tuple(self.ask.least(group, kind, tiled, self._algorithms(node, kind, attends)))
 
-        def algorithms(group: SomeGroup) -> tuple[str, ...]:
-            if kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
-                return ("",)
-            if best:
-                return (BEST_ALGORITHM,)
-            habits = habits_of(group.pod, compiler, tiled, group.devices, circular, group.lie)
-            if node.purpose is Purpose.WEIGHT and kind is CollectiveKind.ALL_GATHER:
-                return habits.gather_algorithms
-            if node.purpose is Purpose.GRADIENT:
-                if kind is CollectiveKind.ALL_GATHER:
-                    return tuple({"", *habits.gather_algorithms})
-                return ("",) if kind is CollectiveKind.ALL_REDUCE else habits.reduce_algorithms
-            sums_keys = attends and kind is CollectiveKind.REDUCE_SCATTER
-            return ("", str(Algorithm.ALL_REDUCE)) if sums_keys else ("",)
+    def _algorithms(
+        self, node: CollectiveNode, kind: CollectiveKind, attends: bool
+    ) -> "_Algorithms":
+        """Return the algorithms that may carry out a collective.
 
-        def least(group: SomeGroup) -> LeastSeconds:
-            return least_seconds(group.pod, group.devices, kind, algorithms(group), group.lie)
-
-        question = ("least", kind, node.purpose, attends, tiled, compiler, circular, best)
-        return tuple(self.ask.each(question, least, group))
+        attends: it is of an attention kernel.
+        """
+        if kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
+            return _Algorithms(("",))
+        if self.ask.best:
+            return _Algorithms((BEST_ALGORITHM,))
+        if node.purpose is Purpose.WEIGHT and kind is CollectiveKind.ALL_GATHER:
+            return _Algorithms(habit="gather_algorithms")
+        if node.purpose is Purpose.GRADIENT and kind is CollectiveKind.ALL_GATHER:
+            return _Algorithms(("",), "gather_algorithms")
+        if node.purpose is Purpose.GRADIENT and kind is not CollectiveKind.ALL_REDUCE:
+            return _Algorithms(habit="reduce_algorithms")
+        if (
+            attends
+            and kind is CollectiveKind.REDUCE_SCATTER
+            and node.purpose is not Purpose.GRADIENT
+        ):
+            return _Algorithms(("", str(Algorithm.ALL_REDUCE)))
+        return _Algorithms(("",))
 
     def _waits(
         self,
@@ -246,3 +243,17 @@ class TransferSeconds:
                 return where(nbytes <= SMALL_GRADIENT, 1.0, waits)
             return waits
         return self.ask.habit(group, tiled, "activations_wait")
+
+
+class _Algorithms(NamedTuple):
+    """Algorithms that may carry out a collective.
+
+    names: whatever the lowering.
+    habit: those that `GroupHabits` has under this name.
+    """
+
+    names: tuple[str, ...] = ()
+    habit: str = ""
+
+    def __call__(self, habits: GroupHabits) -> tuple[str, ...]:
+        return tuple({*self.names, *(getattr(habits, self.habit) if self.habit else ())})

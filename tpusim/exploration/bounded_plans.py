@@ -1,22 +1,19 @@
 """The plans of a search in the order of their bounds, without those that cannot be its answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.base.errors import PlanError
 from tpusim.exploration.bound import bounds
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.objectives import CHIPS, HBM, Goal
 from tpusim.exploration.placed_bounds import placed_seconds
 from tpusim.exploration.plan_arrays import PlanArrays
-from tpusim.graph import layer_count
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.pipeline.planned_step import forward_graph
-from tpusim.plan import STAGE_AXES, Plan, part_bounds
+from tpusim.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def bounded_plans(
     answers = GroupAnswers(blocks[0].pods if blocks else ())
     usable = np.array([pod.chip.device.hbm_usable_bytes for pod in answers.pods])
     for number, plans in enumerate(blocks):
-        places = _divided(model, plans, np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf)))
+        places = np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf))
         if not len(places):
             continue
         some = plans.take(places)
@@ -107,29 +104,3 @@ def _forms(plans: PlanArrays) -> NDArray[np.int64]:
     """Return slice and axes of each plan, [plan, 2]."""
     bits = [(sizes > 1) * np.int64(1 << at) for at, sizes in enumerate(plans.mesh.values())]
     return np.stack([plans.pod, np.sum([np.zeros(len(plans), np.int64), *bits], axis=0)], axis=1)
-
-
-def _divided(
-    model: Architecture, plans: PlanArrays, places: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return those of the places whose stages can share the layers of the model."""
-    piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
-    if not piped or not len(places):
-        return places
-    sizes = np.stack([plans.mesh[axis][places] for axis in piped], axis=1)
-    kinds, inverse = np.unique(sizes, axis=0, return_inverse=True)
-    first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
-    layers = layer_count(forward_graph(model, first))
-    fine = [_shares(first, dict(zip(piped, map(int, kind), strict=True)), layers) for kind in kinds]
-    kept: NDArray[np.int64] = places[np.array(fine)[inverse.reshape(-1)]]
-    return kept
-
-
-def _shares(base: Plan, stages: Mapping[str, int], layers: int) -> bool:
-    plan = base.replace(mesh={**base.mesh, **stages})
-    try:
-        if plan.active_schedule:
-            part_bounds(plan, layers, "")
-    except PlanError:
-        return False
-    return True

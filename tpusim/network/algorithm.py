@@ -29,6 +29,16 @@ from tpusim.program import CollectiveKind
 Spans: TypeAlias = Sequence[Span]
 
 
+def always_default(kind: CollectiveKind, spans: Spans, topology: Topology) -> bool:
+    """Return True: the compiler picks the algorithm where no other claims the group."""
+    return True
+
+
+def never_default(kind: CollectiveKind, spans: Spans, topology: Topology) -> bool:
+    """Return False: the compiler never picks the algorithm by itself."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveAlgorithm:
     """One method of carrying out collectives on the torus.
@@ -40,6 +50,8 @@ class CollectiveAlgorithm:
     at_once: the messages, where there is no schedule.
     is_default: returns True if the TPU compiler picks it for a group. If several algorithms claim a
         group, the one registered last is picked.
+    covers_dimensions: `is_default` holds for groups of several whole dimensions alone. Many groups
+        at a time are then not asked (`exploration.bound_lies`).
     in_best: `collectives = "best"` considers it.
     runs_as: the collective that replaces the requested one, with its own default algorithm.
     adds_after: reductions are added up when a phase's bytes have arrived, not in transit.
@@ -50,7 +62,8 @@ class CollectiveAlgorithm:
     kinds: tuple[CollectiveKind, ...]
     phases: Callable[[CollectiveKind, Spans, Topology], tuple[SchedulePhase, ...]] | None
     at_once: SentAtOnce = EXCHANGE
-    is_default: Callable[[CollectiveKind, Spans, Topology], bool] = lambda *_: False
+    is_default: Callable[[CollectiveKind, Spans, Topology], bool] = never_default
+    covers_dimensions: bool = False
     in_best: bool = True
     runs_as: CollectiveKind | None = None
     adds_after: bool = False
@@ -163,7 +176,7 @@ _BUILT_IN = (
         name=Algorithm.RING,
         kinds=(*_HALVES_OF_ALL_REDUCE, CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST),
         phases=chain_phases,
-        is_default=lambda *_: True,
+        is_default=always_default,
         text=chain_text,
     ),
     CollectiveAlgorithm(
@@ -171,6 +184,7 @@ _BUILT_IN = (
         kinds=(*_HALVES_OF_ALL_REDUCE, CollectiveKind.ALL_REDUCE),
         phases=dimension_phases,
         is_default=_uses_all_dimensions,
+        covers_dimensions=True,
         adds_after=True,
         text=dimension_text,
     ),
@@ -179,19 +193,20 @@ _BUILT_IN = (
         kinds=_HALVES_OF_ALL_REDUCE,
         phases=chain_phases,
         is_default=_all_reduces_by_default,
+        covers_dimensions=True,
         runs_as=CollectiveKind.ALL_REDUCE,
     ),
     CollectiveAlgorithm(
         name=Algorithm.PAIRS,
         kinds=(CollectiveKind.ALL_TO_ALL,),
         phases=None,
-        is_default=lambda *_: True,
+        is_default=always_default,
     ),
     CollectiveAlgorithm(
         name=Algorithm.NEIGHBOURS,
         kinds=(CollectiveKind.PERMUTE,),
         phases=partial(permute_phases, ChainMove.SHIFT),
-        is_default=lambda *_: True,
+        is_default=always_default,
         text=partial(chain_text, start="neighbours on a"),
     ),
     CollectiveAlgorithm(

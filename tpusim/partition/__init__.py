@@ -23,7 +23,13 @@ from tpusim.partition.partitioned_graph import (
 )
 from tpusim.partition.propagate import layouts
 from tpusim.partition.reshard import reshard
-from tpusim.partition.rules import distinct_drops, idle_rules, resolve_rules, weights_are_tiled
+from tpusim.partition.rules import (
+    distinct_drops,
+    idle_rules,
+    resolve_rules,
+    rule_prefixes,
+    weights_are_tiled,
+)
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
 from tpusim.partition.update_layouts import update_layouts
 
@@ -63,6 +69,7 @@ __all__ = [
     "partition_parts",
     "reshard",
     "resolve_rules",
+    "rule_prefixes",
     "sends_keys_round",
     "unfused",
     "update_layouts",

@@ -104,20 +104,10 @@ def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
     shards nothing, for a batch that its axes do not divide, and for a graph of another batch.
     """
     sizes = graph.sizes
-    merged = {
-        **_default_rules(plan),
-        **STYLE_RULES[plan.compiler.style],
-        **_user_rules(plan, sizes),
-    }
-    merged["act_residual_seq"] = tuple(
-        dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
-    )
-    merged[f"act_{COPIES}"] = merged["act_heads"]
-    merged = {**_inherited(merged, sizes), **merged}
     active = plan.active_axes
     table, dropped = {}, []
-    for key, axes in merged.items():
-        size = sizes.get(_SIZE_OF.get(key, key.removeprefix("act_")), 0)
+    for key, axes in _given_rules(plan, sizes).items():
+        size = _size_of(key, sizes)
         kept = tuple(axis for axis in axes if axis in active)
         while kept and not _is_exact(key) and prod(active[a] for a in kept) > size > 0:
             dropped.append((key.removeprefix("act_"), size, kept[-1], active[kept[-1]]))
@@ -135,6 +125,21 @@ def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
     kernels = kernel_tensors(graph) if exchanged else frozenset()
     dropped += few_heads(plan, graph, table) if exchanged else []
     return ShardingRules(tuple(table.items()), distinct_drops(dropped), exchanged, kernels)
+
+
+def rule_prefixes(plan: Plan, graph: Graph) -> Iterator[tuple[str, Axes]]:
+    """Yield the axes that may be too large for a dimension, with its name in the graph.
+
+    A dimension is sharded over the longest of them that it is large enough for, for each of its
+    rules: plans for which the same ones are have the same rules.
+    """
+    found: dict[tuple[str, Axes], None] = {}
+    for key, axes in _given_rules(plan, graph.sizes).items():
+        dim = _dim_of(key)
+        if dim in graph.sizes and not _is_exact(key):
+            kept = tuple(axis for axis in axes if axis in plan.mesh)
+            found.update(((dim, kept[:count]), None) for count in range(1, len(kept) + 1))
+    yield from found
 
 
 def distinct_drops(
@@ -198,6 +203,32 @@ def weights_are_tiled(plan: Plan, over: Axes = ()) -> bool:
     given |= set(named) if CONTEXT in given else set()
     given |= set() if set(over).isdisjoint(plan.optimizer.axes) else set(plan.optimizer.axes)
     return set(plan.active_axes) - set(STAGE_AXES) <= given
+
+
+def _given_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
+    """Return all axes of each rule, larger than one or not.
+
+    sizes: of the dimensions of a graph.
+    """
+    merged = {
+        **_default_rules(plan),
+        **STYLE_RULES[plan.compiler.style],
+        **_user_rules(plan, sizes),
+    }
+    merged["act_residual_seq"] = tuple(
+        dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
+    )
+    merged[f"act_{COPIES}"] = merged["act_heads"]
+    return {**_inherited(merged, sizes), **merged}
+
+
+def _dim_of(key: str) -> str:
+    """Return the dimension whose size the axes of a rule may exceed."""
+    return _SIZE_OF.get(key, key.removeprefix("act_"))
+
+
+def _size_of(key: str, sizes: Mapping[str, int]) -> int:
+    return sizes.get(_dim_of(key), 0)
 
 
 def _default_rules(plan: Plan) -> Mapping[str, Axes]:

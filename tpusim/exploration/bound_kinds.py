@@ -1,0 +1,163 @@
+"""Which of many plans have one partitioned graph, and which are refused, on arrays."""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import PlanError
+from tpusim.exploration.plan_arrays import PlanArrays, distinct
+from tpusim.graph import Gather, Graph, Pointwise, layer_count, walk
+from tpusim.models import Architecture
+from tpusim.partition import resolve_rules, rule_prefixes
+from tpusim.pipeline.planned_step import forward_graph, planned_graph
+from tpusim.plan import STAGE_AXES, Axes, Plan, inner_plan, part_bounds
+from tpusim.program import Number
+
+
+def kinds_of(
+    model: Architecture, plans: PlanArrays, extents: Mapping[str, Number]
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of plans that have one partitioned graph and one chip.
+
+    Left out are plans whose stages cannot share the layers of the model.
+
+    extents: sizes of the graph's dimensions.
+    """
+    devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
+    chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
+    columns = [chips[plans.pod], plans.microbatches > 1]
+    columns += [sizes > 1 for sizes in plans.mesh.values()]
+    if plans.base.vocab_tiles > 1 or plans.base.context.exchanges_heads:
+        columns += [plans.batch, *plans.mesh.values()]
+    columns += _layout_columns(plans, forward_of(model, plans.base, int(plans.batch[0])), extents)
+    inverse = np.zeros(len(plans), np.int64)
+    for column in columns:
+        values, codes = distinct(np.asarray(column, np.int64))
+        _, inverse = distinct(inverse * len(values) + codes)
+    some = _with_layers_for_all(model, plans)
+    order = some[np.argsort(inverse[some], kind="stable")]
+    return iter(np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1))
+
+
+def _layout_columns(
+    plans: PlanArrays, graph: Graph, extents: Mapping[str, Number]
+) -> Iterator[NDArray[np.generic]]:
+    """Yield what layouts depend on besides which axes are larger than one.
+
+    Rules leave out axes for which a dimension is too small; whether a device has fewer tokens to
+    look up than a table has rows decides `exchanged_tables`. Annotations, weights that are updated
+    in parts and norms of groups may depend on more.
+    """
+    base = plans.base
+    for dim, axes in rule_prefixes(base, graph):
+        yield _product(plans, axes) > extents[dim]
+    within = tuple(axis for axis in plans.mesh if axis not in STAGE_AXES)
+    groups = [some for count in range(1, len(within) + 1) for some in combinations(within, count)]
+    for op in (op for op, _ in walk(graph.ops) if isinstance(op, Gather)):
+        ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
+        for axes in groups:
+            yield ids // _product(plans, axes) < extents[op.dim]
+    normed = any(isinstance(op, Pointwise) and op.group for op, _ in walk(graph.ops))
+    if base.annotate or base.optimizer.axes or normed:
+        sizes = {id(extent): extent for extent in extents.values()}
+        single = sorted({int(e) for e in sizes.values() if not isinstance(e, np.ndarray)})
+        for axes in groups:
+            product = _product(plans, axes)
+            yield np.searchsorted(single, product)
+            yield from (product > e for e in sizes.values() if isinstance(e, np.ndarray))
+
+
+def _product(plans: PlanArrays, axes: Axes) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = np.prod([plans.mesh[axis] for axis in axes], axis=0)
+    return found
+
+
+def _with_layers_for_all(model: Architecture, plans: PlanArrays) -> NDArray[np.int64]:
+    """Return the indices of plans whose stages can share the layers of the model."""
+    piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
+    if not piped:
+        return np.arange(len(plans))
+    sizes = np.stack([plans.mesh[axis] for axis in piped], axis=1)
+    kinds, index = np.unique(sizes, axis=0, return_inverse=True)
+    first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
+    layers = layer_count(forward_graph(model, first))
+    fine = [_shares(first, dict(zip(piped, map(int, kind), strict=True)), layers) for kind in kinds]
+    return np.flatnonzero(np.array(fine)[index.reshape(-1)])
+
+
+def _shares(base: Plan, stages: Mapping[str, int], layers: int) -> bool:
+    plan = base.replace(mesh={**base.mesh, **stages})
+    try:
+        if plan.active_schedule:
+            part_bounds(plan, layers, "")
+    except PlanError:
+        return False
+    return True
+
+
+class BatchAxes:
+    """The axes that divide the batch of plans: the same for all whose axes above one are."""
+
+    def __init__(self, model: Architecture, plans: PlanArrays) -> None:
+        self.model, self.plans = model, plans
+        self.known: dict[Axes, Axes] = {}
+
+    def divide(self, some: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return True for plans, alike in their axes above one, whose batch can be divided."""
+        plans = self.plans
+        shards = plans.microbatches[some]
+        for axis in self._axes(int(some[0])):
+            shards = shards * plans.mesh[axis][some]
+        fine: NDArray[np.bool_] = plans.global_batch[some] % shards == 0
+        return fine
+
+    def _axes(self, at: int) -> Axes:
+        """Return the axes of the batch; none where a plan with any batch is refused."""
+        active = tuple(axis for axis, sizes in self.plans.mesh.items() if sizes[at] > 1)
+        if active not in self.known:
+            count = prod(int(sizes[at]) for sizes in self.plans.mesh.values())
+            batch = count * int(self.plans.microbatches[at])
+            try:
+                plan = inner_plan(self.plans.plan(at).replace(global_batch=batch))
+                rules = resolve_rules(plan, planned_graph(self.model, plan))
+            except PlanError:
+                return ()
+            self.known[active] = dict(rules.table)["act_batch"]
+        return self.known[active]
+
+
+class Extents:
+    """The sizes of the graph's dimensions: those of a batch are looked up once."""
+
+    def __init__(self, model: Architecture, base: Plan) -> None:
+        self.model, self.base = model, base
+        self.known: dict[int, Mapping[str, int]] = {}
+
+    def of(self, plans: PlanArrays) -> dict[str, Number]:
+        """Return the sizes for some plans, arrays where they depend on the batch."""
+        values, inverse = distinct(plans.batch)
+        for value in set(values.tolist()) - self.known.keys():
+            self.known[value] = forward_of(self.model, self.base, value).sizes
+        sizes = [self.known[value] for value in values.tolist()]
+        found: dict[str, Number] = {}
+        arrays: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        for dim in sizes[0]:
+            each = tuple(size[dim] for size in sizes)
+            if len(set(each)) == 1:
+                found[dim] = each[0]
+                continue
+            if each not in arrays:
+                arrays[each] = np.array(each, float)[inverse]
+            found[dim] = arrays[each]
+        return found
+
+
+def forward_of(model: Architecture, base: Plan, batch: int) -> Graph:
+    plain = {"vocab_tiles": 1, "context_exchange": "gather"}
+    mesh = dict.fromkeys(base.mesh, 1)
+    return forward_graph(
+        model, base.replace(mesh=mesh, global_batch=batch, microbatches=1, **plain)
+    )

@@ -1,0 +1,357 @@
+"""How groups of devices can lie on the torus, and the least seconds of collectives, as arrays."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.divisors import divisors
+from tpusim.costs.collective import (
+    BEST_ALGORITHM,
+    adding_seconds,
+    best_candidates,
+    delay_seconds,
+    path_seconds,
+)
+from tpusim.costs.links import ici_rate
+from tpusim.costs.route import ADDING_KINDS, CollectiveRoute, added_bytes, die_bytes, passes
+from tpusim.hardware import Chip, Slice, Span
+from tpusim.network import ALGORITHMS, Algorithm, algorithms_for, always_default, never_default
+from tpusim.program import CollectiveKind
+
+Whole: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+MOST_DIMENSIONS = 3
+"""Dimensions of a torus."""
+
+RING_LINKS = 2
+"""Links of a device in one bidirectional ring."""
+
+FIXED, PER_BYTE, ON_LINKS = range(3)
+"""The rows of least seconds: before bytes count, for each byte of the tensor, and those of the
+busiest link for each byte. Where groups share links the last may be more than the second: messages
+queue, and the hops of the first hide behind them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lies:
+    """Ways in which groups lie on the torus of their slices.
+
+    pods: the slices.
+    pod: the index of the slice of each.
+    shape: chips along each dimension, [lie, dimension]; 1 where the torus has none.
+    dies: devices of a chip that are in the group.
+    strides: the least distance between two of its chips along each dimension, [lie, dimension].
+        Groups with chips in between then lie on the same links.
+    """
+
+    pods: Sequence[Slice]
+    pod: Whole
+    shape: Whole
+    dies: Whole
+    strides: Whole
+
+    def __len__(self) -> int:
+        return len(self.pod)
+
+    def take(self, some: Whole | NDArray[np.bool_]) -> "Lies":
+        """Return the lies at these indices."""
+        return Lies(
+            self.pods, self.pod[some], self.shape[some], self.dies[some], self.strides[some]
+        )
+
+    @property
+    def chips(self) -> Whole:
+        """Chips of each group."""
+        return np.prod(self.shape, axis=1)
+
+    @property
+    def devices(self) -> Whole:
+        """Devices of each group."""
+        return self.chips * self.dies
+
+    @property
+    def wide(self) -> NDArray[np.bool_]:
+        """Whether a group has several chips along a dimension."""
+        return self.shape > 1
+
+    @property
+    def wraps(self) -> NDArray[np.bool_]:
+        """Whether the torus wraps along a dimension."""
+        return self._of_dims(lambda pod: pod.topology.wrap, False)
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Whether a group covers a dimension."""
+        return self.shape == self._of_dims(lambda pod: pod.topology.dims, 1)
+
+    @property
+    def twisted(self) -> NDArray[np.bool_]:
+        """Whether the torus is twisted."""
+        return np.array([pod.topology.twisted for pod in self.pods])[self.pod]
+
+    @property
+    def rank(self) -> Whole:
+        """Dimensions of the torus."""
+        return np.array([len(pod.topology.dims) for pod in self.pods])[self.pod]
+
+    @property
+    def places(self) -> Whole:
+        """A number for the dimensions of a group, and whether it covers its slice."""
+        chips = np.array([pod.topology.chips for pod in self.pods])[self.pod]
+        return 2 * self.wide.sum(axis=1) + (self.chips == chips)
+
+    @property
+    def shared(self) -> Whole:
+        """The most groups that pass over one link of a ring, along any dimension.
+
+        A ring crosses each of its dimensions somewhere, on a line of the torus. There a hop covers
+        as many links as the stride says, and the groups that start at the positions in between do
+        the same, one link further each: one link has them all.
+        """
+        return np.where(self.wide, self.strides, 1).max(axis=1)
+
+    def of_chips(self) -> Iterator[tuple[Chip, Whole]]:
+        """Yield each chip with the indices of the lies on its slices."""
+        numbers = {id(pod.chip): number for number, pod in enumerate(self.pods)}
+        own = np.array([numbers[id(pod.chip)] for pod in self.pods])[self.pod]
+        for number in np.unique(own).tolist():
+            yield self.pods[number].chip, np.flatnonzero(own == number)
+
+    def _of_dims(
+        self, values: Callable[[Slice], Sequence[int]], none: int | bool
+    ) -> NDArray[np.int64]:
+        """Return a value of each dimension of the torus, [lie, dimension]."""
+        padding = (none,) * MOST_DIMENSIONS
+        table = [(*values(pod), *padding)[:MOST_DIMENSIONS] for pod in self.pods]
+        return np.array(table)[self.pod]
+
+
+def every_lie(pods: Sequence[Slice]) -> Lies:
+    """Return all ways in which groups of neighbours can lie: the shapes that divide a slice."""
+    shapes, dies, owners = [], [], []
+    for number, pod in enumerate(pods):
+        along = [divisors(size) for size in pod.topology.dims]
+        along += [[1]] * (MOST_DIMENSIONS - len(along))
+        shape = np.stack(np.meshgrid(*along, indexing="ij"), axis=-1).reshape(-1, MOST_DIMENSIONS)
+        for count in sorted({1, pod.chip.devices}):
+            shapes.append(shape)
+            dies.append(np.full(len(shape), count))
+            owners.append(np.full(len(shape), number))
+    every = np.concatenate(shapes)
+    return Lies(pods, np.concatenate(owners), every, np.concatenate(dies), np.ones_like(every))
+
+
+def least_seconds(lies: Lies, kind: CollectiveKind, algorithm: str) -> Floats:
+    """Return the least seconds of a collective on each of the lies, [`FIXED`..., lie].
+
+    algorithm: that carries it out, see `costs.route`.
+    """
+    found = np.zeros((3, len(lies)))
+    if kind is CollectiveKind.BROADCAST:
+        return found
+    if algorithm == BEST_ALGORITHM:
+        each = [least_seconds(lies, kind, name) for name in best_candidates(kind)]
+        return np.min(each, axis=0)
+    on_torus = lies.wide.any(axis=1)
+    pairs = np.flatnonzero(~on_torus & (lies.devices > 1))
+    found[:, pairs] = _between_dies(lies.take(pairs), kind)
+    spread = np.flatnonzero(on_torus)
+    for run, name, some in _carried_out(lies.take(spread), kind, algorithm):
+        found[:, spread[some]] = _on_torus(lies.take(spread[some]), run, name)
+    return found
+
+
+def _carried_out(
+    lies: Lies, kind: CollectiveKind, algorithm: str
+) -> Iterator[tuple[CollectiveKind, str, Whole]]:
+    """Yield what is carried out, by which algorithm, on which of the lies."""
+    every = np.arange(len(lies))
+    asked = [(algorithm, every)] if algorithm else list(_by_default(lies, kind))
+    for name, some in asked:
+        instead = ALGORITHMS[name].runs_as
+        if instead is None:
+            yield kind, name, some
+            continue
+        for other, among in _by_default(lies.take(some), instead):
+            yield instead, other, some[among]
+
+
+def _by_default(lies: Lies, kind: CollectiveKind) -> Iterator[tuple[str, Whole]]:
+    """Yield the default algorithms, each with the indices of its lies."""
+    left = np.arange(len(lies))
+    for each in reversed(algorithms_for(kind)):
+        if each.is_default is never_default or not len(left):
+            continue
+        claimed = np.ones(len(left), np.bool_)
+        if each.is_default is not always_default:
+            some = lies.take(left)
+            if each.covers_dimensions:
+                claimed = (some.whole | ~some.wide).all(axis=1) & (some.wide.sum(axis=1) > 1)
+            asked = np.flatnonzero(claimed)
+            claimed[asked] = [
+                each.is_default(kind, spans, lies.pods[pod].topology)
+                for spans, pod in _spans(some.take(asked))
+            ]
+        if claimed.any():
+            yield each.name, left[claimed]
+        left = left[~claimed]
+
+
+def _spans(lies: Lies) -> Iterator[tuple[tuple[Span, ...], int]]:
+    """Yield the spans of each lie, and the index of its slice."""
+    for shape, pod in zip(lies.shape.tolist(), lies.pod.tolist(), strict=True):
+        yield tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1), pod
+
+
+def _between_dies(lies: Lies, kind: CollectiveKind) -> Floats:
+    """Return the seconds of groups of the two devices of a chip."""
+    share = 1.0 if kind is CollectiveKind.PERMUTE else die_bytes(kind)
+    found = np.zeros((3, len(lies)))
+    for chip, some in lies.of_chips():
+        moving = np.full(len(some), share / chip.die_to_die_bandwidth)
+        hops = np.full(len(some), passes(kind))
+        found[:, some] = _seconds(chip, kind, hops, lies.devices[some], False, moving, moving)
+    return found
+
+
+def _on_torus(lies: Lies, kind: CollectiveKind, name: str) -> Floats:
+    """Return the seconds of groups of several chips."""
+    load, hops = _LOADS.get(name if kind in _CHAINED else str(kind), _on_all_dimensions)(lies)
+    chips, times = lies.chips, passes(kind)
+    adds_after = ALGORITHMS[name].adds_after and kind in ADDING_KINDS
+    hops = times * hops + np.where(lies.dies == 2, times, 0)
+    part = np.where((lies.dies == 2) & ALGORITHMS[name].halved, 0.5, 1.0)
+    busiest = load
+    if name == Algorithm.RING and kind in _CHAINED:
+        rings = np.maximum(load, lies.shared * (1 - 1 / chips) / RING_LINKS)
+        busiest = np.where(lies.twisted, load, rings)
+    found = np.zeros((3, len(lies)))
+    for chip, some in lies.of_chips():
+        scale = times * part[some] / _link_rate(chip)
+        moving, most = scale * load[some], scale * busiest[some]
+        devices = lies.devices[some]
+        found[:, some] = _seconds(chip, kind, hops[some], devices, adds_after, moving, most)
+    return found
+
+
+def _seconds(
+    chip: Chip,
+    kind: CollectiveKind,
+    hops: Whole,
+    devices: Whole,
+    adds_after: bool,
+    moving: Floats,
+    busiest: Floats,
+) -> Floats:
+    """Return the seconds of collectives: launch and hops, bytes and additions, busiest links.
+
+    The additions touch no HBM, as operand and result may be on the chip.
+
+    moving: seconds of the transfers for each byte.
+    busiest: of the busiest link, with what other groups send over it.
+    """
+    path = CollectiveRoute(0.0, (), hops)
+    if kind in ADDING_KINDS:
+        beside, after = _adding(chip, kind, devices, adds_after)
+        moving = np.maximum(moving, beside) + after
+    return np.stack([delay_seconds(path, chip), moving, busiest])
+
+
+def _adding(chip: Chip, kind: CollectiveKind, devices: Whole, adds_after: bool) -> Floats:
+    """Return the seconds of additions for each byte, beside the transfers and after them."""
+    sizes, index = np.unique(devices, return_inverse=True)
+    routes = [
+        CollectiveRoute(
+            0.0, (), 0, added_bytes=added_bytes(kind, size), adds_after=adds_after,
+            added_hbm_bytes=0.0,
+        )
+        for size in sizes.tolist()
+    ]  # fmt: skip
+    each = [(path_seconds(path, 1.0, chip), adding_seconds(path, 1.0, chip)) for path in routes]
+    return np.array(each, np.float64).reshape(-1, 2)[index].T
+
+
+def _link_rate(chip: Chip) -> float:
+    """Return the bytes per second of the fastest link, where dimensions differ."""
+    return ici_rate(chip) * max(chip.ici_shares, default=1.0)
+
+
+def _on_one_chain(lies: Lies) -> tuple[Floats, Whole]:
+    """Return the bytes on the busiest link of a gather on one chain, and the hops in a row.
+
+    On a ring of n, (n - 1) / 2 chunks pass each link in each direction, and n / 2 hops follow one
+    another; at the end of a line n - 1 chunks arrive over one link, after n - 1 hops (see
+    `network.chains`). Every other position of a dimension that wraps is a ring too, which shares
+    its links. A group of several dimensions may close to a ring.
+    """
+    chips, wide, wraps = lies.chips, lies.wide, lies.wraps
+    straight = (wide.sum(axis=1) == 1) & ~lies.twisted
+    round_it = (wide & wraps).any(axis=1)
+    opened = straight & ~(wide & wraps & lies.whole).any(axis=1)
+    load = np.where(opened, (chips - 1) / chips, (chips - 1) / chips / RING_LINKS)
+    halfway = np.maximum(chips // 2, 1)
+    return load, np.where(opened & ~round_it, chips - 1, halfway)
+
+
+def _on_all_dimensions(lies: Lies) -> tuple[Floats, Whole]:
+    """Return the least bytes on a link of a gather on all dimensions at once, and its hops.
+
+    A device receives the chunks of all others over all its links within the group: two along a
+    whole dimension that wraps, else one at the ends. On a twisted torus, whose rings take turns
+    between dimensions, each has two.
+    """
+    chips, wide, wraps = lies.chips, lies.wide, lies.wraps
+    links = np.where(wide, np.where(wraps & lies.whole, 2, 1), 0).sum(axis=1)
+    hops = np.where(wide, np.where(wraps, lies.shape // 2, lies.shape - 1), 0).sum(axis=1)
+    links = np.where(lies.twisted, 2 * lies.rank, links)
+    return (chips - 1) / chips / links, np.where(lies.twisted, 1, hops)
+
+
+def _exchanged(lies: Lies) -> tuple[Floats, Whole]:
+    """Return the least bytes on the busiest link of an exchange of all with all; hops hide.
+
+    Each device sends 1/n of its bytes to each other. Along a ring of s they travel s/4 links in
+    the mean, over two links a device; half of a line's bytes cross its middle: s/8 and s/4 of the
+    bytes ("How to Scale Your Model", sharding chapter). Of an odd ring, (s^2 - 1) / (8 s). Strided
+    parts travel as much farther as their stride says.
+    """
+    size, wide, strides = lies.shape, lies.wide, lies.strides
+    middles = np.where((strides > 1) | (lies.whole & lies.wraps), 8, 4)
+    along = np.where(wide, strides * (size - size % 2 / size) / middles, 0.0)
+    twisted = (1 - 1 / lies.chips) / (2 * lies.rank)
+    load = np.where(lies.twisted, twisted, along.max(axis=1))
+    return load, np.zeros(len(lies), np.int64)
+
+
+def _sent_on(lies: Lies) -> tuple[Floats, Whole]:
+    """Return the least bytes on a link of a permute, half in each direction, and its hop."""
+    return np.full(len(lies), 1 / RING_LINKS), np.ones(len(lies), np.int64)
+
+
+_LOADS: dict[str, Callable[[Lies], tuple[Floats, Whole]]] = {
+    Algorithm.RING: _on_one_chain,
+    Algorithm.ND: _on_all_dimensions,
+    str(CollectiveKind.ALL_TO_ALL): _exchanged,
+    str(CollectiveKind.PERMUTE): _sent_on,
+}
+
+_CHAINED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+
+
+def ring_seconds_per_byte(pod: Slice, devices: int) -> float:
+    """Return the least seconds of a ring in a matmul for each byte of the tensor.
+
+    A device receives the parts of all others over two links.
+    """
+    if devices <= 1:
+        return 0.0
+    ways = [
+        (1 - beside / devices) / beside / (RING_LINKS * ici_rate(pod.chip))
+        for beside in {1, pod.chip.devices}
+        if devices % beside == 0
+    ]
+    return min(ways)
