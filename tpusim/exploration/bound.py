@@ -19,7 +19,7 @@ from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
 from tpusim.exploration.bound_bodies import BodySeconds
 from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.bound_kinds import BatchAxes, Extents, forward_of, kinds_of
+from tpusim.exploration.bound_kinds import BatchAxes, Extents, forward_of, kinds_of, sums_matter
 from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Graph, layer_row
@@ -126,7 +126,7 @@ class _KnownStep(NamedTuple):
         return (
             pod.chip,
             pod.num_slices,
-            plan.microbatches > 1,
+            plan.microbatches > 1 and sums_matter(plan),
             plan.active_schedule,
             tuple(plan.active_axes),
             (plan.microbatch, *plan.mesh.values()) if sized else (),

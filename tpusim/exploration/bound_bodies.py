@@ -106,6 +106,7 @@ class BodySeconds:
         self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
+        self.summed = (plans.microbatches > 1).astype(float)
         self.updates = UpdateSeconds(plan, inner, sizes, plans, answers)
 
     def step_parts(self) -> StepParts:
@@ -135,8 +136,8 @@ class BodySeconds:
         in_layers = tuple(w for w in weights if w.copies > 1)
         parts.once = self.updates.of(weights) + self.work.cast(weights)
         parts.layers_once = self.updates.of(in_layers)
-        if self.plan.microbatches > 1 and not self.plan.active_schedule:
-            parts.edges = parts.edges + self.work.accumulation(weights)
+        if self.summed.any() and not self.plan.active_schedule:
+            parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
         if self.plan.active_schedule:
             self._add_stages(parts, nodes, found)
         self._add_bytes(parts, [nodes[at] for at in forward])
@@ -166,9 +167,8 @@ class BodySeconds:
     def _add_bytes(self, parts: StepParts, forward: list[Node]) -> None:
         weights = self.partitioned.weights
         in_layers = tuple(w for w in weights if w.copies > 1)
-        summed = self.plan.microbatches > 1
-        parts.stored = self.work.stored(weights, summed=summed)
-        parts.layers_stored = self.work.stored(in_layers, summed=summed)
+        parts.stored = self.work.stored(weights, self.summed)
+        parts.layers_stored = self.work.stored(in_layers, self.summed)
         if self.plan.remat.offload:
             return
         for node in forward:

@@ -26,10 +26,18 @@ def kinds_of(
 
     extents: sizes of the graph's dimensions.
     """
+    fine = _with_layers_for_all(model, plans)
+    plans = plans.take(fine)
+    if not len(plans):
+        return iter(())
+    extents = {
+        dim: size[fine] if isinstance(size, np.ndarray) else size for dim, size in extents.items()
+    }
     devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
     chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
-    columns = [chips[plans.pod], plans.microbatches > 1]
-    columns += [sizes > 1 for sizes in plans.mesh.values()]
+    columns = [chips[plans.pod], *(sizes > 1 for sizes in plans.mesh.values())]
+    if sums_matter(plans.base):
+        columns.append(plans.microbatches > 1)
     if plans.base.vocab_tiles > 1 or plans.base.context.exchanges_heads:
         columns += [plans.batch, *plans.mesh.values()]
     columns += _layout_columns(plans, forward_of(model, plans.base, int(plans.batch[0])), extents)
@@ -37,9 +45,15 @@ def kinds_of(
     for column in columns:
         values, codes = distinct(np.asarray(column, np.int64))
         _, inverse = distinct(inverse * len(values) + codes)
-    some = _with_layers_for_all(model, plans)
-    order = some[np.argsort(inverse[some], kind="stable")]
-    return iter(np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1))
+    order = np.argsort(inverse, kind="stable")
+    return iter(np.split(fine[order], np.flatnonzero(np.diff(inverse[order])) + 1))
+
+
+def sums_matter(plan: Plan) -> bool:
+    """Return True if more changes with several microbatches than that gradients are added up."""
+    several = plan.replace(microbatches=2, global_batch=2)
+    finished = {several.finished_dtype, several.replace(microbatches=1).finished_dtype}
+    return several.reduces_once or len(finished) > 1
 
 
 def _layout_columns(
@@ -80,12 +94,19 @@ def _with_layers_for_all(model: Architecture, plans: PlanArrays) -> NDArray[np.i
     piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
     if not piped:
         return np.arange(len(plans))
-    sizes = np.stack([plans.mesh[axis] for axis in piped], axis=1)
-    kinds, index = np.unique(sizes, axis=0, return_inverse=True)
+    numbers = np.zeros(len(plans), np.int64)
+    for axis in piped:
+        numbers = numbers * (1 + int(plans.mesh[axis].max())) + plans.mesh[axis]
+    kinds, index = distinct(numbers)
+    firsts = np.zeros(len(kinds), np.int64)
+    firsts[index] = np.arange(len(plans))
     first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
     layers = layer_count(forward_graph(model, first))
-    fine = [_shares(first, dict(zip(piped, map(int, kind), strict=True)), layers) for kind in kinds]
-    return np.flatnonzero(np.array(fine)[index.reshape(-1)])
+    fine = [
+        _shares(first, {axis: int(plans.mesh[axis][at]) for axis in piped}, layers)
+        for at in firsts.tolist()
+    ]
+    return np.flatnonzero(np.array(fine)[index])
 
 
 def _shares(base: Plan, stages: Mapping[str, int], layers: int) -> bool:
@@ -156,6 +177,7 @@ class Extents:
 
 
 def forward_of(model: Architecture, base: Plan, batch: int) -> Graph:
+    """Return the forward pass of a batch as one device has it, without tiles or exchanges."""
     plain = {"vocab_tiles": 1, "context_exchange": "gather"}
     mesh = dict.fromkeys(base.mesh, 1)
     return forward_graph(

@@ -22,7 +22,8 @@ class RingChoices:
 
     def __init__(self, ask: GroupQuestions) -> None:
         self.ask = ask
-        self.device = ask.pods[int(ask.plans.pod[0])].chip.device
+        self.pod = ask.pods[int(ask.plans.pod[0])]
+        self.device = self.pod.chip.device
 
     def fused(
         self, node: CollectiveNode, around: Surroundings, group: Groups, nbytes: Number
@@ -75,7 +76,7 @@ class RingChoices:
         """
         if self.ask.inner.compiler.lowering == "ideal":
             return np.ones(len(self.ask.plans), bool)
-        chip, slices = self.ask.pods[0].chip, self.ask.pods[0].num_slices
+        chip, slices = self.pod.chip, self.pod.num_slices
         rate = chip.ici_bandwidth * max(chip.ici_shares, default=1.0)
         chunks = 2 * nbytes / (2 * rate) / (group * slices)
         pays: Choices = group * slices > 2

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.costs import work_seconds
 from tpusim.hardware import Chip
@@ -121,13 +122,16 @@ class WorkSeconds:
         """Return the bytes of a buffer."""
         return buffer_bytes(self.buffers[key], self.sizes)
 
-    def stored(self, weights: tuple[StoredWeight, ...], *, summed: bool) -> Number:
-        """Return the bytes of weights and moments, and of sums of gradients where there are."""
+    def stored(self, weights: tuple[StoredWeight, ...], summed: NDArray[np.float64]) -> Number:
+        """Return the bytes of weights and moments, and of sums of gradients where there are.
+
+        summed: 1 for each plan that has such sums, else 0.
+        """
         dtypes, sizes = self.plan.dtypes, self.sizes
-        allocs = list(optimizer.resident(weights, self.plan, sizes))
-        if summed:
-            allocs += [accumulator(w, dtypes, sizes) for w in optimizer.trained(weights)]
-        return sum(alloc.bytes for alloc in allocs)
+        found = sum(alloc.bytes for alloc in optimizer.resident(weights, self.plan, sizes))
+        for weight in optimizer.trained(weights) if summed.any() else ():
+            found = found + summed * accumulator(weight, dtypes, sizes).bytes
+        return found
 
     def accumulation(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds to add the gradients of one microbatch to their sums."""

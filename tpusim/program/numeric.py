@@ -49,6 +49,8 @@ def _larger(first: float, second: float) -> float:
 
 def smallest(first: Number, second: Number) -> Number:
     """Return the smaller of two, element by element."""
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.minimum(first, second)
     return -largest(-first, -second)
 
 
