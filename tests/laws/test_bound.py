@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
 from statistics import median
 
 import numpy as np
@@ -25,13 +27,15 @@ from test_any_plan import (
 from tpusim.base.errors import TpusimError
 from tpusim.costs.collective import route_seconds
 from tpusim.costs.route import route
-from tpusim.exploration import PlanArrays, bound, bounds
+from tpusim.exploration import PlanArrays, PlanSpace, bound, bounds
 from tpusim.exploration.bound_bodies import Rests
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_lies import Lies, least_seconds
 from tpusim.exploration.placed_bounds import columns_of, placed_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
+from tpusim.network import ALGORITHMS as NETWORK_ALGORITHMS
+from tpusim.network import Algorithm
 from tpusim.plan import Plan
 from tpusim.program import CollectiveKind
 from tpusim.simulation import simulate
@@ -140,36 +144,99 @@ ALGORITHMS = {
 }
 
 
+def least(pod: Slice, kind: CollectiveKind, name: str, columns: tuple[int, ...]) -> list[float]:
+    """Seconds before bytes, for each byte, and on links, of a group that lies as columns say."""
+    dies, *shape = np.array([columns[:4]]).T
+    strides = np.array([columns[4:]])
+    lies = Lies((pod,), np.zeros(1, np.int64), np.stack(shape, axis=1), dies, strides)
+    found: list[float] = least_seconds(lies, kind, name)[:, 0].tolist()
+    return found
+
+
+def least_of_any(
+    answers: GroupAnswers, devices: int, kind: CollectiveKind, name: str
+) -> list[float]:
+    """The same of a group of the first slice that lies as well as it can."""
+    number = answers.numbers(np.zeros(1, np.int64), np.array([devices]))
+    found: list[float] = answers.table.least(kind, name)[:, number[0]].tolist()
+    return found
+
+
 @pytest.mark.parametrize(("chip", "shape"), sample(TORUSES, 4))
 def test_no_placement_has_a_collective_faster_than_the_least(chip: str, shape: str) -> None:
     pod = Slice(chip, shape)
+    answers = GroupAnswers((pod,))
     halves = [2**at for at in range(12) if pod.devices % 2**at == 0]
     for inner in halves:
         for outer in (each for each in halves if pod.devices % (inner * each) == 0):
             mesh = {"a": inner, "b": outer, "c": pod.devices // inner // outer}
             for placement in candidates(pod, mesh):
-                spans = placement.spans("a")
-                lie = lie_of_columns(columns_of(placement, "a"), pod)
+                spans, columns = placement.spans("a"), columns_of(placement, "a")
                 for kind, names in ALGORITHMS.items() if inner > 1 else ():
                     for name in names:
-                        free = least_seconds(pod, inner, kind, (name,))
-                        least = least_seconds(pod, inner, kind, (name,), lie)
-                        assert free.fixed <= least.fixed
-                        assert free.per_byte <= least.per_byte
+                        free = least_of_any(answers, inner, kind, name)
+                        fixed, per_byte, on_links = least(pod, kind, name, columns)
+                        assert free[0] <= fixed
+                        assert free[1] <= per_byte
                         path = route(kind, spans, pod.topology, name)
                         for nbytes in (1.0, 1e5, 1e7, 1e9):
                             alone = route_seconds(path, nbytes, pod.chip)
-                            assert least.fixed + least.per_byte * nbytes <= alone * (1 + 1e-9)
-                            assert least.on_links * nbytes <= alone * (1 + 1e-9)
+                            assert fixed + per_byte * nbytes <= alone * (1 + 1e-9)
+                            assert on_links * nbytes <= alone * (1 + 1e-9)
 
 
 def test_the_least_of_a_collective_on_a_whole_ring_is_its_time() -> None:
     """A gather of n bytes on a ring of 16: (15 / 16 n) / 2 on each link, after 8 hops."""
     pod = Slice("v6e", "16x16")
     costs, rate = pod.chip.costs, pod.chip.ici_bandwidth * pod.chip.costs.ici_efficiency
-    least = least_seconds(pod, 16, CollectiveKind.ALL_GATHER)
-    assert least.per_byte == pytest.approx(15 / 32 / rate)
-    assert least.fixed == pytest.approx(costs.collective_launch + 8 * costs.hop_latency)
+    fixed, per_byte, _ = least_of_any(GroupAnswers((pod,)), 16, CollectiveKind.ALL_GATHER, "")
+    assert per_byte == pytest.approx(15 / 32 / rate)
+    assert fixed == pytest.approx(costs.collective_launch + 8 * costs.hop_latency)
+
+
+def test_what_no_slice_has_is_no_group() -> None:
+    """Three of the devices of a 2x2 cannot be: nothing is known of them, so nothing is bounded."""
+    answers = GroupAnswers((Slice("v5e", "2x2"),))
+    assert least_of_any(answers, 3, CollectiveKind.ALL_GATHER, "") == [0.0] * 3
+
+
+def test_a_new_algorithm_is_asked_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that claims groups of eight chips: they gather by it, others as ever."""
+    pods, kind = (Slice("v5e", "4x4"),), CollectiveKind.ALL_GATHER
+    usual = {size: least_of_any(GroupAnswers(pods), size, kind, "") for size in (4, 8)}
+    assert least_of_any(GroupAnswers(pods), 8, kind, Algorithm.ALL_REDUCE) != usual[8]
+    claims = replace(
+        NETWORK_ALGORITHMS[Algorithm.ALL_REDUCE], name="own", covers_dimensions=False,
+        is_default=lambda kind, spans, topology: prod(span.size for span in spans) == 8,
+    )  # fmt: skip
+    monkeypatch.setitem(NETWORK_ALGORITHMS, "own", claims)
+    answers = GroupAnswers(pods)
+    assert least_of_any(answers, 8, kind, "") == least_of_any(
+        answers, 8, kind, Algorithm.ALL_REDUCE
+    )
+    assert least_of_any(answers, 4, kind, "") == usual[4]
+
+
+def test_bounds_of_plans_of_several_generations_are_those_of_each() -> None:
+    """Many slices, slices joined by DCN, stages, microbatches, and weights that rings gather."""
+    model = Transformer(layers=12, embed=4096, mlp=16384, heads=32, vocab=32000)
+    base = Plan(mesh={"data": 1}, seq_len=2048, global_batch=192)
+    pods = [
+        Slice("v5e", "4x8"), Slice("v4", "2x4x4"), Slice("v5p", "2x2x4"), Slice("v6e", "4x4"),
+        Slice("7x", "2x2x4"), Slice("v4", "2x2x4", 2), Slice("v6e", "4x8", 2),
+    ]  # fmt: skip
+    space = PlanSpace(
+        base=base, slices=pods, axes=("fsdp", "tensor", "stage", "dcn_data"),
+        most={"stage": 4}, vary={"microbatches": [1, 2, 8], "remat": ["full", "none"]},
+    )  # fmt: skip
+    rng = random.Random(1)
+    for block in space.blocks:
+        together = bounds(model, block).seconds
+        finite = np.flatnonzero(np.isfinite(together)).tolist()
+        assert len(finite) > 150
+        for at in rng.sample(finite, 30):
+            alone = bound(model, block.plan(at), block.pods[block.pod[at]])
+            assert together[at] == pytest.approx(alone, rel=1e-12)
 
 
 def test_the_bound_is_the_step_where_the_core_does_all() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tpusim.costs.collective import dcn_delay_seconds
 from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
-from tpusim.exploration.bound_questions import GroupQuestions, Groups, where
+from tpusim.exploration.bound_questions import GroupQuestions, Groups, times, where
 from tpusim.exploration.bound_rings import RingChoices
 from tpusim.exploration.bound_surroundings import DCN_LINKS, Surroundings, Transfers, adjoins
 from tpusim.graph import Einsum
@@ -44,9 +44,9 @@ class AcrossSeconds:
                 return self._gathered_across(within, around, alone, moving)
             waits = self.ask.habit(slices, False, "across_wait")
             outer = self.ask.habit(slices, False, "outer_across_wait")
-            turns = self.ask.habit(slices, False, "across_in_turn") * alone
+            turns = times(self.ask.habit(slices, False, "across_in_turn"), alone)
             turns = turns * (not around.has_loop and not self.ask.circular)
-            return Transfers((outer if around.has_loop else waits) * alone, alone, links, turns)
+            return Transfers(times(outer if around.has_loop else waits, alone), alone, links, turns)
         if node.purpose is Purpose.GRADIENT and node.kind in REDUCTIONS:
             merged = nbytes <= SMALL_GRADIENT if others else False
             alone = where(merged, moving, alone)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tpusim.base.phase import Phase
 from tpusim.exploration.bound_groups import GroupAnswers
+from tpusim.exploration.bound_questions import times
 from tpusim.exploration.bound_schedule import is_ordered, ordered_seconds
 from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers, adjoins
 from tpusim.exploration.bound_transfers import TransferSeconds
@@ -236,13 +237,14 @@ class BodySeconds:
         for busy in awaited.values():
             total.least = largest(total.least, busy)
         if looped and not recurrent and not rounds and is_ordered(nodes, self.plan):
-            ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
             at_once: Number = 1.0
             for node in nodes:
                 if isinstance(node, CollectiveNode):
-                    at_once = at_once * self.transfers.at_once(node)
-            total.least = largest(total.least, at_once * ordered.core)
-            total.drained = at_once * ordered.drained
+                    at_once = times(self.transfers.at_once(node), at_once)
+            if np.any(at_once):
+                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
+                total.least = largest(total.least, times(at_once, ordered.core))
+                total.drained = times(at_once, ordered.drained)
         return total
 
     def _attentions_in_rings(

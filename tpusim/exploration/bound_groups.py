@@ -7,7 +7,7 @@ where groups may lie in any way, and for one call where placements are known.
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,15 @@ from tpusim.exploration.bound_lies import MOST_DIMENSIONS, Lies, every_lie, leas
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.hardware import Slice
 from tpusim.plan import Axes, Compiler
-from tpusim.program import CollectiveKind
+from tpusim.program import CollectiveKind, Number
 
 SIZES = 1 + MOST_DIMENSIONS
 """Columns of `PlanArrays.lies` that are sizes; strides follow."""
 
 Whole: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+
+_Answer = TypeVar("_Answer", bound=Number)
 
 
 class GroupTable:
@@ -174,16 +176,17 @@ class PlanGroups:
         ones = np.ones(len(plans), np.int64)
         self.devices: Whole = np.prod([ones, *(plans.mesh[axis] for axis in axes)], axis=0)
         self._plans, self._axes, self._answers = plans, axes, answers
-        self._found: dict[Hashable, Floats] = {}
+        self._found: dict[Hashable, Any] = {}
 
-    def known(self, question: Hashable, answer: Callable[[GroupTable, Whole], Floats]) -> Floats:
+    def known(self, question: Hashable, answer: Callable[[GroupTable, Whole], _Answer]) -> _Answer:
         """Return `answer(table, numbers)` for each plan, [..., plan].
 
         question: what is asked; the answer depends on nothing else but the numbers of groups.
         """
         if question not in self._found:
             self._found[question] = answer(*self._numbered)
-        return self._found[question]
+        found: _Answer = self._found[question]
+        return found
 
     @cached_property
     def _numbered(self) -> tuple[GroupTable, Whole]:

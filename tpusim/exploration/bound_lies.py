@@ -66,7 +66,8 @@ class Lies:
     @property
     def chips(self) -> Whole:
         """Chips of each group."""
-        return np.prod(self.shape, axis=1)
+        found: Whole = np.prod(self.shape, axis=1)
+        return found
 
     @property
     def devices(self) -> Whole:
@@ -76,17 +77,19 @@ class Lies:
     @property
     def wide(self) -> NDArray[np.bool_]:
         """Whether a group has several chips along a dimension."""
-        return self.shape > 1
+        found: NDArray[np.bool_] = self.shape > 1
+        return found
 
     @property
     def wraps(self) -> NDArray[np.bool_]:
         """Whether the torus wraps along a dimension."""
-        return self._of_dims(lambda pod: pod.topology.wrap, False)
+        return self._of_dims(lambda pod: pod.topology.wrap, 0) > 0
 
     @property
     def whole(self) -> NDArray[np.bool_]:
         """Whether a group covers a dimension."""
-        return self.shape == self._of_dims(lambda pod: pod.topology.dims, 1)
+        found: NDArray[np.bool_] = self.shape == self._of_dims(lambda pod: pod.topology.dims, 1)
+        return found
 
     @property
     def twisted(self) -> NDArray[np.bool_]:
@@ -102,7 +105,8 @@ class Lies:
     def places(self) -> Whole:
         """A number for the dimensions of a group, and whether it covers its slice."""
         chips = np.array([pod.topology.chips for pod in self.pods])[self.pod]
-        return 2 * self.wide.sum(axis=1) + (self.chips == chips)
+        found: Whole = 2 * self.wide.sum(axis=1) + (self.chips == chips)
+        return found
 
     @property
     def shared(self) -> Whole:
@@ -112,7 +116,8 @@ class Lies:
         as many links as the stride says, and the groups that start at the positions in between do
         the same, one link further each: one link has them all.
         """
-        return np.where(self.wide, self.strides, 1).max(axis=1)
+        found: Whole = np.where(self.wide, self.strides, 1).max(axis=1)
+        return found
 
     def of_chips(self) -> Iterator[tuple[Chip, Whole]]:
         """Yield each chip with the indices of the lies on its slices."""
@@ -121,9 +126,7 @@ class Lies:
         for number in np.unique(own).tolist():
             yield self.pods[number].chip, np.flatnonzero(own == number)
 
-    def _of_dims(
-        self, values: Callable[[Slice], Sequence[int]], none: int | bool
-    ) -> NDArray[np.int64]:
+    def _of_dims(self, values: Callable[[Slice], Sequence[int]], none: int) -> NDArray[np.int64]:
         """Return a value of each dimension of the torus, [lie, dimension]."""
         padding = (none,) * MOST_DIMENSIONS
         table = [(*values(pod), *padding)[:MOST_DIMENSIONS] for pod in self.pods]
@@ -134,8 +137,8 @@ def every_lie(pods: Sequence[Slice]) -> Lies:
     """Return all ways in which groups of neighbours can lie: the shapes that divide a slice."""
     shapes, dies, owners = [], [], []
     for number, pod in enumerate(pods):
-        along = [divisors(size) for size in pod.topology.dims]
-        along += [[1]] * (MOST_DIMENSIONS - len(along))
+        none = ((1,),) * (MOST_DIMENSIONS - len(pod.topology.dims))
+        along = (*(divisors(size) for size in pod.topology.dims), *none)
         shape = np.stack(np.meshgrid(*along, indexing="ij"), axis=-1).reshape(-1, MOST_DIMENSIONS)
         for count in sorted({1, pod.chip.devices}):
             shapes.append(shape)
@@ -155,7 +158,8 @@ def least_seconds(lies: Lies, kind: CollectiveKind, algorithm: str) -> Floats:
         return found
     if algorithm == BEST_ALGORITHM:
         each = [least_seconds(lies, kind, name) for name in best_candidates(kind)]
-        return np.min(each, axis=0)
+        found = np.min(each, axis=0)
+        return found
     on_torus = lies.wide.any(axis=1)
     pairs = np.flatnonzero(~on_torus & (lies.devices > 1))
     found[:, pairs] = _between_dies(lies.take(pairs), kind)
@@ -254,11 +258,12 @@ def _seconds(
     moving: seconds of the transfers for each byte.
     busiest: of the busiest link, with what other groups send over it.
     """
-    path = CollectiveRoute(0.0, (), hops)
     if kind in ADDING_KINDS:
         beside, after = _adding(chip, kind, devices, adds_after)
         moving = np.maximum(moving, beside) + after
-    return np.stack([delay_seconds(path, chip), moving, busiest])
+    counts, index = np.unique(hops, return_inverse=True)
+    delays = [delay_seconds(CollectiveRoute(0.0, (), count), chip) for count in counts.tolist()]
+    return np.stack([np.array(delays, np.float64)[index], moving, busiest])
 
 
 def _adding(chip: Chip, kind: CollectiveKind, devices: Whole, adds_after: bool) -> Floats:

@@ -1,7 +1,7 @@
 """What the bounds of collectives ask of the groups of devices of plans that share a graph."""
 
 from collections.abc import Callable, Hashable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,10 @@ Groups: TypeAlias = NDArray[np.int64]
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Choices: TypeAlias = NDArray[np.bool_]
-"""True or False for each plan."""
+Choices: TypeAlias = NDArray[np.bool_] | bool
+"""True or False for each plan, or for all."""
+
+_Answer = TypeVar("_Answer", bound=Number)
 
 
 class GroupQuestions:
@@ -49,13 +51,14 @@ class GroupQuestions:
             self._groups[axes] = self._of[id(made.devices)] = made
         return self._groups[axes].devices
 
-    def habit(self, group: Groups, tiled: bool, name: str) -> Floats:
-        """Return one of the habits of each plan's group, 1 or 0."""
+    def habit(self, group: Groups, tiled: bool, name: str) -> Number:
+        """Return one of the habits of each plan's group, 1 or 0; one number if all are alike."""
         compiler, circular = self.inner.compiler, self.circular
 
-        def habit(table: GroupTable, numbers: Groups) -> Floats:
+        def habit(table: GroupTable, numbers: Groups) -> Number:
             habits, index = table.habits(compiler, tiled, circular, numbers)
-            return np.array([float(getattr(each, name)) for each in habits])[index]
+            values = np.array([float(getattr(each, name)) for each in habits])
+            return _one_if_alike(values[index])
 
         return self._known(group, (name, tiled), habit)
 
@@ -72,10 +75,10 @@ class GroupQuestions:
         seconds: Callable[[Slice, int, CollectiveKind], float],
         kind: CollectiveKind,
         slices: Groups,
-    ) -> Floats:
+    ) -> Number:
         """Return some seconds of a collective across slices. seconds: of a slice and a group."""
 
-        def across(table: GroupTable, numbers: Groups) -> Floats:
+        def across(table: GroupTable, numbers: Groups) -> Number:
             return table.each(
                 (seconds, kind), lambda pod, devices: seconds(pod, devices, kind), numbers
             )
@@ -108,8 +111,8 @@ class GroupQuestions:
         return self._known(group, ("least", kind, tiled, algorithms), least)
 
     def _known(
-        self, group: Groups, question: Hashable, answer: Callable[[GroupTable, Groups], Floats]
-    ) -> Floats:
+        self, group: Groups, question: Hashable, answer: Callable[[GroupTable, Groups], _Answer]
+    ) -> _Answer:
         """Return `PlanGroups.known` of the groups that `group` returned."""
         return self._of[id(group)].known(question, answer)
 
@@ -127,7 +130,22 @@ class GroupQuestions:
         return collective_bytes(node, self.sizes) * (least / item)
 
 
-def where(chosen: Choices | bool, one: Number, other: Number) -> Number:
+def _one_if_alike(values: Floats) -> Number:
+    """Return the one number that all values are, or the values."""
+    first = float(values[0]) if len(values) else 0.0
+    return first if (values == first).all() else values
+
+
+def times(share: Number, value: Number) -> Number:
+    """Return the product of two numbers, the first of which is often 0 or 1 for all plans."""
+    if isinstance(share, float) and share in (0.0, 1.0):
+        return value if share else 0.0
+    return share * value
+
+
+def where(chosen: Choices, one: Number, other: Number) -> Number:
     """Return one number of each plan or another."""
+    if isinstance(chosen, bool):
+        return one if chosen else other
     found: NDArray[np.float64] = np.asarray(np.where(chosen, one, other), np.float64)
     return found

@@ -51,7 +51,7 @@ class RingChoices:
     def is_fused(self, node: CollectiveNode, around: Surroundings, group: Groups) -> Choices:
         """Return True where matmuls take a collective in for certain: each has no other."""
         if self.ask.inner.compiler.lowering != "ideal" or node.purpose not in _OF_ACTIVATIONS:
-            return np.zeros(len(self.ask.plans), bool)
+            return False
         rivals = [
             each
             for each in around.nodes
@@ -75,7 +75,7 @@ class RingChoices:
         (`fuse_collectives.fusion_pays`), be they of all slices.
         """
         if self.ask.inner.compiler.lowering == "ideal":
-            return np.ones(len(self.ask.plans), bool)
+            return True
         chip, slices = self.pod.chip, self.pod.num_slices
         rate = chip.ici_bandwidth * max(chip.ici_shares, default=1.0)
         chunks = 2 * nbytes / (2 * rate) / (group * slices)
@@ -93,17 +93,17 @@ class RingChoices:
         compiler = self.ask.inner.compiler
         ideal = compiler.lowering == "ideal"
         if not (compiler.collective_matmul or ideal) or (self.ask.circular and not ideal):
-            return np.zeros(len(self.ask.plans), bool)
+            return False
         if node.kind not in _FUSIBLE:
-            return np.zeros(len(self.ask.plans), bool)
+            return False
         if node.purpose is Purpose.WEIGHT:
-            return np.asarray(self.ask.habit(group, tiled, "weight_rings")) > 0
+            return self.ask.habit(group, tiled, "weight_rings") > 0
         if node.purpose is Purpose.GRADIENT:
-            return np.asarray(self.ask.habit(group, tiled, "gradient_rings")) > 0
+            return self.ask.habit(group, tiled, "gradient_rings") > 0
         if ideal:
             return group > 1
         if node.kind is CollectiveKind.ALL_GATHER and is_sequence(node.dim):
-            return np.zeros(len(self.ask.plans), bool)  # as in `fuse_collectives`
+            return False  # as in `fuse_collectives`
         return group >= 4
 
     def _dtypes(self, work: MatmulWork) -> set[str]:

@@ -1,7 +1,7 @@
 """Least seconds of the collectives of a partitioned graph, on arrays of plans."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from tpusim.costs.collective import BEST_ALGORITHM
 from tpusim.exploration.bound_across import AcrossSeconds
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_habits import GroupHabits
-from tpusim.exploration.bound_questions import GroupQuestions, Groups, where
+from tpusim.exploration.bound_questions import Choices, GroupQuestions, Groups, times, where
 from tpusim.exploration.bound_rings import RingChoices
 from tpusim.exploration.bound_surroundings import (
     Surroundings,
@@ -57,30 +57,48 @@ class TransferSeconds:
     def _within(self, node: CollectiveNode, axes: Axes, around: Surroundings) -> Transfers:
         group, nbytes = self.ask.group(axes), self.ask.bytes(node)
         tiled = weights_are_tiled(self.ask.inner, node.axes)
-        fixed, moving, links = self._alone(node, around.computes, group, tiled, nbytes)
+        least = self._alone(node, around.computes, group, tiled, nbytes)
+        fixed, moving, links = least
         alone = largest(where(group > 1, fixed, 0.0) + moving, links)
         waits = self._waits(node, group, tiled, around, nbytes)
         if node.purpose is Purpose.GRADIENT:
-            links = links * self.ask.habit(group, tiled, "activations_wait")
-        turns = self._in_turn(node, group, tiled, around) * alone
-        rings: Number = 0.0
-        drained, drained_links = self._drained(node, group, tiled, around, nbytes)
-        if around.matmuls:
+            links = times(self.ask.habit(group, tiled, "activations_wait"), links)
+        turns = times(self._in_turn(node, group, tiled, around), alone)
+        beside = self.ask.habit(group, tiled, "at_once")
+        certain, may_be = self._in_matmuls(node, around, group, tiled, nbytes)
+        if np.any(certain) or np.any(may_be):
             fused = self.rings.fused(node, around, group, nbytes)
-            certain = self.rings.is_fused(node, around, group)
-            may_be = self.rings.may_be_fused(node, group, tiled)
-            may_be = may_be & self.rings.ring_pays(around.matmuls, around.works, group, nbytes)
             alone = where(certain, fused, where(may_be, smallest(alone, fused), alone))
             ring = nbytes * self.ask.ring(group)
             links = where(certain | may_be, smallest(links, ring), links)
-            rings = where(certain | may_be, 1.0, 0.0)
-        beside = self.ask.habit(group, tiled, "at_once") * (1 - rings)
-        at_once = beside * links * self.ask.habit(group, tiled, "shares_links")
-        at_once = at_once * self._starts_with_body(node)
-        return Transfers(
-            waits * alone, alone, {axes: links}, turns, fixed, at_once,
-            beside * drained, beside * drained_links,
-        )  # fmt: skip
+            beside = times(beside, where(certain | may_be, 0.0, 1.0))
+        found = Transfers(times(waits, alone), alone, {axes: links}, turns, fixed)
+        if np.any(beside):
+            if self._starts_with_body(node):
+                shared = times(self.ask.habit(group, tiled, "shares_links"), links)
+                found.at_once = times(beside, shared)
+            drained, drained_links = self._drained(node, group, tiled, around, nbytes, least)
+            found.drained, found.drained_links = (
+                times(beside, drained),
+                times(beside, drained_links),
+            )
+        return found
+
+    def _in_matmuls(
+        self,
+        node: CollectiveNode,
+        around: Surroundings,
+        group: Groups,
+        tiled: bool,
+        nbytes: Number,
+    ) -> tuple[Choices, Choices]:
+        """Return where matmuls take a collective in for certain, and where they may."""
+        if not around.matmuls:
+            return False, False
+        may_be = self.rings.may_be_fused(node, group, tiled)
+        if np.any(may_be):
+            may_be = may_be & self.rings.ring_pays(around.matmuls, around.works, group, nbytes)
+        return self.rings.is_fused(node, around, group), may_be
 
     def waited(self, op: Collective) -> Number:
         """Return the least seconds of a synchronous collective beside the graph, on the core.
@@ -118,15 +136,18 @@ class TransferSeconds:
         tiled: bool,
         around: Surroundings,
         nbytes: Number,
+        least: tuple[Number, Number, Number],
     ) -> tuple[Number, Number]:
         """Return the least seconds of a reduction of a gradient of a loop, and those of its links.
 
         It may be an all-reduce over further axes as well (`reduce_at_once`), and may be merged with
         others if it is small.
+
+        least: of the collective by itself (`_alone`).
         """
         if node.purpose is not Purpose.GRADIENT or node.kind not in REDUCTIONS:
             return 0.0, 0.0
-        fixed, moving, links = self._alone(node, around.computes, group, tiled, nbytes)
+        fixed, moving, links = least
         large = np.asarray(nbytes > SMALL_GRADIENT)
         alone: Number = where(large, largest(fixed + moving, links), 0.0)
         further = [each for each in around.others(node) if each.kind is CollectiveKind.ALL_REDUCE]
@@ -135,8 +156,10 @@ class TransferSeconds:
         for each in further:
             axes = within_slice((*node.axes, *each.axes))
             joint = self.ask.group(tuple(axis for axis in self.ask.inner.mesh if axis in axes))
-            least = self._least(node, CollectiveKind.ALL_REDUCE, around.computes, joint, tiled)
-            alone = smallest(alone, nbytes * largest(least[1], least[2]))
+            _, per_byte, on_links = self._least(
+                node, CollectiveKind.ALL_REDUCE, around.computes, joint, tiled
+            )
+            alone = smallest(alone, nbytes * largest(per_byte, on_links))
         return alone, 0.0
 
     def _in_turn(
@@ -245,7 +268,8 @@ class TransferSeconds:
         return self.ask.habit(group, tiled, "activations_wait")
 
 
-class _Algorithms(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Algorithms:
     """Algorithms that may carry out a collective.
 
     names: whatever the lowering.
