@@ -157,8 +157,9 @@ def least_seconds(lies: Lies, kind: CollectiveKind, algorithm: str) -> Floats:
     if kind is CollectiveKind.BROADCAST:
         return found
     if algorithm == BEST_ALGORITHM:
-        each = [least_seconds(lies, kind, name) for name in best_candidates(kind)]
-        found = np.min(each, axis=0)
+        found[:] = np.inf
+        for name in best_candidates(kind):
+            np.minimum(found, least_seconds(lies, kind, name), out=found)
         return found
     on_torus = lies.wide.any(axis=1)
     pairs = np.flatnonzero(~on_torus & (lies.devices > 1))
