@@ -30,7 +30,7 @@ from tpusim.costs.route import route
 from tpusim.exploration import PlanArrays, PlanSpace, bound, bounds
 from tpusim.exploration.bound_bodies import Rests
 from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.bound_lies import Lies, least_seconds
+from tpusim.exploration.bound_footprints import Footprints, least_seconds
 from tpusim.exploration.placed_bounds import columns_of, placed_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
@@ -148,7 +148,7 @@ def least(pod: Slice, kind: CollectiveKind, name: str, columns: tuple[int, ...])
     """Seconds before bytes, for each byte, and on links, of a group that lies as columns say."""
     dies, *shape = np.array([columns[:4]]).T
     strides = np.array([columns[4:]])
-    lies = Lies((pod,), np.zeros(1, np.int64), np.stack(shape, axis=1), dies, strides)
+    lies = Footprints((pod,), np.zeros(1, np.int64), np.stack(shape, axis=1), dies, strides)
     found: list[float] = least_seconds(lies, kind, name)[:, 0].tolist()
     return found
 

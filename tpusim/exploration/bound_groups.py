@@ -2,7 +2,7 @@
 
 Plans by the thousand have few groups, and the same ones in many of their graphs. What depends on a
 group alone is worked out once, on arrays of all groups: for all calls that share a `GroupAnswers`
-where groups may lie in any way, and for one call where placements are known.
+where groups may have any footprint, and for one call where placements are known.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -14,14 +14,19 @@ from numpy.typing import NDArray
 
 from tpusim.base.divisors import divisors
 from tpusim.exploration.bound_habits import GroupHabits, habits_of
-from tpusim.exploration.bound_lies import MOST_DIMENSIONS, Lies, every_lie, least_seconds
+from tpusim.exploration.bound_footprints import (
+    MOST_DIMENSIONS,
+    Footprints,
+    every_footprint,
+    least_seconds,
+)
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.hardware import Slice
 from tpusim.plan import Axes, Compiler
 from tpusim.program import CollectiveKind, Number
 
 SIZES = 1 + MOST_DIMENSIONS
-"""Columns of `PlanArrays.lies` that are sizes; strides follow."""
+"""Columns of `PlanArrays.footprints` that are sizes; strides follow."""
 
 Whole: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -33,28 +38,33 @@ class GroupTable:
     """Groups of devices, each with a number.
 
     pod, devices: index of the slice, and number of devices, of each group.
-    lies: the ways in which they can lie, in the order of the groups; a group may have none.
+    footprints: those that they can have, in the order of the groups; a group may have none.
     """
 
-    def __init__(self, pod: Whole, devices: Whole, lies: Lies, group: Whole) -> None:
-        """group: the number of the group of each of the lies, rising."""
-        self.pods, self.pod, self.devices, self.lies = lies.pods, pod, devices, lies
+    def __init__(self, pod: Whole, devices: Whole, footprints: Footprints, group: Whole) -> None:
+        """group: the number of the group of each of the footprints, rising."""
+        self.pods, self.pod, self.devices, self.footprints = (
+            footprints.pods,
+            pod,
+            devices,
+            footprints,
+        )
         self._starts = np.flatnonzero(np.diff(group, prepend=-1))
-        self._with_lies = group[self._starts]
+        self._with_footprints = group[self._starts]
         self._known: dict[Hashable, Any] = {}
 
     def least(self, kind: CollectiveKind, algorithm: str) -> Floats:
         """Return the least seconds of a collective over each group, [`FIXED`..., group].
 
-        They are the least of each number over all ways in which the group can lie, so that
+        They are the least of each number over all footprints that the group can have, so that
         together they are no more than those of any.
         """
         key = "least", kind, algorithm
         if key not in self._known:
             found = np.zeros((3, len(self.pod)))
-            each = least_seconds(self.lies, kind, algorithm)
+            each = least_seconds(self.footprints, kind, algorithm)
             if len(self._starts):
-                found[:, self._with_lies] = np.minimum.reduceat(each, self._starts, axis=1)
+                found[:, self._with_footprints] = np.minimum.reduceat(each, self._starts, axis=1)
             self._known[key] = found
         known: Floats = self._known[key]
         return known
@@ -100,14 +110,14 @@ class GroupTable:
     def _kinds(self) -> tuple[Whole, Whole, Whole]:
         """Groups that differ in nothing that lowerings read: rows, the first of each, and of each.
 
-        The last column says how they can lie: a bit for each of `Lies.places`.
+        The last column has the places of their footprints: a bit for each of `Footprints.places`.
         """
         kinds: dict[Hashable, int] = {}
         own = [kinds.setdefault(_kind(pod), len(kinds)) for pod in self.pods]
         masks = np.zeros(len(self.pod), np.int64)
         if len(self._starts):
-            bits = np.left_shift(1, self.lies.places)
-            masks[self._with_lies] = np.bitwise_or.reduceat(bits, self._starts)
+            bits = np.left_shift(1, self.footprints.places)
+            masks[self._with_footprints] = np.bitwise_or.reduceat(bits, self._starts)
         rows = np.stack([np.array(own)[self.pod], self.devices, masks], axis=1)
         found, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         return found, first, index.reshape(-1)
@@ -125,7 +135,7 @@ def _places(mask: int) -> tuple[tuple[int, bool], ...]:
 
 
 class GroupAnswers:
-    """The groups of some slices that may lie in any way, and what is known of them.
+    """The groups of some slices that may have any footprint, and what is known of them.
 
     pods: the slices, by number.
     """
@@ -136,8 +146,8 @@ class GroupAnswers:
     @cached_property
     def table(self) -> GroupTable:
         """All groups that divide a slice, or the slices of a job; the last one is no group."""
-        lies = every_lie(self.pods)
-        own = self._codes(lies.pod, lies.devices)
+        footprints = every_footprint(self.pods)
+        own = self._codes(footprints.pod, footprints.devices)
         counts = [
             (at, count) for at, pod in enumerate(self.pods) for count in divisors(pod.num_slices)
         ]
@@ -147,7 +157,7 @@ class GroupAnswers:
         pod, devices = np.append(codes // self._most, 0), np.append(codes % self._most, 0)
         group = np.searchsorted(codes, own)
         order = np.argsort(group, kind="stable")
-        return GroupTable(pod, devices, lies.take(order), group[order])
+        return GroupTable(pod, devices, footprints.take(order), group[order])
 
     def numbers(self, pod: Whole, devices: Whole) -> Whole:
         """Return the number of each group in the table."""
@@ -192,11 +202,12 @@ class PlanGroups:
     def _numbered(self) -> tuple[GroupTable, Whole]:
         """The table of the groups, and the number of each plan's group."""
         plans, axes = self._plans, self._axes
-        lies = [plans.lies[axis] for axis in axes if axis in plans.lies] if plans.lies else []
-        if not lies or len(lies) < len(axes):
+        placed = plans.footprints or {}
+        footprints = [placed[axis] for axis in axes if axis in placed]
+        if not footprints or len(footprints) < len(axes):
             return self._answers.table, self._answers.numbers(plans.pod, self.devices)
-        sizes = np.prod([each[:, :SIZES] for each in lies], axis=0)
-        strides = np.min([each[:, SIZES:] for each in lies], axis=0)
+        sizes = np.prod([each[:, :SIZES] for each in footprints], axis=0)
+        strides = np.min([each[:, SIZES:] for each in footprints], axis=0)
         of = np.zeros(len(plans), np.int64)
         for column in (plans.pod, *sizes.T, *strides.T):
             values, codes = distinct(column)
@@ -204,5 +215,5 @@ class PlanGroups:
         first = np.zeros(len(found), np.int64)
         first[of] = np.arange(len(plans))
         dies, shape = sizes[first, 0], sizes[first, 1:]
-        own = Lies(self._answers.pods, plans.pod[first], shape, dies, strides[first])
+        own = Footprints(self._answers.pods, plans.pod[first], shape, dies, strides[first])
         return GroupTable(own.pod, own.devices, own, np.arange(len(own))), of

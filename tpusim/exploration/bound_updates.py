@@ -42,7 +42,7 @@ class UpdateSeconds:
         for at in first.tolist():
             own = {axis: self.plans.mesh[axis][at : at + 1].astype(float) for axis in axes}
             sizes = replace(self.sizes, axes=own, _extents={})
-            some = replace(self.plans.take(np.array([at])), lies=None)
+            some = replace(self.plans.take(np.array([at])), footprints=None)
             found.append(float(np.max(self._updates(weights, sizes, some))))
         seconds: Number = np.array(found)[index.reshape(-1)]
         return seconds

@@ -24,7 +24,7 @@ MOST_DIMENSIONS = 3
 UNSHARED = 1 << 32
 """The stride of an axis along a dimension that it has one position of."""
 
-_Lies = tuple[tuple[int, ...], ...]
+_Footprint = tuple[tuple[int, ...], ...]
 
 
 def placed_seconds(
@@ -36,26 +36,30 @@ def placed_seconds(
     answers: what earlier calls for the same slices found.
     """
     axes = [axis for axis in plans.mesh if not axis.startswith(DCN_PREFIX)]
-    known: dict[Hashable, list[_Lies]] = {}
+    known: dict[Hashable, list[_Footprint]] = {}
     rows: list[int] = []
-    lies: list[_Lies] = []
+    footprints: list[_Footprint] = []
     numbers = np.stack([plans.pod, *plans.mesh.values()], axis=1).tolist()
     for at, (number, *sizes) in enumerate(numbers):
         key = (number, *sizes)
         if key not in known:
             mesh = dict(zip(plans.mesh, sizes, strict=True))
-            known[key] = _distinct_lies(plans.pods[number], mesh, axes)
-        lies += known[key]
+            known[key] = _distinct_footprints(plans.pods[number], mesh, axes)
+        footprints += known[key]
         rows += [at] * len(known[key])
-    table = np.array(lies, np.int64)
-    placed = plans.take(np.array(rows)).lying({axis: table[:, n] for n, axis in enumerate(axes)})
+    table = np.array(footprints, np.int64)
+    placed = plans.take(np.array(rows)).with_footprints(
+        {axis: table[:, n] for n, axis in enumerate(axes)}
+    )
     found = np.full(len(plans), np.inf)
     np.minimum.at(found, rows, bounds(model, placed, answers).seconds)
     return found
 
 
-def _distinct_lies(pod: Slice, mesh: Mapping[str, int], axes: Sequence[str]) -> list[_Lies]:
-    """Return how the axes lie on each candidate, in the columns of `PlanArrays.lies`."""
+def _distinct_footprints(
+    pod: Slice, mesh: Mapping[str, int], axes: Sequence[str]
+) -> list[_Footprint]:
+    """Return the distinct footprints of the axes on the candidates, as `PlanArrays` has them."""
     found = (
         tuple(columns_of(placement, axis) for axis in axes) for placement in candidates(pod, mesh)
     )
@@ -63,7 +67,7 @@ def _distinct_lies(pod: Slice, mesh: Mapping[str, int], axes: Sequence[str]) -> 
 
 
 def columns_of(placement: Placement, axis: str) -> tuple[int, ...]:
-    """Return how an axis lies on a placement, in the columns of `PlanArrays.lies`."""
+    """Return the footprint of an axis on a placement, in the columns of `PlanArrays.footprints`."""
     spans = placement.spans(axis)
     sizes = (
         prod(span.size for span in spans if span.dim == dim)

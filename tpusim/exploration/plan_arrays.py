@@ -38,8 +38,8 @@ class PlanArrays:
     pod: for each plan the index of its slice.
     mesh: sizes of each axis.
     global_batch, microbatches: for each plan.
-    lies: how the axes within a slice lie on a known placement, [plan, 7]: devices of a chip, chips
-        along each dimension, and the least distance of two of them along each; None for any
+    footprints: those of the axes within a slice on a known placement, [plan, 7]: devices of a chip,
+        chips along each dimension, and the least distance of two of them along each; None for any
         placement.
     """
 
@@ -49,7 +49,7 @@ class PlanArrays:
     mesh: Mapping[str, Whole]
     global_batch: Whole
     microbatches: Whole
-    lies: Mapping[str, Whole] | None = None
+    footprints: Mapping[str, Whole] | None = None
 
     @classmethod
     def of(cls, plans: Sequence[tuple[Plan, Slice]]) -> "PlanArrays":
@@ -97,9 +97,9 @@ class PlanArrays:
         found: NDArray[np.bool_] = np.any([each[some] != each[at] for each in numbers], axis=0)
         return found
 
-    def lying(self, lies: Mapping[str, Whole]) -> "PlanArrays":
+    def with_footprints(self, footprints: Mapping[str, Whole]) -> "PlanArrays":
         """Return the plans on known placements."""
-        return replace(self, lies=lies)
+        return replace(self, footprints=footprints)
 
     def take(self, some: Whole) -> "PlanArrays":
         """Return the plans at these indices."""
@@ -110,5 +110,6 @@ class PlanArrays:
             {axis: sizes[some] for axis, sizes in self.mesh.items()},
             self.global_batch[some],
             self.microbatches[some],
-            self.lies and {axis: lies[some] for axis, lies in self.lies.items()},
+            self.footprints
+            and {axis: footprints[some] for axis, footprints in self.footprints.items()},
         )

@@ -1,4 +1,4 @@
-"""How groups of devices can lie on the torus, and the least seconds of collectives, as arrays."""
+"""Footprints of device groups on the torus, and least seconds of collectives on them, as arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,14 +37,15 @@ queue, and the hops of the first hide behind them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lies:
-    """Ways in which groups lie on the torus of their slices.
+class Footprints:
+    """Footprints of groups on the torus of their slices.
 
     pods: the slices.
     pod: the index of the slice of each.
-    shape: chips along each dimension, [lie, dimension]; 1 where the torus has none.
+    shape: chips along each dimension, [footprint, dimension]; 1 where the torus has none.
     dies: devices of a chip that are in the group.
-    strides: the least distance between two of its chips along each dimension, [lie, dimension].
+    strides: the least distance between two of its chips along each dimension,
+        [footprint, dimension].
         Groups with chips in between then lie on the same links.
     """
 
@@ -57,9 +58,9 @@ class Lies:
     def __len__(self) -> int:
         return len(self.pod)
 
-    def take(self, some: Whole | NDArray[np.bool_]) -> "Lies":
-        """Return the lies at these indices."""
-        return Lies(
+    def take(self, some: Whole | NDArray[np.bool_]) -> "Footprints":
+        """Return the footprints at these indices."""
+        return Footprints(
             self.pods, self.pod[some], self.shape[some], self.dies[some], self.strides[some]
         )
 
@@ -120,21 +121,21 @@ class Lies:
         return found
 
     def of_chips(self) -> Iterator[tuple[Chip, Whole]]:
-        """Yield each chip with the indices of the lies on its slices."""
+        """Yield each chip with the indices of the footprints on its slices."""
         numbers = {id(pod.chip): number for number, pod in enumerate(self.pods)}
         own = np.array([numbers[id(pod.chip)] for pod in self.pods])[self.pod]
         for number in np.unique(own).tolist():
             yield self.pods[number].chip, np.flatnonzero(own == number)
 
     def _of_dims(self, values: Callable[[Slice], Sequence[int]], none: int) -> NDArray[np.int64]:
-        """Return a value of each dimension of the torus, [lie, dimension]."""
+        """Return a value of each dimension of the torus, [footprint, dimension]."""
         padding = (none,) * MOST_DIMENSIONS
         table = [(*values(pod), *padding)[:MOST_DIMENSIONS] for pod in self.pods]
         return np.array(table)[self.pod]
 
 
-def every_lie(pods: Sequence[Slice]) -> Lies:
-    """Return all ways in which groups of neighbours can lie: the shapes that divide a slice."""
+def every_footprint(pods: Sequence[Slice]) -> Footprints:
+    """Return all footprints of groups of neighbours: the shapes that divide a slice."""
     shapes, dies, owners = [], [], []
     for number, pod in enumerate(pods):
         none = ((1,),) * (MOST_DIMENSIONS - len(pod.topology.dims))
@@ -145,60 +146,62 @@ def every_lie(pods: Sequence[Slice]) -> Lies:
             dies.append(np.full(len(shape), count))
             owners.append(np.full(len(shape), number))
     every = np.concatenate(shapes)
-    return Lies(pods, np.concatenate(owners), every, np.concatenate(dies), np.ones_like(every))
+    return Footprints(
+        pods, np.concatenate(owners), every, np.concatenate(dies), np.ones_like(every)
+    )
 
 
-def least_seconds(lies: Lies, kind: CollectiveKind, algorithm: str) -> Floats:
-    """Return the least seconds of a collective on each of the lies, [`FIXED`..., lie].
+def least_seconds(footprints: Footprints, kind: CollectiveKind, algorithm: str) -> Floats:
+    """Return the least seconds of a collective on each of the footprints, [`FIXED`..., footprint].
 
     algorithm: that carries it out, see `costs.route`.
     """
-    found = np.zeros((3, len(lies)))
+    found = np.zeros((3, len(footprints)))
     if kind is CollectiveKind.BROADCAST:
         return found
     if algorithm == BEST_ALGORITHM:
         found[:] = np.inf
         for name in best_candidates(kind):
-            np.minimum(found, least_seconds(lies, kind, name), out=found)
+            np.minimum(found, least_seconds(footprints, kind, name), out=found)
         return found
-    on_torus = lies.wide.any(axis=1)
-    pairs = np.flatnonzero(~on_torus & (lies.devices > 1))
-    found[:, pairs] = _between_dies(lies.take(pairs), kind)
+    on_torus = footprints.wide.any(axis=1)
+    pairs = np.flatnonzero(~on_torus & (footprints.devices > 1))
+    found[:, pairs] = _between_dies(footprints.take(pairs), kind)
     spread = np.flatnonzero(on_torus)
-    for run, name, some in _carried_out(lies.take(spread), kind, algorithm):
-        found[:, spread[some]] = _on_torus(lies.take(spread[some]), run, name)
+    for run, name, some in _carried_out(footprints.take(spread), kind, algorithm):
+        found[:, spread[some]] = _on_torus(footprints.take(spread[some]), run, name)
     return found
 
 
 def _carried_out(
-    lies: Lies, kind: CollectiveKind, algorithm: str
+    footprints: Footprints, kind: CollectiveKind, algorithm: str
 ) -> Iterator[tuple[CollectiveKind, str, Whole]]:
-    """Yield what is carried out, by which algorithm, on which of the lies."""
-    every = np.arange(len(lies))
-    asked = [(algorithm, every)] if algorithm else list(_by_default(lies, kind))
+    """Yield what is carried out, by which algorithm, on which of the footprints."""
+    every = np.arange(len(footprints))
+    asked = [(algorithm, every)] if algorithm else list(_by_default(footprints, kind))
     for name, some in asked:
         instead = ALGORITHMS[name].runs_as
         if instead is None:
             yield kind, name, some
             continue
-        for other, among in _by_default(lies.take(some), instead):
+        for other, among in _by_default(footprints.take(some), instead):
             yield instead, other, some[among]
 
 
-def _by_default(lies: Lies, kind: CollectiveKind) -> Iterator[tuple[str, Whole]]:
-    """Yield the default algorithms, each with the indices of its lies."""
-    left = np.arange(len(lies))
+def _by_default(footprints: Footprints, kind: CollectiveKind) -> Iterator[tuple[str, Whole]]:
+    """Yield the default algorithms, each with the indices of its footprints."""
+    left = np.arange(len(footprints))
     for each in reversed(algorithms_for(kind)):
         if each.is_default is never_default or not len(left):
             continue
         claimed = np.ones(len(left), np.bool_)
         if each.is_default is not always_default:
-            some = lies.take(left)
+            some = footprints.take(left)
             if each.covers_dimensions:
                 claimed = (some.whole | ~some.wide).all(axis=1) & (some.wide.sum(axis=1) > 1)
             asked = np.flatnonzero(claimed)
             claimed[asked] = [
-                each.is_default(kind, spans, lies.pods[pod].topology)
+                each.is_default(kind, spans, footprints.pods[pod].topology)
                 for spans, pod in _spans(some.take(asked))
             ]
         if claimed.any():
@@ -206,39 +209,39 @@ def _by_default(lies: Lies, kind: CollectiveKind) -> Iterator[tuple[str, Whole]]
         left = left[~claimed]
 
 
-def _spans(lies: Lies) -> Iterator[tuple[tuple[Span, ...], int]]:
-    """Yield the spans of each lie, and the index of its slice."""
-    for shape, pod in zip(lies.shape.tolist(), lies.pod.tolist(), strict=True):
+def _spans(footprints: Footprints) -> Iterator[tuple[tuple[Span, ...], int]]:
+    """Yield the spans of each footprint, and the index of its slice."""
+    for shape, pod in zip(footprints.shape.tolist(), footprints.pod.tolist(), strict=True):
         yield tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1), pod
 
 
-def _between_dies(lies: Lies, kind: CollectiveKind) -> Floats:
+def _between_dies(footprints: Footprints, kind: CollectiveKind) -> Floats:
     """Return the seconds of groups of the two devices of a chip."""
     share = 1.0 if kind is CollectiveKind.PERMUTE else die_bytes(kind)
-    found = np.zeros((3, len(lies)))
-    for chip, some in lies.of_chips():
+    found = np.zeros((3, len(footprints)))
+    for chip, some in footprints.of_chips():
         moving = np.full(len(some), share / chip.die_to_die_bandwidth)
         hops = np.full(len(some), passes(kind))
-        found[:, some] = _seconds(chip, kind, hops, lies.devices[some], False, moving, moving)
+        found[:, some] = _seconds(chip, kind, hops, footprints.devices[some], False, moving, moving)
     return found
 
 
-def _on_torus(lies: Lies, kind: CollectiveKind, name: str) -> Floats:
+def _on_torus(footprints: Footprints, kind: CollectiveKind, name: str) -> Floats:
     """Return the seconds of groups of several chips."""
-    load, hops = _LOADS.get(name if kind in _CHAINED else str(kind), _on_all_dimensions)(lies)
-    chips, times = lies.chips, passes(kind)
+    load, hops = _LOADS.get(name if kind in _CHAINED else str(kind), _on_all_dimensions)(footprints)
+    chips, times = footprints.chips, passes(kind)
     adds_after = ALGORITHMS[name].adds_after and kind in ADDING_KINDS
-    hops = times * hops + np.where(lies.dies == 2, times, 0)
-    part = np.where((lies.dies == 2) & ALGORITHMS[name].halved, 0.5, 1.0)
+    hops = times * hops + np.where(footprints.dies == 2, times, 0)
+    part = np.where((footprints.dies == 2) & ALGORITHMS[name].halved, 0.5, 1.0)
     busiest = load
     if name == Algorithm.RING and kind in _CHAINED:
-        rings = np.maximum(load, lies.shared * (1 - 1 / chips) / RING_LINKS)
-        busiest = np.where(lies.twisted, load, rings)
-    found = np.zeros((3, len(lies)))
-    for chip, some in lies.of_chips():
+        rings = np.maximum(load, footprints.shared * (1 - 1 / chips) / RING_LINKS)
+        busiest = np.where(footprints.twisted, load, rings)
+    found = np.zeros((3, len(footprints)))
+    for chip, some in footprints.of_chips():
         scale = times * part[some] / _link_rate(chip)
         moving, most = scale * load[some], scale * busiest[some]
-        devices = lies.devices[some]
+        devices = footprints.devices[some]
         found[:, some] = _seconds(chip, kind, hops[some], devices, adds_after, moving, most)
     return found
 
@@ -286,7 +289,7 @@ def _link_rate(chip: Chip) -> float:
     return ici_rate(chip) * max(chip.ici_shares, default=1.0)
 
 
-def _on_one_chain(lies: Lies) -> tuple[Floats, Whole]:
+def _on_one_chain(footprints: Footprints) -> tuple[Floats, Whole]:
     """Return the bytes on the busiest link of a gather on one chain, and the hops in a row.
 
     On a ring of n, (n - 1) / 2 chunks pass each link in each direction, and n / 2 hops follow one
@@ -294,30 +297,32 @@ def _on_one_chain(lies: Lies) -> tuple[Floats, Whole]:
     `network.chains`). Every other position of a dimension that wraps is a ring too, which shares
     its links. A group of several dimensions may close to a ring.
     """
-    chips, wide, wraps = lies.chips, lies.wide, lies.wraps
-    straight = (wide.sum(axis=1) == 1) & ~lies.twisted
+    chips, wide, wraps = footprints.chips, footprints.wide, footprints.wraps
+    straight = (wide.sum(axis=1) == 1) & ~footprints.twisted
     round_it = (wide & wraps).any(axis=1)
-    opened = straight & ~(wide & wraps & lies.whole).any(axis=1)
+    opened = straight & ~(wide & wraps & footprints.whole).any(axis=1)
     load = np.where(opened, (chips - 1) / chips, (chips - 1) / chips / RING_LINKS)
     halfway = np.maximum(chips // 2, 1)
     return load, np.where(opened & ~round_it, chips - 1, halfway)
 
 
-def _on_all_dimensions(lies: Lies) -> tuple[Floats, Whole]:
+def _on_all_dimensions(footprints: Footprints) -> tuple[Floats, Whole]:
     """Return the least bytes on a link of a gather on all dimensions at once, and its hops.
 
     A device receives the chunks of all others over all its links within the group: two along a
     whole dimension that wraps, else one at the ends. On a twisted torus, whose rings take turns
     between dimensions, each has two.
     """
-    chips, wide, wraps = lies.chips, lies.wide, lies.wraps
-    links = np.where(wide, np.where(wraps & lies.whole, 2, 1), 0).sum(axis=1)
-    hops = np.where(wide, np.where(wraps, lies.shape // 2, lies.shape - 1), 0).sum(axis=1)
-    links = np.where(lies.twisted, 2 * lies.rank, links)
-    return (chips - 1) / chips / links, np.where(lies.twisted, 1, hops)
+    chips, wide, wraps = footprints.chips, footprints.wide, footprints.wraps
+    links = np.where(wide, np.where(wraps & footprints.whole, 2, 1), 0).sum(axis=1)
+    hops = np.where(wide, np.where(wraps, footprints.shape // 2, footprints.shape - 1), 0).sum(
+        axis=1
+    )
+    links = np.where(footprints.twisted, 2 * footprints.rank, links)
+    return (chips - 1) / chips / links, np.where(footprints.twisted, 1, hops)
 
 
-def _exchanged(lies: Lies) -> tuple[Floats, Whole]:
+def _exchanged(footprints: Footprints) -> tuple[Floats, Whole]:
     """Return the least bytes on the busiest link of an exchange of all with all; hops hide.
 
     Each device sends 1/n of its bytes to each other. Along a ring of s they travel s/4 links in
@@ -325,20 +330,20 @@ def _exchanged(lies: Lies) -> tuple[Floats, Whole]:
     bytes ("How to Scale Your Model", sharding chapter). Of an odd ring, (s^2 - 1) / (8 s). Strided
     parts travel as much farther as their stride says.
     """
-    size, wide, strides = lies.shape, lies.wide, lies.strides
-    middles = np.where((strides > 1) | (lies.whole & lies.wraps), 8, 4)
+    size, wide, strides = footprints.shape, footprints.wide, footprints.strides
+    middles = np.where((strides > 1) | (footprints.whole & footprints.wraps), 8, 4)
     along = np.where(wide, strides * (size - size % 2 / size) / middles, 0.0)
-    twisted = (1 - 1 / lies.chips) / (2 * lies.rank)
-    load = np.where(lies.twisted, twisted, along.max(axis=1))
-    return load, np.zeros(len(lies), np.int64)
+    twisted = (1 - 1 / footprints.chips) / (2 * footprints.rank)
+    load = np.where(footprints.twisted, twisted, along.max(axis=1))
+    return load, np.zeros(len(footprints), np.int64)
 
 
-def _sent_on(lies: Lies) -> tuple[Floats, Whole]:
+def _sent_on(footprints: Footprints) -> tuple[Floats, Whole]:
     """Return the least bytes on a link of a permute, half in each direction, and its hop."""
-    return np.full(len(lies), 1 / RING_LINKS), np.ones(len(lies), np.int64)
+    return np.full(len(footprints), 1 / RING_LINKS), np.ones(len(footprints), np.int64)
 
 
-_LOADS: dict[str, Callable[[Lies], tuple[Floats, Whole]]] = {
+_LOADS: dict[str, Callable[[Footprints], tuple[Floats, Whole]]] = {
     Algorithm.RING: _on_one_chain,
     Algorithm.ND: _on_all_dimensions,
     str(CollectiveKind.ALL_TO_ALL): _exchanged,
