@@ -29,8 +29,8 @@ from tpusim.costs.collective import route_seconds
 from tpusim.costs.route import route
 from tpusim.exploration import PlanArrays, PlanSpace, bound, bounds
 from tpusim.exploration.bound_bodies import Rests
-from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_footprints import Footprints, least_seconds
+from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.placed_bounds import columns_of, placed_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer

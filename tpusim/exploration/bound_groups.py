@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.divisors import divisors
-from tpusim.exploration.bound_habits import GroupHabits, habits_of
 from tpusim.exploration.bound_footprints import (
     MOST_DIMENSIONS,
     Footprints,
     every_footprint,
     least_seconds,
 )
+from tpusim.exploration.bound_habits import GroupHabits, habits_of
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.hardware import Slice
 from tpusim.plan import Axes, Compiler

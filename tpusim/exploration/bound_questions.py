@@ -6,9 +6,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.exploration.bound_footprints import ring_seconds_per_byte
 from tpusim.exploration.bound_groups import GroupAnswers, GroupTable, PlanGroups
 from tpusim.exploration.bound_habits import GroupHabits
-from tpusim.exploration.bound_footprints import ring_seconds_per_byte
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import collective_bytes
