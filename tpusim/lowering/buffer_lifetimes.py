@@ -78,6 +78,7 @@ class BufferLifetimes:
         loads: Sequence[str] = (),
         outside: Collection[str] = (),
         given: Collection[str] = (),
+        in_loop: bool = False,
     ) -> tuple[list[list[BufferEvents]], list[list[str]]]:
         """Return the events of each entry: a buffer lives from its writer to its last reader.
 
@@ -102,7 +103,7 @@ class BufferLifetimes:
         self.names = body.names
         rest = iter(body.lives)
         lives = [[next(rest) for _ in one] for one in passes]
-        return lives, [_beside_loops(*pair) for pair in zip(passes, lives, strict=True)]
+        return lives, [_beside_loops(*pair, in_loop) for pair in zip(passes, lives, strict=True)]
 
     def size(self, key: str) -> Number:
         """Return the bytes of a buffer on one device."""
@@ -309,11 +310,12 @@ def _element_by_element(entry: Entry) -> Sequence[str]:
     return entry.reads[2:] if entry.epilogue else ()
 
 
-def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents]) -> list[str]:
+def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: bool) -> list[str]:
     """Move the lives of loops to the operations of the core next to them.
 
     Returns what a last loop holds to its end, where nothing of the body follows it. Without
-    operations of the core, loops keep what they take.
+    operations of the core, loops keep what they take, and so do rings, but for those within
+    another loop (`in_loop`), whose buffers are then not counted.
     """
     left_over: list[str] = []
     plain = [place for place, entry in enumerate(entries) if on_core(entry)]
@@ -322,6 +324,8 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents]) -> list[s
             continue
         if not plain:
             left_over += lives[place].frees
+            if in_loop and not isinstance(entry, LoopNode):
+                lives[place] = BufferEvents()
             continue
         life, lives[place] = lives[place], BufferEvents()
         for alloc in life.allocs:

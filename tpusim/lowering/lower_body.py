@@ -130,7 +130,9 @@ class BodyLowerer:
         carried, gradients = (loop_node.carried, loop_node.gradients) if loop_node else ((), ())
         loads = [key for _, key in loop_node.copied] if loop_node else []
         passes = [self._entries(nodes, loop_node) for nodes in groups]
-        lives, left_over = self.memory.lives(passes, kept, loads, outside, given)
+        lives, left_over = self.memory.lives(
+            passes, kept, loads, outside, given, in_loop=loop_node is not None
+        )
         whole = list(chain.from_iterable(passes))
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
