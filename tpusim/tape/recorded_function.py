@@ -14,7 +14,7 @@ from keyword import iskeyword
 from math import isfinite
 from typing import Any, TypeAlias
 
-from tpusim.tape.tape import Tape
+from tpusim.tape.tape import Operation, Tape
 from tpusim.tape.traced import Traced
 
 Outputs: TypeAlias = tuple[Any, ...]
@@ -119,24 +119,29 @@ class _TapeWriter:
         for at in positions:
             operation = self.tape.operations[at]
             if operation is not None:
-                operands = [self.names[each] for each in operation.operands]
-                expression = self._expression(operation.function, operands)
-                depth = 1 + max(
-                    (self._depths.get(each, 0) for each in operation.operands), default=0
-                )
-                if at in self.inlined and depth < _DEEPEST:
-                    self.names[at] = f"({expression})"
+                expression = self._expression(operation)
+                depth = self._depth(operation) if at in self.inlined else _DEEPEST
+                if depth < _DEEPEST:
+                    self.names[at] = expression
                     self._depths[at] = depth
                 else:
                     yield f"v{at} = {expression}"
             yield from self._asked.get(at, ())
 
-    def _expression(self, function: Callable[..., Any], operands: list[str]) -> str:
-        if function in _SYMBOLS:
-            return f" {_SYMBOLS[function]} ".join(operands)
-        if function in _PREFIXES:
-            return f"{_PREFIXES[function]}{operands[0]}"
-        return f"{self._function(function)}({', '.join(operands)})"
+    def _depth(self, operation: Operation) -> int:
+        return 1 + max((self._depths.get(each, 0) for each in operation.operands), default=0)
+
+    def _expression(self, operation: Operation) -> str:
+        function, names = operation.function, self.names
+        symbol = _SYMBOLS.get(function) or _PREFIXES.get(function)
+        if symbol is None:
+            operands = ", ".join([names[each] for each in operation.operands])
+            return f"{self._function(function)}({operands})"
+        parts = [
+            f"({names[each]})" if each in self._depths else names[each]
+            for each in operation.operands
+        ]
+        return f" {symbol} ".join(parts) if len(parts) > 1 else f"{symbol}{parts[0]}"
 
     def _function(self, function: Callable[..., Any]) -> str:
         name = getattr(function, "__name__", "").strip("_")
@@ -150,7 +155,8 @@ class _TapeWriter:
 
     def _constant(self, value: Any) -> str:
         if type(value) in (bool, str) or (type(value) in (int, float) and isfinite(value)):
-            return f"({value!r})"
+            text = repr(value)
+            return f"({text})" if text.startswith("-") else text
         name = f"c{len(self.scope)}"
         self.scope[name] = value
         return name

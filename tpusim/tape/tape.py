@@ -52,7 +52,8 @@ class Tape:
         self.constants: set[int] = set()
         self.decisions: dict[tuple[int, bool], Any] = {}
         self.questions: dict[Question, Hashable] = {}
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._known: dict[tuple[Any, ...], Traced] = {}
+        self._positions: dict[tuple[type, str], int] = {}
         self._answers: dict[Question, tuple[Traced, ...]] = {}
 
     def input(self, value: Any) -> Traced:
@@ -74,12 +75,25 @@ class Tape:
     def apply(self, function: Callable[..., Any], *given: Any) -> Traced:
         """Return the result of a function of numbers; the same operation is kept once."""
         operands = tuple([self._position(each) for each in given])
-        key = (function, *operands)
-        found = self._known.get(key)
-        if found is None:
-            value = function(*[self.values[at] for at in operands])
-            found = self._known[key] = self._new(value, Operation(function, operands))
-        return Traced(self, found)
+        found = self._known.get((function, *operands))
+        return self._computed(function, operands) if found is None else found
+
+    def apply_to_two(self, function: Callable[..., Any], first: Any, second: Any) -> Traced:
+        """Return the result of a function of two numbers, as `apply` does, in half of the time."""
+        one = first.node if type(first) is Traced and first.tape is self else self._position(first)
+        two = (
+            second.node
+            if type(second) is Traced and second.tape is self
+            else self._position(second)
+        )
+        found = self._known.get((function, one, two))
+        return self._computed(function, (one, two)) if found is None else found
+
+    def _computed(self, function: Callable[..., Any], operands: tuple[int, ...]) -> Traced:
+        value = function(*[self.values[at] for at in operands])
+        made = Traced(self, self._new(value, Operation(function, operands)))
+        self._known[function, *operands] = made
+        return made
 
     def decide(self, node: int, truth: bool) -> Any:
         """Return the value of a number, and note that the run depends on it."""
@@ -90,7 +104,14 @@ class Tape:
 
     def close(self) -> None:
         """Forget all but the values: what is left of the run holds traced numbers, and these it."""
-        for each in (self.operations, self.decisions, self.questions, self._known, self._answers):
+        for each in (
+            self.operations,
+            self.decisions,
+            self.questions,
+            self._known,
+            self._positions,
+            self._answers,
+        ):
             each.clear()
 
     def _position(self, value: Any) -> int:
@@ -99,9 +120,9 @@ class Tape:
                 raise ValueError(f"{value!r} is of another tape")
             return value.node
         key = (type(value), repr(value))
-        found = self._known.get(key)
+        found = self._positions.get(key)
         if found is None:
-            found = self._known[key] = self._new(value, None)
+            found = self._positions[key] = self._new(value, None)
             self.constants.add(found)
         return found
 

@@ -19,6 +19,9 @@ class Recorder(Protocol):
     def apply(self, function: Callable[..., Any], *given: Any) -> "Traced":
         """Return the result of a function of numbers."""
 
+    def apply_to_two(self, function: Callable[..., Any], first: Any, second: Any) -> "Traced":
+        """Return the result of a function of two numbers."""
+
     def decide(self, node: int, truth: bool) -> Any:
         """Return the value of a number, on which the rest depends."""
 
@@ -90,11 +93,11 @@ def _is_integer(value: float) -> bool:
 
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, other: self.tape.apply(function, self, other)
+    return lambda self, other: self.tape.apply_to_two(function, self, other)
 
 
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, other: self.tape.apply(function, other, self)
+    return lambda self, other: self.tape.apply_to_two(function, other, self)
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -145,8 +145,8 @@ def test_the_source_can_be_read() -> None:
     text = recorded_function(tape, [total]).source
     assert text == (
         "def given(v0):\n"
-        "    v4 = max((v0 * (2)), (3))\n"
-        "    v6 = v4 > (4)\n"
+        "    v4 = max(v0 * 2, 3)\n"
+        "    v6 = v4 > 4\n"
         "    if not v6: return None\n"
         "    def run():\n"
         "        return (v4, )\n"
