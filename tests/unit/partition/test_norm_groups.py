@@ -131,6 +131,7 @@ def test_only_batch_norms_have_groups() -> None:
         net(norm_group=-1)
 
 
+@pytest.mark.thorough
 def test_exported_gradients_are_those_of_one_device(tmp_path: Path) -> None:
     """Groups of four examples on two devices each; the statistics of all would be others."""
     pytest.importorskip("optax")
