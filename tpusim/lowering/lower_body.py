@@ -301,9 +301,9 @@ def _algorithm(planned: PlannedCollective, plan: Plan) -> str:
 
 
 def _allocation(name: str, phase: Phase, life: BufferEvents) -> tuple[Compute, ...]:
-    """Return an operation that allocates what a loop or a ring needs, if no other can.
+    """Return an operation that allocates the buffers of a loop or a ring, if `life` has any left.
 
-    Others of the core do, where a pass has any.
+    In a pass with other operations of the core, these allocate them (`_beside_loops`).
     """
     if not life.allocs:
         return ()

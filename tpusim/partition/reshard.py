@@ -40,8 +40,8 @@ def reshard(
 
     Sums come first: scattered where the target shards a dimension over the axis, all-reduced where
     it does not. Axes that move to another dimension are exchanged; axes that vanish are gathered.
-    An all-reduce that crosses slices is divided within the slice over the dimension that `spare`
-    names; sizes decide which, so nothing else asks it.
+    An all-reduce that crosses slices is divided within the slice over the dimension whose index
+    `spare` returns. It depends on sizes, so it is called only for such an all-reduce.
     """
     now = source
     for step in _sums(source, partial, target, spare):

@@ -3,7 +3,7 @@
 The form of a plan is all of it but the sizes of its mesh, its batch and its placement. The first
 plan of a form is lowered as ever, since most users simulate one. With the second, recording begins;
 a plan that decides otherwise than all recorded steps of its form adds one. Which axes are larger
-than one is a decision as any other.
+than one is a decision like any other.
 """
 
 from collections import OrderedDict
