@@ -8,7 +8,6 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.shown_value import shown
-from tpusim.tape import untraced
 
 LONGEST_NAME = 80
 MOST_SECONDS = 1_000_000_000
@@ -64,7 +63,7 @@ def check_word(where: str, value: Any, choices: Collection[str], *, optional: bo
 
 def check_positive(where: str, value: Any) -> None:
     """Raise PlanError unless the value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(untraced(value), int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
 
 

@@ -26,7 +26,12 @@ from tpusim.costs.convolution import (
 )
 from tpusim.costs.device_classes import cost_classes
 from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, ICI, TO_HOST, capacities
-from tpusim.costs.network_tasks import CollectiveCosts
+from tpusim.costs.network_tasks import (
+    CollectiveCosts,
+    KnownParts,
+    TransferPart,
+    collective_key,
+)
 from tpusim.costs.program_costs import cost_program, cost_programs
 from tpusim.costs.route import (
     BUSIEST_WEIGHT,
@@ -78,6 +83,7 @@ __all__ = [
     "CollectiveCosts",
     "CollectiveRoute",
     "CostedProgram",
+    "KnownParts",
     "MessageTask",
     "RouteMessages",
     "Task",
@@ -85,10 +91,12 @@ __all__ = [
     "TaskOp",
     "TaskSegment",
     "TopTask",
+    "TransferPart",
     "alone_seconds",
     "attention_seconds",
     "best_route",
     "capacities",
+    "collective_key",
     "collective_seconds",
     "convolution_seconds",
     "core_seconds",

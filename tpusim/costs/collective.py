@@ -13,7 +13,6 @@ from tpusim.costs.route import BUSIEST_WEIGHT, CollectiveRoute, passes, route
 from tpusim.hardware import Chip, Span, Topology
 from tpusim.network import algorithms_for, paths_seconds
 from tpusim.program import CollectiveKind, Number, largest
-from tpusim.tape import call
 
 BEST_ALGORITHM = "best"
 """Requests the algorithm that takes the least time, whatever the compiler would pick."""
@@ -37,10 +36,7 @@ def best_candidates(kind: CollectiveKind) -> tuple[str, ...]:
 
 def fastest_route(routes: Sequence[CollectiveRoute], nbytes: float, chip: Chip) -> int:
     """Return the index of the first route of least time for so many bytes."""
-    return int(call(_first_least, *(route_seconds(path, nbytes, chip) for path in routes)))
-
-
-def _first_least(*seconds: float) -> int:
+    seconds = [route_seconds(path, nbytes, chip) for path in routes]
     return seconds.index(min(seconds))
 
 
@@ -65,8 +61,8 @@ def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     hop_s = chip.costs.hop_latency
     rate = ici_rate(chip)
     if chip.ici_shares:
-        rate = call(_shared_rate, path.uses, capacities(chip), rate)
-    through = call(paths_seconds, path.paths, path.power, nbytes, rate, hop_s)
+        rate = _shared_rate(path.uses, capacities(chip), rate)
+    through = paths_seconds(path.paths, path.power, nbytes, rate, hop_s)
     return largest(beside, through - path.hops * hop_s)
 
 
@@ -103,7 +99,7 @@ def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number
 
 def link_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     """Return the seconds of the bytes on the links, without the delay and additions after them."""
-    slowest = call(_slowest_link, path.uses, capacities(chip))
+    slowest = _slowest_link(path.uses, capacities(chip))
     return largest(nbytes * (path.share * slowest), path_seconds(path, nbytes, chip))
 
 

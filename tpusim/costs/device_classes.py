@@ -82,7 +82,7 @@ def _machine_of(
     machine: CollectiveCosts, chip: Chip, slowed: Mapping[RouteKey, CollectiveRoute]
 ) -> CollectiveCosts:
     """Return the machine as a device with this chip and these routes has it."""
-    return replace(machine, chip=chip, device=chip.device, slowed=slowed, groups={})
+    return replace(machine, chip=chip, device=chip.device, slowed=slowed, known={}, groups={})
 
 
 def _meetings(

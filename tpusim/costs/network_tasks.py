@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.costs.collective import (
@@ -20,7 +20,7 @@ from tpusim.costs.collective import (
     fastest_route,
     path_seconds,
 )
-from tpusim.costs.links import DCN, SliceNics
+from tpusim.costs.links import DCN, SliceNics, capacities
 from tpusim.costs.route import (
     BUSIEST_WEIGHT,
     NO_ROUTE,
@@ -31,7 +31,7 @@ from tpusim.costs.route import (
     shift_route,
 )
 from tpusim.costs.tasks import CORE, HBM, MessageTask, Task
-from tpusim.hardware import DCN_PREFIX, Chip, Device, Place, Placement, Slice
+from tpusim.hardware import DCN_PREFIX, Chip, Device, Placement, Slice
 from tpusim.network import CollectiveMoves
 from tpusim.program import (
     Call,
@@ -42,13 +42,32 @@ from tpusim.program import (
     Program,
     Send,
     TopOp,
-    as_float,
-    same_number,
 )
-from tpusim.tape import Answer, Tape, Traced, tape_of, untraced
 
 IN_HBM = (1.0, 1.0)
 """Shares of operands and results in HBM where all of them are."""
+
+
+class TransferPart(NamedTuple):
+    """A task of a collective but for its place in a program; the fields are those of `Task`."""
+
+    label: str
+    stream: str
+    delay_s: float
+    work_s: float
+    bytes: float
+    uses: tuple[tuple[str, int], ...]
+    moves: Callable[[], CollectiveMoves] | None = None
+    meets: tuple[str, ...] = ()
+
+
+KnownParts: TypeAlias = dict[Hashable, Sequence[TransferPart]]
+"""The parts of collectives, by what they depend on, see `CollectiveCosts`."""
+
+
+def collective_key(op: Collective) -> Hashable:
+    """Return what the parts of a collective depend on besides its placement."""
+    return op.kind, op.axes, op.algorithm, op.hbm, op.bytes, op.mode is Mode.SYNC
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +84,15 @@ class CostedGroup:
     dcn: CollectiveRoute
     ici_size: int
 
-    @property
-    def numbers(self) -> tuple[Any, ...]:
-        """All that differs between groups of the same form."""
-        return (self.ici_size, *self.ici.numbers, *self.dcn.numbers)
-
-    def with_numbers(self, numbers: Sequence[Any]) -> "CostedGroup":
-        """Return the group with other numbers, in the order of `numbers`."""
-        size, *routes = numbers
-        cut = len(self.ici.numbers)
-        return replace(
-            self,
-            ici_size=size,
-            ici=self.ici.with_numbers(routes[:cut]),
-            dcn=self.dcn.with_numbers(routes[cut:]),
-        )
-
-    @property
-    def form(self) -> Hashable:
-        """All of the group but its numbers."""
-        bare = (self.stream, self.ici_axes, self.dcn_axes)
-        return (*bare, self.ici.form, self.dcn.form)
-
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCosts:
     """The costs of the collectives of one program; each group is worked out once.
 
     nics: the links of DCN.
-    tape: records the numbers of the routes, if they are traced.
     slowed: the routes of groups with slow links, by axes and the route without them.
+    known: the parts of collectives, by what they depend on: their own numbers, and the spans of
+        their axes. Programs may share it on all placements of a healthy slice.
     """
 
     chip: Chip
@@ -106,66 +104,61 @@ class CollectiveCosts:
     slowed: Mapping[tuple[tuple[str, ...], CollectiveRoute], CollectiveRoute] = field(
         default_factory=dict
     )
-    tape: Tape | None = None
-    groups: dict["RouteQuestion", CostedGroup] = field(default_factory=dict)
+    known: KnownParts = field(default_factory=dict)
+    groups: dict["_GroupKey", CostedGroup] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program, pod: Slice, placement: Placement) -> "CollectiveCosts":
+    def of(
+        cls,
+        program: Program,
+        pod: Slice,
+        placement: Placement,
+        known: KnownParts | None = None,
+    ) -> "CollectiveCosts":
         """Return the costs of a program whose mesh is placed on the pod."""
         nics = SliceNics.of((each for _, each in placement.listed), pod.num_slices)
-        sizes = {axis: untraced(size) for axis, size in program.axes}
-        tape = tape_of(size for _, size in program.axes)
-        return cls(pod.chip, pod.chip.device, pod, placement, sizes, nics, tape=tape)
+        made = cls(pod.chip, pod.chip.device, pod, placement, dict(program.axes), nics)
+        return made if known is None else replace(made, known=known)
 
-    @classmethod
-    def at(cls, place: Place) -> "CollectiveCosts":
-        """Return the costs of programs on a mesh in a place."""
-        nics = SliceNics.of((), place.pod.num_slices)
-        chip = place.pod.chip
-        return cls(chip, chip.device, place.pod, place.placement, place.sizes, nics)
+    @property
+    def link_rates(self) -> tuple[tuple[str, float], ...]:
+        """The links of one device, and the rate of each in B/s."""
+        ratio = self.pod.dcn_oversubscription
+        return tuple(capacities(self.chip, ratio, self.nics.links()).items())
+
+    def parts(self, op: Collective) -> Sequence[TransferPart]:
+        """Return the parts of a collective, each after the one before."""
+        key = (collective_key(op), self.placement.spans_of(op.axes))
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = _parts(op, self)
+        return found
 
     def group(self, op: Collective) -> CostedGroup:
         """Return the group of a collective."""
         algorithm = op.algorithm
         if algorithm == BEST_ALGORITHM and self.placement.listed_as(op.axes) is None:
             algorithm = self._fastest_algorithm(op)
-        return self._asked(RouteQuestion(op.kind, op.axes, algorithm, op.hbm))
+        key = _GroupKey(op.kind, op.axes, algorithm, op.hbm)
+        found = self.groups.get(key)
+        if found is None:
+            found = self.groups[key] = self._routed(key)
+        return found
 
     def _fastest_algorithm(self, op: Collective) -> str:
         """Return the algorithm of least time on a healthy slice."""
         names = best_candidates(op.kind)
-        asked = (RouteQuestion(op.kind, op.axes, name, IN_HBM) for name in names)
-        groups = [self._group(each) if self.tape is None else self._asked(each) for each in asked]
-        return names[fastest_route([each.ici for each in groups], as_float(op.bytes), self.chip)]
+        groups = [self._group(_GroupKey(op.kind, op.axes, name, IN_HBM)) for name in names]
+        return names[fastest_route([each.ici for each in groups], float(op.bytes), self.chip)]
 
-    def _asked(self, question: "RouteQuestion") -> CostedGroup:
-        """Return the group that a question is about, once found."""
-        found = self.groups.get(question)
-        if found is None:
-            found = self.routed(question)
-            if self.tape is not None:
-                place = Place(self.pod, self.placement, self.sizes)
-                found = found.with_numbers(self.tape.ask(question, place))
-            self.groups[question] = found
-        return found
-
-    def message_route(self, question: "MessageQuestion") -> CollectiveRoute:
-        """Return the route of messages between the stages of a pipeline."""
-        path = question.routed(self.placement, self.pod)
-        if self.tape is None:
-            return path
-        place = Place(self.pod, self.placement, self.sizes)
-        return path.with_numbers(self.tape.ask(question, place))
-
-    def routed(self, op: "RouteQuestion") -> CostedGroup:
-        """Return the group of collectives that a question is about."""
-        made = self._group(op)
+    def _routed(self, key: "_GroupKey") -> CostedGroup:
+        made = self._group(key)
         within = self.slowed.get((made.ici_axes, made.ici), made.ici)
         return replace(
-            made, ici=within.with_hbm_shares(op.hbm), dcn=made.dcn.with_hbm_shares(op.hbm)
+            made, ici=within.with_hbm_shares(key.hbm), dcn=made.dcn.with_hbm_shares(key.hbm)
         )
 
-    def _group(self, op: "RouteQuestion") -> CostedGroup:
+    def _group(self, op: "_GroupKey") -> CostedGroup:
         listed = self.placement.listed_as(op.axes)
         axes = op.axes if listed is None else listed.along
         dcn = tuple(axis for axis in axes if axis.startswith(DCN_PREFIX))
@@ -185,9 +178,8 @@ class CollectiveCosts:
         return CostedGroup(f"ici:{','.join(labels)}", labels, dcn, within, across, size)
 
 
-@dataclass(frozen=True, slots=True)
-class RouteQuestion:
-    """The route of collectives of one kind over the same group.
+class _GroupKey(NamedTuple):
+    """What collectives of one kind over the same group share.
 
     hbm: see `Collective`.
     """
@@ -197,65 +189,29 @@ class RouteQuestion:
     algorithm: str
     hbm: tuple[float, float]
 
-    def answer(self, place: Place) -> Answer:
-        """Return the form of the group in a place, and its numbers."""
-        group = CollectiveCosts.at(place).routed(self)
-        return Answer(group.form, group.numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class MessageQuestion:
-    """The route of messages from each stage to its neighbour along some axes.
-
-    backward: True if they go to the stage before.
-    closed: True if they go between the first stage and the last.
-    """
-
-    axes: tuple[str, ...]
-    backward: bool
-    closed: bool
-
-    def routed(self, placement: Placement, pod: Slice) -> CollectiveRoute:
-        """Return the route on a placement."""
-        spans = tuple(span for axis in self.axes for span in placement.spans(axis))
-        return shift_route(spans, pod.topology, self.backward, self.closed)
-
-    def answer(self, place: Place) -> Answer:
-        """Return the form of the route in a place, and its numbers."""
-        path = self.routed(place.placement, place.pod)
-        return Answer(path.form, path.numbers)
-
-
-_TaskFields = dict[str, Any]
-"""The fields of a task, except those that depend on its place among the others."""
-
 
 def _within_slice(
     op: Collective, group: CostedGroup, machine: CollectiveCosts
-) -> list[_TaskFields]:
-    """Return the tasks of a collective within the slice: transfers, and then additions."""
-    chip, nbytes, path = machine.chip, as_float(op.bytes), group.ici
-    common = {
-        "label": "+".join(group.ici_axes),
-        "stream": CORE if op.mode is Mode.SYNC else group.stream,
-    }
-    transfer = common | {
-        "delay_s": delay_seconds(path, chip),
-        "work_s": as_float(path_seconds(path, nbytes, chip)),
-        "bytes": nbytes * path.share / BUSIEST_WEIGHT,
-        "uses": path.uses,
-        "moves": _message_builder(path, nbytes, chip),
-        "meets": group.ici_axes,
-    }
-    adding = as_float(adding_seconds(path, nbytes, chip))
+) -> list[TransferPart]:
+    """Return the parts of a collective within the slice: transfers, and then additions."""
+    chip, nbytes, path = machine.chip, float(op.bytes), group.ici
+    label = "+".join(group.ici_axes)
+    stream = CORE if op.mode is Mode.SYNC else group.stream
+    transfer = TransferPart(
+        label,
+        stream,
+        delay_s=delay_seconds(path, chip),
+        work_s=float(path_seconds(path, nbytes, chip)),
+        bytes=nbytes * path.share / BUSIEST_WEIGHT,
+        uses=path.uses,
+        moves=_message_builder(path, nbytes, chip),
+        meets=group.ici_axes,
+    )
+    adding = float(adding_seconds(path, nbytes, chip))
     if not adding:
         return [transfer]
-    touched = {
-        "work_s": adding,
-        "bytes": path.added_hbm_bytes * path.added_bytes * nbytes,
-        "uses": ((HBM, 1),),
-    }
-    return [transfer, common | touched]
+    touched = path.added_hbm_bytes * path.added_bytes * nbytes
+    return [transfer, TransferPart(label, stream, 0.0, adding, touched, ((HBM, 1),))]
 
 
 def _message_builder(
@@ -263,57 +219,59 @@ def _message_builder(
 ) -> Callable[[], CollectiveMoves] | None:
     """Return a function that makes the messages of the transfers, for the hop-by-hop network."""
     carried = path.carried
-    if carried is None or isinstance(nbytes, Traced):
+    if carried is None:
         return None
     hop = chip.costs.hop_latency
     launch = delay_seconds(path, chip) - carried.hops * hop
     return lambda: carried.collective_moves(nbytes, launch, hop)
 
 
-def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts) -> _TaskFields:
-    """Return the task that crosses slices, with 1/n of the tensor if n devices of a slice share it.
+def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts) -> TransferPart:
+    """Return the part that crosses slices, with 1/n of the tensor if n devices of a slice share it.
 
     Reductions shrink to a shard first, gathers cross first, so DCN carries 1/n of the tensor, as
     compiled programs for two slices do (libtpu 0.0.42.1).
     """
     whole = op.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE)
-    nbytes = as_float(op.bytes) if whole else as_float(op.bytes) / group.ici_size
-    return {
-        "label": "+".join(group.dcn_axes),
-        "stream": CORE if op.mode is Mode.SYNC else DCN,
-        "delay_s": dcn_delay_seconds(op.kind, group.dcn, machine.chip),
-        "bytes": nbytes * group.dcn.share / BUSIEST_WEIGHT,
-        "uses": group.dcn.uses,
-        "meets": group.dcn_axes,
-    }
+    nbytes = float(op.bytes) if whole else float(op.bytes) / group.ici_size
+    return TransferPart(
+        label="+".join(group.dcn_axes),
+        stream=CORE if op.mode is Mode.SYNC else DCN,
+        delay_s=dcn_delay_seconds(op.kind, group.dcn, machine.chip),
+        work_s=0.0,
+        bytes=nbytes * group.dcn.share / BUSIEST_WEIGHT,
+        uses=group.dcn.uses,
+        meets=group.dcn_axes,
+    )
 
 
-def collective_tasks(op: Collective, machine: CollectiveCosts) -> tuple[Task, ...]:
-    """Return the tasks of a collective, each after the one before.
+def _parts(op: Collective, machine: CollectiveCosts) -> list[TransferPart]:
+    """Return the parts of a collective, each after the one before.
 
-    A group of one device takes no time. If a group extends within a slice and across slices,
-    reductions run within the slice first, gathers across slices first.
+    If a group extends within a slice and across slices, reductions run within the slice first,
+    gathers across slices first.
     """
     group = machine.group(op)
     if group.dcn is NO_ROUTE:
-        return _chain_tasks(op, _within_slice(op, group, machine))
+        return _within_slice(op, group, machine)
     across = [_across_slices(op, group, machine)]
     if group.ici is NO_ROUTE:
-        return _chain_tasks(op, across)
+        return across
     within = _within_slice(op, group, machine)
     inward = op.kind is CollectiveKind.ALL_GATHER
-    return _chain_tasks(op, [*across, *within] if inward else [*within, *across])
+    return [*across, *within] if inward else [*within, *across]
 
 
-def _chain_tasks(op: Collective, parts: list[_TaskFields]) -> tuple[Task, ...]:
-    """Return the tasks of one operation in a row.
+def collective_tasks(op: Collective, machine: CollectiveCosts) -> tuple[Task, ...]:
+    """Return the tasks of a collective in a row: the first has its dependencies, the last its name.
 
-    The first takes its dependencies, the last its name.
+    A group of one device takes no time.
     """
-    earlier = [f"{op.name}/{part['label']}/{number}" for number, part in enumerate(parts[:-1])]
+    parts = machine.parts(op)
+    last = len(parts) - 1
+    earlier = [f"{op.name}/{part.label}/{number}" for number, part in enumerate(parts[:-1])]
     names = [*earlier, op.name]
     deps = [op.deps, *((Dep(name),) for name in earlier)]
-    last = len(parts) - 1
     return tuple(
         Task(
             name=names[at],
@@ -321,7 +279,7 @@ def _chain_tasks(op: Collective, parts: list[_TaskFields]) -> tuple[Task, ...]:
             deps=deps[at],
             allocs=() if at else op.allocs,
             frees=op.frees if at == last else (),
-            **part,
+            **part._asdict(),
         )
         for at, part in enumerate(parts)
     )
@@ -360,18 +318,18 @@ class StageMessageCosts:
             if isinstance(call, Call):
                 for send in call.sends:
                     known = found.setdefault((call.segment, send.to), [])
-                    if not any(same_number(send.bytes, each.bytes) for each in known):
+                    if not any(send.bytes == each.bytes for each in known):
                         known.append(send)
         for (segment, to), sends in found.items():
             for send in sends:
                 task = self._task(send, stage, segment, phases[segment])
-                yield MessageTask(segment=segment, to=to, bytes=as_float(send.bytes), task=task)
+                yield MessageTask(segment=segment, to=to, bytes=float(send.bytes), task=task)
 
     def _task(self, send: Send, stage: int, segment: str, phase: Phase) -> Task:
         neighbour = _neighbour(stage, send.to, self.stages)
         known = self._known.setdefault((segment, phase, neighbour), [])
         for other, task in known:
-            if send.axes == other.axes and same_number(send.bytes, other.bytes):
+            if send.axes == other.axes and send.bytes == other.bytes:
                 return task
         name = f"{segment} to {neighbour}" + (f" ({len(known) + 1})" if known else "")
         task = _message_task(send, name, neighbour, phase, self.machine)
@@ -397,14 +355,15 @@ def _message_task(
     is counted where it sends. From the last stage to the first a message takes the closing edge of
     a ring, or all links of a line back.
     """
-    chip, nbytes, label = machine.chip, as_float(send.bytes), "+".join(send.axes)
+    chip, nbytes, label = machine.chip, float(send.bytes), "+".join(send.axes)
     if any(axis.startswith(DCN_PREFIX) for axis in send.axes):
         path = dcn_route(CollectiveKind.PERMUTE, 2, machine.nics.links())
         stream, delay = DCN, dcn_delay_seconds(CollectiveKind.PERMUTE, path, chip)
     else:
         backward = neighbour in (StageNeighbour.PREVIOUS, StageNeighbour.LAST)
         closed = neighbour in (StageNeighbour.FIRST, StageNeighbour.LAST)
-        path = machine.message_route(MessageQuestion(send.axes, backward, closed))
+        spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))
+        path = shift_route(spans, machine.pod.topology, backward, closed)
         stream, delay = f"ici:{','.join(send.axes)}", delay_seconds(path, chip)
     return Task(
         name=name,

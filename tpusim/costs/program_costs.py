@@ -16,8 +16,13 @@ import numpy as np
 
 from tpusim.base.phase import Phase
 from tpusim.costs.compute import hbm_seconds
-from tpusim.costs.links import FROM_HOST, TO_HOST, capacities
-from tpusim.costs.network_tasks import CollectiveCosts, StageMessageCosts, collective_tasks
+from tpusim.costs.links import FROM_HOST, TO_HOST
+from tpusim.costs.network_tasks import (
+    CollectiveCosts,
+    KnownParts,
+    StageMessageCosts,
+    collective_tasks,
+)
 from tpusim.costs.tasks import (
     DISPATCH,
     HBM,
@@ -50,7 +55,6 @@ from tpusim.program import (
     Transfer,
     TransferKind,
     WaitOp,
-    as_float,
     kind_of,
 )
 
@@ -67,8 +71,8 @@ def _compute_task(op: Compute, machine: CollectiveCosts) -> Task:
     return _task(
         op,
         label=kind_of(op.work),
-        work_s=as_float(work_seconds(op.work, machine.device)),
-        bytes=as_float(op.work.read_bytes + op.work.write_bytes),
+        work_s=float(work_seconds(op.work, machine.device)),
+        bytes=float(op.work.read_bytes + op.work.write_bytes),
         uses=((HBM, 1),),
     )
 
@@ -91,13 +95,13 @@ def _transfer_task(op: Transfer, machine: CollectiveCosts) -> Task:
     label, links = _TRANSFERS[op.kind]
     picked = op.kind is TransferKind.SPARSECORE
     share = machine.device.costs.gather_efficiency if picked else 1.0
-    alone = 0.0 if links else as_float(hbm_seconds(op.bytes, 0, machine.device)) / share
+    alone = 0.0 if links else float(hbm_seconds(op.bytes, 0, machine.device)) / share
     return _task(
         op,
         label=label,
         stream=str(op.kind),
         work_s=alone,
-        bytes=as_float(op.bytes),
+        bytes=float(op.bytes),
         uses=(*((link, 1) for link in links), (HBM, 1)),
     )
 
@@ -128,9 +132,14 @@ def cost_program(program: Program, pod: Slice, placement: Placement) -> CostedPr
 
 
 def cost_programs(
-    programs: Sequence[Program], pod: Slice, placement: Placement
+    programs: Sequence[Program],
+    pod: Slice,
+    placement: Placement,
+    known: KnownParts | None = None,
 ) -> tuple[CostedProgram, ...]:
     """Return the programs of a pipeline's stages, in order, as tasks on one device of the pod.
+
+    known: see `CollectiveCosts`; for programs of one slice and mesh on several placements.
 
     A segment or operation that several programs share is costed once and stays one object, so the
     engine runs it once.
@@ -142,19 +151,14 @@ def cost_programs(
     Raise PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
     algorithm that the collective cannot use.
     """
-    machine = CollectiveCosts.of(programs[0], pod, placement)
-    links, costs = _link_rates(machine), _ProgramCosts(machine, len(programs))
+    machine = CollectiveCosts.of(programs[0], pod, placement, known)
+    links, costs = machine.link_rates, _ProgramCosts(machine, len(programs))
     return tuple(costs.lane(stage, program, links) for stage, program in enumerate(programs))
 
 
 def cost_lane(program: Program, machine: CollectiveCosts) -> CostedProgram:
     """Return a program of all devices as tasks on a device of this machine."""
-    return _ProgramCosts(machine, 1).lane(0, program, _link_rates(machine))
-
-
-def _link_rates(machine: CollectiveCosts) -> "Links":
-    ratio = machine.pod.dcn_oversubscription
-    return tuple(capacities(machine.chip, ratio, machine.nics.links()).items())
+    return _ProgramCosts(machine, 1).lane(0, program, machine.link_rates)
 
 
 Links: TypeAlias = tuple[tuple[str, float], ...]

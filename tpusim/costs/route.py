@@ -9,12 +9,11 @@ the die, so each device carries half of it over ICI; the algorithm "flat" has ea
 of it. All-to-alls carry each device's own bytes in both cases.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, prod
 from operator import mul
-from typing import Any
 
 from tpusim.base.errors import PlanError
 from tpusim.costs.links import DCN_RECEIVE, DCN_SEND, DIE_LINKS
@@ -126,36 +125,6 @@ class CollectiveRoute:
         """The resources that it uses, with weights: its links, and HBM for `hbm_bytes`."""
         drawn = sum(self.hbm_bytes)
         return (*self.links, (HBM, link_weight(drawn / self.share))) if drawn else self.links
-
-    @property
-    def form(self) -> Hashable:
-        """All of the route that its numbers do not say, as far as its seconds depend on it."""
-        return self.launched, self.adds_after
-
-    @property
-    def numbers(self) -> tuple[Any, ...]:
-        """The numbers of the route, and the resources that it uses; none for a group of one."""
-        if not self.launched:
-            return ()
-        added = self.added_bytes, self.added_hbm_bytes
-        return self.uses, self.share, self.hops, self.paths, self.power, *added
-
-    def with_numbers(self, numbers: Sequence[Any]) -> "CollectiveRoute":
-        """Return the route with other numbers, in the order of `numbers`."""
-        if not self.launched:
-            return self
-        uses, share, hops, paths, power, added, added_hbm = numbers
-        return replace(
-            self,
-            links=uses,
-            hbm_bytes=(0.0, 0.0),
-            share=share,
-            hops=hops,
-            added_bytes=added,
-            added_hbm_bytes=added_hbm,
-            paths=paths,
-            power=power,
-        )
 
     def with_hbm_shares(self, hbm: tuple[float, float]) -> "CollectiveRoute":
         """Return the route with only these shares of operand and result in HBM.

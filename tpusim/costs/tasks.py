@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from tpusim.network import CollectiveMoves
 from tpusim.program import Alloc, Call, Dep, Phase, largest
-from tpusim.tape import call
 
 CORE, ON_HOST = "core", "host"
 """The streams of the core, and of the host's work beside the step."""
@@ -151,5 +150,5 @@ def _slowest_link_s(
 
 def alone_seconds(task: Task, links: Mapping[str, float]) -> float:
     """Return the seconds of a task that shares its links with no other."""
-    moving = call(_slowest_link_s, task.bytes, task.uses, links)
+    moving = _slowest_link_s(task.bytes, task.uses, links)
     return task.delay_s + largest(task.work_s, moving)

@@ -8,12 +8,12 @@ and `hops`. Hosts that feed a repeated step are `hosts`.
 """
 
 from tpusim.engine.clock import picoseconds, whole_bytes
-from tpusim.engine.compile_lane import compile_lane
+from tpusim.engine.compile_lane import compile_lane, link_numbers, task_numbers
 from tpusim.engine.event_loop import StalledError
 from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
 from tpusim.engine.hosts import HostLine, HostRun, HostStage, feed
-from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskStep
+from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskNumbers, TaskStep
 from tpusim.engine.journal import CallTimes, Level, RepeatLevel
 from tpusim.engine.lane import Race
 from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
@@ -53,6 +53,7 @@ __all__ = [
     "StageCode",
     "StalledError",
     "Stats",
+    "TaskNumbers",
     "TaskStep",
     "Timeline",
     "check_network_mode",
@@ -61,7 +62,9 @@ __all__ = [
     "fair_rates",
     "feed",
     "has_calls",
+    "link_numbers",
     "picoseconds",
     "run",
+    "task_numbers",
     "whole_bytes",
 ]

@@ -17,7 +17,7 @@ order, so they are complete when the consumer is issued.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TopTask
 from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds, whole_bytes
@@ -29,10 +29,10 @@ from tpusim.engine.instructions import (
     LoopEnd,
     LoopStart,
     MemoryDelta,
+    TaskNumbers,
     TaskStep,
 )
-from tpusim.program import Alloc, Call, Dep, as_float
-from tpusim.tape import Traced, call
+from tpusim.program import Alloc, Call, Dep
 
 
 class EnclosingLane(NamedTuple):
@@ -57,8 +57,8 @@ def compile_lane(
     dependency or link, a dependency on a later task of the same iteration, a tensor of two sizes or
     one that is freed and never taken, a number below zero.
     """
-    links = tuple((name, nanobytes_per_ps(float(rate))) for name, rate in program.links)
-    layout = _CodeLayout(_LinkNumbers(links, first_link))
+    links = link_numbers(program.links, first_link)
+    layout = _CodeLayout(links)
     if enclosing is not None:
         layout.add_enclosing(enclosing)
     layout.add_body(program.body, (), 1)
@@ -71,7 +71,7 @@ def compile_lane(
         loops=len(layout.loops),
         trips=layout.trips,
         streams=tuple(layout.streams),
-        links=links,
+        links=links.rates,
         first_link=first_link,
         tensors=tuple(alloc for _, _, alloc in layout.tensors.values()),
         resident=program.resident,
@@ -92,62 +92,81 @@ class _LinkUses(NamedTuple):
     rate: int
 
 
-def _numbers_of(uses: _LinkUses) -> tuple[tuple[int, int], ...]:
-    return uses.links
+class LinkNumbers:
+    """The links of one lane, and their numbers in the network.
 
+    rates: name and rate (nB/ps) of each.
+    first: the number of the first.
+    """
 
-def _rate_of(uses: _LinkUses) -> int:
-    return uses.rate
+    __slots__ = ("_known", "_numbers", "rates")
 
-
-class _LinkNumbers:
-    """The links of one lane, and their numbers in the network."""
-
-    __slots__ = ("_known", "rates")
-
-    def __init__(self, links: tuple[tuple[str, int], ...], first: int) -> None:
-        self.rates = {name: (first + at, rate) for at, (name, rate) in enumerate(links)}
+    def __init__(self, rates: tuple[tuple[str, int], ...], first: int) -> None:
+        self.rates = rates
+        self._numbers = {name: (first + at, rate) for at, (name, rate) in enumerate(rates)}
         self._known: dict[tuple[tuple[str, int], ...], _LinkUses] = {}
-        if len(self.rates) < len(links):
+        if len(self._numbers) < len(rates):
             raise ValueError("a link is named twice in one program")
 
-    def uses(self, task: Task) -> _LinkUses:
-        """Return the links of `task`; most tasks use the same few sets of links."""
-        if isinstance(task.uses, Traced):
-            found = call(self._links, task.uses)
-            return _LinkUses(call(_numbers_of, found), call(_rate_of, found))
-        try:
-            return self._links(task.uses)
-        except ValueError as error:
-            raise ValueError(f"task {task.name!r} uses {error}") from None
-
-    def _links(self, uses: tuple[tuple[str, int], ...]) -> _LinkUses:
-        known = self._known.get(uses)
-        if known is None:
-            known = self._known[uses] = self._new_uses(uses)
-        return known
+    def uses(self, name: str, uses: tuple[tuple[str, int], ...]) -> _LinkUses:
+        """Return the links that a task uses; most tasks use the same few sets of links."""
+        found = self._known.get(uses)
+        if found is None:
+            try:
+                found = self._known[uses] = self._new_uses(uses)
+            except ValueError as error:
+                raise ValueError(f"task {name!r} uses {error}") from None
+        return found
 
     def _new_uses(self, uses: tuple[tuple[str, int], ...]) -> _LinkUses:
         weights: dict[int, int] = {}
         slowest = 0
         for name, weight in uses:
-            if name not in self.rates:
+            if name not in self._numbers:
                 raise ValueError(f"the link {name!r}, which has no rate")
             if weight < 0 or weight != int(weight):
                 raise ValueError(f"{name!r} with the weight {weight!r}")
             if weight:
-                number, rate = self.rates[name]
+                number, rate = self._numbers[name]
                 weights[number] = weights.get(number, 0) + int(weight)
                 alone = max(1, rate // weights[number])
                 slowest = min(slowest or alone, alone)
         return _LinkUses(tuple(weights.items()), slowest)
 
 
+def link_numbers(links: Sequence[tuple[str, float]], first: int = 0) -> LinkNumbers:
+    """Return the numbers of links, from `first`; links: name and rate (B/s) of each."""
+    return LinkNumbers(tuple((name, nanobytes_per_ps(float(rate))) for name, rate in links), first)
+
+
+class Transferring(Protocol):
+    """What a task takes, as fields of `Task`."""
+
+    @property
+    def delay_s(self) -> float: ...  # noqa: D102
+    @property
+    def work_s(self) -> float: ...  # noqa: D102
+    @property
+    def bytes(self) -> float: ...  # noqa: D102
+    @property
+    def uses(self) -> tuple[tuple[str, int], ...]: ...  # noqa: D102
+
+
+def task_numbers(name: str, task: Transferring, links: LinkNumbers) -> TaskNumbers:
+    """Return the numbers of a task, which has this name. Raise ValueError for a link of no rate."""
+    delay, work = picoseconds(task.delay_s), picoseconds(task.work_s)
+    uses, rate = links.uses(name, task.uses)
+    volume = nanobytes(task.bytes) if uses else 0
+    cap = min(rate, -(-volume // work)) if volume and work else rate
+    alone = delay + max(work, -(-volume // cap) if volume else 0)
+    return TaskNumbers(delay, work, volume, cap, uses, alone)
+
+
 @dataclass(slots=True)
 class _CodeLayout:
     """The instructions in order; dependencies and frees come after, as they may point forwards."""
 
-    links: _LinkNumbers
+    links: LinkNumbers
     instructions: list[LaneInstruction] = field(default_factory=list)
     indices: dict[str, _InstructionIndex] = field(default_factory=dict)
     loops: dict[str, LoopEnd] = field(default_factory=dict)
@@ -187,29 +206,20 @@ class _CodeLayout:
 
     def step(self, task: Task) -> TaskStep:
         """Return the task in integer units, with the next free index."""
-        delay, work = call(picoseconds, task.delay_s), call(picoseconds, task.work_s)
-        uses, rate = self.links.uses(task)
-        volume = call(nanobytes, task.bytes) if uses else 0
-        cap = call(_cap, rate, volume, work)
         stream = ON_CORE
         if task.stream != CORE:
             stream = self.streams.setdefault(task.stream, len(self.streams))
         return TaskStep(
-            task=task,
-            index=len(self.indices),
-            stream=stream,
-            delay_ps=delay,
-            work_ps=work,
-            volume=volume,
-            cap=cap,
-            uses=uses,
-            alone_ps=call(_alone_ps, delay, work, volume, cap),
+            task,
+            len(self.indices),
+            stream,
+            *task_numbers(task.name, task, self.links),
             takes=self._take(task.allocs) if task.allocs else None,
         )
 
     def _take(self, allocs: tuple[Alloc, ...]) -> MemoryDelta:
         for alloc in allocs:
-            size = call(whole_bytes, as_float(alloc.bytes))
+            size = whole_bytes(float(alloc.bytes))
             first = self.tensors.setdefault(alloc.tensor, (len(self.tensors), size, alloc))
             if first[1] != size:
                 raise ValueError(f"tensor {alloc.tensor!r} has {first[1]} and {size} bytes")
@@ -220,16 +230,6 @@ class _CodeLayout:
         known = [self.tensors[tensor] for tensor in tensors]
         size = sign * sum([size for _, size, _ in known])
         return MemoryDelta(size, tuple([(index, sign) for index, _, _ in known]))
-
-
-def _cap(rate: int, volume: int, work: int) -> int:
-    """Return the most that a task draws: the rate of its links, or its volume over its work."""
-    return min(rate, -(-volume // work)) if volume and work else rate
-
-
-def _alone_ps(delay: int, work: int, volume: int, cap: int) -> int:
-    """Return the time of a task that shares its links with no other."""
-    return delay + max(work, -(-volume // cap) if volume else 0)
 
 
 def _resolve(consumer: _InstructionIndex, layout: _CodeLayout) -> None:

@@ -1,7 +1,7 @@
 """The instructions of a lane's core: integers and indices only."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from tpusim.costs import Task
@@ -49,14 +49,29 @@ class CollectiveMessages:
     rest: "TaskStep | None"
 
 
-@dataclass(slots=True, eq=False)
-class TaskStep:
-    """One task in integer units; compared by identity, and never changed once compiled.
+class TaskNumbers(NamedTuple):
+    """A task in integer units.
 
-    stream: index of its transfer stream, or `ON_CORE`.
     volume: nanobytes of its flow; 0 if it has no flow and lasts `alone_ps`.
     cap: the most that it draws, and what it draws alone, in nB/ps.
+    uses: number and weight of each link.
     alone_ps: its time alone, delay included.
+    """
+
+    delay_ps: int
+    work_ps: int
+    volume: int
+    cap: int
+    uses: tuple[tuple[int, int], ...]
+    alone_ps: int
+
+
+@dataclass(slots=True, eq=False)
+class TaskStep:
+    """One task of a lane; compared by identity, and never changed once compiled.
+
+    stream: index of its transfer stream, or `ON_CORE`.
+    delay_ps, ..., alone_ps: see `TaskNumbers`.
     messages: its messages on the torus, hop by hop; the flow of the whole task is then not used.
     """
 
@@ -129,6 +144,16 @@ class LaneCode:
     resident: tuple[Alloc, ...]
     host: tuple[TaskStep, ...]
     torus: tuple[int, ...] = ()
+
+    def with_steps(self, changed: Mapping[int, TaskStep]) -> "LaneCode":
+        """Return the code with other steps at some indices."""
+        steps = list(self.steps)
+        for index, step in changed.items():
+            steps[index] = step
+        instructions = tuple(
+            [steps[each.index] if type(each) is TaskStep else each for each in self.instructions]
+        )
+        return replace(self, instructions=instructions, steps=tuple(steps))
 
     def runs(self) -> list[tuple[TaskStep, int]]:
         """Return the steps in order, and how often each runs."""

@@ -17,7 +17,7 @@ from tpusim.engine.clock import nanobytes_per_ps
 from tpusim.engine.compile_lane import EnclosingLane, compile_lane
 from tpusim.engine.event_loop import StalledError
 from tpusim.engine.instructions import LaneCode, TaskStep
-from tpusim.program import Alloc, Call, Number, Send, same_number
+from tpusim.program import Alloc, Call, Number, Send
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,11 +170,7 @@ class _SentMessages:
     def index(self, call: Call, send: Send) -> int:
         """Return the index of the message that a call sends."""
         for at, sent in enumerate(self.messages):
-            if (
-                sent.segment == call.segment
-                and sent.to == send.to
-                and same_number(sent.bytes, send.bytes)
-            ):
+            if sent.segment == call.segment and sent.to == send.to and sent.bytes == send.bytes:
                 return at
         raise KeyError(f"call {call.name!r} sends {send.message!r}, which has no task")
 
@@ -273,7 +269,7 @@ class _LaneParts:
         key = (*map(id, body.ops), places, program.links, program.torus)
         known = self._known.setdefault(key, [])
         for others, index in known:
-            if all(map(same_number, sizes, others)):
+            if sizes == others:
                 return index
         names = frozenset(name for each in bodies for name in each.names)
         code = compile_lane(_alone(program, body.ops, name), enclosing=EnclosingLane(taken, names))

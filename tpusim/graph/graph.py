@@ -18,7 +18,6 @@ from tpusim.graph.tensor import (
     plain_dim,
     whole_dim,
 )
-from tpusim.tape import call
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,4 +148,4 @@ def model_flops(op: Op, sizes: DimSizes) -> int:
     """Return the part of `executed_flops` that the model needs: half of causal scores."""
     share = op.model_share if isinstance(op, Einsum) else 1.0
     flops = executed_flops(op, sizes)
-    return flops if share == 1.0 else call(int, flops * share)
+    return flops if share == 1.0 else int(flops * share)

@@ -26,7 +26,6 @@ from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN
 from tpusim.graph.reshape import Reshape
 from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
-from tpusim.tape import untraced
 
 
 @dataclass(slots=True)
@@ -47,7 +46,7 @@ class GraphWriter:
     def size(self, **sizes: int) -> None:
         """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
         for short, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(untraced(size), int) or size < 1:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ModelError(
                     f"{self.name} has the dimension {short} with size {size!r}; write a whole "
                     "number of at least 1"

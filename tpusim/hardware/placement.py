@@ -5,10 +5,10 @@ chip with two devices.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpusim.base.errors import PlanError, TpusimError, nearest
 from tpusim.hardware.listed_groups import ListedGroups
@@ -43,6 +43,11 @@ class Placement:
         names = [name for name, _ in self.axes]
         raise PlanError(f"the mesh has no axis {axis!r}; {nearest(axis, names)}")
 
+    def spans_of(self, axes: Sequence[str]) -> tuple[Hashable, ...]:
+        """Return the spans, or the listed groups, of some axes, to compare placements by."""
+        known = {**dict(self.axes), **dict(self.listed)}
+        return tuple([known.get(axis) for axis in axes])
+
     @property
     def written(self) -> dict[str, list[str]]:
         """The placement as a plan writes it, axis -> parts; `placement_from` reads it back."""
@@ -66,17 +71,6 @@ def dimensions(pod: Slice) -> dict[int, int]:
     """Return the lengths of the dimensions longer than 1 by number, the die last."""
     lengths = {dim: size for dim, size in enumerate(pod.topology.dims) if size > 1}
     return lengths | ({DIE: pod.chip.devices} if pod.chip.devices > 1 else {})
-
-
-class Place(NamedTuple):
-    """A mesh on a slice.
-
-    sizes: of the mesh's axes.
-    """
-
-    pod: Slice
-    placement: Placement
-    sizes: Mapping[str, int]
 
 
 def placement_from(

@@ -5,6 +5,7 @@ runs and in which order; what comes out becomes the operations of a `Program`.
 """
 
 from tpusim.lowering.accumulate import MICROBATCHES, GradientDeps, accumulator, addition, zeros
+from tpusim.lowering.asked_place import AskedPlace, SharedLowerings
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.device_groups import group_of
@@ -24,6 +25,7 @@ from tpusim.lowering.weight_gathers import gather_axes, gathers
 __all__ = [
     "MICROBATCHES",
     "ONWARD",
+    "AskedPlace",
     "Bodies",
     "BodyLowerer",
     "Entry",
@@ -32,6 +34,7 @@ __all__ = [
     "LoweringEvidence",
     "LoweringPass",
     "PassRecord",
+    "SharedLowerings",
     "accumulator",
     "addition",
     "all_passes",

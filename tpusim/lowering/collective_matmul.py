@@ -35,9 +35,7 @@ from tpusim.program import (
     Number,
     Op,
     VectorWork,
-    as_int,
 )
-from tpusim.tape import call
 
 _FIRST, _LAST = "first permute", "last permute"
 """Names of the permutes in one direction, before the loop and after it."""
@@ -71,8 +69,8 @@ def ring_ops(
     deps: dependencies of its operands.
     """
     compute, collective = ring.compute, ring.collective
-    n = as_int(sizes.group(collective.axes))
-    steps = call(max, n // 2, 1)
+    n = int(sizes.group(collective.axes))
+    steps = max(n // 2, 1)
     whole = work_of(compute, sizes, buffers)
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)
@@ -225,7 +223,7 @@ def _chunks(
     )
 
 
-def _part(value: float, trips: int) -> float:
+def _part(value: Number, trips: int) -> Number:
     return value // trips if value % trips == 0 else value / trips
 
 
@@ -233,8 +231,5 @@ def _share(flops: Flops, trips: int) -> Flops:
     """Return one iteration's part of an operation's FLOPs; exact if the iterations divide them."""
 
     return Flops(
-        *(
-            call(_part, v, trips)
-            for v in (flops.model, flops.recompute, flops.redundant, flops.padding)
-        )
+        *(_part(v, trips) for v in (flops.model, flops.recompute, flops.redundant, flops.padding))
     )

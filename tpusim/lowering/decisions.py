@@ -1,19 +1,15 @@
-"""Inputs of every lowering decision: the lowering of each device group, the nodes of a body."""
+"""Inputs of every lowering decision: the lowering of each group, and the nodes of a body."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from math import prod
 
 from tpusim.graph import is_sequence
-from tpusim.hardware import Place, Placement, Slice
+from tpusim.lowering.asked_place import AskedPlace, GroupKey
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
     in_circular_pipeline,
-    lowering_for,
     permutes_wait,
 )
-from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes
 from tpusim.lowering.passes.transfer_dtypes import reduced_in
 from tpusim.partition import (
@@ -25,14 +21,12 @@ from tpusim.partition import (
     PartitionedGraph,
     Purpose,
     Sizes,
-    across_slices,
     is_across,
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Compiler, Plan
-from tpusim.program import CollectiveKind, Mode, as_float
-from tpusim.tape import Answer, tape_of, untraced
+from tpusim.plan import Axes, Plan
+from tpusim.program import CollectiveKind, Mode
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 """Kinds of collectives that add up."""
@@ -54,25 +48,25 @@ class LoweringDecisions:
         partitioned: PartitionedGraph,
         sizes: Sizes,
         plan: Plan,
-        pod: Slice,
-        placement: Placement,
+        place: AskedPlace,
         circular: bool = False,
     ) -> None:
         self.sizes = sizes
         self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.plan = plan
-        self.pod = pod
-        self.placement = placement
+        self.chip = place.pod.chip
         self.ideal = plan.compiler.lowering == "ideal"
-        waits = permutes_wait(pod.chip.generation, plan.compiler, pod.topology.chips)
+        waits = permutes_wait(self.chip.generation, plan.compiler, place.pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
-        self._groups: dict[tuple[Axes, bool], tuple[DeviceGroup, Lowering]] = {}
+        self._place = place
+        self._tiled: dict[Axes, bool] = {}
+        self._lowerings: dict[GroupKey, Lowering] = {}
 
-    def over(self, axes: Axes) -> tuple[DeviceGroup, Lowering]:
-        """Return the group of a collective over `axes`, and its lowering."""
-        return self._over(axes, weights_are_tiled(self.plan, axes))
+    def over(self, axes: Axes) -> Lowering:
+        """Return the lowering of the collectives over `axes`."""
+        return self._over((axes, self._is_tiled(axes)))
 
     def alone(self, collective: CollectiveNode) -> Lowering:
         """Return the lowering of a collective that no matmul takes in.
@@ -81,49 +75,25 @@ class LoweringDecisions:
         exchanged beside them (layers of experts on v6e 4x4 and 16x16, libtpu 0.0.42.1).
         """
         of_experts = bool(collective.payload.split().get(_EXPERT))
-        tiled = weights_are_tiled(self.plan, collective.axes)
-        return self._over(collective.axes, tiled and not of_experts)[1]
+        return self._over((collective.axes, not of_experts and self._is_tiled(collective.axes)))
 
-    def _over(self, axes: Axes, tiled: bool) -> tuple[DeviceGroup, Lowering]:
-        if (axes, tiled) not in self._groups:
-            group, low = lowering_over(axes, self.plan, self.sizes, self.pod, self.placement, tiled)
-            chosen = in_circular_pipeline(low) if self._circular else low
-            self._groups[axes, tiled] = (group, chosen)
-        return self._groups[axes, tiled]
+    def holds(self, predicate: Callable[..., bool], axes: Axes, *given: float) -> bool:
+        """Return what a predicate says of the group over `axes`, see `AskedPlace`."""
+        return self._place.holds(predicate, (axes, self._is_tiled(axes)), *given)
 
+    def _over(self, group: GroupKey) -> Lowering:
+        found = self._lowerings.get(group)
+        if found is None:
+            low = self._place.lowering(group)
+            found = in_circular_pipeline(low) if self._circular else low
+            self._lowerings[group] = found
+        return found
 
-def lowering_over(
-    axes: Axes, plan: Plan, sizes: Sizes, pod: Slice, placement: Placement, tiled: bool
-) -> tuple[DeviceGroup, Lowering]:
-    """Return the group of a collective over `axes`, and its lowering.
-
-    tiled: see `DeviceGroup`.
-    """
-    place = Place(pod, placement, {axis: untraced(size) for axis, size in sizes.axes.items()})
-    question = GroupQuestion(axes, tiled, plan.compiler)
-    group, low = question.lowering(place)
-    tape = tape_of(sizes.axes.values())
-    return (group if tape is None else group.with_numbers(tape.ask(question, place))), low
-
-
-@dataclass(frozen=True, slots=True)
-class GroupQuestion:
-    """The lowering of the collectives over one group."""
-
-    axes: Axes
-    tiled: bool
-    compiler: Compiler
-
-    def lowering(self, place: Place) -> tuple[DeviceGroup, Lowering]:
-        """Return the group in a place, and its lowering."""
-        spanned = prod(place.sizes[axis] for axis in across_slices(self.axes))
-        group = group_of(self.axes, place.pod, place.placement, self.tiled, spanned)
-        return group, lowering_for(place.pod.chip.generation, self.compiler, group)
-
-    def answer(self, place: Place) -> Answer:
-        """Return the lowering, and the group's numbers."""
-        group, low = self.lowering(place)
-        return Answer(low, group.numbers)
+    def _is_tiled(self, axes: Axes) -> bool:
+        found = self._tiled.get(axes)
+        if found is None:
+            found = self._tiled[axes] = weights_are_tiled(self.plan, axes)
+        return found
 
 
 class Body:
@@ -218,12 +188,12 @@ class Body:
     def lowerings(self) -> list[Lowering]:
         """The lowerings of its collectives, of those within a slice where there are any."""
         axes = {collective.axes for collective in self.collectives}
-        return [self.decisions.over(each)[1] for each in set(filter(within_slice, axes)) or axes]
+        return [self.decisions.over(each) for each in set(filter(within_slice, axes)) or axes]
 
     def nbytes(self, collective: CollectiveNode) -> float:
         """Return the bytes of the full tensor on one device."""
-        return as_float(collective_bytes(collective, self.decisions.sizes))
+        return float(collective_bytes(collective, self.decisions.sizes))
 
     def buffer_bytes(self, key: str) -> float:
         """Return the bytes of a buffer on one device."""
-        return as_float(buffer_bytes(self.buffers[key], self.decisions.sizes))
+        return float(buffer_bytes(self.buffers[key], self.decisions.sizes))

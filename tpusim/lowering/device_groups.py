@@ -1,9 +1,8 @@
 """Device groups of collectives, as far as the compiler's choices depend on them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from tpusim.hardware import DIE, Chip, Placement, Slice, Span, Topology
 from tpusim.network import dimension_sizes, is_ring, on_torus
@@ -32,16 +31,6 @@ class DeviceGroup:
     gathers_by: int = 1
     slices: int = 1
     tiled: bool = False
-
-    @property
-    def numbers(self) -> tuple[Any, ...]:
-        """All that decisions read once the lowering of the group is known."""
-        return self.size, self.ring, self.bandwidth, self.gathers_by
-
-    def with_numbers(self, numbers: Sequence[Any]) -> "DeviceGroup":
-        """Return the group with other numbers, in the order of `numbers`."""
-        size, ring, bandwidth, gathers_by = numbers
-        return replace(self, size=size, ring=ring, bandwidth=bandwidth, gathers_by=gathers_by)
 
 
 def group_of(

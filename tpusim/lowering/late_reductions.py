@@ -6,8 +6,8 @@ They are a body of their own, of collectives alone, which the same passes lower 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tpusim.hardware import Placement, Slice
 from tpusim.lowering.accumulate import GradientDeps
+from tpusim.lowering.asked_place import AskedPlace
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.lower_body import BodyLowerer
 from tpusim.partition import Sizes, StoredWeight, late_reductions
@@ -28,8 +28,7 @@ def reduce_once(
     sums: GradientDeps,
     plan: Plan,
     sizes: Sizes,
-    pod: Slice,
-    placement: Placement,
+    place: AskedPlace,
 ) -> Reduced:
     """Return the reductions of the sums that microbatches left as terms; of no others any.
 
@@ -40,7 +39,7 @@ def reduce_once(
     dtype = plan.dtypes.of("accumulator")
     made = late_reductions(weights, sums.held, dtype, sizes)
     finished = plan.replace(grad_dtype=dtype, accumulator_dtype=dtype)
-    decisions = LoweringDecisions(made.graph, made.sizes, finished, pod, placement)
+    decisions = LoweringDecisions(made.graph, made.sizes, finished, place)
     lowerer = BodyLowerer(made.sizes, made.graph, decisions, finished)
     (body,), reduced = lowerer.passes(_written_by(sums))
     gradients = GradientDeps({**sums.held, **reduced.held}, {**sums.after, **reduced.after})

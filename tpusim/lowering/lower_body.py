@@ -157,7 +157,7 @@ class BodyLowerer:
     ) -> dict[str, int]:
         """Return the buffers of the step itself that stay on the chip, each with 1."""
         names = self.memory.names
-        room = on_chip_room(self.decisions.pod.chip, self.decisions.plan.compiler)
+        room = on_chip_room(self.decisions.chip, self.decisions.plan.compiler)
         placed = placed_on_chip(entries, lives, names, room)
         return {key: placed[name] for key, name in names.items() if name in placed}
 
@@ -232,7 +232,7 @@ class BodyLowerer:
         return found.ops
 
     def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
-        buffers, device = self.decisions.buffers, self.decisions.pod.chip.device
+        buffers, device = self.decisions.buffers, self.decisions.chip.device
         around, self.on_chip = self.on_chip, kept_on_chip(loop_node, self.sizes, buffers, device)
         (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
         self.on_chip = around

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph import Graph
-from tpusim.hardware import Placement, Slice
 from tpusim.lowering import optimizer
 from tpusim.lowering.accumulate import GradientDeps, accumulate_microbatches
+from tpusim.lowering.asked_place import AskedPlace
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.late_reductions import reduce_once
 from tpusim.lowering.lower_body import BodyLowerer
@@ -31,16 +31,14 @@ from tpusim.plan import Plan
 from tpusim.program import Barrier, Collective, Dep, Program, TopOp, Transfer, TransferKind
 
 
-def lower(
-    partitioned: PartitionedGraph, graph: Graph, plan: Plan, pod: Slice, placement: Placement
-) -> Program:
-    """Return the program of one device of `pod` under a placement of the mesh.
+def lower(partitioned: PartitionedGraph, graph: Graph, plan: Plan, place: AskedPlace) -> Program:
+    """Return the program of one device.
 
     Raise PlanError for a matmul in a dtype that the chip has no rate for.
     """
-    check_dtypes(plan.dtypes, pod.chip)
+    check_dtypes(plan.dtypes, place.pod.chip)
     sizes = sizes_of(graph, plan)
-    decisions = LoweringDecisions(partitioned, sizes, plan, pod, placement)
+    decisions = LoweringDecisions(partitioned, sizes, plan, place)
     lowerer = BodyLowerer(sizes, partitioned, decisions, plan)
     (body,), gradients = lowerer.passes()
     held = tuple(lowerer.left_over[0])
@@ -49,7 +47,7 @@ def lower(
             body, gradients, partitioned.weights, plan, sizes, held
         )
         held = ()
-    reduced = reduce_once(partitioned.weights, gradients, plan, sizes, pod, placement)
+    reduced = reduce_once(partitioned.weights, gradients, plan, sizes, place)
     gradients = reduced.gradients
     body = (*body, *reduced.ops, *barrier(plan, (*lowerer.crossing, *reduced.crossing)))
     shards = cast_before(partitioned, plan.dtypes)
@@ -67,7 +65,7 @@ def lower(
                 gradients,
                 held,
                 optimizer.clip(partitioned.weights, plan, sizes, gradients),
-                gathers(partitioned.weights, shards, plan, sizes, pod, placement),
+                gathers(partitioned.weights, shards, plan, sizes, place),
             ),
         ),
         resident=optimizer.resident(partitioned.weights, plan, sizes),

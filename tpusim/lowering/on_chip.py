@@ -19,7 +19,6 @@ from tpusim.program import (
     Number,
     VectorWork,
     Work,
-    as_float,
     largest,
 )
 
@@ -36,8 +35,8 @@ def kept_on_chip(
     kept: dict[str, int] = {}
     if loop_node.scan.steps:
         held = {key: buffer_bytes(buffers[key], sizes) for key in loop_node.outside}
-        for key in sorted(held, key=lambda key: as_float(held[key])):
-            room -= as_float(held[key])
+        for key in sorted(held, key=lambda key: float(held[key])):
+            room -= float(held[key])
             if room < 0:
                 break
             kept[key] = 1

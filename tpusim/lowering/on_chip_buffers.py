@@ -14,9 +14,8 @@ neither of the two, scanned systems, 500 transformers and published runs of smal
 than with the first alone. HBM at the peak is counted as without it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import getitem
 
 from tpusim.graph import Attention
 from tpusim.hardware import Chip
@@ -24,8 +23,7 @@ from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.buffer_lifetimes import BufferEvents
 from tpusim.partition import ComputeNode
 from tpusim.plan import Compiler
-from tpusim.program import Mode, as_float
-from tpusim.tape import Traced, call
+from tpusim.program import Mode
 
 MIB = 2.0**20
 
@@ -56,6 +54,11 @@ class _Span:
     last: int
     bytes: float
 
+    @property
+    def length(self) -> int:
+        """The entries between the first and the last."""
+        return self.last - self.first
+
 
 def placed_on_chip(
     entries: Sequence[Entry],
@@ -69,40 +72,28 @@ def placed_on_chip(
     names: the name under which each buffer is allocated.
     room: bytes on the chip.
 
-    Those that live shortest come first, and of equally short ones the smaller. Of traced sizes,
-    each buffer that could be there has the traced 1 or 0 that says whether it is.
+    Those that live shortest come first, and of equally short ones the smaller.
     """
     spans = _spans(lives) if room else {}
     for name in _in_hbm(entries, names):
         spans.pop(name, None)
-    lived = tuple((span.first, span.last) for span in spans.values())
-    placed = call(_placed, room, lived, *(span.bytes for span in spans.values()))
-    if isinstance(placed, Traced):
-        return {name: call(getitem, placed, at) for at, name in enumerate(spans)}
-    return {name: 1 for name, stays in zip(spans, placed, strict=True) if stays}
+    return dict.fromkeys(_that_fit(room, spans), 1)
 
 
-def _placed(room: float, lived: Sequence[tuple[int, int]], *sizes: float) -> tuple[int, ...]:
-    """Return 1 for each buffer that is placed, and 0 for the others.
-
-    lived: the first and the last entry of each buffer's life.
-    sizes: their bytes.
-    """
-    left = [room] * (1 + max((last for _, last in lived), default=0))
-    placed = [0] * len(sizes)
-    order = sorted(range(len(sizes)), key=lambda at: (lived[at][1] - lived[at][0], sizes[at]))
-    for at in order:
-        (first, last), nbytes = lived[at], sizes[at]
+def _that_fit(room: float, spans: Mapping[str, _Span]) -> Iterator[str]:
+    """Yield the buffers that find room in each entry of their life beside those before."""
+    left = [room] * (1 + max((span.last for span in spans.values()), default=0))
+    for name in sorted(spans, key=lambda name: (spans[name].length, spans[name].bytes)):
+        first, last, nbytes = spans[name].first, spans[name].last, spans[name].bytes
         if nbytes <= LARGEST and min(left[first : last + 1]) >= nbytes:
-            placed[at] = 1
             for place in range(first, last + 1):
                 left[place] -= nbytes
-    return tuple(placed)
+            yield name
 
 
 def _spans(lives: Sequence[BufferEvents]) -> dict[str, _Span]:
     """Return the spans of the buffers that are allocated and freed in a body."""
-    taken = {a.tensor: (i, as_float(a.bytes)) for i, life in enumerate(lives) for a in life.allocs}
+    taken = {a.tensor: (i, float(a.bytes)) for i, life in enumerate(lives) for a in life.allocs}
     freed = {name: i for i, life in enumerate(lives) for name in life.frees}
     return {
         name: _Span(first, freed[name], nbytes)

@@ -16,7 +16,6 @@ from tpusim.program import (
     grouped_bytes_read,
     sublane_tiles,
 )
-from tpusim.tape import call
 
 Buffers = Mapping[str, Buffer]
 
@@ -95,10 +94,6 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
 
 
 def _whole_number(value: Number) -> Number:
-    return call(_whole, value)
-
-
-def _whole(value: Number) -> Number:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

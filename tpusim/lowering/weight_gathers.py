@@ -8,8 +8,7 @@ whole, but for the axes that shard them in the step, to the end of the backward 
 from collections.abc import Collection, Iterator, Sequence
 
 from tpusim.base.phase import Phase
-from tpusim.hardware import Placement, Slice
-from tpusim.lowering.decisions import lowering_over
+from tpusim.lowering.asked_place import AskedPlace
 from tpusim.partition import (
     DTYPE_BYTES,
     LocalShape,
@@ -28,8 +27,7 @@ def gathers(
     shards: Collection[str],
     plan: Plan,
     sizes: Sizes,
-    pod: Slice,
-    placement: Placement,
+    place: AskedPlace,
 ) -> tuple[Collective, ...]:
     """Return what leads from weights as they are updated to weights as the step reads them.
 
@@ -46,8 +44,7 @@ def gathers(
             plan.dtypes.compute if weight.name in shards else plan.dtypes.param,
             plan,
             sizes,
-            pod,
-            placement,
+            place,
         )
     )
 
@@ -60,12 +57,12 @@ def gather_axes(weights: Sequence[StoredWeight]) -> frozenset[Axes]:
 
 
 def _of(
-    weight: StoredWeight, dtype: str, plan: Plan, sizes: Sizes, pod: Slice, placement: Placement
+    weight: StoredWeight, dtype: str, plan: Plan, sizes: Sizes, place: AskedPlace
 ) -> Iterator[Collective]:
     taken: tuple[str, ...] = ()
     for step in reshard(weight.updated.layout, (), weight.local.layout):
         axes = tuple(axis for axis in sizes.axes if axis in step.axes)
-        _, low = lowering_over(axes, plan, sizes, pod, placement, weights_are_tiled(plan, axes))
+        low = place.lowering((axes, weights_are_tiled(plan, axes)))
         elements = weight.copies * sizes.elements(LocalShape(weight.local.dims, step.payload))
         nbytes = elements * DTYPE_BYTES[dtype]
         name = f"{weight.name}/whole@{','.join(axes)}"

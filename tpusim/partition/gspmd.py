@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tpusim.graph import Graph, ModelPart
 from tpusim.partition.insert_collectives import emit
@@ -13,7 +14,6 @@ from tpusim.partition.propagate import layouts
 from tpusim.partition.rules import resolve_rules
 from tpusim.partition.update_layouts import update_layouts
 from tpusim.plan import Plan
-from tpusim.tape import uncached_if_traced
 
 
 def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
@@ -56,7 +56,7 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
     return [made[id(part)] for part in parts]
 
 
-@uncached_if_traced(64)
+@lru_cache(maxsize=64)
 def _emitted(
     graph: Graph,
     found: tuple[tuple[str, Layout], ...],
@@ -83,6 +83,6 @@ def _shared(loop_node: LoopNode) -> LoopNode:
     return replace(loop_node, body=_body_of(replace(loop_node, scan=scan, reads=(), writes=())))
 
 
-@uncached_if_traced(256)
+@lru_cache(maxsize=256)
 def _body_of(loop_node: LoopNode) -> tuple[Node, ...]:
     return loop_node.body

@@ -15,7 +15,6 @@ from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import LocalShape
 from tpusim.plan import DEFAULT_TILES, AttentionKernel, Axes
 from tpusim.program import Number, stored_elements
-from tpusim.tape import Traced, call
 
 CHANNELS, IMAGE_DIMS = "channels", 4
 """The last dimension of images, and how many they have at least."""
@@ -124,7 +123,7 @@ class Sizes:
         devices = self.group(axes)
         if isinstance(devices, np.ndarray):
             return np.array([busiest_load(self.loads, int(n)) for n in devices])
-        return call(_busiest, self.loads, devices)
+        return busiest_load(self.loads, int(devices))
 
     def padded(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the product of the global extents of `dims` with their padding."""
@@ -159,24 +158,14 @@ class Sizes:
         return self.elements(local) * self.itemsize(dtype)
 
 
-def _busiest(loads: tuple[float, ...], devices: float) -> float:
-    return busiest_load(loads, int(devices))
-
-
 def _each(rows: Callable[[int], int], shards: Number) -> Number:
     """Return the rows for one number of shards, or for each of an array."""
     if isinstance(shards, np.ndarray):
         return np.array([rows(int(one)) for one in shards], float)
-    if isinstance(shards, Traced):
-        return call(rows, shards)
     return rows(int(shards))
 
 
 def _ceil_div(size: int, parts: Number) -> Number:
     if isinstance(parts, np.ndarray) or isinstance(size, np.ndarray):
         return np.ceil(size / parts)
-    return call(_whole_shards, size, parts)
-
-
-def _whole_shards(size: int, parts: float) -> int:
     return -(-size // int(parts)) if parts == int(parts) else ceil(size / parts)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.graph import ModelPart, Tensor
-from tpusim.hardware import Placement, Slice
 from tpusim.lowering import (
+    AskedPlace,
     Bodies,
     GradientDeps,
     accumulator,
@@ -106,19 +106,17 @@ def check_circular(plan: Plan, rounds: int) -> None:
         )
 
 
-def circular_program(
-    name: str, pieces: CircularParts, plan: Plan, pod: Slice, placement: Placement
-) -> Program:
+def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedPlace) -> Program:
     """Return the program of one device; all stages run it."""
-    check_dtypes(plan.dtypes, pod.chip)
+    check_dtypes(plan.dtypes, place.pod.chip)
     inner, edges, known = stage_plan(plan), edge_plan(plan), Bodies()
     names = OwnNames()
     chunks = tuple(
-        lower_part(*loop.chunk, inner, pod, placement, known, summed=True, circular=True)
+        lower_part(*loop.chunk, inner, place, known, summed=True, circular=True)
         for loop in pieces.loops
     )
     joints = tuple(
-        names.of_part(lower_part(*piece, edges, pod, placement, known, summed=False))
+        names.of_part(lower_part(*piece, edges, place, known, summed=False))
         for piece in pieces.joints
         if piece
     )
@@ -129,7 +127,7 @@ def circular_program(
     weights, sums = _weights(plan, chunks, pieces.loops, joints)
     sizes = joints[0].sizes
     terms = GradientDeps({weight: alloc.tensor for weight, alloc in sums.items()}, {})
-    reduced = reduce_once(weights, terms, inner, chunks[0].sizes, pod, placement)
+    reduced = reduce_once(weights, terms, inner, chunks[0].sizes, place)
     gradients = _gradients((*(joint.gradients for joint in joints), reduced.gradients))
     between = iter(joints)
     placed = tuple(next(between) if piece else None for piece in pieces.joints)
@@ -157,7 +155,7 @@ def circular_program(
                 gradients,
                 (),
                 optimizer.clip(weights, plan, sizes, gradients, axes),
-                gathers(weights, shards, plan, sizes, pod, placement),
+                gathers(weights, shards, plan, sizes, place),
             ),
         ),
         resident=optimizer.resident(weights, plan, sizes),

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -24,15 +25,12 @@ from tpusim.graph import (
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import check_switches, gather_axes, lower
+from tpusim.lowering import AskedPlace, SharedLowerings, check_switches, lower
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
-    CollectiveNode,
     PartitionedGraph,
-    body_nodes,
     distinct_drops,
     kernel_copies,
-    late_axes,
     loss_parts,
     partition_graph,
     partition_parts,
@@ -46,9 +44,8 @@ from tpusim.pipeline import (
     schedule_of,
     stage_programs,
 )
-from tpusim.plan import CIRCULAR, Axes, Plan, edge_plan, inner_plan, part_bounds, stage_plan
+from tpusim.plan import CIRCULAR, Plan, edge_plan, inner_plan, part_bounds, stage_plan
 from tpusim.program import Program
-from tpusim.tape import uncached_if_traced
 
 Tiles: TypeAlias = tuple[tuple[str, int], ...]
 """The number of parts into which each dimension of the loss is cut."""
@@ -63,13 +60,20 @@ class PlannedStep:
 
     graph: forward and backward pass of one microbatch.
     dropped: see `PartitionedGraph`.
-    axes: those of the collectives.
+    lower: from a place to the step's programs.
+    known: the programs of the placements so far.
     """
 
+    plan: Plan
+    pod: Slice
     graph: Graph
     dropped: tuple[tuple[str, int, str, int], ...]
-    axes: frozenset[Axes]
-    programs_on: Callable[[Placement], Programs]
+    lower: Callable[[AskedPlace], Programs]
+    known: SharedLowerings[Programs] = field(default_factory=SharedLowerings)
+
+    def programs_on(self, placement: Placement) -> Programs:
+        """Return the programs on a placement; one object for all that the lowering sees alike."""
+        return self.known.on(AskedPlace(self.pod, placement, self.plan), self.lower)
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
@@ -80,7 +84,13 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
         partitioned = partition_graph(graph, plan)
-        return _step(graph, [partitioned], lambda at: (lower(partitioned, graph, plan, pod, at),))
+        return PlannedStep(
+            plan,
+            pod,
+            graph,
+            distinct_drops(partitioned.dropped),
+            lambda place: (lower(partitioned, graph, plan, place),),
+        )
     inner = stage_plan(plan)
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
     if plan.active_schedule == CIRCULAR:
@@ -88,10 +98,12 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     cut = part_of_model if not schedule_of(plan).splits else split_part_of_model
     parts = _parts(model, _graph_key(model, inner), bounds, cut)
     partitioned_parts = partition_parts(graph, inner, parts)
-    return _step(
+    return PlannedStep(
+        plan,
+        pod,
         graph,
-        partitioned_parts,
-        lambda at: stage_programs(model.name, parts, partitioned_parts, plan, pod, at),
+        _dropped(partitioned_parts),
+        lambda place: stage_programs(model.name, parts, partitioned_parts, plan, place),
     )
 
 
@@ -121,10 +133,12 @@ def _circular(
         ),
         tuple((joint, placed[id(joint)]) if joint else None for joint in joints),
     )
-    return _step(
+    return PlannedStep(
+        plan,
+        pod,
         graph,
-        [*layers, *outer],
-        lambda at: (circular_program(model.name, pieces, plan, pod, at),),
+        _dropped([*layers, *outer]),
+        lambda place: (circular_program(model.name, pieces, plan, place),),
     )
 
 
@@ -154,18 +168,10 @@ def _rounds(
     return loops
 
 
-def _step(
-    graph: Graph,
-    partitioned_parts: Iterable[PartitionedGraph],
-    programs_on: Callable[[Placement], Programs],
-) -> PlannedStep:
-    found = list({id(partitioned): partitioned for partitioned in partitioned_parts}.values())
-    nodes = (node for partitioned in found for node, _ in body_nodes(partitioned.nodes))
-    axes = frozenset(node.axes for node in nodes if isinstance(node, CollectiveNode))
-    for partitioned in found:
-        axes |= late_axes(partitioned.weights) | gather_axes(partitioned.weights)
-    dropped = distinct_drops(drop for partitioned in found for drop in partitioned.dropped)
-    return PlannedStep(graph, dropped, axes, programs_on)
+def _dropped(parts: Iterable[PartitionedGraph]) -> tuple[tuple[str, int, str, int], ...]:
+    """Return what the distinct parts dropped."""
+    found = {id(partitioned): partitioned for partitioned in parts}.values()
+    return distinct_drops(drop for partitioned in found for drop in partitioned.dropped)
 
 
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
@@ -239,7 +245,7 @@ def _forward(model: Architecture, key: _GraphKey) -> Graph:
     return with_repeated_keys(forward, key.copies) if key.copies else forward
 
 
-@uncached_if_traced(32)
+@lru_cache(maxsize=32)
 def _whole(model: Architecture, key: _GraphKey) -> Graph:
     """Return forward and backward pass, cached for the next plan with the same key."""
     return training_step(with_tiled_loss(_forward(model, key), dict(key.tiles)), key.remat)
@@ -253,7 +259,7 @@ class _Cut(Protocol):
     ) -> ModelPart: ...
 
 
-@uncached_if_traced(32)
+@lru_cache(maxsize=32)
 def _parts(
     model: Architecture, key: _GraphKey, bounds: tuple[int, ...], cut: _Cut
 ) -> tuple[ModelPart, ...]:
@@ -274,7 +280,7 @@ def _parts(
     return tuple(named[kind] for kind in kinds)
 
 
-@uncached_if_traced(32)
+@lru_cache(maxsize=32)
 def _joints(
     model: Architecture, key: _GraphKey, numbers: tuple[int | None, ...]
 ) -> tuple[ModelPart | None, ...]:

@@ -6,8 +6,15 @@ from typing import NamedTuple
 
 from tpusim.base.phase import Phase
 from tpusim.graph import ModelPart, Scan, Tensor
-from tpusim.hardware import Placement, Slice
-from tpusim.lowering import Bodies, BodyLowerer, GradientDeps, LoweringDecisions, addition, sizes_of
+from tpusim.lowering import (
+    AskedPlace,
+    Bodies,
+    BodyLowerer,
+    GradientDeps,
+    LoweringDecisions,
+    addition,
+    sizes_of,
+)
 from tpusim.partition import LocalShape, PartitionedGraph, Sizes, StoredWeight
 from tpusim.plan import Plan
 from tpusim.program import Alloc, Compute, Loop, Number, Op, PassKind, Segment, VectorWork
@@ -59,8 +66,7 @@ def lower_part(
     part: ModelPart,
     partitioned: PartitionedGraph,
     plan: Plan,
-    pod: Slice,
-    placement: Placement,
+    place: AskedPlace,
     known: Bodies,
     *,
     summed: bool,
@@ -73,7 +79,7 @@ def lower_part(
     circular: True if the part is one iteration of a circular pipeline.
     """
     sizes = sizes_of(part.graph, plan)
-    decisions = LoweringDecisions(partitioned, sizes, plan, pod, placement, circular)
+    decisions = LoweringDecisions(partitioned, sizes, plan, place, circular)
     lowerer = BodyLowerer(sizes, partitioned, decisions, plan, known)
     bodies, gradients = lowerer.passes()
     segments = {}

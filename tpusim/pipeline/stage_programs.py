@@ -6,15 +6,17 @@ over the microbatches and updates its weights once, after its last microbatch.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tpusim.base.errors import PlanError
 from tpusim.graph import ModelPart
-from tpusim.hardware import Placement, Slice
+from tpusim.hardware import Slice
 from tpusim.lowering import (
+    AskedPlace,
     Bodies,
     GradientDeps,
+    SharedLowerings,
     accumulator,
     barrier,
     batch_copy,
@@ -42,7 +44,6 @@ from tpusim.program import (
     Slot,
     Transfer,
 )
-from tpusim.tape import uncached_if_traced
 
 BUFFERS = "stage buffers"
 """Memory category of the copies that are sent to other stages."""
@@ -65,19 +66,19 @@ def stage_programs(
     parts: Sequence[ModelPart],
     partitioned_parts: Sequence[PartitionedGraph],
     plan: Plan,
-    pod: Slice,
-    placement: Placement,
+    place: AskedPlace,
 ) -> tuple[Program, ...]:
     """Return the program of one device of each stage.
 
     parts: those of the model in its order; equal ones are one object.
     partitioned_parts: their partitioned graphs, in the same order.
     """
-    check_dtypes(plan.dtypes, pod.chip)
+    check_dtypes(plan.dtypes, place.pod.chip)
     _check_trained(name, parts)
     inner = stage_plan(plan)
     distinct = {id(part): (part, like) for part, like in zip(parts, partitioned_parts, strict=True)}
-    every = _lowered(_PartitionedParts(tuple(distinct.values()), inner), pod, placement)
+    given = _PartitionedParts(tuple(distinct.values()), inner)
+    every = _known(given, place.pod).on(place, partial(_lowered, given))
     made = dict(zip(distinct, every, strict=True))
     chosen = [made[id(part)] for part in parts]
     exchange = StageExchange(plan, chosen)
@@ -96,7 +97,7 @@ def stage_programs(
         own = chosen[stage :: plan.stages]
         kind = tuple(map(id, own))
         if kind not in kinds:
-            kinds[kind] = StageProgram(own, plan, inner, pod, placement)
+            kinds[kind] = StageProgram(own, plan, inner, place)
         programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
     return tuple(programs)
 
@@ -135,12 +136,17 @@ class _PartitionedParts:
         return hash(self._key)
 
 
-@uncached_if_traced(16)
-def _lowered(given: _PartitionedParts, pod: Slice, placement: Placement) -> tuple[LoweredPart, ...]:
-    """Return the lowered parts, cached for the next schedule."""
+@lru_cache(maxsize=16)
+def _known(given: _PartitionedParts, pod: Slice) -> SharedLowerings[tuple[LoweredPart, ...]]:
+    """Return what is known of some parts on a slice, for the next placement or schedule."""
+    return SharedLowerings()
+
+
+def _lowered(given: _PartitionedParts, place: AskedPlace) -> tuple[LoweredPart, ...]:
+    """Return the lowered parts."""
     known = Bodies()
     return with_own_sizes(
-        lower_part(*pair, given.plan, pod, placement, known, summed=True) for pair in given.parts
+        lower_part(*pair, given.plan, place, known, summed=True) for pair in given.parts
     )
 
 
@@ -166,7 +172,7 @@ def _hand(part: LoweredPart) -> _PartCalls:
     )
 
 
-@uncached_if_traced(16)
+@lru_cache(maxsize=16)
 def _calls(
     name: str,
     stages: int,
@@ -213,15 +219,14 @@ class StageProgram:
         parts: Sequence[LoweredPart],
         plan: Plan,
         inner: Plan,
-        pod: Slice,
-        placement: Placement,
+        place: AskedPlace,
     ) -> None:
         self.passes = [segment for part in parts for segment in part.segments.values()]
         self.weights, sizes = merged_weights(parts), parts[0].sizes
         held = {name for part in parts for name in part.gradients.held}
         sums = {w.name: accumulator(w, plan.dtypes, sizes) for w in self.weights if w.name in held}
         terms = GradientDeps({name: alloc.tensor for name, alloc in sums.items()}, {})
-        reduced = reduce_once(self.weights, terms, inner, sizes, pod, placement)
+        reduced = reduce_once(self.weights, terms, inner, sizes, place)
         self.reductions = Segment(name="gradient reductions", body=reduced.ops)
         self.sums = GradientDeps(reduced.gradients.held, {})
         self.norm = Segment(
@@ -229,14 +234,14 @@ class StageProgram:
         )
         shards = {name for part in parts for name in cast_before(part.partitioned, inner.dtypes)}
         clear = zeros(tuple(sums.values()))
-        whole = gathers(self.weights, shards, inner, sizes, pod, placement)
+        whole = gathers(self.weights, shards, inner, sizes, place)
         ops = with_optimizer(
             (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ()), whole
         )
-        place = ops.index(clear) + 1
+        first = ops.index(clear) + 1
         copies = [batch_copy(p.part.graph, p.partitioned, inner, p.sizes) for p in parts]
-        self.before = (*_input(copies), *ops[:place])
-        self.after = ops[place:]
+        self.before = (*_input(copies), *ops[:first])
+        self.after = ops[first:]
         self.resident = (*optimizer.resident(self.weights, plan, sizes), *_buffers(parts))
 
     def program(

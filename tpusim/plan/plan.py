@@ -29,7 +29,6 @@ from tpusim.plan.experts import Experts
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import Pipeline, stages_of
 from tpusim.plan.placement_text import read_placement
-from tpusim.tape import untraced
 
 PLAN_KEYS = GroupedKeys(
     owner="Plan",
@@ -203,7 +202,7 @@ class Plan(GroupedFields):
         self._check()
 
     def _check(self) -> None:
-        if untraced(self.seq_len) or not isinstance(untraced(self.seq_len), int):
+        if self.seq_len or not isinstance(self.seq_len, int):
             check_positive("plan.seq_len", self.seq_len)
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
@@ -276,7 +275,7 @@ class Plan(GroupedFields):
         """
         try:
             self.pipeline.check_together(self.mesh, self.remat.offload)
-            self.pipeline.check_size(self.stages, untraced(self.microbatches))
+            self.pipeline.check_size(self.stages, self.microbatches)
             self.experts.check_together()
             self.optimizer.check_together(self.mesh)
         except PlanError as error:

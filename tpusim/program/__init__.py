@@ -15,12 +15,9 @@ from tpusim.program.grouped_matmul import (
 from tpusim.program.json_files import dumps, loads
 from tpusim.program.numeric import (
     Number,
-    as_float,
-    as_int,
     largest,
     power_sum,
     round_up,
-    same_number,
     smallest,
 )
 from tpusim.program.ops import (
@@ -116,8 +113,6 @@ __all__ = [
     "VectorWork",
     "WaitOp",
     "Work",
-    "as_float",
-    "as_int",
     "at_least",
     "chart_rows",
     "convolution_work",
@@ -132,7 +127,6 @@ __all__ = [
     "program_text",
     "rearrangements",
     "round_up",
-    "same_number",
     "seen_keys",
     "slot_times",
     "smallest",

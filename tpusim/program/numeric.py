@@ -9,8 +9,6 @@ from typing import TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.tape import Traced, call
-
 Number: TypeAlias = float | NDArray[np.float64]
 """A number, or an array with one element a plan."""
 
@@ -38,12 +36,6 @@ def largest(first: Number, second: Number) -> Number:
     """Return the larger of two, element by element."""
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
         return np.maximum(first, second)
-    if isinstance(first, Traced) or isinstance(second, Traced):
-        return call(_larger, first, second)
-    return _larger(first, second)
-
-
-def _larger(first: float, second: float) -> float:
     return first if first >= second else second
 
 
@@ -59,24 +51,7 @@ def power_sum(first: Number, second: Number, power: float) -> Number:
 
     Written about the larger term, so that neither a small time nor a high power underflows.
     """
-    if isinstance(first, Traced) or isinstance(second, Traced):
-        return call(power_sum, first, second, power)
     high = largest(first, second)
     low = smallest(first, second)
     ratio = low / (high + _TINY)
     return high * (1 + ratio**power) ** (1 / power)
-
-
-def same_number(first: Number, second: Number) -> bool:
-    """Return True if two numbers are equal; what is one object is, whatever it is."""
-    return first is second or bool(first == second)
-
-
-def as_float(value: Number) -> float:
-    """Return a number as a float; a traced one stays traced."""
-    return call(float, value)
-
-
-def as_int(value: Number) -> int:
-    """Return a number as an int, rounded towards zero; a traced one stays traced."""
-    return call(int, value)

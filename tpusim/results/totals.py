@@ -18,7 +18,6 @@ from tpusim.program import (
     TopOp,
     Transfer,
     TransferKind,
-    as_float,
     walk_ops,
 )
 
@@ -47,7 +46,7 @@ def step_contents(programs: Sequence[Program]) -> StepContents:
         for body, _, most in distinct_bodies(programs)
         for what, tensor, times in implicit_reshardings(body)
     )
-    arguments = tuple(sum(as_float(alloc.bytes) for alloc in each.resident) for each in programs)
+    arguments = tuple(sum(float(alloc.bytes) for alloc in each.resident) for each in programs)
     return StepContents(step_flops(programs), arguments, reshardings)
 
 

@@ -8,18 +8,18 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CollectiveCosts
-from tpusim.engine import run
 from tpusim.hardware import Placement, Slice, candidates
 from tpusim.lowering import LoweringEvidence, lowering_evidence
 from tpusim.models import Architecture
-from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Collective
 from tpusim.results import PICO, PlanResult, Result, aligned, collective_axes, entry
 from tpusim.results.result import check_result
 from tpusim.simulation.arguments import check_arguments
+from tpusim.simulation.fastest_candidate import fastest
+from tpusim.simulation.known_steps import KNOWN_STEPS
 from tpusim.simulation.loads import distinct_operations, isolated_totals
-from tpusim.simulation.placement_search import fastest_placement, placement_bounds
+from tpusim.simulation.placement_search import PlacedStep, PlacementCandidate
 from tpusim.simulation.plan_run import given_placement
 
 ROWS_SHOWN = 20
@@ -118,28 +118,46 @@ def explain_placement(
     is simulated, and the others until the fastest is known. Raise PlanError as `simulate` does.
     """
     model, plan, pod = check_arguments(model, plan, pod, "explain_placement")
-    step = planned_step(model, plan, pod)
     given = placement or given_placement(plan, pod)
     placements = candidates(pod, plan.mesh)
     if given is not None and given not in placements:
         placements = (*placements, given)
-    bounds = placement_bounds(step, pod, placements)
-    best, times = fastest_placement(bounds, pod, run)
-    taken = given or best.placement
-    for bound in bounds:
-        if bound.placement == taken and bound.pattern not in times:
-            times |= fastest_placement([bound], pod, run)[1]
-    rows = [
-        PlacementRow(
-            placement=bound.placement,
-            collectives_s=bound.collectives_ps * PICO,
-            step_time_s=times[bound.pattern] * PICO if bound.pattern in times else None,
-            least_s=bound.least_ps * PICO,
-            taken=bound.placement == taken,
+    step = KNOWN_STEPS.step(model, plan, pod)
+    tried = [PlacementCandidate(n, step.on(at)) for n, at in enumerate(placements)]
+    best, times = fastest(tried)
+    taken = given or best.on.placement
+    rows = []
+    for each in tried:
+        at, (least_ps, pattern) = each.on.placement, each.examine()
+        if at == taken and pattern not in times:
+            times[pattern] = each.simulate().device_ps
+        rows.append(
+            PlacementRow(
+                placement=at,
+                collectives_s=_collectives_ps(each.on, pod) * PICO,
+                step_time_s=times[pattern] * PICO if pattern in times else None,
+                least_s=least_ps * PICO,
+                taken=at == taken,
+            )
         )
-        for bound in bounds
-    ]
     return PlacementTable(tuple(sorted(rows, key=_rank)), given is not None)
+
+
+def _collectives_ps(on: PlacedStep, pod: Slice) -> int:
+    """Return the picoseconds of all collectives in isolation, of the stage that has most."""
+    return max(
+        isolated_totals(
+            program,
+            {
+                op: times
+                for op, times in distinct_operations(program).items()
+                if isinstance(op, Collective)
+            },
+            pod,
+            on.placement,
+        ).all_ps
+        for program in on.programs
+    )
 
 
 @checked_call

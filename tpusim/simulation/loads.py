@@ -10,7 +10,7 @@ from tpusim.base.phase import Phase
 from tpusim.costs import cost_program
 from tpusim.engine import ON_CORE, LaneCode, PipelineCode, StageCode, TaskStep, compile_lane
 from tpusim.hardware import Placement, Slice
-from tpusim.program import Collective, Loop, Number, Program, Single, as_int, largest, walk_ops
+from tpusim.program import Collective, Loop, Number, Program, Single, largest, walk_ops
 
 OperationCounts: TypeAlias = Mapping[Single, int]
 """Executions of each operation that is not a loop."""
@@ -66,7 +66,7 @@ def core_ps(code: LaneCode | PipelineCode) -> int:
         most: Number = 0
         for stage in code.stages:
             most = largest(most, _of_stage(stage, parts))
-        return as_int(most)
+        return int(most)
     return _core_ps_of(code.runs())
 
 

@@ -6,136 +6,103 @@ isolation, one after the other. Placements are simulated in the order of this bo
 is left can beat the best: the same answer as simulating all of them.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
-from tpusim.costs import CostedProgram, cost_programs
-from tpusim.engine import Timeline
+from tpusim.engine import CodeRun, Race
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import group_of
 from tpusim.pipeline.planned_step import PlannedStep, Programs
-from tpusim.program import Collective, Program
+from tpusim.results import StepContents, step_contents
 from tpusim.simulation.fastest_candidate import fastest
-from tpusim.simulation.loads import OperationCounts, distinct_operations, isolated_totals
+from tpusim.simulation.loads import code_totals
+from tpusim.simulation.placed_code import PlacedCode, PlacedCodes, placed_codes
 
-Engine: TypeAlias = Callable[[Sequence[CostedProgram]], Timeline]
+
+@dataclass(frozen=True, slots=True)
+class ProgramsOnPlacements:
+    """Programs, and their codes on the placements that share them."""
+
+    programs: Programs
+    contents: StepContents
+    codes: PlacedCodes
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStep:
+    """A step on a placement, ready to be simulated."""
+
+    placement: Placement
+    alike: ProgramsOnPlacements
+    placed: PlacedCode
+
+    @property
+    def programs(self) -> Programs:
+        """Its programs."""
+        return self.alike.programs
+
+
+@dataclass(frozen=True, slots=True)
+class StepOnPlacements:
+    """A step, and what is known of it on the placements so far."""
+
+    step: PlannedStep
+    pod: Slice
+    _known: dict[int, ProgramsOnPlacements] = field(default_factory=dict)
+
+    def on(self, placement: Placement) -> PlacedStep:
+        """Return the step on a placement."""
+        programs = self.step.programs_on(placement)
+        alike = self._known.get(id(programs))
+        if alike is None:
+            alike = ProgramsOnPlacements(
+                programs, step_contents(programs), placed_codes(programs, self.pod)
+            )
+            self._known[id(programs)] = alike
+        return PlacedStep(placement, alike, alike.codes.on(placement))
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """A step on one placement: its programs and its timeline."""
+    """The run of a step on a placement."""
 
-    placement: Placement
-    programs: Programs
-    timeline: Timeline
+    on: PlacedStep
+    run: CodeRun
 
     @property
     def device_ps(self) -> int:
         """The device's own picoseconds."""
-        return self.timeline.device_ps
+        return self.run.device_ps
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementBound:
-    """A candidate placement of a step, with bounds known before it is simulated.
+class PlacementCandidate:
+    """A placement as a candidate of the search.
 
     number: its position in the order of the candidates.
-    collectives_ps: all its collectives in isolation, one after the other.
-    least_ps: a lower bound of its step.
-    pattern: equal for placements with equal runs, as they differ in the names of links only.
+    fold: skip iterations of loops that repeat.
     """
 
     number: int
-    placement: Placement
-    programs: Programs
-    collectives_ps: int
-    least_ps: int
-    pattern: Hashable
-
-
-def run_on(placement: Placement, programs: Programs, pod: Slice, engine: Engine) -> PlacedRun:
-    """Run programs that were lowered for the placement."""
-    return PlacedRun(placement, programs, engine(cost_programs(programs, pod, placement)))
-
-
-def placement_bounds(
-    step: PlannedStep, pod: Slice, placements: Iterable[Placement]
-) -> list[PlacementBound]:
-    """Lower and bound each placement, in their order.
-
-    The lowering sees only the groups of a placement's collectives (`group_of`), so placements with
-    equal groups have the same programs. Their compute takes the same time on all of them; only the
-    collectives are costed for each. No lane of a pipeline is shorter than its core's tasks, but the
-    time of its messages is known by simulation alone, so each of its placements has a pattern of
-    its own.
-    """
-    known: dict[Hashable, tuple[Programs, list[_ProgramParts]]] = {}
-    found = []
-    for number, placement in enumerate(placements):
-        groups = tuple(group_of(each, pod, placement) for each in step.axes)
-        if groups not in known:
-            programs = step.programs_on(placement)
-            known[groups] = programs, [_parts(program, pod, placement) for program in programs]
-        programs, parts = known[groups]
-        totals = [
-            isolated_totals(program, part.traffic, pod, placement)
-            for program, part in zip(programs, parts, strict=True)
-        ]
-        least_ps = max(
-            max(part.compute_ps + total.core_ps, total.links_ps)
-            for part, total in zip(parts, totals, strict=True)
-        )
-        pattern = (groups, totals[0].pattern) if len(totals) == 1 else number
-        all_ps = max(total.all_ps for total in totals)
-        found.append(PlacementBound(number, placement, programs, all_ps, least_ps, pattern))
-    return found
-
-
-def fastest_placement(
-    bounds: Iterable[PlacementBound], pod: Slice, engine: Engine
-) -> tuple[PlacedRun, dict[Hashable, int]]:
-    """Return the fastest run, and the picoseconds of each pattern that was simulated to find it.
-
-    See `fastest`.
-    """
-    return fastest(_BoundedPlacement(bound, pod, engine) for bound in bounds)
-
-
-@dataclass(frozen=True, slots=True)
-class _BoundedPlacement:
-    """A placement as a candidate of the search; its bound is tight from the start."""
-
-    bound: PlacementBound
-    pod: Slice
-    engine: Engine
-
-    @property
-    def number(self) -> int:
-        return self.bound.number
+    on: PlacedStep
+    fold: bool = True
 
     @property
     def least_ps(self) -> int:
-        return self.bound.least_ps
+        """The time of its core's tasks."""
+        return self.on.placed.core_ps
 
     def examine(self) -> tuple[int, Hashable]:
-        return self.bound.least_ps, self.bound.pattern
+        """Return the time of its busiest link too, and what equals for equal runs."""
+        totals = code_totals(self.on.placed.code)
+        return max(self.least_ps, totals.links_ps), (id(self.on.alike), totals.pattern)
 
-    def simulate(self, best_ps: int | None) -> PlacedRun:
-        return run_on(self.bound.placement, self.bound.programs, self.pod, self.engine)
-
-
-class _ProgramParts(NamedTuple):
-    """The collectives of a program, and the core's picoseconds in the rest."""
-
-    traffic: OperationCounts
-    compute_ps: int
+    def simulate(self, best_ps: int | None = None) -> PlacedRun:
+        """Return its run, broken off once it cannot be faster than `best_ps`."""
+        race = None if best_ps is None else Race(best_ps, self.least_ps)
+        return PlacedRun(self.on, CodeRun(self.on.placed.code, fold=self.fold, race=race))
 
 
-def _parts(program: Program, pod: Slice, placement: Placement) -> _ProgramParts:
-    counted = distinct_operations(program)
-    traffic: OperationCounts = {
-        op: times for op, times in counted.items() if isinstance(op, Collective)
-    }
-    rest = {op: times for op, times in counted.items() if op not in traffic}
-    return _ProgramParts(traffic, isolated_totals(program, rest, pod, placement).core_ps)
+def fastest_run(steps: Sequence[PlacedStep], *, fold: bool) -> PlacedRun:
+    """Return the fastest run of a step on some placements; a single one needs no search."""
+    found = [PlacementCandidate(number, on, fold) for number, on in enumerate(steps)]
+    return found[0].simulate() if len(found) == 1 else fastest(found)[0]

@@ -10,7 +10,7 @@ from math import ceil, inf
 from tpusim.base.errors import PlanError
 from tpusim.base.units import format_bytes
 from tpusim.partition import DTYPE_BYTES
-from tpusim.program import Program, Transfer, TransferKind, as_float
+from tpusim.program import Program, Transfer, TransferKind
 from tpusim.results import PlanResult
 from tpusim.training.run import BLOCKING, Checkpoints
 
@@ -114,9 +114,9 @@ def _of_device(program: Program) -> tuple[float, float, float]:
     sums = dict.fromkeys((WEIGHTS, MOMENTS), 0.0)
     for alloc in program.resident:
         if alloc.category in sums:
-            sums[alloc.category] += as_float(alloc.bytes)
+            sums[alloc.category] += float(alloc.bytes)
     away = sum(
-        as_float(alloc.bytes)
+        float(alloc.bytes)
         for op in program.body
         if isinstance(op, Transfer) and op.kind is TransferKind.FROM_HOST
         for alloc in op.allocs

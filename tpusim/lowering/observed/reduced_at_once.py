@@ -24,7 +24,7 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
         for node in body.collectives
         if node.kind is CollectiveKind.REDUCE_SCATTER
         and _is_gradient(node)
-        and body.decisions.over(node.axes)[1].offloaded
+        and body.decisions.over(node.axes).offloaded
         and node.writes[0] in further
     ]
     merged = {node.name: _merged(body, node, further[node.writes[0]]) for node in first}

@@ -86,7 +86,7 @@ def _waits(entry: Entry, body: Body) -> bool:
 
 def _reduces_beside_core(body: Body) -> bool:
     gradients = (c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT)
-    return any(is_across(axes) or body.decisions.over(axes)[1].offloaded for axes in gradients)
+    return any(is_across(axes) or body.decisions.over(axes).offloaded for axes in gradients)
 
 
 def _fetches_beside_core(body: Body) -> bool:

@@ -51,7 +51,7 @@ def _matmul(
     if collective is None:
         return (compute,)
     mode = body.decisions.permutes
-    if body.decisions.over(collective.axes)[1].fuses_epilogue:
+    if body.decisions.over(collective.axes).fuses_epilogue:
         return (CollectiveMatmul(compute, collective, mode),)
     matmul, *groups = unfused(compute)
     return (CollectiveMatmul(matmul, collective, mode), *groups)
@@ -117,7 +117,7 @@ def _planned_across(body: Body, collective: CollectiveNode, low: Lowering) -> Pl
         case Purpose.WEIGHT if collective.kind is CollectiveKind.ALL_GATHER:
             written = collective.writes[0]
             further = next((c for c in body.collectives if written in c.reads), collective)
-            low = body.decisions.over(further.axes)[1]
+            low = body.decisions.over(further.axes)
             waits = low.gather is Mode.RING
             waits |= body.has_loop and not low.overlap.outside_layers
             return PlannedCollective((collective,), Mode.SYNC if waits else low.gather)

@@ -15,8 +15,7 @@ from tpusim.partition import (
     sends_keys_round,
 )
 from tpusim.plan import Compiler
-from tpusim.program import CollectiveKind, MatmulWork, Mode, as_float, largest
-from tpusim.tape import call
+from tpusim.program import CollectiveKind, MatmulWork, Mode, largest
 
 LARGEST_RING_WEIGHT = 256 * 2.0**20
 """Collective matmuls were seen with gathered weights of up to 128 MiB on a device (480B: wq, wo),
@@ -81,7 +80,8 @@ def _fuses(compiler: Compiler) -> bool:
 
 
 def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode]) -> bool:
-    group, low = body.decisions.over(collective.axes)
+    decisions, axes = body.decisions, collective.axes
+    low, nbytes = decisions.over(axes), body.nbytes(collective)
     if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
         gathers = collective.purpose is Purpose.WEIGHT
         wanted = (low.gather if gathers else low.reduce) is Mode.RING
@@ -92,11 +92,11 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
         return all(
             not _moves_more(body, compute)
             and not (gathers and _is_partial(compute))
-            and weight_ring_pays(group, body.nbytes(collective), _seconds(body, compute))
+            and decisions.holds(weight_ring_pays, axes, nbytes, _seconds(body, compute))
             for compute in computes
         )
     if low.activations == "always":
-        return group.size > 1
+        return bool(decisions.sizes.group(axes) > 1)
     # Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over `tensor`,
     # plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
     scattered = collective.kind is CollectiveKind.REDUCE_SCATTER
@@ -104,7 +104,8 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
         not is_sequence(collective.dim) and _one_projection(body, collective, computes)
     )
     return alone and all(
-        _matmul_fusion_pays(body, collective, compute, group) for compute in computes
+        decisions.holds(fusion_pays, axes, nbytes, _seconds(body, each), _weight_bytes(body, each))
+        for each in computes
     )
 
 
@@ -162,19 +163,12 @@ def _one_projection(body: Body, collective: CollectiveNode, computes: list[Compu
     return len(projections) == 1 and all(compute.phase is collective.phase for compute in computes)
 
 
-def _matmul_fusion_pays(
-    body: Body, collective: CollectiveNode, compute: ComputeNode, group: DeviceGroup
-) -> bool:
-    weight = _weight_bytes(body, compute)
-    return fusion_pays(group, body.nbytes(collective), _seconds(body, compute), weight)
-
-
 def _seconds(body: Body, compute: ComputeNode) -> float:
     """Return the seconds of a matmul on one device at its peak."""
     work = work_of(compute, body.decisions.sizes, body.buffers)
     assert isinstance(work, MatmulWork)
     flops = 2 * work.batch * work.m * work.k * work.n
-    return as_float(flops) / body.decisions.pod.chip.device.flops[work.dtype]
+    return float(flops) / body.decisions.chip.device.flops[work.dtype]
 
 
 def _weight_bytes(body: Body, compute: ComputeNode) -> float:
@@ -185,7 +179,7 @@ def _weight_bytes(body: Body, compute: ComputeNode) -> float:
         for tensor in (*compute.op.inputs, *compute.op.outputs)
         if (tensor.primal or tensor.name) in body.weights
     ]
-    return reduce(largest, (as_float(operand_bytes(t, split, sizes)) for t in weights), 0.0)
+    return reduce(largest, (float(operand_bytes(t, split, sizes)) for t in weights), 0.0)
 
 
 def _can_be_ring(op: Op) -> bool:
@@ -206,8 +200,9 @@ def fusion_pays(group: DeviceGroup, nbytes: float, compute_s: float, weight_byte
     least 4.
     """
     transfer = nbytes / group.bandwidth
-    pays = call(_beats_both, group.size, compute_s, transfer, transfer)
-    return call(_all, group.ring, group.size >= 4, weight_bytes <= LARGEST_RING_WEIGHT, pays)
+    small = weight_bytes <= LARGEST_RING_WEIGHT
+    pays = small and _beats_both(group.size, compute_s, transfer, transfer)
+    return pays and group.size >= 4 and group.ring
 
 
 def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> bool:
@@ -225,11 +220,7 @@ def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> boo
     4x4 and 16x16).
     """
     ring = nbytes / group.bandwidth
-    return call(_beats_both, group.size, compute_s, ring / group.gathers_by, ring)
-
-
-def _all(*conditions: bool) -> bool:
-    return all(conditions)
+    return _beats_both(group.size, compute_s, ring / group.gathers_by, ring)
 
 
 def _beats_both(devices: int, compute_s: float, transfer_s: float, ring_s: float) -> bool:

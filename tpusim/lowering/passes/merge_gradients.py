@@ -92,6 +92,6 @@ def merged_gradients(body: Body) -> frozenset[str]:
 
 def _is_shard(body: Body, collective: CollectiveNode, scattered: Collection[str]) -> bool:
     """Return True if an all-reduce sums shards of a layer, one after the other on the core."""
-    waits = body.decisions.over(collective.axes)[1].reduce is not Mode.ASYNC
+    waits = body.decisions.over(collective.axes).reduce is not Mode.ASYNC
     alike = collective.kind is CollectiveKind.ALL_REDUCE and collective.reads[0] in scattered
     return body.looped and waits and alike

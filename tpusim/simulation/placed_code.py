@@ -1,0 +1,232 @@
+"""The engine's code of a step on each of its placements.
+
+Placements that share their programs (`SharedLowerings`) differ in what collectives take. So a
+program of one lane is compiled once, and on further placements only the steps of its collectives
+are exchanged, whose numbers are worked out once for each place of their axes. The bound of a
+placement is then a sum; its code is put together if it is simulated.
+
+Stages of a pipeline exchange messages, and slices wait for each other for a share of the step:
+their programs are compiled as a whole on each placement.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from tpusim.costs import (
+    CollectiveCosts,
+    KnownParts,
+    Task,
+    TransferPart,
+    collective_key,
+    cost_programs,
+)
+from tpusim.engine import (
+    ON_CORE,
+    LaneCode,
+    PipelineCode,
+    TaskNumbers,
+    TaskStep,
+    compile_lane,
+    compile_pipeline,
+    has_calls,
+    link_numbers,
+    task_numbers,
+)
+from tpusim.hardware import Placement, Slice
+from tpusim.pipeline.planned_step import Programs
+from tpusim.program import Collective, Mode, Program, walk_ops
+from tpusim.simulation.loads import core_ps
+
+CostedPart: TypeAlias = tuple[TransferPart, TaskNumbers]
+"""A part of a collective, and its numbers in the engine's units."""
+
+
+class PlacedCode(Protocol):
+    """A step on a placement."""
+
+    @property
+    def core_ps(self) -> int:
+        """Picoseconds of the core's tasks, one after the other: no step is shorter."""
+        ...
+
+    @property
+    def code(self) -> LaneCode | PipelineCode:
+        """Its code, put together when it is first asked for."""
+        ...
+
+
+class PlacedCodes(Protocol):
+    """A step by its placement, among those that share its programs."""
+
+    def on(self, placement: Placement) -> PlacedCode:
+        """Return the step on a placement."""
+        ...
+
+
+def placed_codes(programs: Programs, pod: Slice) -> PlacedCodes:
+    """Return the step of these programs by its placement."""
+    if pod.num_slices > 1 or any(program.segments for program in programs):
+        return WholeCodes(programs, pod)
+    return LaneCodes(programs[0], pod)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCode:
+    """A code that was compiled for its placement alone."""
+
+    code: LaneCode | PipelineCode
+    core_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCodes:
+    """Programs that are compiled as a whole on each placement."""
+
+    programs: Programs
+    pod: Slice
+    _known: KnownParts = field(default_factory=dict)
+
+    def on(self, placement: Placement) -> WholeCode:
+        """Return the code on a placement."""
+        lanes = cost_programs(self.programs, self.pod, placement, self._known)
+        code = compile_pipeline(lanes) if has_calls(lanes) else compile_lane(lanes[0])
+        return WholeCode(code, core_ps(code))
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The collectives of a program that cost the same wherever they lie.
+
+    op: one of them.
+    times: their executions per step.
+    """
+
+    number: int
+    op: Collective
+    times: int = 0
+
+
+class LaneCodes:
+    """A program of one lane, compiled once but for the steps of its collectives.
+
+    kinds: of its collectives.
+    ops: the name of each collective, and the number of its kind.
+    """
+
+    def __init__(self, program: Program, pod: Slice) -> None:
+        self.program, self.pod = program, pod
+        self.ops: list[tuple[str, int]] = []
+        self._known: KnownParts = {}
+        self._costed: dict[tuple[int, Hashable], tuple[CostedPart, ...]] = {}
+        self._templates: dict[tuple[int, ...], LaneTemplate] = {}
+        kinds: dict[Hashable, _Kind] = {}
+        for op, times in walk_ops(program.body):
+            if isinstance(op, Collective):
+                kind = kinds.setdefault(collective_key(op), _Kind(len(kinds), op))
+                kind.times += times
+                self.ops.append((op.name, kind.number))
+        self.kinds = tuple(kinds.values())
+
+    def on(self, placement: Placement) -> "ExchangedCode":
+        """Return the program on a placement."""
+        machine = CollectiveCosts.of(self.program, self.pod, placement, self._known)
+        parts = [self._parts(kind, machine) for kind in self.kinds]
+        shape = tuple(map(len, parts))
+        template = self._templates.get(shape)
+        if template is None:
+            template = self._templates[shape] = self._template(shape, placement)
+        waits = sum(
+            kind.times * sum(numbers.alone_ps for _, numbers in some)
+            for kind, some in zip(self.kinds, parts, strict=True)
+            if kind.op.mode is Mode.SYNC
+        )
+        return ExchangedCode(template, parts, template.core_ps + waits)
+
+    def _parts(self, kind: _Kind, machine: CollectiveCosts) -> tuple[CostedPart, ...]:
+        key = kind.number, machine.placement.spans_of(kind.op.axes)
+        found = self._costed.get(key)
+        if found is None:
+            name, links = kind.op.name, link_numbers(machine.link_rates)
+            found = self._costed[key] = tuple(
+                (part, task_numbers(name, part, links)) for part in machine.parts(kind.op)
+            )
+        return found
+
+    def _template(self, shape: Sequence[int], placement: Placement) -> "LaneTemplate":
+        """Return the code on a placement, for all on which collectives have as many parts."""
+        (lane,) = cost_programs((self.program,), self.pod, placement, self._known)
+        code = compile_lane(lane)
+        places = {step.task.name: step.index for step in code.steps}
+        slots = tuple((kind, places[name] - shape[kind] + 1) for name, kind in self.ops)
+        return LaneTemplate.of(code, slots, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTemplate:
+    """A code that differs from others in the steps of its collectives.
+
+    slots: the kind of each collective, and the index of its first step.
+    core_ps: picoseconds of the core's other steps.
+    """
+
+    code: LaneCode
+    slots: tuple[tuple[int, int], ...]
+    core_ps: int
+
+    @classmethod
+    def of(
+        cls, code: LaneCode, slots: tuple[tuple[int, int], ...], shape: Sequence[int]
+    ) -> "LaneTemplate":
+        """Return the template of a code. shape: the number of steps of each kind of collective."""
+        ours = {first + at for kind, first in slots for at in range(shape[kind])}
+        rest = (
+            times * step.alone_ps
+            for step, times in code.runs()
+            if step.stream == ON_CORE and step.index not in ours
+        )
+        return cls(code, slots, sum(rest))
+
+    def with_parts(self, parts: Sequence[tuple[CostedPart, ...]]) -> LaneCode:
+        """Return the code with these parts of each kind of collective."""
+        changed = {
+            first + at: _exchanged(self.code.steps[first + at], *part)
+            for kind, first in self.slots
+            for at, part in enumerate(parts[kind])
+        }
+        return self.code.with_steps(changed)
+
+
+def _exchanged(step: TaskStep, part: TransferPart, numbers: TaskNumbers) -> TaskStep:
+    """Return a step in the place of another, which differs in its transfer only."""
+    old = step.task
+    task = Task(
+        name=old.name,
+        phase=old.phase,
+        deps=old.deps,
+        allocs=old.allocs,
+        frees=old.frees,
+        **part._asdict(),
+    )
+    return TaskStep(task, step.index, step.stream, *numbers, step.needs, step.takes, step.frees)
+
+
+@dataclass(slots=True)
+class ExchangedCode:
+    """A program on a placement, before its code is put together.
+
+    parts: of each kind of collective.
+    core_ps: see `PlacedCode`.
+    """
+
+    template: LaneTemplate
+    parts: Sequence[tuple[CostedPart, ...]]
+    core_ps: int
+    _code: LaneCode | None = None
+
+    @property
+    def code(self) -> LaneCode:
+        """The code; made once."""
+        if self._code is None:
+            self._code = self.template.with_parts(self.parts)
+        return self._code
