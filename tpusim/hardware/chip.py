@@ -205,6 +205,7 @@ class Chip:
     clock_share: float = 1.0
     ici_shares: tuple[float, ...] = ()
     costs: CostConstants
+    _device: Device | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.flops, PeakRates):
@@ -316,7 +317,12 @@ class Chip:
 
     @property
     def device(self) -> Device:
-        """One JAX device of the chip: its numbers, divided by `devices`."""
+        """One JAX device of the chip: its numbers, divided by `devices`; made once."""
+        if self._device is None:
+            object.__setattr__(self, "_device", self._made_device())
+        return self._device or self._made_device()
+
+    def _made_device(self) -> Device:
         part = self.devices
         return Device(
             name=self.name,

@@ -7,7 +7,7 @@ each part is one of its digits: the stride of a part is the product of the sizes
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.hardware.topology import DIMENSION_NAMES
@@ -22,8 +22,7 @@ _PART = re.compile(r"(\w+)(?:\[:([0-9]{0,6})(?::([0-9]{1,6}))?\])?", re.ASCII)
 _FORMS = "y, y[:4] (4 neighbours), y[::4] (every fourth position) or y[:8:2] (4 positions, 2 apart)"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A part of a dimension, or all of it. A strided part shares its links with its neighbours.
 
     dim: number of the dimension; `DIE` for the two devices of a chip.

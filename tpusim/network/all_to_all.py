@@ -6,7 +6,6 @@ takes half of the bytes, so ties never burden one direction.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations
 
@@ -40,7 +39,7 @@ def _loads_along(dim: int, spans: Sequence[Span], topology: Topology) -> NDArray
 
     Its lines are alike, so one stands for all, whatever the other dimensions are.
     """
-    along = tuple(replace(span, dim=0) for span in spans if span.dim == dim)
+    along = tuple(span._replace(dim=0) for span in spans if span.dim == dim)
     return _line_loads(along, Topology((topology.dims[dim],), (topology.wrap[dim],)))
 
 

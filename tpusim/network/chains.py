@@ -216,7 +216,7 @@ def move_loads(move: ChainMove, chain: Chain) -> Loads:
     return chain.loads(edge_weights(move, chain))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def busiest_load(move: ChainMove, chain: Chain, alone: bool = False) -> float:
     """Return the chunks on the busiest link; alone: of the first group."""
     return chain.busiest(edge_weights(move, chain), alone)
@@ -253,7 +253,7 @@ def _longest_run(hops: NDArray[np.intp], count: int) -> int:
     return int((sums[:, count:] - sums[:, :-count]).max())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def dimension_chain(dim: int, spans: tuple[Span, ...], topology: Topology) -> Chain:
     """Return the chain along one dimension of a group: a ring if that loads no link more."""
     along = tuple(span for span in spans if span.dim == dim)
@@ -263,7 +263,7 @@ def dimension_chain(dim: int, spans: tuple[Span, ...], topology: Topology) -> Ch
     return _grid_chain(along, topology)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def one_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     """Return the best chain through all chips of a group, over all dimensions that it covers.
 
@@ -378,7 +378,7 @@ class _GridChain:
         return _gather_hops(hops[None], self.length, self.closed)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _gathered(tour: Tour, closed: bool, same_order: bool) -> tuple[LineTraffic, ...]:
     """Return what passes along each dimension in a gather."""
     n = len(tour.cells)

@@ -9,7 +9,7 @@ all.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from math import prod
@@ -193,7 +193,7 @@ def _steps(starts: Indices, ends: Indices, dim: int, sizes: tuple[int, ...]) -> 
     return _Steps(edges, (tuple(froms.tolist()), tuple(tos.tolist())), which, lines, other)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)
 def _tours(sizes: tuple[int, ...], turned: tuple[int, ...]) -> tuple[Tour, ...]:
     cells = np.moveaxis(np.indices(sizes), 0, -1)
     grid = cells.reshape(1, *(size for size in sizes if size > 1), len(sizes))
@@ -261,7 +261,7 @@ class Grid:
         return cls(
             tuple(
                 _row(
-                    tuple(replace(span, dim=0) for span in inward if span.dim == dim),
+                    tuple(span._replace(dim=0) for span in inward if span.dim == dim),
                     Topology((length,), (wraps,)),
                 )
                 for dim, (length, wraps) in kinds

@@ -1,7 +1,6 @@
 """Groups of devices as coordinates of chips, from the spans of their axes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -30,7 +29,7 @@ def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
     for span in sorted(spans, key=lambda span: (span.dim, span.stride)):
         last = found[-1] if found else None
         if last and last.dim == span.dim and last.size * last.stride == span.stride:
-            found[-1] = replace(last, size=last.size * span.size)
+            found[-1] = last._replace(size=last.size * span.size)
         else:
             found.append(span)
     return tuple(found)
@@ -79,4 +78,4 @@ def covered_part(spans: Sequence[Span], topology: Topology) -> CoveredPart:
     part = Topology(
         tuple(topology.dims[dim] for dim in dims), tuple(topology.wrap[dim] for dim in dims)
     )
-    return tuple(replace(span, dim=dims.index(span.dim)) for span in spans), part, dims
+    return tuple(span._replace(dim=dims.index(span.dim)) for span in spans), part, dims

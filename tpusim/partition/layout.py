@@ -1,6 +1,6 @@
 """Layouts: the mesh axes that shard each dimension of a tensor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.hardware import DCN_PREFIX
@@ -24,10 +24,13 @@ class LocalShape:
     halos: tuple[Halo, ...] = ()
     edge: Edge | None = None
     count: int = 1
+    _split: dict[str, Axes] | None = field(default=None, init=False, compare=False, repr=False)
 
     def split(self) -> dict[str, Axes]:
-        """Return the axes of each dimension."""
-        return dict(zip(self.dims, self.layout, strict=True))
+        """Return the axes of each dimension; one dictionary, made once."""
+        if self._split is None:
+            object.__setattr__(self, "_split", dict(zip(self.dims, self.layout, strict=True)))
+        return self._split or {}
 
 
 def is_across(axes: Axes) -> bool:

@@ -53,7 +53,8 @@ class Sizes:
     capacity: ExpertCapacity | None = None
     tiles: Sequence[int] = DEFAULT_TILES
     kernel: AttentionKernel = field(default_factory=AttentionKernel)
-    _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
+    _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
+    _elements: dict[int, tuple[LocalShape, Number]] = field(default_factory=dict, init=False)
 
     def group(self, axes: Axes) -> Number:
         """Return the number of devices in a group over `axes`."""
@@ -75,7 +76,13 @@ class Sizes:
         return _ceil_div(size, self.group(axes))
 
     def elements(self, local: LocalShape) -> Number:
-        """Return the elements of a local tensor."""
+        """Return the elements of a local tensor, worked out once for each object."""
+        found = self._elements.get(id(local))
+        if found is None:
+            found = self._elements[id(local)] = local, self._count(local)
+        return found[1]
+
+    def _count(self, local: LocalShape) -> Number:
         split = local.split()
         if not (local.halos or local.edge):
             return local.count * self.product(local.dims, split)
@@ -147,7 +154,9 @@ class Sizes:
 
     def dtype(self, name: str) -> str:
         """Resolve `compute` and `stored` to the plan's dtypes; return other names unchanged."""
-        return {COMPUTE: self.compute_dtype, STORED: self.stored_dtype}.get(name, name)
+        if name == COMPUTE:
+            return self.compute_dtype
+        return self.stored_dtype if name == STORED else name
 
     def itemsize(self, dtype: str) -> float:
         """Return the bytes of an element."""

@@ -89,7 +89,7 @@ def merge_spans(pieces: Iterable[Span]) -> list[Span]:
     for piece in sorted(pieces, key=_outermost_first, reverse=True):
         last = found[-1] if found else None
         if last and last.dim == piece.dim and last.stride * last.size == piece.stride:
-            found[-1] = replace(last, size=last.size * piece.size)
+            found[-1] = last._replace(size=last.size * piece.size)
         else:
             found.append(piece)
     return found[::-1]

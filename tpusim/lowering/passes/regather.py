@@ -45,7 +45,8 @@ def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
                     body.buffers[renamed[key]] = body.buffers[key]
                     result.append(_gathered_again(gather, node, renamed[key]))
                 last[key] = matmuls
-            node = replace(node, reads=tuple(renamed.get(key, key) for key in node.reads))
+            if not renamed.keys().isdisjoint(node.reads):
+                node = replace(node, reads=tuple(renamed.get(key, key) for key in node.reads))
         result.append(node)
     return result
 
