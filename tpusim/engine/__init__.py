@@ -8,7 +8,7 @@ and `hops`. Hosts that feed a repeated step are `hosts`.
 """
 
 from tpusim.engine.clock import picoseconds, whole_bytes
-from tpusim.engine.compile_lane import compile_lane, link_numbers, task_numbers
+from tpusim.engine.compile_lane import LinkNumbers, compile_lane, link_numbers, task_numbers
 from tpusim.engine.event_loop import StalledError
 from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
@@ -41,6 +41,7 @@ __all__ = [
     "LaneCode",
     "LaneMemory",
     "Level",
+    "LinkNumbers",
     "LinkUse",
     "LoopEnd",
     "LoopStart",

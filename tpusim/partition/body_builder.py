@@ -15,6 +15,7 @@ from tpusim.graph import (
     is_sequence,
     plain_dim,
 )
+from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
@@ -70,7 +71,7 @@ class BodyBuilder:
         wanted: Mapping[str, Layout],
         weights: frozenset[str],
         buffers: dict[str, Buffer],
-        sizes: Mapping[str, int],
+        sizes: AskedSizes,
         prefix: str = "",
         outer: "BodyBuilder | None" = None,
         exchanged: frozenset[str] = frozenset(),
@@ -269,8 +270,7 @@ class BodyBuilder:
         """
         one = [dim not in self.copies for dim in value.tensor.dims]
         free = [not have and not want for have, want in zip(value.layout, target, strict=True)]
-        sizes = [self.sizes[dim] for dim in value.tensor.dims]
-        return max(range(len(sizes)), key=lambda i: (one[i], free[i], sizes[i]), default=0)
+        return self.sizes.largest(value.tensor.dims, tuple(zip(one, free, strict=True)))
 
     def _collective(self, value: ShardedValue, step: ReshardStep, asked: bool) -> ShardedValue:
         tensor = value.tensor

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from tpusim.graph import Graph, ModelPart
+from tpusim.partition.asked_sizes import AskedSizes, SizeAnswers
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
 from tpusim.partition.lookups import exchanged_tables
@@ -56,17 +58,35 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
     return [made[id(part)] for part in parts]
 
 
+def _emitted(graph: Graph, *given: Any) -> PartitionedGraph:
+    """Return the partitioned graph, one for all graphs that it is the same for; see `emit`."""
+    sizes = AskedSizes(graph.sizes)
+    known = _known(replace(graph, dims=()), *given)
+    for answers, partitioned in known:
+        if sizes.answers_as(answers):
+            return partitioned
+    partitioned = _new(graph, sizes, *given)
+    known.append((sizes.answers, partitioned))
+    return partitioned
+
+
 @lru_cache(maxsize=64)
-def _emitted(
+def _known(structure: Graph, *given: Any) -> list[tuple[SizeAnswers, PartitionedGraph]]:
+    """Return the partitioned graphs of a structure so far, with what they depend on."""
+    return []
+
+
+def _new(
     graph: Graph,
+    sizes: AskedSizes,
     found: tuple[tuple[str, Layout], ...],
-    passes: tuple[int, ...] = (),
-    exchanged: frozenset[str] = frozenset(),
-    late: bool = False,
-    updates: tuple[tuple[str, Layout], ...] = (),
-    groups: NormGroups = (),
+    passes: tuple[int, ...],
+    exchanged: frozenset[str],
+    late: bool,
+    updates: tuple[tuple[str, Layout], ...],
+    groups: NormGroups,
 ) -> PartitionedGraph:
-    partitioned = emit(graph, dict(found), passes, exchanged, late, dict(updates), groups)
+    partitioned = emit(graph, sizes, dict(found), passes, exchanged, late, dict(updates), groups)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes

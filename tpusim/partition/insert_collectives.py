@@ -27,6 +27,7 @@ from tpusim.graph import (
     layer_matrices,
 )
 from tpusim.partition import split as divide
+from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
 from tpusim.partition.layout import Layout, LocalShape
@@ -48,6 +49,7 @@ from tpusim.program import CollectiveKind
 
 def emit(
     graph: Graph,
+    sizes: AskedSizes,
     wanted: Mapping[str, Layout],
     passes: Sequence[int] = (),
     exchanged: frozenset[str] = frozenset(),
@@ -57,6 +59,8 @@ def emit(
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
+    graph: the step; its structure counts alone.
+    sizes: of its dimensions.
     passes: indices of operations before which a new pass begins, which keeps no gathered copies.
     exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
@@ -69,7 +73,7 @@ def emit(
         wanted,
         weights,
         {},
-        graph.sizes,
+        sizes,
         exchanged=exchanged,
         late=late,
         updates=updates,

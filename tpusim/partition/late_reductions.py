@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph import Tensor, TensorRole
+from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import Buffer, PartitionedGraph, StoredWeight
@@ -43,7 +44,7 @@ def late_reductions(
     left = [w for w in weights if w.unreduced is not None and w.name in accumulators]
     sizes = replace(sizes, dims={**sizes.dims, **{_copies(w): w.copies for w in left}})
     names = frozenset(weight.name for weight in left)
-    builder = BodyBuilder({}, names, {}, sizes.dims)
+    builder = BodyBuilder({}, names, {}, AskedSizes(sizes.dims))
     builder.phase = Phase.BACKWARD
     builder.copies = frozenset(map(_copies, left))
     gradients = tuple(

@@ -9,8 +9,9 @@ Stages of a pipeline exchange messages, and slices wait for each other for a sha
 their programs are compiled as a whole on each placement.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Protocol, TypeAlias
 
 from tpusim.costs import (
@@ -24,6 +25,7 @@ from tpusim.costs import (
 from tpusim.engine import (
     ON_CORE,
     LaneCode,
+    LinkNumbers,
     PipelineCode,
     TaskNumbers,
     TaskStep,
@@ -40,6 +42,10 @@ from tpusim.simulation.loads import core_ps
 
 CostedPart: TypeAlias = tuple[TransferPart, TaskNumbers]
 """A part of a collective, and its numbers in the engine's units."""
+
+
+MOST_PARTS = 16_384
+"""Kinds and places of collectives of one slice that are kept."""
 
 
 class PlacedCode(Protocol):
@@ -94,16 +100,52 @@ class WholeCodes:
         return WholeCode(code, core_ps(code))
 
 
+class SliceCosts:
+    """What collectives take on a slice, by what they are and where they lie, whatever the step."""
+
+    def __init__(self) -> None:
+        self.parts: KnownParts = {}
+        self._costed: dict[Hashable, tuple[CostedPart, ...]] = {}
+        self._links: LinkNumbers | None = None
+
+    def of(
+        self, kind: "_Kind", spans: Hashable, machine: Callable[[], CollectiveCosts]
+    ) -> tuple[CostedPart, ...]:
+        """Return the parts of a kind of collectives; machine: where they lie, if it is needed."""
+        key = kind.key, spans
+        found = self._costed.get(key)
+        if found is None:
+            found = self._costed[key] = self._new(kind.op, machine())
+        return found
+
+    def _new(self, op: Collective, machine: CollectiveCosts) -> tuple[CostedPart, ...]:
+        if len(self._costed) > MOST_PARTS:
+            self._costed.clear()
+            self.parts.clear()
+        if self._links is None:
+            self._links = link_numbers(machine.link_rates)
+        links = self._links
+        return tuple((part, task_numbers(op.name, part, links)) for part in machine.parts(op))
+
+
+@lru_cache(maxsize=8)
+def slice_costs(pod: Slice) -> SliceCosts:
+    """Return what is known of collectives on a slice."""
+    return SliceCosts()
+
+
 @dataclass(slots=True)
 class _Kind:
     """The collectives of a program that cost the same wherever they lie.
 
     op: one of them.
+    key: see `collective_key`.
     times: their executions per step.
     """
 
     number: int
     op: Collective
+    key: Hashable
     times: int = 0
 
 
@@ -117,45 +159,41 @@ class LaneCodes:
     def __init__(self, program: Program, pod: Slice) -> None:
         self.program, self.pod = program, pod
         self.ops: list[tuple[str, int]] = []
-        self._known: KnownParts = {}
-        self._costed: dict[tuple[int, Hashable], tuple[CostedPart, ...]] = {}
+        self._costs = slice_costs(pod)
         self._templates: dict[tuple[int, ...], LaneTemplate] = {}
         kinds: dict[Hashable, _Kind] = {}
         for op, times in walk_ops(program.body):
             if isinstance(op, Collective):
-                kind = kinds.setdefault(collective_key(op), _Kind(len(kinds), op))
+                key = collective_key(op)
+                kind = kinds.get(key)
+                if kind is None:
+                    kind = kinds[key] = _Kind(len(kinds), op, key)
                 kind.times += times
                 self.ops.append((op.name, kind.number))
         self.kinds = tuple(kinds.values())
 
     def on(self, placement: Placement) -> "ExchangedCode":
         """Return the program on a placement."""
-        machine = CollectiveCosts.of(self.program, self.pod, placement, self._known)
-        parts = [self._parts(kind, machine) for kind in self.kinds]
+        spans, costs = dict(placement.axes), self._costs
+        machine = partial(CollectiveCosts.of, self.program, self.pod, placement, costs.parts)
+        parts = [
+            costs.of(kind, tuple([spans.get(axis) for axis in kind.op.axes]), machine)
+            for kind in self.kinds
+        ]
         shape = tuple(map(len, parts))
         template = self._templates.get(shape)
         if template is None:
             template = self._templates[shape] = self._template(shape, placement)
         waits = sum(
-            kind.times * sum(numbers.alone_ps for _, numbers in some)
+            kind.times * sum([numbers.alone_ps for _, numbers in some])
             for kind, some in zip(self.kinds, parts, strict=True)
             if kind.op.mode is Mode.SYNC
         )
         return ExchangedCode(template, parts, template.core_ps + waits)
 
-    def _parts(self, kind: _Kind, machine: CollectiveCosts) -> tuple[CostedPart, ...]:
-        key = kind.number, machine.placement.spans_of(kind.op.axes)
-        found = self._costed.get(key)
-        if found is None:
-            name, links = kind.op.name, link_numbers(machine.link_rates)
-            found = self._costed[key] = tuple(
-                (part, task_numbers(name, part, links)) for part in machine.parts(kind.op)
-            )
-        return found
-
     def _template(self, shape: Sequence[int], placement: Placement) -> "LaneTemplate":
         """Return the code on a placement, for all on which collectives have as many parts."""
-        (lane,) = cost_programs((self.program,), self.pod, placement, self._known)
+        (lane,) = cost_programs((self.program,), self.pod, placement, self._costs.parts)
         code = compile_lane(lane)
         places = {step.task.name: step.index for step in code.steps}
         slots = tuple((kind, places[name] - shape[kind] + 1) for name, kind in self.ops)

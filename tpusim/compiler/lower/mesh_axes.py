@@ -1,7 +1,7 @@
 """The axes of a program: the coarsest parts of the torus of which its groups are products."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tpusim.compiler.lower.torus_digits import SLICES, Parts
@@ -107,7 +107,7 @@ def _named_axes(
     inside = tuple(part for part in parts if part.dim != SLICES)
     plain = None if name is None else name.removeprefix(DCN_PREFIX)
     if across:
-        written = (replace(part, dim=0).written(lengths[SLICES]) for part in across)
+        written = (part._replace(dim=0).written(lengths[SLICES]) for part in across)
         slices = ",".join("slices" + text.removeprefix("x") for text in written)
         yield DCN_PREFIX + (plain or slices), across
     if inside or not across:
