@@ -1,9 +1,10 @@
 """Inputs of every lowering decision: the lowering of each group, and the nodes of a body."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from tpusim.graph import is_sequence
+from tpusim.graph import Remat, is_sequence
 from tpusim.lowering.asked_place import AskedPlace, GroupKey
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
@@ -25,11 +26,13 @@ from tpusim.partition import (
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Plan
+from tpusim.plan import Axes, Compiler, Context, Dtypes, Plan
 from tpusim.program import CollectiveKind, Mode
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 """Kinds of collectives that add up."""
+
+Said = TypeVar("Said")
 
 _EXPERT = "expert"
 """The dimension of experts."""
@@ -52,7 +55,9 @@ class LoweringDecisions:
         circular: bool = False,
     ) -> None:
         self.sizes = sizes
-        self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
+        self.log: list[BodyEvent] = []
+        self.buffers = LoggedBuffers(reduced_in(plan.dtypes, partitioned.buffers), self.log)
+        self.declared = partitioned.buffers
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.plan = plan
         self.chip = place.pod.chip
@@ -63,6 +68,28 @@ class LoweringDecisions:
         self._place = place
         self._tiled: dict[Axes, bool] = {}
         self._lowerings: dict[GroupKey, Lowering] = {}
+
+    def ask(self, question: Callable[..., Said], *about: Any) -> Said:
+        """Return `question(self, *about)`, a pure function of the sizes, buffers and place."""
+        said = question(self, *about)
+        self.log.append(Asked(question, about, said))
+        return said
+
+    def agrees(self, log: Sequence["BodyEvent"]) -> bool:
+        """Return True if all questions of a log have the same answers here.
+
+        The buffers of the log are then added; otherwise all stay as they were.
+        """
+        before: list[tuple[str, Buffer | None]] = []
+        for event in log:
+            if isinstance(event, NewBuffer):
+                before.append((event.key, self.buffers.get(event.key)))
+                self.buffers[event.key] = event.buffer
+            elif event.question(self, *event.about) != event.said:
+                for key, buffer in reversed(before):
+                    self.buffers.restore(key, buffer)
+                return False
+        return True
 
     def over(self, axes: Axes) -> Lowering:
         """Return the lowering of the collectives over `axes`."""
@@ -81,6 +108,14 @@ class LoweringDecisions:
         """Return what a predicate says of the group over `axes`, see `AskedPlace`."""
         return self._place.holds(predicate, (axes, self._is_tiled(axes)), *given)
 
+    def nbytes(self, collective: CollectiveNode) -> float:
+        """Return the bytes of the full tensor on one device."""
+        return float(collective_bytes(collective, self.sizes))
+
+    def buffer_bytes(self, key: str) -> float:
+        """Return the bytes of a buffer on one device."""
+        return float(buffer_bytes(self.buffers[key], self.sizes))
+
     def _over(self, group: GroupKey) -> Lowering:
         found = self._lowerings.get(group)
         if found is None:
@@ -96,35 +131,122 @@ class LoweringDecisions:
         return found
 
 
+def is_at_most(decisions: LoweringDecisions, collective: CollectiveNode, nbytes: float) -> bool:
+    """Return True if a collective's tensor has at most so many bytes on one device."""
+    return decisions.nbytes(collective) <= nbytes
+
+
+class Asked(NamedTuple):
+    """A question of a pass, `question(decisions, *about)`, and its answer."""
+
+    question: Callable[..., Any]
+    about: tuple[Any, ...]
+    said: Any
+
+
+class NewBuffer(NamedTuple):
+    """A buffer that a pass added or changed."""
+
+    key: str
+    buffer: Buffer
+
+
+BodyEvent: TypeAlias = Asked | NewBuffer
+"""What the entries of a body depend on besides its nodes, or what they bring with them."""
+
+
+class LoggedBuffers(dict[str, Buffer]):
+    """Buffers by name, with a log of those that are set."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], log: list[BodyEvent]) -> None:
+        super().__init__(buffers)
+        self._log = log
+
+    def __setitem__(self, key: str, buffer: Buffer) -> None:
+        self._log.append(NewBuffer(key, buffer))
+        super().__setitem__(key, buffer)
+
+    def restore(self, key: str, buffer: Buffer | None) -> None:
+        """Set or delete a buffer without a note in the log."""
+        if buffer is None:
+            del self[key]
+        else:
+            super().__setitem__(key, buffer)
+
+
 class Body:
     """One body between two passes: its nodes so far, and the inputs of decisions about them.
 
     name: of the loop, or `step`.
     looped: True if it is the body of a loop.
+
+    Sizes and the place are asked for, so that bodies with the same answers have the same entries.
     """
 
     def __init__(
         self, decisions: LoweringDecisions, nodes: Sequence[Node], name: str, looped: bool
     ) -> None:
-        self.decisions = decisions
+        self._decisions = decisions
         self.nodes = nodes
         self.name = name
         self.looped = looped
 
+    def ask(self, question: Callable[..., Said], *about: Any) -> Said:
+        """Return `question(decisions, *about)`, see `LoweringDecisions.ask`."""
+        return self._decisions.ask(question, *about)
+
+    def over(self, axes: Axes) -> Lowering:
+        """Return the lowering of the collectives over `axes`."""
+        return self.ask(LoweringDecisions.over, axes)
+
+    def alone(self, collective: CollectiveNode) -> Lowering:
+        """Return the lowering of a collective that no matmul takes in."""
+        return self.ask(LoweringDecisions.alone, collective)
+
     @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.decisions.plan
+    def permutes(self) -> Mode:
+        """The mode of permutes beside the work of a ring."""
+        return self._decisions.permutes
+
+    @property
+    def ideal(self) -> bool:
+        """True for a perfect compiler."""
+        return self._decisions.ideal
+
+    @property
+    def dtypes(self) -> Dtypes:
+        """The plan's dtypes."""
+        return self._decisions.plan.dtypes
+
+    @property
+    def compiler(self) -> Compiler:
+        """The plan's choices of the compiler."""
+        return self._decisions.plan.compiler
+
+    @property
+    def remat(self) -> Remat:
+        """What the plan saves."""
+        return self._decisions.plan.remat
+
+    @property
+    def context(self) -> Context:
+        """How the plan shards sequences."""
+        return self._decisions.plan.context
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh, in order."""
+        return tuple(self._decisions.plan.mesh)
 
     @property
     def weights(self) -> frozenset[str]:
         """Names of the model's weights."""
-        return self.decisions.weights
+        return self._decisions.weights
 
     @property
     def buffers(self) -> dict[str, Buffer]:
         """Buffers of all bodies; a pass adds those that it introduces."""
-        return self.decisions.buffers
+        return self._decisions.buffers
 
     @cached_property
     def collectives(self) -> list[CollectiveNode]:
@@ -188,12 +310,4 @@ class Body:
     def lowerings(self) -> list[Lowering]:
         """The lowerings of its collectives, of those within a slice where there are any."""
         axes = {collective.axes for collective in self.collectives}
-        return [self.decisions.over(each) for each in set(filter(within_slice, axes)) or axes]
-
-    def nbytes(self, collective: CollectiveNode) -> float:
-        """Return the bytes of the full tensor on one device."""
-        return float(collective_bytes(collective, self.decisions.sizes))
-
-    def buffer_bytes(self, key: str) -> float:
-        """Return the bytes of a buffer on one device."""
-        return float(buffer_bytes(self.buffers[key], self.decisions.sizes))
+        return [self.over(each) for each in set(filter(within_slice, axes)) or axes]

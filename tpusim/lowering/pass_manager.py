@@ -6,12 +6,13 @@ the compiler can be switched off by its name (`Plan.without_passes`, `--without`
 serve no published run by `observed`; the others are what the plan asks for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.collective_lowering import OBSERVED
-from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, Step
 from tpusim.lowering.observed import passes as observed
 from tpusim.lowering.pass_log import current_log
@@ -29,7 +30,7 @@ from tpusim.partition import Node
 
 
 def _compiled(body: Body) -> bool:
-    return not body.decisions.ideal
+    return not body.ideal
 
 
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
@@ -61,25 +62,23 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         "mark the operands of quantised matmuls with the dtype in which they multiply",
         "plans with a matmul dtype other than the compute dtype",
         "",
-        lambda nodes, body: mark_quantised(nodes, body.plan.dtypes, body.weights),
-        lambda body: body.plan.dtypes.quantised,
+        lambda nodes, body: mark_quantised(nodes, body.dtypes, body.weights),
+        lambda body: body.dtypes.quantised,
     ),
     LoweringPass(
         "transfer-dtypes",
         "gather weights and reduce gradients in their own dtypes",
         "always",
         "",
-        lambda nodes, body: set_transfer_dtypes(
-            nodes, body.plan.dtypes, body.weights, body.buffers
-        ),
+        lambda nodes, body: set_transfer_dtypes(nodes, body.dtypes, body.weights, body.buffers),
     ),
     LoweringPass(
         "gather-quantised",
         "quantise activations before they are gathered",
         "activations that only quantised matmuls gather, in plans that gather what is quantised",
         "",
-        lambda nodes, body: gather_quantised(nodes, body.buffers, body.plan.dtypes.noise),
-        lambda body: body.plan.dtypes.gathers_quantised,
+        lambda nodes, body: gather_quantised(nodes, body.buffers, body.dtypes.noise),
+        lambda body: body.dtypes.gathers_quantised,
     ),
     LoweringPass(
         "regather",
@@ -140,8 +139,8 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         "quantise each operand of a quantised matmul that is not quantised yet",
         "plans with a matmul dtype other than the compute dtype",
         "",
-        lambda entries, body: insert_quantisations(entries, body.buffers, body.plan.dtypes.noise),
-        lambda body: body.plan.dtypes.quantised,
+        lambda entries, body: insert_quantisations(entries, body.buffers, body.dtypes.noise),
+        lambda body: body.dtypes.quantised,
     ),
     LoweringPass(
         "insert-casts",
@@ -162,7 +161,56 @@ def run_passes(
     nodes: of the body, from partitioning.
     name: of the body, for the log.
     looped: True if it is the body of a loop.
+
+    Bodies of the same nodes share their entries wherever what the passes asked has the same answer.
+    Under `record_passes`, all passes run.
     """
+    if current_log() is not None:
+        return _passed(decisions, nodes, name, looped)
+    known = _known_bodies(BodyKey.of(decisions, nodes, name, looped))
+    for log, made in known:
+        if decisions.agrees(log):
+            return list(made)
+    decisions.log.clear()
+    entries = _passed(decisions, nodes, name, looped)
+    known.append((tuple(decisions.log), tuple(entries)))
+    return entries
+
+
+class BodyKey:
+    """What the passes of a body know without asking; keys of the same objects are equal."""
+
+    __slots__ = ("_held", "_key")
+
+    def __init__(self, held: tuple[object, ...], key: tuple[Hashable, ...]) -> None:
+        self._held = held
+        self._key = (tuple(map(id, held)), key)
+
+    @classmethod
+    def of(
+        cls, decisions: LoweringDecisions, nodes: Sequence[Node], name: str, looped: bool
+    ) -> "BodyKey":
+        """Return the key of a body. For the arguments see `run_passes`."""
+        plan = decisions.plan
+        choices = plan.dtypes, plan.compiler, plan.remat, plan.context, decisions.permutes
+        return cls((decisions.declared, *nodes), (name, looped, tuple(plan.mesh), *choices))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BodyKey) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=256)
+def _known_bodies(key: BodyKey) -> list[tuple[tuple[BodyEvent, ...], tuple[Entry, ...]]]:
+    """Return the entries of a body so far, each with what they depend on."""
+    return []
+
+
+def _passed(
+    decisions: LoweringDecisions, nodes: Sequence[Node], name: str, looped: bool
+) -> list[Entry]:
     for each in GRAPH_PASSES:
         nodes = _run(each, nodes, Body(decisions, nodes, name, looped))
     body = Body(decisions, nodes, name, looped)
@@ -173,7 +221,7 @@ def run_passes(
 
 
 def _run(each: LoweringPass[Step], steps: Sequence[Step], body: Body) -> list[Step]:
-    if not each.applies(body) or switched_off(each, body.plan.compiler.without_passes):
+    if not each.applies(body) or switched_off(each, body.compiler.without_passes):
         return list(steps)
     after = each.run(steps, body)
     log = current_log()

@@ -11,8 +11,9 @@ from typing import TypeGuard
 
 from tpusim.graph import Pointwise, Tensor, TokenRouting, is_sequence, plain_dim
 from tpusim.lowering.body_entries import Entry, PlannedCollective
-from tpusim.lowering.decisions import Body
-from tpusim.partition import HEADS, Buffer, CollectiveNode, ComputeNode, Sizes
+from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.partition import HEADS, Buffer, CollectiveNode, ComputeNode
+from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
 
 
@@ -39,7 +40,7 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         if isinstance(entry, ComputeNode) and isinstance(entry.op, TokenRouting)
         for key in (*entry.reads, *entry.writes)
     }
-    buffers, sizes = body.buffers, body.decisions.sizes
+    buffers = body.buffers
     result: list[Entry] = []
     for entry in entries:
         if not _exchanges_slots(entry):
@@ -47,9 +48,7 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
             continue
         (collective,) = entry.collectives
         by_sort = not sorted_keys.isdisjoint((*collective.reads, *collective.writes))
-        sides = (
-            _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, buffers, sizes)
-        )
+        sides = _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, body)
         result.extend(_copied(entry, sides, "sort" if by_sort else "relayout", buffers))
     return result
 
@@ -90,17 +89,20 @@ def _exchanged_dims(entry: Entry) -> frozenset[str]:
     return frozenset()
 
 
-def _of_matmuls(
-    collective: CollectiveNode, buffers: Mapping[str, Buffer], sizes: Sizes
-) -> tuple[bool, bool]:
+def _of_matmuls(collective: CollectiveNode, body: Body) -> tuple[bool, bool]:
     """Return True for a copy before it, and for one after it: see `copy_exchanges`."""
     before, after = (
-        buffers[key].local.split() for key in (collective.reads[0], collective.writes[0])
+        body.buffers[key].local.split() for key in (collective.reads[0], collective.writes[0])
     )
     joined = next(dim for dim in before if len(before[dim]) > len(after[dim]))
     parted = next(dim for dim in before if len(before[dim]) < len(after[dim]))
-    several = bool(sizes.extent(joined, before[joined]) > 1)
-    return several, several and bool(sizes.extent(parted, after[parted]) > 1)
+    several = body.ask(_has_several, joined, before[joined])
+    return several, several and body.ask(_has_several, parted, after[parted])
+
+
+def _has_several(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
+    """Return True if a device has more than one element of a dimension."""
+    return bool(decisions.sizes.extent(dim, axes) > 1)
 
 
 def _of_sort(collective: CollectiveNode, buffers: Mapping[str, Buffer]) -> tuple[bool, bool]:

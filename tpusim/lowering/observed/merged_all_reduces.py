@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpusim.lowering.body_entries import Entry, PlannedCollective
-from tpusim.lowering.decisions import Body
+from tpusim.lowering.decisions import Body, is_at_most
 from tpusim.partition import Purpose
 from tpusim.program import CollectiveKind
 
@@ -54,5 +54,5 @@ def small_all_reduces(body: Body) -> frozenset[str]:
         for collective in body.collectives
         if collective.purpose is Purpose.ACTIVATION
         and collective.kind is CollectiveKind.ALL_REDUCE
-        and body.nbytes(collective) <= LARGEST_MERGED
+        and body.ask(is_at_most, collective, LARGEST_MERGED)
     )

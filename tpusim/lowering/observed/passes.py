@@ -23,7 +23,7 @@ REDUCE_AT_ONCE: LoweringPass[Node] = LoweringPass(
     "gradients of sharded weights that further axes replicate, where the SparseCore reduces",
     "11 plans with `data` and `fsdp` on 7x 2x2x2 to 4x4x4",
     reduce_at_once,
-    lambda body: not body.decisions.ideal,
+    lambda body: not body.ideal,
     observed=True,
 )
 
@@ -42,7 +42,7 @@ EXCHANGE_COPIES: LoweringPass[Entry] = LoweringPass(
     "exchanges of slots between tokens and experts",
     "35 exchanges in seven programs on v5e, v5p and v6e",
     copy_exchanges,
-    lambda body: not body.decisions.ideal,
+    lambda body: not body.ideal,
     observed=True,
 )
 
@@ -52,6 +52,6 @@ HEAD_COPIES: LoweringPass[Entry] = LoweringPass(
     "exchanges of tokens for heads",
     "a program of 32 heads and 8 K/V heads over 4 devices of v6e 4x4",
     copy_head_exchanges,
-    lambda body: not body.decisions.ideal,
+    lambda body: not body.ideal,
     observed=True,
 )

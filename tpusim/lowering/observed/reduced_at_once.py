@@ -24,7 +24,7 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
         for node in body.collectives
         if node.kind is CollectiveKind.REDUCE_SCATTER
         and _is_gradient(node)
-        and body.decisions.over(node.axes).offloaded
+        and body.over(node.axes).offloaded
         and node.writes[0] in further
     ]
     merged = {node.name: _merged(body, node, further[node.writes[0]]) for node in first}
@@ -43,8 +43,7 @@ def _is_further(body: Body, node: CollectiveNode) -> bool:
 
 
 def _merged(body: Body, scatter: CollectiveNode, reduce: CollectiveNode) -> CollectiveNode:
-    mesh = body.plan.mesh
-    axes = tuple(axis for axis in mesh if axis in (*scatter.axes, *reduce.axes))
+    axes = tuple(axis for axis in body.axes if axis in (*scatter.axes, *reduce.axes))
     return replace(
         scatter,
         name=reduce.name,

@@ -14,7 +14,7 @@ from re import search
 from tpusim.base.phase import Phase
 from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
-from tpusim.lowering.decisions import Body
+from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.lowering_pass import Step
 from tpusim.partition import (
     CollectiveNode,
@@ -80,18 +80,22 @@ def _waits(entry: Entry, body: Body) -> bool:
         or _fetches_beside_core(body)
         or _is_gathered_along_result(entry, body)
         or _all_reduces_shard(entry, body)
-        or body.buffer_bytes(entry.reads[0]) < body.buffer_bytes(entry.writes[0])
+        or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
     )
+
+
+def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
+    return decisions.buffer_bytes(one) < decisions.buffer_bytes(other)
 
 
 def _reduces_beside_core(body: Body) -> bool:
     gradients = (c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT)
-    return any(is_across(axes) or body.decisions.over(axes).offloaded for axes in gradients)
+    return any(is_across(axes) or body.over(axes).offloaded for axes in gradients)
 
 
 def _fetches_beside_core(body: Body) -> bool:
-    more = set(body.plan.remat.offload) - {LAYER_IN}
-    return body.plan.compiler.style != "maxtext" and bool(more)
+    more = set(body.remat.offload) - {LAYER_IN}
+    return body.compiler.style != "maxtext" and bool(more)
 
 
 def _all_reduces_shard(compute: ComputeNode, body: Body) -> bool:

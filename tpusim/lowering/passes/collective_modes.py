@@ -50,8 +50,8 @@ def _matmul(
     """Return an operation, fused with its collective if any; its epilogue then follows."""
     if collective is None:
         return (compute,)
-    mode = body.decisions.permutes
-    if body.decisions.over(collective.axes).fuses_epilogue:
+    mode = body.permutes
+    if body.over(collective.axes).fuses_epilogue:
         return (CollectiveMatmul(compute, collective, mode),)
     matmul, *groups = unfused(compute)
     return (CollectiveMatmul(matmul, collective, mode), *groups)
@@ -61,7 +61,7 @@ def _planned(body: Body, collective: CollectiveNode, matmuls: Collection[str]) -
     """Return a collective that runs on its own, with its mode and algorithm."""
     if collective.kind is CollectiveKind.PERMUTE:
         return planned_permute(collective)
-    low = body.decisions.alone(collective)
+    low = body.alone(collective)
     if is_across(collective.axes):
         return _planned_across(body, collective, low)
     mode, algorithm = _mode_and_algorithm(body, collective, low, matmuls)
@@ -117,7 +117,7 @@ def _planned_across(body: Body, collective: CollectiveNode, low: Lowering) -> Pl
         case Purpose.WEIGHT if collective.kind is CollectiveKind.ALL_GATHER:
             written = collective.writes[0]
             further = next((c for c in body.collectives if written in c.reads), collective)
-            low = body.decisions.over(further.axes)
+            low = body.over(further.axes)
             waits = low.gather is Mode.RING
             waits |= body.has_loop and not low.overlap.outside_layers
             return PlannedCollective((collective,), Mode.SYNC if waits else low.gather)

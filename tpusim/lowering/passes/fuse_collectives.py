@@ -1,10 +1,10 @@
 """Collective matmuls and ring attention: fusing a collective with the operation that reads it."""
 
-from functools import reduce
+from collections.abc import Collection
 
-from tpusim.graph import Attention, Einsum, Op, is_sequence
+from tpusim.graph import Attention, Einsum, Op, Tensor, is_sequence
 from tpusim.lowering.body_entries import RingAttention
-from tpusim.lowering.decisions import Body
+from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.lowering.op_work import operand_bytes, work_of
 from tpusim.partition import (
@@ -14,8 +14,8 @@ from tpusim.partition import (
     is_across,
     sends_keys_round,
 )
-from tpusim.plan import Compiler
-from tpusim.program import CollectiveKind, MatmulWork, Mode, largest
+from tpusim.plan import Axes, Compiler
+from tpusim.program import CollectiveKind, MatmulWork, Mode
 
 LARGEST_RING_WEIGHT = 256 * 2.0**20
 """Collective matmuls were seen with gathered weights of up to 128 MiB on a device (480B: wq, wo),
@@ -40,7 +40,7 @@ def ring_attentions(body: Body) -> dict[str, RingAttention]:
             gathers = tuple(c for c in moved if c.writes[0] in compute.reads)
             scatters = tuple(c for c in moved if c.reads[0] in compute.writes)
             if gathers:
-                mode = body.decisions.permutes
+                mode = body.permutes
                 found[compute.name] = RingAttention(compute, gathers, scatters, mode)
     return found
 
@@ -56,12 +56,12 @@ def _goes_round(body: Body, collective: CollectiveNode) -> bool:
     )
     split = body.buffers[shard].local.split()
     axes = next((split[dim] for dim in split if is_sequence(dim)), ())
-    return collective.axes == axes and sends_keys_round(body.plan.context, collective.axes)
+    return collective.axes == axes and sends_keys_round(body.context, collective.axes)
 
 
 def matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
     """Return the matmuls that take the collective in if the lowering fuses them, else none."""
-    if is_across(collective.axes) or not _fuses(body.plan.compiler):
+    if is_across(collective.axes) or not _fuses(body.compiler):
         return []
     if collective.kind is CollectiveKind.ALL_GATHER:
         computes = [compute for compute in body.computes if collective.writes[0] in compute.reads]
@@ -80,33 +80,29 @@ def _fuses(compiler: Compiler) -> bool:
 
 
 def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode]) -> bool:
-    decisions, axes = body.decisions, collective.axes
-    low, nbytes = decisions.over(axes), body.nbytes(collective)
+    low = body.over(collective.axes)
     if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
         gathers = collective.purpose is Purpose.WEIGHT
         wanted = (low.gather if gathers else low.reduce) is Mode.RING
-        if gathers and body.plan.remat.left_to_compiler:
+        if gathers and body.remat.left_to_compiler:
             return False  # its users in both passes are known at once; see compiler.md
         if not wanted or collective in body.crossing or (gathers and len(computes) > 1):
             return False
         return all(
             not _moves_more(body, compute)
             and not (gathers and _is_partial(compute))
-            and decisions.holds(weight_ring_pays, axes, nbytes, _seconds(body, compute))
+            and body.ask(_weight_ring_pays, collective, compute)
             for compute in computes
         )
     if low.activations == "always":
-        return bool(decisions.sizes.group(axes) > 1)
+        return body.ask(_is_several, collective.axes)
     # Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over `tensor`,
     # plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
     scattered = collective.kind is CollectiveKind.REDUCE_SCATTER
     alone = scattered or (
         not is_sequence(collective.dim) and _one_projection(body, collective, computes)
     )
-    return alone and all(
-        decisions.holds(fusion_pays, axes, nbytes, _seconds(body, each), _weight_bytes(body, each))
-        for each in computes
-    )
+    return alone and all(body.ask(_fusion_pays, collective, each) for each in computes)
 
 
 def _moves_more(body: Body, compute: ComputeNode) -> bool:
@@ -150,7 +146,7 @@ def _one_projection(body: Body, collective: CollectiveNode, computes: list[Compu
     ring; the two gradients of one projection count as one. A matmul of two activations, such as the
     dispatch to experts, does not mind a projection of each device's own part (the router).
     """
-    alone = not any(_weight_bytes(body, compute) for compute in computes)
+    alone = not any(_weights_of(compute, body.weights) for compute in computes)
     readers = [
         compute.op
         for compute in body.computes
@@ -163,23 +159,44 @@ def _one_projection(body: Body, collective: CollectiveNode, computes: list[Compu
     return len(projections) == 1 and all(compute.phase is collective.phase for compute in computes)
 
 
-def _seconds(body: Body, compute: ComputeNode) -> float:
+def _weights_of(compute: ComputeNode, weights: Collection[str]) -> list[Tensor]:
+    """Return the weights, and the gradients of weights, in a matmul."""
+    tensors = (*compute.op.inputs, *compute.op.outputs)
+    return [tensor for tensor in tensors if (tensor.primal or tensor.name) in weights]
+
+
+def _is_several(decisions: LoweringDecisions, axes: Axes) -> bool:
+    return bool(decisions.sizes.group(axes) > 1)
+
+
+def _weight_ring_pays(
+    decisions: LoweringDecisions, collective: CollectiveNode, compute: ComputeNode
+) -> bool:
+    given = decisions.nbytes(collective), _seconds(decisions, compute)
+    return decisions.holds(weight_ring_pays, collective.axes, *given)
+
+
+def _fusion_pays(
+    decisions: LoweringDecisions, collective: CollectiveNode, compute: ComputeNode
+) -> bool:
+    given = decisions.nbytes(collective), _seconds(decisions, compute)
+    weight = _weight_bytes(decisions, compute)
+    return decisions.holds(fusion_pays, collective.axes, *given, weight)
+
+
+def _seconds(decisions: LoweringDecisions, compute: ComputeNode) -> float:
     """Return the seconds of a matmul on one device at its peak."""
-    work = work_of(compute, body.decisions.sizes, body.buffers)
+    work = work_of(compute, decisions.sizes, decisions.buffers)
     assert isinstance(work, MatmulWork)
     flops = 2 * work.batch * work.m * work.k * work.n
-    return float(flops) / body.decisions.chip.device.flops[work.dtype]
+    return float(flops) / decisions.chip.device.flops[work.dtype]
 
 
-def _weight_bytes(body: Body, compute: ComputeNode) -> float:
+def _weight_bytes(decisions: LoweringDecisions, compute: ComputeNode) -> float:
     """Return the local bytes of the weight, or of the weight's gradient, in a matmul."""
-    sizes, split = body.decisions.sizes, dict(compute.split)
-    weights = [
-        tensor
-        for tensor in (*compute.op.inputs, *compute.op.outputs)
-        if (tensor.primal or tensor.name) in body.weights
-    ]
-    return reduce(largest, (float(operand_bytes(t, split, sizes)) for t in weights), 0.0)
+    sizes, split = decisions.sizes, dict(compute.split)
+    weights = _weights_of(compute, decisions.weights)
+    return max((float(operand_bytes(t, split, sizes)) for t in weights), default=0.0)
 
 
 def _can_be_ring(op: Op) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tpusim.base.errors import PlanError
 from tpusim.graph import Convolution
 from tpusim.lowering.body_entries import Entry, PlannedCollective
-from tpusim.lowering.decisions import Body
+from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.network import MAX_HALO_DISTANCE, Algorithm, at_distance
 from tpusim.partition import (
     Buffer,
@@ -25,6 +25,7 @@ from tpusim.partition import (
     LoopNode,
     Node,
 )
+from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Mode
 
 
@@ -58,7 +59,7 @@ class _Exchange:
 
     def of(self, node: CollectiveNode, edge: Edge) -> list[CollectiveNode]:
         """Return the collectives that bring one side of a halo."""
-        shards = int(self.body.decisions.sizes.group(node.axes))
+        shards = self.body.ask(_shards, node.axes)
         reads = _replaced(node.reads, self.received)
         if edge.halo.gathered(shards):
             wanted = [_gather(node)]
@@ -79,6 +80,10 @@ class _Exchange:
     def _declared(self, node: CollectiveNode) -> CollectiveNode:
         self.body.buffers[node.writes[0]] = Buffer(node.payload, node.dtype, "activations")
         return node
+
+
+def _shards(decisions: LoweringDecisions, axes: Axes) -> int:
+    return int(decisions.sizes.group(axes))
 
 
 def _place(edge: Edge | None) -> tuple[bool, int] | None:

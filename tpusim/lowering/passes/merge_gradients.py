@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tpusim.lowering.body_entries import Entry, PlannedCollective
-from tpusim.lowering.decisions import REDUCTIONS, Body
+from tpusim.lowering.decisions import REDUCTIONS, Body, is_at_most
 from tpusim.partition import CollectiveNode, Purpose, is_across
 from tpusim.program import CollectiveKind, Mode
 
@@ -79,7 +79,7 @@ def merged_gradients(body: Body) -> frozenset[str]:
         ):
             continue
         alone = collective.kind in REDUCTIONS and not is_across(collective.axes)
-        small = body.nbytes(collective) <= SMALL_GRADIENT
+        small = body.ask(is_at_most, collective, SMALL_GRADIENT)
         if small if alone else not left.isdisjoint(collective.reads):
             merged.add(collective.name)
             left.update(collective.writes)
@@ -92,6 +92,6 @@ def merged_gradients(body: Body) -> frozenset[str]:
 
 def _is_shard(body: Body, collective: CollectiveNode, scattered: Collection[str]) -> bool:
     """Return True if an all-reduce sums shards of a layer, one after the other on the core."""
-    waits = body.decisions.over(collective.axes).reduce is not Mode.ASYNC
+    waits = body.over(collective.axes).reduce is not Mode.ASYNC
     alike = collective.kind is CollectiveKind.ALL_REDUCE and collective.reads[0] in scattered
     return body.looped and waits and alike

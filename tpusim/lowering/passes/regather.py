@@ -54,7 +54,7 @@ def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
 def _limits(nodes: Sequence[Node], body: Body) -> dict[str, tuple[CollectiveNode, int]]:
     """Return the gathered copies that may be gathered again, each with its gather and limit."""
     allowed = [low.regather_after for low in body.lowerings if low.regather_after is not None]
-    kept = body.decisions.ideal or any(low.offloaded for low in body.lowerings)
+    kept = body.ideal or any(low.offloaded for low in body.lowerings)
     multiplied = {
         key
         for node in nodes
