@@ -21,7 +21,7 @@ from tpusim.graph import (
 )
 from tpusim.graph.window import Padding
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import lower
+from tpusim.lowering import AskedPlace, lower
 from tpusim.partition import PartitionedGraph, Sizes, partition_graph
 from tpusim.plan import Plan
 from tpusim.program import Program
@@ -185,9 +185,8 @@ def conv_program(net: ConvNet, plan: Plan, pod: str = "v5e:4x4") -> Program:
     chip, _, shape = pod.partition(":")
     slice_ = Slice(chip, shape)
     graph = net.step()
-    return lower(
-        partition_graph(graph, plan), graph, plan, slice_, placements(slice_, plan.mesh)[0]
-    )
+    place = AskedPlace(slice_, placements(slice_, plan.mesh)[0], plan)
+    return lower(partition_graph(graph, plan), graph, plan, place)
 
 
 def elements(net: ConvNet, tensor: Tensor) -> int:

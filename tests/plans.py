@@ -6,7 +6,7 @@ from typing import Any
 
 from tpusim.graph import Graph
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import lower
+from tpusim.lowering import AskedPlace, lower
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph, Sizes, partition_graph
 from tpusim.partition.partitioned_graph import CollectiveNode, ComputeNode, body_nodes
@@ -57,7 +57,7 @@ def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
 def any_program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
     """The program on the first placement there is, for laws that hold on any."""
     graph, partitioned = graph_of(model, plan), partitioned_of(model, plan)
-    return lower(partitioned, graph, plan, pod, placements(pod, plan.mesh)[0])
+    return lower(partitioned, graph, plan, AskedPlace(pod, placements(pod, plan.mesh)[0], plan))
 
 
 def sizes_of(model: Transformer, plan: Plan) -> Sizes:

@@ -23,7 +23,7 @@ from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import COMPUTE, Graph, GraphWriter, Remat, Tensor, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import lower
+from tpusim.lowering import AskedPlace, lower
 from tpusim.models import pieces
 from tpusim.models.pieces import ExpertRouting
 from tpusim.partition import partition_graph
@@ -95,7 +95,7 @@ def held(place: int) -> dict[str, float]:
     forward = experts(ExpertRouting(capacity_factor=plan.experts.capacity_factor), sizes, batch)
     graph = training_step(forward, Remat("full"))
     placement = placements(pod, plan.mesh)[0]
-    program = lower(partition_graph(graph, plan), graph, plan, pod, placement)
+    program = lower(partition_graph(graph, plan), graph, plan, AskedPlace(pod, placement, plan))
     timeline = run([cost_program(program, pod, placement)])
     found = memory_held(program, timeline)
     tensors = {one.tensor: one.bytes for one in timeline.memory[0].held}

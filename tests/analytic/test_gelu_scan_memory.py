@@ -14,7 +14,7 @@ from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import lower
+from tpusim.lowering import AskedPlace, lower
 from tpusim.models.pieces import ACTIVATION_FLOPS
 from tpusim.partition import partition_graph
 from tpusim.plan import Plan
@@ -53,7 +53,7 @@ def held() -> dict[str, float]:
     )
     graph = training_step(stacked_mlps(), Remat("full"))
     (placement,) = placements(pod, plan.mesh)
-    program = lower(partition_graph(graph, plan), graph, plan, pod, placement)
+    program = lower(partition_graph(graph, plan), graph, plan, AskedPlace(pod, placement, plan))
     held = memory_held(program, run([cost_program(program, pod, placement)]))
     return {category: nbytes / MIB for category, nbytes in held.items()}
 

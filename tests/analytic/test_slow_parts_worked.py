@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from plans import ENCODER_480B, PLAN_480B, plan_of, small
 from timing import least_seconds
+from tpusim.simulation.recorded_runs import RecordedRuns
 
 from tpusim.costs import HBM, STRAGGLERS, CostedProgram, Task, TaskLoop, link_seconds, route
 from tpusim.costs.slowed_route import slowed_route
@@ -19,7 +20,6 @@ from tpusim.program import CollectiveKind, Phase
 from tpusim.results import PlanResult, stragglers
 from tpusim.results.result import breakdown_ps
 from tpusim.simulation import plan_run, simulate
-from tpusim.simulation.recorded_runs import RecordedRuns
 
 US = 1_000_000
 X = Span(0, 4)

@@ -7,16 +7,14 @@ from extent import seeds
 from test_any_plan import random_model, random_plan
 
 from tpusim.base.errors import PlanError
-from tpusim.engine import run
+from tpusim.engine import CodeRun
 from tpusim.hardware import Slice, candidates
-from tpusim.lowering import lower
 from tpusim.models import Transformer
-from tpusim.partition import partition_graph
-from tpusim.pipeline.planned_step import planned_graph, planned_step
+from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.simulation import simulate
 from tpusim.simulation.explain import explain_placement
-from tpusim.simulation.placement_search import PlacementBound, placement_bounds
+from tpusim.simulation.placement_search import PlacementCandidate, StepOnPlacements
 
 PODS = (
     ("v4", "4x4x8", 1), ("v5p", "4x4x4", 1), ("v5e", "8x16", 1), ("v6e", "16x16", 1),
@@ -38,8 +36,10 @@ def drawn(seed: int) -> tuple[Transformer, Plan, Slice]:
             return model, plan, pod
 
 
-def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[PlacementBound]:
-    return placement_bounds(planned_step(model, plan, pod), pod, candidates(pod, plan.mesh))
+def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[PlacementCandidate]:
+    step = StepOnPlacements(planned_step(model, plan, pod), pod)
+    laid = enumerate(candidates(pod, plan.mesh))
+    return [PlacementCandidate(number, step.on(at)) for number, at in laid]
 
 
 @pytest.mark.parametrize("seed", seeds(16))
@@ -51,19 +51,15 @@ def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
     assert chosen.timeline.total_ps == min(times)
     assert chosen.placement == laid[times.index(min(times))]
     found = ways_of(model, plan, pod)
-    assert [way.placement for way in found] == list(laid)
-    assert all(way.least_ps <= time for way, time in zip(found, times, strict=True))
-    same = {way.pattern: time for way, time in zip(found, times, strict=True)}
-    assert [same[way.pattern] for way in found] == times
-
-
-@pytest.mark.parametrize("seed", seeds(6))
-def test_placements_share_a_program_only_if_they_are_lowered_alike(seed: int) -> None:
-    model, plan, pod = drawn(seed)
-    graph = planned_graph(model, plan)
-    partitioned = partition_graph(graph, plan)
-    for way in ways_of(model, plan, pod):
-        assert way.programs == (lower(partitioned, graph, plan, pod, way.placement),)
+    assert [way.on.placement for way in found] == list(laid)
+    examined = [way.examine() for way in found]
+    assert all(
+        way.least_ps <= least <= time
+        for way, (least, _), time in zip(found, examined, times, strict=True)
+    )
+    same = {pattern: time for (_, pattern), time in zip(examined, times, strict=True)}
+    assert [same[pattern] for _, pattern in examined] == times
+    assert [way.simulate().run.timeline().total_ps for way in found] == times
 
 
 def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
@@ -72,7 +68,8 @@ def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
     """A step of synchronous collectives is as long as its bound, so one simulation is enough."""
     runs = []
     monkeypatch.setattr(
-        "tpusim.simulation.plan_run.run", lambda *given, **how: runs.append(1) or run(*given, **how)
+        "tpusim.simulation.placement_search.CodeRun",
+        lambda *given, **how: runs.append(1) or CodeRun(*given, **how),
     )
     model = Transformer(layers=2, embed=4096, mlp=16384, heads=32, vocab=1000)
     mesh = {"data": 2, "fsdp": 8, "context": 2, "tensor": 8}
@@ -80,7 +77,7 @@ def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
     assert len(candidates(pod, mesh)) > 4
     result = simulate(model, plan, pod)
     assert sum(runs) == 1
-    (way,) = [w for w in ways_of(model, plan, pod) if w.placement == result.placement]
+    (way,) = [w for w in ways_of(model, plan, pod) if w.on.placement == result.placement]
     assert way.least_ps == result.timeline.total_ps
 
 

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.hashable import hashable
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
@@ -192,8 +193,9 @@ class BodyKey:
     ) -> "BodyKey":
         """Return the key of a body. For the arguments see `run_passes`."""
         plan = decisions.plan
-        choices = plan.dtypes, plan.compiler, plan.remat, plan.context, decisions.permutes
-        return cls((decisions.declared, *nodes), (name, looped, tuple(plan.mesh), *choices))
+        choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context)
+        known = name, looped, tuple(plan.mesh), decisions.permutes
+        return cls((decisions.declared, *nodes), (*known, *choices))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BodyKey) and self._key == other._key

@@ -123,7 +123,7 @@ def explain_placement(
     if given is not None and given not in placements:
         placements = (*placements, given)
     step = KNOWN_STEPS.step(model, plan, pod)
-    tried = [PlacementCandidate(n, step.on(at)) for n, at in enumerate(placements)]
+    tried = [PlacementCandidate(n, step.on(at), races=False) for n, at in enumerate(placements)]
     best, times = fastest(tried)
     taken = given or best.on.placement
     rows = []

@@ -1,11 +1,11 @@
 """The steps that were simulated last, which other placements and other calls may share."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Hashable
+from dataclasses import fields
 from threading import local
-from typing import Any
 
+from tpusim.base.hashable import hashable
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
@@ -26,7 +26,7 @@ class KnownSteps(local):
 
     def step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
         """Return the step of a plan. Raise PlanError as `planned_step` does."""
-        key = (model, pod, *(_hashable(getattr(plan, name)) for name in _FIELDS))
+        key = (model, pod, *(hashable(getattr(plan, name)) for name in _FIELDS))
         found = self._steps.get(key)
         if found is None:
             found = self._steps[key] = StepOnPlacements(planned_step(model, plan, pod), pod)
@@ -34,17 +34,6 @@ class KnownSteps(local):
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)
         return found
-
-
-def _hashable(value: Any) -> Hashable:
-    """Return a hashable form of a plan's field."""
-    if isinstance(value, Mapping):
-        return tuple((key, _hashable(inner)) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(map(_hashable, value))
-    if is_dataclass(value):
-        return type(value), *(_hashable(getattr(value, each.name)) for each in fields(value))
-    return value  # type: ignore[no-any-return]
 
 
 KNOWN_STEPS = KnownSteps()

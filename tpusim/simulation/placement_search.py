@@ -80,11 +80,13 @@ class PlacementCandidate:
 
     number: its position in the order of the candidates.
     fold: skip iterations of loops that repeat.
+    races: break off a run that cannot be the fastest.
     """
 
     number: int
     on: PlacedStep
     fold: bool = True
+    races: bool = True
 
     @property
     def least_ps(self) -> int:
@@ -97,8 +99,8 @@ class PlacementCandidate:
         return max(self.least_ps, totals.links_ps), (id(self.on.alike), totals.pattern)
 
     def simulate(self, best_ps: int | None = None) -> PlacedRun:
-        """Return its run, broken off once it cannot be faster than `best_ps`."""
-        race = None if best_ps is None else Race(best_ps, self.least_ps)
+        """Return its run, which may break off once it cannot be faster than `best_ps`."""
+        race = Race(best_ps, self.least_ps) if self.races and best_ps is not None else None
         return PlacedRun(self.on, CodeRun(self.on.placed.code, fold=self.fold, race=race))
 
 
