@@ -12,7 +12,6 @@ from tpusim.graph import (
     Graph,
     LayerRow,
     ModelPart,
-    Op,
     Remat,
     Tiling,
     chunk_of_model,
@@ -249,14 +248,14 @@ def _forward(model: Architecture, key: _GraphKey) -> Graph:
 @lru_cache(maxsize=32)
 def _whole(model: Architecture, key: _GraphKey) -> Graph:
     """Return forward and backward pass, cached for the next plan with the same key."""
-    made = training_step(with_tiled_loss(_forward(model, key), dict(key.tiles)), key.remat)
-    return replace(made, ops=_operations(made.ops))
+    forward = with_tiled_loss(_forward(model, key), dict(key.tiles))
+    return replace(_trained(replace(forward, dims=()), key.remat), dims=forward.dims)
 
 
 @lru_cache(maxsize=32)
-def _operations(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Return the first of equal operations: those of other batches are, and compare at once."""
-    return ops
+def _trained(structure: Graph, remat: Remat) -> Graph:
+    """Return forward and backward pass of a graph without sizes, which no gradient depends on."""
+    return training_step(structure, remat)
 
 
 class _Cut(Protocol):
