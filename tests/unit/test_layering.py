@@ -16,7 +16,6 @@ import tpusim
 
 ROOT = Path(tpusim.__file__).parent
 ROWS = (
-    {"tape"},
     {"base"},
     {"hardware", "graph", "program"},
     {"accuracy", "network", "models", "plan"},
