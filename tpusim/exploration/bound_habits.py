@@ -124,7 +124,7 @@ def _lowerings(
         lowering_for(
             pod.chip.generation,
             compiler,
-            DeviceGroup(devices, dims, whole, False, 0.0, 1, pod.num_slices, with_rings),
+            DeviceGroup(devices, dims, whole, bool, 0.0, 1, pod.num_slices, with_rings),
         )
         for dims, whole in sorted(places)
         for with_rings in {False, tiled}

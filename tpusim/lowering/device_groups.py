@@ -1,7 +1,8 @@
 """Device groups of collectives, as far as the compiler's choices depend on them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from tpusim.hardware import DIE, Chip, Placement, Slice, Span, Topology
@@ -15,7 +16,7 @@ class DeviceGroup:
 
     dimensions: torus dimensions that the group spans.
     whole: True if it spans the whole slice.
-    ring: True if it is one whole dimension (programs for v5e 4x4 have rings without a wraparound).
+    closes: says whether it is a ring; for groups of several dimensions that is found by laying one.
     bandwidth: of a bidirectional ring, nominal, in B/s; across slices that of a device on DCN.
     gathers_by: dimensions that a gather uses side by side, as the compiler counts them: all those
         of a group that cuts none, on a torus of three, otherwise one.
@@ -26,11 +27,19 @@ class DeviceGroup:
     size: int
     dimensions: int
     whole: bool
-    ring: bool
+    closes: Callable[[], bool]
     bandwidth: float
     gathers_by: int = 1
     slices: int = 1
     tiled: bool = False
+
+    @property
+    def ring(self) -> bool:
+        """True if it is one whole dimension, or a ring through several loads no link twice.
+
+        Programs for v5e 4x4 have collective matmuls without a wraparound.
+        """
+        return self.closes()
 
 
 def group_of(
@@ -38,10 +47,7 @@ def group_of(
 ) -> DeviceGroup:
     """Return the group of a collective over `axes` under a placement.
 
-    spanned: slices that the group spans.
-
-    It is a ring where it is one whole dimension (programs for v5e 4x4 have collective matmuls
-    without a wraparound), and where a ring through several dimensions loads no link twice.
+    spanned: slices that the group spans; a group of several is no ring.
     """
     spans = tuple(span for axis in axes for span in placement.spans(axis))
     sizes, dims = dimension_sizes(spans), pod.topology.dims
@@ -50,7 +56,7 @@ def group_of(
         size=prod(span.size for span in spans),
         dimensions=len(sizes),
         whole=prod(sizes.values()) == pod.topology.chips,
-        ring=all(span.dim != DIE for span in spans) and _is_ring(spans, sizes, pod.topology),
+        closes=partial(_is_ring, spans, pod.topology),
         bandwidth=2 * pod.chip.ici_bandwidth * _slowest_share(pod.chip, sizes),
         gathers_by=max(len(sizes), 1) if cuts_none and len(dims) == 3 else 1,
         slices=pod.num_slices,
@@ -59,7 +65,7 @@ def group_of(
     if spanned == 1:
         return group
     bandwidth = pod.chip.dcn_bandwidth / pod.chip.devices
-    return replace(group, size=group.size * spanned, ring=False, bandwidth=bandwidth, gathers_by=1)
+    return replace(group, size=group.size * spanned, closes=bool, bandwidth=bandwidth, gathers_by=1)
 
 
 def _slowest_share(chip: Chip, dims: Iterable[int]) -> float:
@@ -68,7 +74,10 @@ def _slowest_share(chip: Chip, dims: Iterable[int]) -> float:
     return min((shares[dim] for dim in dims if 0 <= dim < len(shares)), default=1.0)
 
 
-def _is_ring(spans: tuple[Span, ...], sizes: Mapping[int, int], topology: Topology) -> bool:
+def _is_ring(spans: tuple[Span, ...], topology: Topology) -> bool:
+    sizes = dimension_sizes(spans)
+    if any(span.dim == DIE for span in spans):
+        return False
     if len(sizes) == 1:
         return all(size == topology.dims[dim] for dim, size in sizes.items())
     return bool(sizes) and is_ring(on_torus(spans), topology)

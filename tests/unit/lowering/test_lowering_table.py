@@ -127,7 +127,7 @@ def test_weights_are_tiled_where_every_axis_but_the_stages_shards_them(
 @pytest.mark.parametrize("generation", ["v4", "v5p", "v6e"])
 def test_tiled_weights_move_in_rings_of_4_to_32(generation: str, size: int, rings: bool) -> None:
     """Over a part of a slice, too, and not where weights are not tiled."""
-    group = DeviceGroup(size, 2, False, True, 1e11, tiled=True)
+    group = DeviceGroup(size, 2, False, lambda: True, 1e11, tiled=True)
     assert (lowering_for(generation, Compiler(), group).gather is RING) == rings
     other = replace(group, tiled=False)
     assert lowering_for(generation, Compiler(), other).gather is SYNC
@@ -170,7 +170,7 @@ def test_an_einsum_becomes_a_ring_where_the_compiler_made_one(
 ) -> None:
     """One einsum of [tokens, 8192] by [8192, F / n], or its reverse, 16 to 256 MiB gathered."""
     chip = load_chip(name)
-    group = DeviceGroup(size, 1 if ring else 2, False, ring, 2 * chip.ici_bandwidth)
+    group = DeviceGroup(size, 1 if ring else 2, False, lambda: ring, 2 * chip.ici_bandwidth)
     tokens = mib * MIB // (2 * D)
     assert mib < 256 or tokens == TOKENS
     flops = 2 * tokens * D * width / size
@@ -181,11 +181,11 @@ def test_an_einsum_becomes_a_ring_where_the_compiler_made_one(
 
 def test_wide_mlp_weights_and_flat_axes_make_no_ring() -> None:
     chip = load_chip("v4")
-    group = DeviceGroup(8, 1, False, True, 2 * chip.ici_bandwidth)
+    group = DeviceGroup(8, 1, False, lambda: True, 2 * chip.ici_bandwidth)
     enough = (256 * MIB, 1e15 / chip.device.flops["bf16"])
     assert fusion_pays(group, *enough, 128 * MIB)
     assert not fusion_pays(group, *enough, 512 * MIB)
-    assert not fusion_pays(replace(group, ring=False), *enough, 128 * MIB)
+    assert not fusion_pays(replace(group, closes=lambda: False), *enough, 128 * MIB)
     assert not fusion_pays(replace(group, size=2), *enough, 128 * MIB)
 
 
@@ -224,7 +224,7 @@ def test_a_weight_moves_in_a_ring_where_its_matmul_hides_more_than_two_chunks(
     devices: int, planes: int, compute_s: float, wanted: bool
 ) -> None:
     """A ring of 1 s; a gather over whole planes of a torus of three dimensions takes a part."""
-    group = DeviceGroup(devices, planes, False, True, 1e11, gathers_by=planes, tiled=True)
+    group = DeviceGroup(devices, planes, False, lambda: True, 1e11, gathers_by=planes, tiled=True)
     assert weight_ring_pays(group, 1e11, compute_s) == wanted
 
 
