@@ -1,5 +1,8 @@
 """What the benchmarks measure: each prepares, and returns a function that does the work once.
 
+First visits come first, as most users make no other: a command in a fresh process, or plans of
+which the process has simulated none.
+
 Seconds are user CPU of this process and of those that it has waited for, so that other work on the
 machine counts as little as it can.
 """
@@ -9,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import numpy as np
@@ -26,8 +31,10 @@ from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, read_search
 
-FLAGSHIP = Path(__file__).parents[1] / "bert_480b" / "run.toml"
-SEARCH_530B = Path(__file__).parents[1] / "search_530b" / "search.toml"
+EXPERIMENTS = Path(__file__).parents[1]
+FLAGSHIP = EXPERIMENTS / "bert_480b" / "run.toml"
+MESH_SHAPES = EXPERIMENTS / "mesh_shapes" / "sweep.toml"
+SEARCH_530B = EXPERIMENTS / "search_530b" / "search.toml"
 CHIPS = 2048
 STAGES, MICROBATCHES = 16, 64
 BATCH = 4096
@@ -69,6 +76,17 @@ def command(*arguments: str, times: int = 1) -> Once:
     return once
 
 
+def sweep_command() -> Once:
+    """Return `tpusim sweep` of all placements of the flagship's meshes, into a new folder."""
+
+    def once(number: int) -> int:
+        with TemporaryDirectory() as folder:
+            out = str(Path(folder) / str(number))
+            return command("-m", "tpusim", "sweep", str(MESH_SHAPES), "--out", out)(number)
+
+    return once
+
+
 def flagship_warm() -> Once:
     """Return a new plan of a known kind: another batch each time, its placement given."""
     run = ts.read_run(FLAGSHIP)
@@ -82,9 +100,9 @@ def flagship_warm() -> Once:
         simulate(batch)
 
     def once(number: int) -> int:
-        for at in range(100):
-            simulate(BATCH * (3 + 100 * number + at))
-        return 100
+        for at in range(20):
+            simulate(BATCH * (3 + 20 * number + at))
+        return 20
 
     return once
 
@@ -107,9 +125,16 @@ def simulate_all(run: SimulationRun, plans: Sequence[Plan]) -> int:
     return len(plans)
 
 
+def loaded() -> SimulationRun:
+    """Return the flagship's run, with all modules loaded and nothing known of other plans."""
+    run = ts.read_run(FLAGSHIP)
+    ts.simulate(run.model, run.plan.replace(seq_len=384, global_batch=2048), run.pod)
+    return run
+
+
 def free_placements(passes: int) -> Once:
     """Return a pass over the flagship's meshes after `passes` others, each of another batch."""
-    run = ts.read_run(FLAGSHIP)
+    run = loaded()
 
     def once(number: int) -> int:
         batch = BATCH * (number + passes + 1)
@@ -119,6 +144,37 @@ def free_placements(passes: int) -> Once:
 
     for number in range(-passes, 0):
         once(number)
+    return once
+
+
+def first_meshes() -> Once:
+    """Return the first pass over the flagship's meshes, as one unit."""
+    once = free_placements(0)
+    return lambda number: min(1, once(number))
+
+
+def first_plans() -> Once:
+    """Return the first visit to 576 plans of a 13B model on v5e-256, as one unit.
+
+    8 meshes, 6 policies of rematerialisation, 1 to 8 microbatches and 3 batches.
+    """
+    loaded()
+    model, pod = ts.models.load("llama2-13b"), ts.Slice("v5e", "16x16")
+    shapes = ((1, 256), (1, 128), (1, 64), (2, 128), (2, 64), (4, 64), (4, 16), (8, 32))
+    meshes = [{"data": d, "fsdp": f, "tensor": 256 // (d * f)} for d, f in shapes]
+    policies: list[dict[str, object]] = [{"remat": each} for each in ("full", "minimal", "none")]
+    policies += [{"save": ["context", *more]} for more in ([], ["q"], ["q", "k", "v"])]
+
+    def once(_: int) -> int:
+        for mesh, saved, microbatches, batch in product(
+            meshes, policies, (1, 2, 4, 8), (2048, 4096, 8192)
+        ):
+            plan = ts.Plan(
+                mesh=mesh, seq_len=2048, global_batch=batch, microbatches=microbatches, **saved
+            )
+            ts.simulate(model, plan, pod)
+        return 1
+
     return once
 
 
@@ -135,14 +191,13 @@ def given_placements() -> Once:
             ts.simulate(run.model, plan, run.pod, placement=placement)
         return len(placed)
 
-    for number in (-2, -1):
-        once(number)
+    once(-1)
     return once
 
 
-def pipelined() -> Once:
-    """Return plans of 16 stages and 64 microbatches: every fsdp x tensor, another batch."""
-    run = ts.read_run(FLAGSHIP)
+def first_pipelines() -> Once:
+    """Return plans of 16 stages and 64 microbatches: every fsdp x tensor, none of them known."""
+    run = loaded()
     base = run.plan.replace(
         mesh={"stage": STAGES, "fsdp": CHIPS // STAGES},
         microbatches=MICROBATCHES,
@@ -151,13 +206,12 @@ def pipelined() -> Once:
     meshes = [mesh for mesh in meshes_of(CHIPS // STAGES) if mesh["data"] == 1]
 
     def once(number: int) -> int:
-        batch = BATCH * 2 * (number + 2)
+        batch = BATCH * 2 * (number + 1)
         return simulate_all(
             run,
             [base.replace(mesh={"stage": STAGES} | mesh, global_batch=batch) for mesh in meshes],
         )
 
-    once(-1)
     return once
 
 
@@ -258,42 +312,65 @@ def simpy_timeouts() -> Once:
 
 
 BENCHMARKS = {
-    "import_s": Benchmark(
-        "import tpusim in a fresh process", lambda: command("-c", "import tpusim", times=20)
+    "sweep_first_visit_s": Benchmark(
+        "tpusim sweep of 828 placements of the flagship's meshes, with its table",
+        sweep_command,
+        samples=3,
+    ),
+    "meshes_first_visit_s": Benchmark(
+        "78 meshes of the flagship, free placement: the first pass of a process",
+        first_meshes,
+        processes=3,
+        samples=1,
+    ),
+    "plans_first_visit_s": Benchmark(
+        "576 plans of a 13B model on v5e-256: the first pass of a process",
+        first_plans,
+        processes=2,
+        samples=1,
+    ),
+    "pipelines_first_visit_s": Benchmark(
+        "a plan of 16 stages and 64 microbatches (1f1b), first visit",
+        first_pipelines,
+        processes=3,
+        samples=1,
+    ),
+    "search_530b_s": Benchmark(
+        "tpusim search of experiments/search_530b, all its processes",
+        lambda: command("-m", "tpusim", "search", str(SEARCH_530B)),
+        samples=3,
+    ),
+    "search_s": Benchmark(
+        "the proved best plan of the flagship's space, in a fresh process",
+        whole_search,
+        processes=2,
+        samples=1,
     ),
     "cold_s": Benchmark(
         "tpusim simulate of the flagship, in a fresh process",
         lambda: command("-m", "tpusim", "simulate", str(FLAGSHIP)),
     ),
-    "flagship_warm_s": Benchmark("the flagship with another batch, placement given", flagship_warm),
-    "plans_per_s": Benchmark(
-        "78 meshes of the flagship, free placement: the second pass, with another batch",
-        lambda: free_placements(1),
-        processes=3,
-        samples=1,
-    ),
-    "plans_per_s_later": Benchmark(
-        "the same: later passes, each with another batch",
-        lambda: free_placements(3),
-        samples=9,
-    ),
-    "plans_per_s_placements": Benchmark("all placements of these meshes, given", given_placements),
-    "plans_per_s_pipelined": Benchmark(
-        "16 stages, 64 microbatches (1f1b), other meshes and batches", pipelined, samples=3
+    "import_s": Benchmark(
+        "import tpusim in a fresh process", lambda: command("-c", "import tpusim", times=20)
     ),
     "bound_plans_per_s": Benchmark(
         "bounds of 256,000 plans of a 530B decoder that divide, as arrays", bounded, samples=3
-    ),
-    "search_s": Benchmark(
-        "the proved best plan of this space, in a fresh process",
-        whole_search,
-        processes=2,
-        samples=1,
     ),
     "unfolded_512_s": Benchmark(
         "two layers on 512 chips, one slow, each device by itself", unfolded_512, samples=3
     ),
     "events_per_s": Benchmark("the engine, the flagship's step unfolded", engine_events),
     "simpy_timeouts_per_s": Benchmark("timeouts of SimPy alone", simpy_timeouts),
+    "flagship_warm_s": Benchmark(
+        "later visits: the flagship with another batch, placement given", flagship_warm
+    ),
+    "plans_per_s": Benchmark(
+        "later visits: the 78 meshes, free placement, with another batch",
+        lambda: free_placements(1),
+        samples=3,
+    ),
+    "plans_per_s_placements": Benchmark(
+        "later visits: all placements of these meshes, given", given_placements, samples=3
+    ),
 }
 """By the name of what is measured: seconds (`_s`), or how many per second (`per_s`)."""
