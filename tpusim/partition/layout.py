@@ -1,5 +1,6 @@
 """Layouts: the mesh axes that shard each dimension of a tensor."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,13 +25,13 @@ class LocalShape:
     halos: tuple[Halo, ...] = ()
     edge: Edge | None = None
     count: int = 1
-    _split: dict[str, Axes] | None = field(default=None, init=False, compare=False, repr=False)
+    _split: dict[str, Axes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def split(self) -> dict[str, Axes]:
-        """Return the axes of each dimension; one dictionary, made once."""
-        if self._split is None:
-            object.__setattr__(self, "_split", dict(zip(self.dims, self.layout, strict=True)))
-        return self._split or {}
+    def split(self) -> Mapping[str, Axes]:
+        """Return the axes of each dimension."""
+        if not self._split:
+            self._split.update(zip(self.dims, self.layout, strict=True))
+        return self._split
 
 
 def is_across(axes: Axes) -> bool:

@@ -54,6 +54,7 @@ class Sizes:
     tiles: Sequence[int] = DEFAULT_TILES
     kernel: AttentionKernel = field(default_factory=AttentionKernel)
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
+    _products: dict[tuple[object, ...], Number] = field(default_factory=dict, init=False)
     _elements: dict[int, tuple[LocalShape, Number]] = field(default_factory=dict, init=False)
 
     def group(self, axes: Axes) -> Number:
@@ -97,11 +98,16 @@ class Sizes:
 
     def product(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the product of the local extents of `dims`, sharded as `split` says."""
-        count: Number = 1
-        for dim in dims:
-            count = count * self.extent(dim, split.get(dim, ()))
-        if self.loads and "slot" in dims:
-            count = count * self._busiest(split.get("expert", ()))
+        each = [split.get(dim, ()) for dim in dims]
+        key = (dims, *each, split.get("expert", ()))
+        count = self._products.get(key)
+        if count is None:
+            count = 1
+            for dim, axes in zip(dims, each, strict=True):
+                count = count * self.extent(dim, axes)
+            if self.loads and "slot" in dims:
+                count = count * self._busiest(split.get("expert", ()))
+            self._products[key] = count
         return count
 
     def lanes(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
