@@ -1,7 +1,11 @@
 """Dependencies of entries on the writers of their operands, in this iteration or the last."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import cast
 
+from tpusim.base.same import Same
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
@@ -18,13 +22,11 @@ from tpusim.program import Dep
 
 
 class BodyDependencies:
-    """The dependencies of one body, for entries in their order.
+    """The dependencies of one body.
 
-    carried: the buffer that an iteration reads, and the one that the iteration before left for it.
-    outside: buffers of the body around it, each with the operation that wrote it.
-    ends_waiting: an iteration of the body ends when its asynchronous collectives do.
+    of: those of each entry, by its place.
     makers: buffer of the body -> operation after which it is complete.
-    written: the same, of the buffers written by now.
+    written: the same, of the buffers written before each loop, by its place.
     """
 
     def __init__(
@@ -32,40 +34,62 @@ class BodyDependencies:
         entries: Sequence[Entry],
         carried: Sequence[tuple[str, str]],
         outside: Mapping[str, str],
-        ends_waiting: bool = False,
+        ends_waiting: bool,
     ) -> None:
-        self.carried = carried
-        self.makers = {key: name for entry in entries for key, name in results(entry)}
-        self.written = {key: name for key, name in outside.items() if name}
-        self._late = pipelined_results(entries)
-        self._taken = pipelined_operands(entries)
-        self._queued = copy_order(entries)
-        self._arriving = arrivals(entries)
-        self._left = left_in_flight(entries) if ends_waiting else ()
-        self._begun = next((i for i, e in enumerate(entries) if isinstance(e, ComputeNode)), 0)
+        made = [results(entry) for entry in entries]
+        self.makers = dict(chain.from_iterable(made))
+        self.written: dict[int, dict[str, str]] = {}
+        self.of: list[tuple[Dep, ...]] = []
+        written = {key: name for key, name in outside.items() if name}
+        late, taken = pipelined_results(entries), pipelined_operands(entries)
+        queued, arriving = copy_order(entries), arrivals(entries)
+        left = left_in_flight(entries) if ends_waiting else ()
+        begun = next((i for i, e in enumerate(entries) if isinstance(e, ComputeNode)), 0)
+        for place, entry in enumerate(entries):
+            reads = entry.reads
+            deps = [Dep(written[key]) for key in reads if key in written]
+            deps += queued.get(place, ())
+            deps += [dep for key in reads for dep in arriving.get(key, ())]
+            deps += [Dep(late[key], 1) for key in reads if key in late]
+            deps += [Dep(taken[key], 1) for key in entry.writes if key in taken]
+            deps += [
+                Dep(self.makers[before], 1)
+                for key, before in carried
+                if key in reads and before in self.makers
+            ]
+            deps += [Dep(name, 1) for name in left if place <= begun]
+            self.of.append(tuple(dict.fromkeys(deps)))
+            if isinstance(entry, LoopNode):
+                self.written[place] = dict(written)
+            written.update(
+                (key, name) for key, name in made[place] if key not in late and key not in arriving
+            )
 
-    def of(self, place: int, entry: Entry) -> tuple[Dep, ...]:
-        """Return the dependencies of the entry at `place`."""
-        deps = [Dep(self.written[key]) for key in entry.reads if key in self.written]
-        deps += self._queued.get(place, ())
-        deps += [dep for key in entry.reads for dep in self._arriving.get(key, ())]
-        deps += [Dep(self._late[key], 1) for key in entry.reads if key in self._late]
-        deps += [Dep(self._taken[key], 1) for key in entry.writes if key in self._taken]
-        deps += [
-            Dep(self.makers[left], 1)
-            for key, left in self.carried
-            if key in entry.reads and left in self.makers
-        ]
-        deps += [Dep(name, 1) for name in self._left if place <= self._begun]
-        return tuple(dict.fromkeys(deps))
 
-    def passed(self, entry: Entry) -> None:
-        """Let later entries read this one's results, unless they come one iteration later."""
-        self.written.update(
-            (key, name)
-            for key, name in results(entry)
-            if key not in self._late and key not in self._arriving
-        )
+def dependencies_of(
+    entries: Sequence[Entry],
+    carried: Sequence[tuple[str, str]],
+    outside: Mapping[str, str],
+    ends_waiting: bool = False,
+) -> BodyDependencies:
+    """Return the dependencies of a body; equal ones of the same entries are one object.
+
+    carried: the buffer that an iteration reads, and the one that the iteration before left for it.
+    outside: buffers of the body around it, each with the operation that wrote it.
+    ends_waiting: an iteration of the body ends when its asynchronous collectives do.
+    """
+    return _known(Same(entries), tuple(carried), tuple(outside.items()), ends_waiting)
+
+
+@lru_cache(maxsize=256)
+def _known(
+    held: Same,
+    carried: tuple[tuple[str, str], ...],
+    outside: tuple[tuple[str, str], ...],
+    ends_waiting: bool,
+) -> BodyDependencies:
+    entries = cast(tuple[Entry, ...], held.objects)
+    return BodyDependencies(entries, carried, dict(outside), ends_waiting)
 
 
 def results(entry: Entry) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from tpusim.lowering.body_entries import (
 from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
 from tpusim.lowering.collective_matmul import ring_ops
 from tpusim.lowering.decisions import REDUCTIONS, LoweringDecisions
-from tpusim.lowering.dependencies import BodyDependencies
+from tpusim.lowering.dependencies import BodyDependencies, dependencies_of
 from tpusim.lowering.loop_stacks import with_stacks
 from tpusim.lowering.offload import (
     LAST,
@@ -140,7 +140,7 @@ class BodyLowerer:
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
         ends_waiting = loop_node is not None and not self.decisions.ideal
-        waits = BodyDependencies(whole, carried, {**outside, **given}, ends_waiting)
+        waits = dependencies_of(whole, carried, {**outside, **given}, ends_waiting)
         firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
         made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
         self.reduced |= {
@@ -178,8 +178,8 @@ class BodyLowerer:
         """Return the operations of a pass; `first` is its first entry's place among all passes."""
         ops: list[Op] = []
         for place, (entry, life) in enumerate(zip(one, lives, strict=True), first):
-            ops.extend(self._operations(entry, waits.of(place, entry), life, waits.written))
-            waits.passed(entry)
+            before = waits.written.get(place, {})
+            ops.extend(self._operations(entry, waits.of[place], life, before))
         return tuple(ops)
 
     def _operations(

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.hashable import hashable
+from tpusim.base.same import Same
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
@@ -168,7 +169,10 @@ def run_passes(
     """
     if current_log() is not None:
         return _passed(decisions, nodes, name, looped)
-    known = _known_bodies(BodyKey.of(decisions, nodes, name, looped))
+    plan = decisions.plan
+    choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context), decisions.permutes
+    held = Same((decisions.declared, *nodes))
+    known = _known_bodies(held, name, looped, tuple(plan.mesh), choices)
     for log, made in known:
         if decisions.agrees(log):
             return list(made)
@@ -178,35 +182,15 @@ def run_passes(
     return entries
 
 
-class BodyKey:
-    """What the passes of a body know without asking; keys of the same objects are equal."""
-
-    __slots__ = ("_held", "_key")
-
-    def __init__(self, held: tuple[object, ...], key: tuple[Hashable, ...]) -> None:
-        self._held = held
-        self._key = (tuple(map(id, held)), key)
-
-    @classmethod
-    def of(
-        cls, decisions: LoweringDecisions, nodes: Sequence[Node], name: str, looped: bool
-    ) -> "BodyKey":
-        """Return the key of a body. For the arguments see `run_passes`."""
-        plan = decisions.plan
-        choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context)
-        known = name, looped, tuple(plan.mesh), decisions.permutes
-        return cls((decisions.declared, *nodes), (*known, *choices))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BodyKey) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
 @lru_cache(maxsize=256)
-def _known_bodies(key: BodyKey) -> list[tuple[tuple[BodyEvent, ...], tuple[Entry, ...]]]:
-    """Return the entries of a body so far, each with what they depend on."""
+def _known_bodies(
+    held: Same, *known: Hashable
+) -> list[tuple[tuple[BodyEvent, ...], tuple[Entry, ...]]]:
+    """Return the entries of a body so far, each with what they depend on.
+
+    held: its nodes, and the buffers of its graph.
+    known: what its passes read without asking.
+    """
     return []
 
 
