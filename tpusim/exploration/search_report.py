@@ -34,11 +34,10 @@ def left_out_lines(space: PlanSpace, found: SearchResult | None = None) -> Itera
         ("plans are out", found.left_out if found else {}),
     ):
         if reasons:
-            most = [f"{count:,} {why}" for why, count in list(reasons.items())[:SHOWN_REASONS]]
-            more = (
-                [f"{len(reasons) - len(most):,} more reasons"] if len(reasons) > len(most) else []
-            )
-            yield f"{sum(reasons.values()):,} {what}: {'; '.join([*most, *more])}"
+            yield f"{sum(reasons.values()):,} {what}:"
+            yield from (f"- {count:,}: {why}" for why, count in [*reasons.items()][:SHOWN_REASONS])
+            if len(reasons) > SHOWN_REASONS:
+                yield f"- and {len(reasons) - SHOWN_REASONS:,} more reasons"
 
 
 def search_frame(found: SearchResult, space: PlanSpace) -> "DataFrame":
