@@ -21,7 +21,7 @@ def _fields(group: str) -> tuple[PlanField, ...]:
 
 
 _SAVED = {("remat", "policy"), ("remat", "save")}
-_PIPELINE, _KERNEL, _CONTEXT = map(_fields, ("pipeline", "attention_kernel", "context"))
+_PIPELINE, _CONTEXT = _fields("pipeline"), _fields("context")
 
 _SUMS = (("", "gradient_reduction"), ("dtypes", "accumulator"))
 
@@ -76,8 +76,6 @@ def own_values(
         match group, name:
             case each if each not in left:
                 yield None
-            case "attention_kernel", "block_backward":
-                yield plan.attention_kernel.block_of(backward=True)
             case "pipeline", "schedule":
                 yield plan.pipeline.active_schedule(stages=2)
             case "optimizer", "axes":
@@ -116,17 +114,25 @@ class ModelKeys:
         self.graphs: list[tuple[Graph, Remat]] = []
 
     @cached_property
+    def _graph(self) -> Graph | None:
+        """The forward pass; None if the base has none, which other values may put right."""
+        try:
+            return forward_graph(self.model, self.base)
+        except PlanError:
+            return None
+
+    @property
     def idle(self) -> frozenset[PlanField]:
         """Fields that change nothing in this model."""
-        try:
-            graph = forward_graph(self.model, self.base)
-        except PlanError:  # which other values of the space may put right
+        if self._graph is None or "expert" in self._graph.sizes:
             return frozenset()
-        experts = {("experts", "exchange"), ("experts", "tiles")}
-        fused = any(isinstance(op, Attention) for op, _ in walk(graph.ops))
-        return frozenset(
-            (experts if "expert" not in graph.sizes else set()) | (set() if fused else {*_KERNEL})
-        )
+        return frozenset({("experts", "exchange"), ("experts", "tiles")})
+
+    @property
+    def has_no_kernel(self) -> bool:
+        """True if nothing in this model is fused attention."""
+        graph = self._graph
+        return graph is not None and not any(isinstance(o, Attention) for o, _ in walk(graph.ops))
 
     def check_names(self, key: str, value: Any) -> None:
         """Raise PlanError for a value of a key that names what the model or its lowering lacks."""

@@ -24,7 +24,7 @@ from tpusim.exploration.bounded_plans import bounded_plans
 from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState
 from tpusim.exploration.idle_keys import FOLLOWING
 from tpusim.exploration.objectives import Goal
-from tpusim.exploration.plan_space import NUMBERS, PlanSpace
+from tpusim.exploration.plan_space import NUMBERS, PlanSpace, is_of_kernel
 from tpusim.models import Architecture
 from tpusim.plan import PLAN_KEYS
 
@@ -192,7 +192,7 @@ class Neighbourhood:
 
     @cached_property
     def _keys(self) -> list[str]:
-        return [key for key in self.space.vary if key not in NUMBERS]
+        return [key for key in self.space.vary if key not in NUMBERS and not is_of_kernel(key)]
 
     @cached_property
     def _following(self) -> NDArray[np.bool_]:

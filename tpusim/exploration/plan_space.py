@@ -23,13 +23,24 @@ from tpusim.exploration.space import check_vary
 from tpusim.hardware import DCN_PREFIX, TWISTED, Slice, can_twist, format_shape, legal_shapes
 from tpusim.hardware.catalogue import load_chip
 from tpusim.models import Architecture
-from tpusim.plan import DEFAULT_RULES, PLAN_KEYS, STAGE_AXES, Plan, axes_of, check_known
+from tpusim.plan import (
+    DEFAULT_RULES,
+    PLAN_KEYS,
+    STAGE_AXES,
+    AttentionKernel,
+    Plan,
+    axes_of,
+    check_known,
+)
 
 NUMBERS = ("global_batch", "microbatches")
 """Fields that vary within the arrays of one form."""
 
 LONGEST_CELL = 200
 """Characters of a value in a notebook."""
+
+KERNEL = "attention_kernel"
+"""The group of the fields that make a kernel, which vary within the arrays too."""
 
 UNEQUAL = "microbatches that do not divide the global batch"
 UNDIVIDED = "axes that do not divide the sequences of a microbatch"
@@ -214,12 +225,16 @@ class PlanSpace:
     def plans(self, form: SpaceForm, meshes: Whole, numbers: Whole) -> PlanArrays:
         """Return plans of a form by their meshes (rows of `table`) and numbers (of `numbers`)."""
         pods, sizes = self.table
+        batch, microbatches, kernel = self.numbers[numbers].T
         return PlanArrays(
             form.base,
             self.slices,
             pods[meshes],
             {axis: sizes[meshes, at] for at, axis in enumerate(self.names)},
-            *self.numbers[numbers].T,
+            batch,
+            microbatches,
+            kernels=self._kernels,
+            kernel=kernel,
         )
 
     @property
@@ -234,11 +249,14 @@ class PlanSpace:
         With the plans they are all combinations.
         """
         refused = Counter(self._sorted_out[1])
-        pairs = prod(len(self.vary.get(key, ("base",))) for key in NUMBERS)
-        rows = len(self.table[0])
-        found = Counter({reason: count * rows * pairs for reason, count in refused.items()})
+        batches, counts = (self.vary.get(key, [self.base.value(key)]) for key in NUMBERS)
+        kernels = prod(len(values) for key, values in self.vary.items() if is_of_kernel(key))
+        rows, numbers = len(self.table[0]), len(batches) * len(counts) * kernels
+        equal = kernels * sum(batch % count == 0 for batch in batches for count in counts)
+        found = Counter({reason: count * rows * numbers for reason, count in refused.items()})
         for form in self.forms:
-            found[UNEQUAL] += rows * (pairs - len(self.numbers))
+            found[UNEQUAL] += rows * (numbers - equal)
+            found[AGAIN] += rows * (equal - len(self.numbers))
             left = np.ones((rows, len(self.numbers)), np.bool_)
             for reason, fine in self._sieves(form, self.table[1]):
                 found[reason] += int((left & ~fine).sum())
@@ -248,7 +266,7 @@ class PlanSpace:
     @cached_property
     def _sorted_out(self) -> tuple[tuple[SpaceForm, ...], Counter[str]]:
         """The forms, and how many combinations contradict themselves, by sentence."""
-        keys = [key for key in self.vary if key not in NUMBERS]
+        keys = [key for key in self.vary if key not in NUMBERS and not is_of_kernel(key)]
         fields = [PLAN_KEYS.field_of(key) for key in keys]
         known = ModelKeys(self.model, self.base, self.names) if self.model else None
         cases = np.unique(self._cases(self.table[1])).tolist()
@@ -290,11 +308,25 @@ class PlanSpace:
 
     @cached_property
     def numbers(self) -> Whole:
-        """Batches and numbers of microbatches that divide them, [pair, 2]."""
-        batches = self.vary.get("global_batch", [self.base.global_batch])
-        counts = self.vary.get("microbatches", [self.base.microbatches])
+        """Batches, numbers of microbatches that divide them, and kernels, [number, 3]."""
+        batches, counts = (self.vary.get(key, [self.base.value(key)]) for key in NUMBERS)
         pairs = dict.fromkeys((b, m) for b in batches for m in counts if b % m == 0)
-        return np.array(list(pairs), np.int64).reshape(-1, 2)
+        found = [(*pair, kernel) for pair in pairs for kernel in range(len(self._kernels))]
+        return np.array(found, np.int64).reshape(-1, 3)
+
+    @cached_property
+    def _kernels(self) -> tuple[AttentionKernel, ...]:
+        """The attention kernels, each once."""
+        keys = [key for key in self.vary if is_of_kernel(key)]
+        known = ModelKeys(self.model, self.base, self.names) if self.model else None
+        if known is not None and known.has_no_kernel:
+            return (self.base.attention_kernel,)
+        found: dict[tuple[object, ...], AttentionKernel] = {}
+        for values in product(*(self.vary[key] for key in keys)):
+            kernel = self.base.replace(**dict(zip(keys, values, strict=True))).attention_kernel
+            blocks = (kernel.block_of(backward=late) for late in (False, True))
+            found.setdefault((*blocks, kernel.backward), kernel)
+        return tuple(found.values())
 
     @cached_property
     def table(self) -> tuple[Whole, Whole]:
@@ -344,6 +376,11 @@ class PlanSpace:
         if not axes:
             return [()] if number == 1 else []
         return _factored(number, tuple(self.most.get(axis, number) for axis in axes))
+
+
+def is_of_kernel(key: str) -> bool:
+    """Return True if a key is of the attention kernel."""
+    return PLAN_KEYS.field_of(key)[0] == KERNEL
 
 
 def _counts(given: Mapping[str, int]) -> str:
