@@ -1,7 +1,7 @@
 """The space of a search: slices, meshes and values of a plan, as arrays."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -16,12 +16,12 @@ from tpusim.base.divisors import divisors
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut, shown
-from tpusim.base.value_checks import check_positive, is_list
+from tpusim.base.value_checks import is_list
 from tpusim.exploration.idle_keys import ModelKeys, axes_in, own_values
 from tpusim.exploration.plan_arrays import PlanArrays, Whole
+from tpusim.exploration.slices import distinct_slices
 from tpusim.exploration.space import check_vary
-from tpusim.hardware import DCN_PREFIX, TWISTED, Slice, can_twist, format_shape, legal_shapes
-from tpusim.hardware.catalogue import load_chip
+from tpusim.hardware import DCN_PREFIX, Slice
 from tpusim.models import Architecture
 from tpusim.plan import (
     DEFAULT_RULES,
@@ -101,7 +101,7 @@ class PlanSpace:
 
     def __post_init__(self) -> None:
         self._check_types()
-        object.__setattr__(self, "slices", tuple(_machines(self.slices)))
+        object.__setattr__(self, "slices", tuple(distinct_slices(self.slices)))
         if not self.slices:
             raise PlanError(
                 "search.slices is empty; write slices, such as [Slice('v4', '8x16x16')]"
@@ -197,10 +197,8 @@ class PlanSpace:
 
     def _repr_html_(self) -> str:
         """Return what it chooses from, for a notebook."""
-        given: dict[str, object] = {
-            "slices": ", ".join(map(str, self.slices)),
-            "axes": ", ".join(self.names),
-        }
+        slices, axes = ", ".join(map(str, self.slices)), ", ".join(self.names)
+        given: dict[str, object] = {"slices": slices, "axes": axes}
         given |= {"most": self.most, "vary": self.vary, "base": self.base}
         rows = ((key, cut(str(value), LONGEST_CELL)) for key, value in given.items() if value)
         return html_table(f"{len(self):,} plans to search", rows)
@@ -387,17 +385,6 @@ def _counts(given: Mapping[str, int]) -> str:
     return ", ".join(f"{key} {number}" for key, number in given.items())
 
 
-def _machines(slices: Sequence[Slice]) -> Iterable[Slice]:
-    """Return the slices without those that are another one with its dimensions in another order."""
-    found: dict[Hashable, Slice] = {}
-    for pod in slices:
-        topology = pod.topology
-        dims = topology.dims if pod.slow else tuple(sorted(topology.dims))
-        clocked = pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.clock
-        found.setdefault((*clocked, dims, topology.twisted, pod.slow), pod)
-    return found.values()
-
-
 @cache
 def _factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return every way to write a number as an ordered product of factors up to these limits."""
@@ -410,47 +397,3 @@ def _factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
         if size <= first
         for rest in _factored(number // size, tuple(others))
     ]
-
-
-@checked_call
-def slices_of(
-    generations: Sequence[str],
-    least: int,
-    most: int,
-    *,
-    twisted: bool = False,
-    num_slices: Sequence[int] = (1,),
-) -> list[Slice]:
-    """Return every legal slice of the generations with `least` to `most` chips.
-
-    twisted: also the twisted torus of shapes that have one.
-    num_slices: numbers of slices joined by DCN; the chips are those of all.
-
-    Raise PlanError if there is none, and HardwareError for an unknown generation.
-    """
-    if not is_list(generations):
-        raise PlanError(
-            f"generations is {shown(generations)}; write a list of chips, such as ['v5e', 'v6e']"
-        )
-    if not is_list(num_slices):
-        raise PlanError(f"num_slices is {shown(num_slices)}; write a list, such as [1, 2]")
-    numbers = [("least", least), ("most", most), *(("num_slices", each) for each in num_slices)]
-    for key, value in numbers:
-        check_positive(key, value)
-    found = []
-    for name in generations:
-        chip, rules = load_chip(name), Slice(name, format_shape(legal_shapes(name)[0])).slice_rules
-        for dims in legal_shapes(name):
-            twists = twisted and rules.twistable and can_twist(dims)
-            found += [
-                Slice(chip, format_shape(dims) + suffix, count)
-                for suffix in (("", TWISTED) if twists else ("",))
-                for count in num_slices
-                if least <= prod(dims) * count <= most
-            ]
-    if not found:
-        raise PlanError(
-            f"no slice of {', '.join(generations)} has {least:,} to {most:,} chips; write another "
-            "range"
-        )
-    return found
