@@ -10,14 +10,21 @@ from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
-from tpusim.base.text_width import printed_on
+from tpusim.base.text_width import printed_on, unbroken
 from tpusim.cli.app import INTERRUPTED
 from tpusim.cli.executor_option import executor_of
 from tpusim.cli.progress import now_and_then
 from tpusim.exploration import PlanSpace, SearchResult, SearchState, search
 from tpusim.exploration.best import LOCAL
+from tpusim.exploration.format import TEXT_INDENT
 from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
-from tpusim.exploration.search_report import search_facts, search_frame, search_text, space_text
+from tpusim.exploration.search_report import (
+    left_out_lines,
+    search_facts,
+    search_frame,
+    search_text,
+    space_text,
+)
 from tpusim.exploration.search_request import SearchRequest
 from tpusim.report import check_folder
 from tpusim.runfile import read_search
@@ -49,10 +56,10 @@ def search_file(
         check_folder(folder)
     with blame(given.where):
         asked = SearchRequest(**{**given.keys, **({"method": LOCAL} if local else {})})
-        space = asked.space(given.plan, given.pod)
+        space = asked.space(given.plan, given.pod).of(given.model)
         counted = f"{space_text(space)}, of {given.model.name}"
         if count:
-            return f"search      {counted}"
+            return "\n".join([f"search      {counted}", *map(_continued, left_out_lines(space))])
         unit = OBJECTIVES[checked_objectives(asked.objective)[0]].unit
         with where_run as executor, _progress(unit, counted) as progress:
             found = search(
@@ -72,6 +79,10 @@ def search_file(
         write_search(found, space, page, folder)
         answer = f"{answer}\n\ntable       {folder}"
     return (answer, INTERRUPTED) if found.interrupted else answer
+
+
+def _continued(text: str) -> str:
+    return "\n".join(unbroken(text, TEXT_INDENT, TEXT_INDENT))
 
 
 def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path) -> None:

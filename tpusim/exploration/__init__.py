@@ -6,9 +6,10 @@ from tpusim.exploration.dask_cluster import cluster
 from tpusim.exploration.hunt import FoundPlan, SearchState
 from tpusim.exploration.objectives import OBJECTIVES
 from tpusim.exploration.plan_arrays import PlanArrays
-from tpusim.exploration.plan_space import PlanSpace, slices_of
+from tpusim.exploration.plan_space import PlanSpace
 from tpusim.exploration.scaling import Scaling, scaling
 from tpusim.exploration.search_axes import SearchAxis, SweepCandidate
+from tpusim.exploration.slices import slices_of
 from tpusim.exploration.space import PLACEMENTS, Space, candidates
 from tpusim.exploration.sweep import sweep
 

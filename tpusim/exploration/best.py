@@ -42,7 +42,8 @@ class SearchResult(ShortRepr):
     best: plans that fit, the best first; of a front, by the first objective.
     proved: no plan of the space is better than these.
     possible: no plan of the space has a lower value of the first objective; 0 of a local search.
-    plans: of the space.
+    plans: of the space, as the model tells them apart.
+    left_out: how many of them may not be an answer, by reason; of a local search, none.
     admitted: those whose sizes divide, and whose bounds are within HBM and the limits; a local
         search counts a plan in each neighbourhood that it was bounded in.
     simulated: those that were simulated.
@@ -56,6 +57,7 @@ class SearchResult(ShortRepr):
     proved: bool
     possible: float
     plans: int
+    left_out: Mapping[str, int]
     admitted: int
     simulated: int
     tried: tuple[FoundPlan, ...]
@@ -141,6 +143,7 @@ def search(
             f"the space is {described(space)}; {order}, with a space of ts.PlanSpace(...)"
         )
     check_input(input, space.base)
+    space = space.of(model)
     check_workers(workers, executor, progress)
     goal = Goal(checked_objectives(objective), checked_limits(at_most or {}), run, input)
     check_positive("search.top", top)
@@ -172,6 +175,7 @@ def search(
         proved,
         hunter.possible,
         len(space),
+        {} if isinstance(hunter, LocalSearch) else hunter.plans.left_out,
         hunter.admitted,
         hunter.simulated,
         tuple(hunter.tried),

@@ -7,6 +7,7 @@ of its size can have. A body also takes as long as its longest row of operations
 wait for each other. Where the lowering may decide one way or another, the lower counts.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,10 +20,17 @@ from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
 from tpusim.exploration.bound_bodies import BodySeconds
 from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.bound_kinds import BatchAxes, Extents, forward_of, kinds_of, sums_matter
+from tpusim.exploration.bound_kinds import (
+    BatchAxes,
+    Extents,
+    follows_sizes,
+    forward_of,
+    kinds_of,
+    sums_matter,
+)
 from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
 from tpusim.exploration.plan_arrays import PlanArrays
-from tpusim.graph import Graph, layer_row
+from tpusim.graph import Graph, layer_row, whole_dim
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
@@ -65,24 +73,37 @@ def bound(model: Architecture | str, plan: Plan, pod: Slice | str) -> float:
 
 
 def bounds(
-    model: Architecture, plans: PlanArrays, answers: GroupAnswers | None = None
+    model: Architecture,
+    plans: PlanArrays,
+    answers: GroupAnswers | None = None,
+    refused: Counter[str] | None = None,
 ) -> PlanBounds:
     """Return lower bounds of many plans.
 
     answers: what earlier calls for the same slices found.
+    refused: gets the sentences with which plans are refused, and how many are with each; not those
+        whose sizes do not divide.
     """
     answers = answers or GroupAnswers(plans.pods)
+    refused = Counter() if refused is None else refused
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
     steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
     shared = BatchAxes(model, plans)
     extents = Extents(model, plans.base)
-    for some in kinds_of(model, plans, extents.of(plans)):
+    try:
+        kinds = kinds_of(model, plans, extents.of(plans))
+    except PlanError as error:
+        refused[str(error)] += len(plans)
+        return found
+    for some in kinds:
         members = some[shared.divide(some)]
         while len(members):
             try:
                 step = _KnownStep.of(model, plans, int(members[0]))
-            except PlanError:
-                members = members[plans.differ(members, int(members[0]))]
+            except PlanError as error:
+                others = members[plans.differ(members, int(members[0]))]
+                refused[str(error)] += len(members) - len(others)
+                members = others
                 continue
             members = members[step.divides(plans.take(members))]
             steps.setdefault(step.key(plans, int(some[0])), (step, []))[1].append(members)
@@ -122,7 +143,7 @@ class _KnownStep(NamedTuple):
     def key(self, plans: PlanArrays, at: int) -> Hashable:
         """Return what is equal for plans that are bounded together: chip and partitioned graph."""
         pod, made, plan = plans.pods[plans.pod[at]], self.partitioned, self.plan
-        sized = plan.vocab_tiles > 1 or plan.context.exchanges_heads
+        sized = follows_sizes(plan, self.graph)
         return (
             pod.chip,
             pod.num_slices,
@@ -130,6 +151,7 @@ class _KnownStep(NamedTuple):
             plan.active_schedule,
             tuple(plan.active_axes),
             (plan.microbatch, *plan.mesh.values()) if sized else (),
+            plan.vocab_tiles > 1 and tuple(self.graph.sizes),
             tuple(sorted(made.layouts.items())),
             made.weights,
             tuple(
@@ -164,7 +186,11 @@ class _KnownStep(NamedTuple):
     def _bounds(
         self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
     ) -> tuple[Number, Number]:
-        dims: dict[str, Any] = {**self.graph.sizes, **extents}
+        known = self.graph.sizes
+        dims: dict[str, Any] = {**known, **extents}
+        for dim in known.keys() - extents.keys():  # tiles of the loss, as parts of a whole
+            if (whole := whole_dim(dim)) in extents:
+                dims[dim] = extents[whole] / (known[whole] // known[dim])
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes)
         made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)

@@ -104,7 +104,7 @@ class BodySeconds:
         self.plan, self.inner = plan, inner
         self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
         used = plans.pods[int(plans.pod[0])]
-        self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
+        self.work = WorkSeconds(inner, used.chip, partitioned, sizes, plans)
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
         self.summed = (plans.microbatches > 1).astype(float)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
 from tpusim.exploration.plan_arrays import PlanArrays, distinct
-from tpusim.graph import Gather, Graph, Pointwise, layer_count, walk
+from tpusim.graph import Gather, Graph, Pointwise, Scan, layer_count, walk
 from tpusim.models import Architecture
 from tpusim.partition import resolve_rules, rule_prefixes
 from tpusim.pipeline.planned_step import forward_graph, planned_graph
@@ -38,15 +38,61 @@ def kinds_of(
     columns = [chips[plans.pod], *(sizes > 1 for sizes in plans.mesh.values())]
     if sums_matter(plans.base):
         columns.append(plans.microbatches > 1)
-    if plans.base.vocab_tiles > 1 or plans.base.context.exchanges_heads:
+    forward = forward_of(model, plans.base, int(plans.batch[0]))
+    tiled, alone = plans.base.vocab_tiles > 1, follows_sizes(plans.base, forward)
+    if alone:
         columns += [plans.batch, *plans.mesh.values()]
-    columns += _layout_columns(plans, forward_of(model, plans.base, int(plans.batch[0])), extents)
+    columns += _layout_columns(plans, forward, extents)
     inverse = np.zeros(len(plans), np.int64)
     for column in columns:
         values, codes = distinct(np.asarray(column, np.int64))
         _, inverse = distinct(inverse * len(values) + codes)
     order = np.argsort(inverse, kind="stable")
-    return iter(np.split(fine[order], np.flatnonzero(np.diff(inverse[order])) + 1))
+    kinds = np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1)
+    if tiled and not alone:
+        kinds = [part for some in kinds for part in _with_equal_tiles(model, plans, some, extents)]
+    return (fine[some] for some in kinds)
+
+
+def follows_sizes(plan: Plan, graph: Graph) -> bool:
+    """Return True if each mesh and batch may have a partitioned graph of its own.
+
+    graph: the forward pass.
+    """
+    by_sizes = plan.annotate or plan.optimizer.axes or _has_group_norms(graph)
+    return plan.context.exchanges_heads or (plan.vocab_tiles > 1 and bool(by_sizes))
+
+
+def _has_group_norms(graph: Graph) -> bool:
+    return any(isinstance(op, Pointwise) and op.group for op, _ in walk(graph.ops))
+
+
+def _with_equal_tiles(
+    model: Architecture,
+    plans: PlanArrays,
+    some: NDArray[np.int64],
+    extents: Mapping[str, Number],
+) -> Iterator[NDArray[np.int64]]:
+    """Yield those of some plans, alike in all else, whose loss is cut alike, as `loss_parts` does.
+
+    Left out are plans whose tiles do not divide the tokens of a device.
+    """
+    first = int(some[0])
+    plan = inner_plan(plans.plan(first)).replace(vocab_tiles=1)
+    try:
+        forward = forward_graph(model, plan)
+        layout = resolve_rules(plan, forward).layout(forward.loss)
+    except PlanError:
+        yield some
+        return
+    left, kind = np.full(len(some), plans.base.vocab_tiles), np.zeros(len(some), np.int64)
+    for dim, axes in reversed(list(zip(forward.loss.dims, layout, strict=True))):
+        size = np.broadcast_to(np.asarray(extents[dim], np.int64), len(plans))[some]
+        shards = _product(plans, axes)[some] if axes else np.ones(len(some), np.int64)
+        parts = np.gcd(left, np.where(size % shards, 1, size // shards))
+        left, kind = left // parts, kind * (1 + plans.base.vocab_tiles) + parts
+    for each in np.unique(kind[left == 1]):
+        yield some[(left == 1) & (kind == each)]
 
 
 def sums_matter(plan: Plan) -> bool:
@@ -70,12 +116,13 @@ def _layout_columns(
         yield _product(plans, axes) > extents[dim]
     within = tuple(axis for axis in plans.mesh if axis not in STAGE_AXES)
     groups = [some for count in range(1, len(within) + 1) for some in combinations(within, count)]
-    for op in (op for op, _ in walk(graph.ops) if isinstance(op, Gather)):
-        ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
-        for axes in groups:
-            yield ids // _product(plans, axes) < extents[op.dim]
-    normed = any(isinstance(op, Pointwise) and op.group for op, _ in walk(graph.ops))
-    if base.annotate or base.optimizer.axes or normed:
+    last = max((at for at, op in enumerate(graph.ops) if isinstance(op, Scan)), default=-1)
+    for ops, tiles in ((graph.ops[: last + 1], 1), (graph.ops[last + 1 :], base.vocab_tiles)):
+        for op in (op for op, _ in walk(ops) if isinstance(op, Gather)):
+            ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
+            for axes in groups:
+                yield ids // _product(plans, axes) // tiles < extents[op.dim]
+    if base.annotate or base.optimizer.axes or _has_group_norms(graph):
         sizes = {id(extent): extent for extent in extents.values()}
         single = sorted({int(e) for e in sizes.values() if not isinstance(e, np.ndarray)})
         for axes in groups:
@@ -101,7 +148,7 @@ def _with_layers_for_all(model: Architecture, plans: PlanArrays) -> NDArray[np.i
     firsts = np.zeros(len(kinds), np.int64)
     firsts[index] = np.arange(len(plans))
     first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
-    layers = layer_count(forward_graph(model, first))
+    layers = layer_count(forward_of(model, first, int(plans.batch[0])))
     fine = [
         _shares(first, {axis: int(plans.mesh[axis][at]) for axis in piped}, layers)
         for at in firsts.tolist()

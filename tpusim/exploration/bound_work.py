@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.costs import work_seconds
+from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import Chip
 from tpusim.lowering import optimizer
 from tpusim.lowering.accumulate import GradientDeps, accumulator, addition
@@ -32,7 +33,15 @@ from tpusim.program import AttentionWork, Number, Work, largest, seen_keys
 class WorkSeconds:
     """Seconds of nodes on arrays of sizes, none above what the lowered operation takes."""
 
-    def __init__(self, plan: Plan, chip: Chip, partitioned: PartitionedGraph, sizes: Sizes) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        chip: Chip,
+        partitioned: PartitionedGraph,
+        sizes: Sizes,
+        plans: PlanArrays | None = None,
+    ) -> None:
+        self.plans = plans
         self.plan, self.device, self.sizes, self.partitioned = plan, chip.device, sizes, partitioned
         self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
         self.weights = frozenset(weight.name for weight in partitioned.weights)
@@ -56,8 +65,16 @@ class WorkSeconds:
         return _on_slowest(work, self.plan.context.balanced)
 
     def seconds(self, work: Work) -> Number:
-        """Return the seconds of the work once."""
-        return work_seconds(work, self.device)
+        """Return the seconds of the work once, of attention in the kernel of each plan."""
+        plans = self.plans
+        if plans is None or plans.kernel is None or not isinstance(work, AttentionWork):
+            return work_seconds(work, self.device)
+        found: Number = 0.0
+        for number, kernel in enumerate(plans.kernels):
+            block = kernel.block_of(backward=work.backward)
+            each = work_seconds(replace(work, block=block, fused=kernel.fused), self.device)
+            found = np.where(plans.kernel == number, each, found)
+        return found
 
     def quantised(self, nodes: Sequence[Node]) -> list[ComputeNode]:
         """Return the compute nodes of a body, with the passes that cast operands of matmuls.
@@ -103,7 +120,7 @@ class WorkSeconds:
             read_bytes=0.0,
             write_bytes=0.0,
         )
-        return work_seconds(alone, self.device)
+        return self.seconds(alone)
 
     def stacks(self, node: LoopNode) -> Number:
         """Return the seconds of the copies between a loop's body and its stacks, in a trip."""

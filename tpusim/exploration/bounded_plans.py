@@ -1,6 +1,7 @@
 """The plans of a search in the order of their bounds, without those that cannot be its answer."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,11 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import Plan
 
+UNDIVIDED = "sizes that do not divide the batch, the layers or the tiles"
+TOO_LARGE = "more HBM than there is"
+ABOVE = "above a limit"
+"""Reasons for which plans are out, besides sentences with which they are refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class BoundedPlans:
@@ -28,6 +34,7 @@ class BoundedPlans:
     forms: equal for plans of one block, slice and set of axes larger than one, which are simulated
         alike.
     answers: what is known of groups of devices.
+    left_out: how many plans are out, by reason.
     """
 
     model: Architecture
@@ -37,6 +44,7 @@ class BoundedPlans:
     lowest: NDArray[np.float64]
     forms: NDArray[np.int64]
     answers: GroupAnswers
+    left_out: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -73,15 +81,23 @@ def bounded_plans(
     order, lowest, forms = [np.empty((0, 2), np.int64)], [np.empty((len(names), 0))], []
     answers = GroupAnswers(blocks[0].pods if blocks else ())
     usable = np.array([pod.chip.device.hbm_usable_bytes for pod in answers.pods])
+    left_out: Counter[str] = Counter()
     for number, plans in enumerate(blocks):
         places = np.flatnonzero(_chips(plans) <= limits.get(CHIPS, np.inf))
+        left_out[ABOVE] += len(plans) - len(places)
         if not len(places):
             continue
-        some = plans.take(places)
-        known = bounds(model, some, answers)
+        some, refused = plans.take(places), Counter[str]()
+        known = bounds(model, some, answers, refused)
+        made = np.isfinite(known.seconds)
         fine = known.hbm_bytes <= usable[some.pod] * min(limits.get(HBM, 1.0), 1.0)
+        left_out.update(refused)
+        left_out[UNDIVIDED] += int((~made).sum()) - refused.total()
+        left_out[TOO_LARGE] += int((made & ~fine).sum())
+        fitting = int(fine.sum())
         for name in goal.limited:
             fine &= goal.lowest(name, some, known.seconds) <= limits[name]
+        left_out[ABOVE] += fitting - int(fine.sum())
         places, some, seconds = places[fine], some.take(np.flatnonzero(fine)), known.seconds[fine]
         lowest.append(np.stack([goal.lowest(name, some, seconds) for name in names]))
         order.append(np.stack([np.full(len(places), number), places], axis=1))
@@ -92,7 +108,10 @@ def bounded_plans(
     rows = np.concatenate([every[:, :1], np.concatenate([np.empty((0, 2), np.int64), *forms])], 1)
     _, alike = np.unique(rows, axis=0, return_inverse=True)
     alike = alike.reshape(-1)[first]
-    return BoundedPlans(model, goal, blocks, every[first], values[:, first], alike, answers)
+    reasons = {reason: count for reason, count in left_out.most_common() if count}
+    return BoundedPlans(
+        model, goal, blocks, every[first], values[:, first], alike, answers, reasons
+    )
 
 
 def _chips(plans: PlanArrays) -> NDArray[np.int64]:

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from tpusim.base.errors import PlanError
 from tpusim.exploration.bounded_plans import bounded_plans
 from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState
+from tpusim.exploration.idle_keys import FOLLOWING
 from tpusim.exploration.objectives import Goal
-from tpusim.exploration.plan_space import NUMBERS, PIPELINE, PlanSpace
+from tpusim.exploration.plan_space import NUMBERS, PlanSpace, is_of_kernel
 from tpusim.models import Architecture
 from tpusim.plan import PLAN_KEYS
 
@@ -166,7 +167,7 @@ class Neighbourhood:
         """Return the neighbours of a plan, with all numbers where its mesh changes."""
         values = self._values
         differ = values != values[point.form]
-        alike = np.flatnonzero(~differ[:, ~self._piped].any(axis=1))
+        alike = np.flatnonzero(~differ[:, ~self._following].any(axis=1))
         one = np.flatnonzero(differ.sum(axis=1) == 1)
         here = np.array([point.mesh])
         found = [
@@ -191,12 +192,12 @@ class Neighbourhood:
 
     @cached_property
     def _keys(self) -> list[str]:
-        return [key for key in self.space.vary if key not in NUMBERS]
+        return [key for key in self.space.vary if key not in NUMBERS and not is_of_kernel(key)]
 
     @cached_property
-    def _piped(self) -> NDArray[np.bool_]:
-        """Whether each key is of the pipeline, and so follows the stages of the mesh."""
-        return np.array([PLAN_KEYS.field_of(key)[0] == PIPELINE for key in self._keys], np.bool_)
+    def _following(self) -> NDArray[np.bool_]:
+        """Whether each key may change nothing on some meshes, and so follows the mesh."""
+        return np.array([PLAN_KEYS.field_of(key) in FOLLOWING for key in self._keys], np.bool_)
 
     @cached_property
     def _values(self) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.hardware import Slice
-from tpusim.plan import STAGE_AXES, Plan
+from tpusim.plan import STAGE_AXES, AttentionKernel, Plan
 
 Whole = NDArray[np.int64]
 
@@ -41,6 +41,8 @@ class PlanArrays:
     footprints: those of the axes within a slice on a known placement, [plan, 7]: devices of a chip,
         chips along each dimension, and the least distance of two of them along each; None for any
         placement.
+    kernels: attention kernels of the plans, for each of which `kernel` has its index; none where
+        all have that of the base.
     """
 
     base: Plan
@@ -50,6 +52,8 @@ class PlanArrays:
     global_batch: Whole
     microbatches: Whole
     footprints: Mapping[str, Whole] | None = None
+    kernels: Sequence[AttentionKernel] = ()
+    kernel: Whole | None = None
 
     @classmethod
     def of(cls, plans: Sequence[tuple[Plan, Slice]]) -> "PlanArrays":
@@ -85,11 +89,16 @@ class PlanArrays:
 
     def plan(self, at: int) -> Plan:
         """Return one of the plans. Raise PlanError for sizes that no plan has."""
-        return self.base.replace(
+        chosen = self.base if self.kernel is None else self._with_kernel(at)
+        return chosen.replace(
             mesh={axis: int(sizes[at]) for axis, sizes in self.mesh.items()},
             global_batch=int(self.global_batch[at]),
             microbatches=int(self.microbatches[at]),
         )
+
+    def _with_kernel(self, at: int) -> Plan:
+        assert self.kernel is not None
+        return self.base.replace(attention_kernel=self.kernels[self.kernel[at]])
 
     def differ(self, some: Whole, at: int) -> NDArray[np.bool_]:
         """Return True for those of some plans that differ from one in more than their slice."""
@@ -112,4 +121,6 @@ class PlanArrays:
             self.microbatches[some],
             self.footprints
             and {axis: footprints[some] for axis, footprints in self.footprints.items()},
+            self.kernels,
+            None if self.kernel is None else self.kernel[some],
         )

@@ -1,7 +1,8 @@
 """The space of a search: slices, meshes and values of a plan, as arrays."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from math import prod
@@ -12,14 +13,25 @@ from numpy.typing import NDArray
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.divisors import divisors
-from tpusim.base.errors import PlanError
+from tpusim.base.errors import PlanError, blame
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut, shown
-from tpusim.base.value_checks import check_positive, is_list
+from tpusim.base.value_checks import is_list
+from tpusim.exploration.idle_keys import ModelKeys, axes_in, own_values
 from tpusim.exploration.plan_arrays import PlanArrays, Whole
-from tpusim.hardware import DCN_PREFIX, TWISTED, Slice, can_twist, format_shape, legal_shapes
-from tpusim.hardware.catalogue import load_chip
-from tpusim.plan import DEFAULT_RULES, PLAN_KEYS, STAGE_AXES, Plan, axes_of
+from tpusim.exploration.slices import distinct_slices
+from tpusim.exploration.space import check_vary
+from tpusim.hardware import DCN_PREFIX, Slice
+from tpusim.models import Architecture
+from tpusim.plan import (
+    DEFAULT_RULES,
+    PLAN_KEYS,
+    STAGE_AXES,
+    AttentionKernel,
+    Plan,
+    axes_of,
+    check_known,
+)
 
 NUMBERS = ("global_batch", "microbatches")
 """Fields that vary within the arrays of one form."""
@@ -27,8 +39,16 @@ NUMBERS = ("global_batch", "microbatches")
 LONGEST_CELL = 200
 """Characters of a value in a notebook."""
 
-PIPELINE = "pipeline"
-"""The group of the fields that only plans with several stages have."""
+KERNEL = "attention_kernel"
+"""The group of the fields that make a kernel, which vary within the arrays too."""
+
+UNEQUAL = "microbatches that do not divide the global batch"
+UNDIVIDED = "axes that do not divide the sequences of a microbatch"
+UNLISTED = "stage_layers with other than a number for each part of the model"
+AGAIN = "the same as others, but for keys that change nothing"
+"""Reasons for which combinations are out, besides values that contradict each other."""
+
+_CHOSEN = {"mesh": "axes or meshes", "placement": "[sweep] with placements"}
 
 LINE = 100
 """Characters of a line of a space's text."""
@@ -41,12 +61,12 @@ class SpaceForm(NamedTuple):
 
     base: all else.
     parts: of the model, as `stage_layers` lists them; 0 if it lists none.
-    piped: only plans with several stages, as another form has the others.
+    cases: of `PlanSpace`, in which no form before it has the same plans.
     """
 
     base: Plan
     parts: int
-    piped: bool
+    cases: tuple[int, ...]
 
 
 @checked_call
@@ -62,11 +82,13 @@ class PlanSpace:
     meshes: meshes to try, instead, each on all slices that have its devices.
     most: axis -> its largest size.
     vary: key of a plan, flat or grouped -> values to try.
+    model: that the plans are of, if it is known; `search` gives it.
 
     Every placement is the best of its mesh. A plan counts once: a slice in one order of its
-    dimensions, values of the pipeline once where there is one stage, and a list of `stage_layers`
-    with as many stages as it has parts. Raise PlanError for a space without plans, and for keys
-    that a plan does not have.
+    dimensions, and values once where they change nothing, such as those of the pipeline where there
+    is one stage, of experts where the model has none, or tensors to save that are saved anyway.
+    Values that contradict each other are out, and `left_out` counts them. Raise PlanError for a
+    space without plans, for keys that a plan does not have, and for values that none can have.
     """
 
     base: Plan
@@ -75,10 +97,11 @@ class PlanSpace:
     meshes: Sequence[Mapping[str, int]] = ()
     most: Mapping[str, int] = field(default_factory=dict)
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    model: Architecture | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
-        object.__setattr__(self, "slices", tuple(_machines(self.slices)))
+        object.__setattr__(self, "slices", tuple(distinct_slices(self.slices)))
         if not self.slices:
             raise PlanError(
                 "search.slices is empty; write slices, such as [Slice('v4', '8x16x16')]"
@@ -95,20 +118,31 @@ class PlanSpace:
             raise PlanError(
                 "plan.placement is given, but the search chooses placements itself; leave it out"
             )
-        for key, values in self.vary.items():
-            if not PLAN_KEYS.is_known(key) or key in ("mesh", "placement"):
-                raise PlanError(
-                    f"search.vary does not take {key!r}; write a key of the plan other than mesh "
-                    "and placement, which the search chooses itself"
-                )
-            if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-                raise PlanError(f"search.vary.{key} is {values!r}; write a list of values to try")
-        PLAN_KEYS.check_once(self.vary)
+        check_vary(self.base, self.vary, "search", _CHOSEN)
+        self._check_names()
         if not len(self):
+            why = "".join(f"; {reason}" for reason in self._sorted_out[1] if not self.forms)
             raise PlanError(
                 f"no mesh of the axes {', '.join(self.names)} has the devices of a slice and "
-                "divides the batch; write more axes, or larger sizes in search.most"
+                f"divides the batch; write more axes, or larger sizes in search.most{why}"
+                if not why
+                else f"no values of search.vary go together{why}"
             )
+
+    def of(self, model: Architecture) -> "PlanSpace":
+        """Return the space of a model. Raise PlanError for names that it does not know."""
+        return self if self.model == model else replace(self, model=model)
+
+    def _check_names(self) -> None:
+        """Raise PlanError for an axis, a tensor or a pass that does not exist."""
+        known = ModelKeys(self.model, self.base, self.names) if self.model else None
+        mesh = dict.fromkeys(self.names, 1)
+        for key, values in self.vary.items():
+            for number, value in enumerate(values):
+                with blame(f"search.vary.{key}[{number}]"):
+                    check_known(f"plan.{key} is", axes_in(key, value), mesh)
+                    if known is not None:
+                        known.check_names(key, value)
 
     def _check_types(self) -> None:
         """Raise PlanError for a field of another type."""
@@ -163,10 +197,8 @@ class PlanSpace:
 
     def _repr_html_(self) -> str:
         """Return what it chooses from, for a notebook."""
-        given: dict[str, object] = {
-            "slices": ", ".join(map(str, self.slices)),
-            "axes": ", ".join(self.names),
-        }
+        slices, axes = ", ".join(map(str, self.slices)), ", ".join(self.names)
+        given: dict[str, object] = {"slices": slices, "axes": axes}
         given |= {"most": self.most, "vary": self.vary, "base": self.base}
         rows = ((key, cut(str(value), LONGEST_CELL)) for key, value in given.items() if value)
         return html_table(f"{len(self):,} plans to search", rows)
@@ -184,52 +216,115 @@ class PlanSpace:
 
     @cached_property
     def blocks(self) -> tuple[PlanArrays, ...]:
-        """The plans, one block for each form; combinations that contradict each other are out."""
-        return tuple(self.plans(form, *np.nonzero(self.divide(form))) for form in self.forms)
+        """The plans, one block for each form that has some."""
+        found = (self.plans(form, *np.nonzero(self.divide(form))) for form in self.forms)
+        return tuple(plans for plans in found if len(plans))
 
     def plans(self, form: SpaceForm, meshes: Whole, numbers: Whole) -> PlanArrays:
         """Return plans of a form by their meshes (rows of `table`) and numbers (of `numbers`)."""
         pods, sizes = self.table
+        batch, microbatches, kernel = self.numbers[numbers].T
         return PlanArrays(
             form.base,
             self.slices,
             pods[meshes],
             {axis: sizes[meshes, at] for at, axis in enumerate(self.names)},
-            *self.numbers[numbers].T,
+            batch,
+            microbatches,
+            kernels=self._kernels,
+            kernel=kernel,
         )
 
-    @cached_property
+    @property
     def forms(self) -> tuple[SpaceForm, ...]:
-        """The combinations of values other than numbers, each once."""
-        keys = [key for key in self.vary if key not in NUMBERS]
-        found: dict[str, SpaceForm] = {}
-        seen: set[tuple[str, ...]] = set()
+        """The combinations of values other than numbers."""
+        return self._sorted_out[0]
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """How many combinations of slices, meshes and values are no plans of the space, by reason.
+
+        With the plans they are all combinations.
+        """
+        refused = Counter(self._sorted_out[1])
+        batches, counts = (self.vary.get(key, [self.base.value(key)]) for key in NUMBERS)
+        kernels = prod(len(values) for key, values in self.vary.items() if is_of_kernel(key))
+        rows, numbers = len(self.table[0]), len(batches) * len(counts) * kernels
+        equal = kernels * sum(batch % count == 0 for batch in batches for count in counts)
+        found = Counter({reason: count * rows * numbers for reason, count in refused.items()})
+        for form in self.forms:
+            found[UNEQUAL] += rows * (numbers - equal)
+            found[AGAIN] += rows * (equal - len(self.numbers))
+            left = np.ones((rows, len(self.numbers)), np.bool_)
+            for reason, fine in self._sieves(form, self.table[1]):
+                found[reason] += int((left & ~fine).sum())
+                left &= fine
+        return {reason: count for reason, count in found.most_common() if count}
+
+    @cached_property
+    def _sorted_out(self) -> tuple[tuple[SpaceForm, ...], Counter[str]]:
+        """The forms, and how many combinations contradict themselves, by sentence."""
+        keys = [key for key in self.vary if key not in NUMBERS and not is_of_kernel(key)]
+        fields = [PLAN_KEYS.field_of(key) for key in keys]
+        known = ModelKeys(self.model, self.base, self.names) if self.model else None
+        cases = np.unique(self._cases(self.table[1])).tolist()
+        forms: list[SpaceForm] = []
+        seen: set[tuple[int, str]] = set()
+        refused: Counter[str] = Counter()
         for values in product(*(self.vary[key] for key in keys)):
             given = dict(zip(keys, values, strict=True))
             try:
                 base = self.base.replace(mesh=dict.fromkeys(self.names, 1), **given)
                 base.check_together()
-            except PlanError:
+            except PlanError as error:
+                refused[str(error)] += 1
                 continue
-            other = tuple(
-                repr(value)
-                for key, value in given.items()
-                if PLAN_KEYS.field_of(key)[0] != PIPELINE
-            )
             listed = len(base.pipeline.stage_layers)
-            piped = other in seen or bool(listed)
-            found.setdefault(repr((base, piped)), SpaceForm(base, listed, piped))
-            if not listed:
-                seen.add(other)
-        return tuple(found.values())
+            own: dict[int, tuple[int, str]] = {}
+            for case in cases:
+                active, several = self._of_case(case)
+                if not listed or not active.isdisjoint(STAGE_AXES):
+                    values_told = own_values(base, fields, active, several, known)
+                    own[case] = (case, repr(list(values_told)))
+            new = tuple(case for case, told in own.items() if told not in seen)
+            seen.update(own.values())
+            forms.append(SpaceForm(base, listed, new))
+        return tuple(forms), refused
+
+    def _cases(self, sizes: Whole) -> Whole:
+        """Return what decides which keys change nothing, [mesh, number]: a bit for each axis above
+        one, after one for several microbatches."""
+        bits = np.array([2 << at for at in range(len(self.names))], np.int64)
+        several: Whole = (self.numbers[:, 1] > 1).astype(np.int64)
+        found: Whole = ((sizes > 1) @ bits)[:, None] + several[None, :]
+        return found
+
+    def _of_case(self, case: int) -> tuple[frozenset[str], bool]:
+        """Return the axes above one of a case, and whether there are several microbatches."""
+        active = (axis for at, axis in enumerate(self.names) if case >> (at + 1) & 1)
+        return frozenset(active), bool(case & 1)
 
     @cached_property
     def numbers(self) -> Whole:
-        """Batches and numbers of microbatches that divide them, [pair, 2]."""
-        batches = self.vary.get("global_batch", [self.base.global_batch])
-        counts = self.vary.get("microbatches", [self.base.microbatches])
+        """Batches, numbers of microbatches that divide them, and kernels, [number, 3]."""
+        batches, counts = (self.vary.get(key, [self.base.value(key)]) for key in NUMBERS)
         pairs = dict.fromkeys((b, m) for b in batches for m in counts if b % m == 0)
-        return np.array(list(pairs), np.int64).reshape(-1, 2)
+        found = [(*pair, kernel) for pair in pairs for kernel in range(len(self._kernels))]
+        return np.array(found, np.int64).reshape(-1, 3)
+
+    @cached_property
+    def _kernels(self) -> tuple[AttentionKernel, ...]:
+        """The attention kernels, each once."""
+        keys = [key for key in self.vary if is_of_kernel(key)]
+        known = ModelKeys(self.model, self.base, self.names) if self.model else None
+        if known is not None and known.has_no_kernel:
+            return (self.base.attention_kernel,)
+        found: dict[tuple[object, ...], AttentionKernel] = {}
+        for values in product(*(self.vary[key] for key in keys)):
+            kernel = self.base.replace(**dict(zip(keys, values, strict=True))).attention_kernel
+            blocks = (kernel.block_of(backward=late) for late in (False, True))
+            found.setdefault((*blocks, kernel.backward), kernel)
+        return tuple(found.values())
 
     @cached_property
     def table(self) -> tuple[Whole, Whole]:
@@ -254,18 +349,23 @@ class PlanSpace:
         rows: of `table`; all unless given.
         """
         sizes = self.table[1] if rows is None else self.table[1][rows]
+        fine = np.ones((len(sizes), len(self.numbers)), np.bool_)
+        for _, each in self._sieves(form, sizes):
+            fine &= each
+        return fine
+
+    def _sieves(self, form: SpaceForm, sizes: Whole) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield reasons to leave plans out, and whether each stays, [mesh, number or 1]."""
         batch = axes_of(form.base.rules.get("act_batch", _BATCH))
         stages, shards = (
             np.prod(sizes[:, [at for at, axis in enumerate(self.names) if axis in axes]], axis=1)
             for axes in (STAGE_AXES, batch)
         )
         microbatch = self.numbers[:, 0] // self.numbers[:, 1]
-        fine: NDArray[np.bool_] = microbatch[None, :] % shards[:, None] == 0
+        yield UNDIVIDED, microbatch[None, :] % shards[:, None] == 0
         if form.parts:
-            fine &= (stages * form.base.pipeline.virtual_stages == form.parts)[:, None]
-        if form.piped:
-            fine &= (stages > 1)[:, None]
-        return fine
+            yield UNLISTED, (stages * form.base.pipeline.virtual_stages == form.parts)[:, None]
+        yield AGAIN, np.isin(self._cases(sizes), form.cases)
 
     def _sizes(self, axes: Sequence[str], number: int) -> list[tuple[int, ...]]:
         if self.meshes:
@@ -276,19 +376,13 @@ class PlanSpace:
         return _factored(number, tuple(self.most.get(axis, number) for axis in axes))
 
 
+def is_of_kernel(key: str) -> bool:
+    """Return True if a key is of the attention kernel."""
+    return PLAN_KEYS.field_of(key)[0] == KERNEL
+
+
 def _counts(given: Mapping[str, int]) -> str:
     return ", ".join(f"{key} {number}" for key, number in given.items())
-
-
-def _machines(slices: Sequence[Slice]) -> Iterable[Slice]:
-    """Return the slices without those that are another one with its dimensions in another order."""
-    found: dict[Hashable, Slice] = {}
-    for pod in slices:
-        topology = pod.topology
-        dims = topology.dims if pod.slow else tuple(sorted(topology.dims))
-        clocked = pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.clock
-        found.setdefault((*clocked, dims, topology.twisted, pod.slow), pod)
-    return found.values()
 
 
 @cache
@@ -303,47 +397,3 @@ def _factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
         if size <= first
         for rest in _factored(number // size, tuple(others))
     ]
-
-
-@checked_call
-def slices_of(
-    generations: Sequence[str],
-    least: int,
-    most: int,
-    *,
-    twisted: bool = False,
-    num_slices: Sequence[int] = (1,),
-) -> list[Slice]:
-    """Return every legal slice of the generations with `least` to `most` chips.
-
-    twisted: also the twisted torus of shapes that have one.
-    num_slices: numbers of slices joined by DCN; the chips are those of all.
-
-    Raise PlanError if there is none, and HardwareError for an unknown generation.
-    """
-    if not is_list(generations):
-        raise PlanError(
-            f"generations is {shown(generations)}; write a list of chips, such as ['v5e', 'v6e']"
-        )
-    if not is_list(num_slices):
-        raise PlanError(f"num_slices is {shown(num_slices)}; write a list, such as [1, 2]")
-    numbers = [("least", least), ("most", most), *(("num_slices", each) for each in num_slices)]
-    for key, value in numbers:
-        check_positive(key, value)
-    found = []
-    for name in generations:
-        chip, rules = load_chip(name), Slice(name, format_shape(legal_shapes(name)[0])).slice_rules
-        for dims in legal_shapes(name):
-            twists = twisted and rules.twistable and can_twist(dims)
-            found += [
-                Slice(chip, format_shape(dims) + suffix, count)
-                for suffix in (("", TWISTED) if twists else ("",))
-                for count in num_slices
-                if least <= prod(dims) * count <= most
-            ]
-    if not found:
-        raise PlanError(
-            f"no slice of {', '.join(generations)} has {least:,} to {most:,} chips; write another "
-            "range"
-        )
-    return found

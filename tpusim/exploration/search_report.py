@@ -15,13 +15,29 @@ from tpusim.exploration.plan_space import PlanSpace
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SHOWN_PLANS = 10
+SHOWN_PLANS, SHOWN_REASONS = 10, 4
 
 
 def space_text(space: PlanSpace) -> str:
     """Return how many plans a space has: `407,440 plans in 312 groups on 12 slices`."""
     slices = f"{len(space.slices):,} slice{'s' * (len(space.slices) > 1)}"
     return f"{len(space):,} plans in {space.groups:,} groups on {slices}"
+
+
+def left_out_lines(space: PlanSpace, found: SearchResult | None = None) -> Iterator[str]:
+    """Yield how many combinations of a space are no plans, and how many plans of a search are out.
+
+    Each with its reasons, the most frequent first.
+    """
+    for what, reasons in (
+        ("combinations are no plans", space.left_out),
+        ("plans are out", found.left_out if found else {}),
+    ):
+        if reasons:
+            yield f"{sum(reasons.values()):,} {what}:"
+            yield from (f"- {count:,}: {why}" for why, count in [*reasons.items()][:SHOWN_REASONS])
+            if len(reasons) > SHOWN_REASONS:
+                yield f"- and {len(reasons) - SHOWN_REASONS:,} more reasons"
 
 
 def search_frame(found: SearchResult, space: PlanSpace) -> "DataFrame":
@@ -67,6 +83,7 @@ def search_facts(found: SearchResult) -> dict[str, Any]:
         "interrupted": found.interrupted,
         "plans": found.plans,
         "admitted": found.admitted,
+        "left_out": dict(found.left_out),
         "simulated": found.simulated,
         "seconds": round(found.seconds, 3),
         **{name: value if value < float("inf") else None for name, value in numbers.items()},
@@ -83,7 +100,8 @@ def _lines(found: SearchResult, space: PlanSpace, model: str) -> Iterator[str]:
     yield from unbroken(what, "search      ", TEXT_INDENT)
     share = f" ({found.simulated / found.plans:.1%} of all)" if found.plans else ""
     may = f"{found.admitted:,} may be the answer by their bounds"
-    for text in (f"{may}, {found.simulated:,} simulated{share}", verdict(found)):
+    simulated = f"{may}, {found.simulated:,} simulated{share}"
+    for text in (*left_out_lines(space, found), simulated, verdict(found)):
         yield from unbroken(text, TEXT_INDENT, TEXT_INDENT)
     if not found.best:
         return

@@ -6,7 +6,8 @@ from typing import Any
 
 from tpusim.base.errors import HardwareError, PlanError
 from tpusim.exploration.best import PROVED
-from tpusim.exploration.plan_space import PlanSpace, slices_of
+from tpusim.exploration.plan_space import PlanSpace
+from tpusim.exploration.slices import slices_of
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
 

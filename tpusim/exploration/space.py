@@ -101,12 +101,7 @@ class Space:
             )
         for number, mesh in enumerate(self.meshes):
             _check_value(self.base, "mesh", mesh, f"sweep.meshes[{number}]")
-        for key, values in self.vary.items():
-            _check_values(key, values)
-        PLAN_KEYS.check_once(self.vary)
-        for key, values in self.vary.items():
-            for number, value in enumerate(values):
-                _check_varied(self, key, value, f"sweep.vary.{key}[{number}]")
+        check_vary(self.base, self.vary, "sweep", _NOT_VARIED)
 
     def _repr_html_(self) -> str:
         """Return what varies and the base, for a notebook."""
@@ -201,24 +196,36 @@ def _is_list_of_names(given: Any) -> bool:
     return listed and all(isinstance(name, str) for name in given)
 
 
-def _check_values(key: str, values: Any) -> None:
-    if key in _NOT_VARIED:
-        raise PlanError(f"sweep.vary does not take {key!r}; write {_NOT_VARIED[key]} instead")
-    if not PLAN_KEYS.is_known(key):
-        hint = nearest(key, PLAN_KEYS.table.keys() - _NOT_VARIED.keys())
-        raise PlanError(f"sweep.vary has an unknown field {key!r}; {hint}")
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise PlanError(f"sweep.vary.{key} is {values!r}; write a list of values to try")
+def check_vary(
+    base: Plan, vary: Mapping[str, Any], section: str, chosen: Mapping[str, str]
+) -> None:
+    """Raise PlanError for a key that is not varied, and for a value that no plan can have.
+
+    section: of a run file, for messages.
+    chosen: keys that are chosen otherwise, and by what.
+    """
+    for key, values in vary.items():
+        if key in chosen:
+            raise PlanError(f"{section}.vary does not take {key!r}; write {chosen[key]} instead")
+        if not PLAN_KEYS.is_known(key):
+            hint = nearest(key, PLAN_KEYS.table.keys() - chosen.keys())
+            raise PlanError(f"{section}.vary has an unknown field {key!r}; {hint}")
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise PlanError(f"{section}.vary.{key} is {values!r}; write a list of values to try")
+    PLAN_KEYS.check_once(vary)
+    for key, values in vary.items():
+        for number, value in enumerate(values):
+            _check_varied(base, vary, key, value, f"{section}.vary.{key}[{number}]")
 
 
-def _check_varied(space: Space, key: str, value: Any, where: str) -> None:
-    """Raise PlanError unless some plan of the space can have the value."""
+def _check_varied(base: Plan, vary: Mapping[str, Any], key: str, value: Any, where: str) -> None:
+    """Raise PlanError unless some plan can have the value."""
     try:
-        _check_value(space.base, key, value, where)
+        _check_value(base, key, value, where)
     except PlanError:
-        others = {k: v for k, v in space.vary.items() if _is_interdependent(k) and k != key}
+        others = {k: v for k, v in vary.items() if _is_interdependent(k) and k != key}
         if not _is_interdependent(key) or not any(
-            _is_legal(space.base, {**dict(zip(others, values, strict=True)), key: value})
+            _is_legal(base, {**dict(zip(others, values, strict=True)), key: value})
             for values in product(*others.values())
         ):
             raise

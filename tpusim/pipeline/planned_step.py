@@ -80,7 +80,6 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
     plan.check_together()
     check_switches(plan.compiler.without_passes)
-    _check_blocks(plan)
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
         partitioned = partition_graph(graph, plan)
@@ -221,19 +220,6 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
         tiles=tuple(loss_parts(plan.vocab_tiles, forward, rules, axes).items()),
         copies=kernel_copies(forward, rules, axes),
     )
-
-
-def _check_blocks(plan: Plan) -> None:
-    """Raise PlanError for blocks of the vocabulary that the plan cannot have."""
-    blocks, where = plan.vocab_blocks, f"plan.vocab_blocks is {plan.vocab_blocks}"
-    if blocks == 1:
-        return
-    if plan.vocab_tiles > 1:
-        raise PlanError(f"{where} and plan.vocab_tiles is {plan.vocab_tiles}; set only one of them")
-    if plan.stages > 1:
-        raise PlanError(
-            f"{where}, which a pipeline cannot have; write vocab_tiles instead, or stage = 1"
-        )
 
 
 def _forward(model: Architecture, key: _GraphKey) -> Graph:

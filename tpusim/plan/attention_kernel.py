@@ -37,7 +37,7 @@ class AttentionKernel:
     def __post_init__(self) -> None:
         check_words("plan.attention_kernel", self)
         _check_block("plan.attention_kernel.block", self.block)
-        if self.block_backward != ():
+        if self.block_backward not in ((), []):
             _check_block("plan.attention_kernel.block_backward", self.block_backward)
         object.__setattr__(self, "block", tuple(self.block))
         object.__setattr__(self, "block_backward", tuple(self.block_backward))

@@ -278,8 +278,21 @@ class Plan(GroupedFields):
             self.pipeline.check_size(self.stages, self.microbatches)
             self.experts.check_together()
             self.optimizer.check_together(self.mesh)
+            self._check_blocks()
         except PlanError as error:
             raise PlanError(PLAN_KEYS.with_flat_keys(str(error))) from error
+
+    def _check_blocks(self) -> None:
+        """Raise PlanError for blocks of the vocabulary that the plan cannot have."""
+        where = f"plan.vocab_blocks is {self.vocab_blocks}"
+        if self.vocab_blocks > 1 and self.vocab_tiles > 1:
+            raise PlanError(
+                f"{where} and plan.vocab_tiles is {self.vocab_tiles}; set only one of them"
+            )
+        if self.vocab_blocks > 1 and self.stages > 1:
+            raise PlanError(
+                f"{where}, which a pipeline cannot have; write vocab_tiles instead, or stage = 1"
+            )
 
     def __str__(self) -> str:
         return ", ".join(self._phrases())

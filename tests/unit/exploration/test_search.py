@@ -5,6 +5,7 @@ from extent import sample
 
 from tpusim.base.errors import PlanError, TpusimError
 from tpusim.exploration import OBJECTIVES, PlanSpace, search, slices_of
+from tpusim.exploration.plan_space import AGAIN
 from tpusim.exploration.search_report import search_text
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
@@ -181,6 +182,71 @@ def test_meshes_that_are_listed_are_on_slices_of_their_devices() -> None:
 def test_values_of_a_pipeline_count_once_without_stages() -> None:
     space = small_space("v5e", 4)
     assert sum((block.stages == 1).sum() for block in space.blocks) == 5
+
+
+def inner_space(**vary: list[object]) -> PlanSpace:
+    return PlanSpace(base=BASE, slices=SLICES["v5e"], axes=("fsdp", "stage"), vary=vary).of(MODEL)
+
+
+@pytest.mark.parametrize(
+    "vary",
+    [
+        {"expert_tiles": [[512, 1024, 1024], [128, 128, 128]], "seed": [1, 2]},
+        {"attention_block": [[512, 512], [128, 128]]},
+        {"context_exchange": ["ring", "gather"], "context_balanced": [False, True]},
+        {"gradient_reduction": ["per-step", "per-microbatch"]},
+        {"gather_dtype": ["bf16", ""], "schedule": ["", "1f1b"]},
+    ],
+)
+def test_values_that_change_nothing_count_once(vary: dict[str, list[object]]) -> None:
+    unfused = MODEL.replace(attention="dot")
+    space = inner_space(**vary).of(unfused)
+    assert len(space) == len(inner_space())
+    combinations = len(space.table[0]) * 2 ** len(vary)
+    assert space.left_out[AGAIN] == combinations - len(space.table[0])
+
+
+def test_tensors_that_are_saved_anyway_are_no_other_plan() -> None:
+    """Without a checkpoint all are saved, and with `dots` the results of matmuls."""
+    names = [[], ["v"], ["mlp_hidden"]]
+    full, dots, none = (inner_space(remat=[policy], save=names) for policy in
+                        ("full", "dots", "none"))  # fmt: skip
+    assert len(full) == 3 * len(inner_space())
+    assert len(none) == len(inner_space())
+    unpiped = int((dots.table[1][:, 1] == 1).sum())
+    assert len(full) - len(dots) == unpiped  # `v` is the result of a matmul
+
+
+def test_combinations_that_contradict_each_other_are_counted() -> None:
+    space = inner_space(schedule=["1f1b", "interleaved"], virtual_stages=[1, 2], microbatches=[4])
+    assert {form.base.flat()["schedule"] for form in space.forms} == {"1f1b", "interleaved"}
+    reasons = "\n".join(space.left_out)
+    assert "plan.schedule is 'interleaved', but plan.virtual_stages is 1" in reasons
+    assert "plan.virtual_stages is 2, but the schedule 1f1b has one part" in reasons
+    assert len(space) + sum(space.left_out.values()) == 4 * len(space.table[0])
+    found = search(MODEL, inner_space(vocab_blocks=[1, 3]), workers=1)
+    assert found.plans - found.admitted == sum(found.left_out.values())
+    assert any("3, which does not divide model.vocab, 1000" in why for why in found.left_out)
+    assert "does not divide model.vocab" in search_text(found, inner_space(), "small")
+
+
+@pytest.mark.parametrize(
+    ("vary", "sentence"),
+    [
+        ({"remat": ["full", "ful"]}, r"search.vary.remat\[1\]: plan.remat is 'ful': did you mean"),
+        ({"save": [[], ["mlp_hiden"]]}, r"search.vary.save\[1\]: plan.save .* mean 'mlp_hidden'"),
+        ({"weight_update_axes": [["fdsp"]]}, r"axes\[0\]: .* no axis .* did you mean 'fsdp'"),
+        ({"rules": [{"mlp": "fdsp"}]}, r"search.vary.rules\[0\]: .* did you mean 'fsdp'"),
+        ({"without_passes": [["prefetsh"]]}, r"passes\[0\]: .* did you mean 'prefetch'"),
+        ({"shedule": ["1f1b"]}, "unknown field 'shedule'; did you mean 'schedule'"),
+        ({"schedule": ["interleaved"]}, "no values of search.vary go together; plan.schedule is"),
+    ],
+)
+def test_a_value_that_no_plan_can_have_is_one_sentence(
+    vary: dict[str, list[object]], sentence: str
+) -> None:
+    with pytest.raises(PlanError, match=sentence):
+        inner_space(**vary)
 
 
 def test_the_slices_of_a_range_are_all_legal_ones() -> None:
