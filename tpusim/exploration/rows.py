@@ -77,8 +77,10 @@ def _simulate_candidate(
 
 def _ranges(result: PlanResult) -> dict[str, float | None]:
     """Return the ends of the ranges of step time and MFU; None under the lowering `ideal`."""
-    pairs = (result.step_time_range_s or (None, None)), (result.mfu_range or (None, None))
-    ends = (end for pair in pairs for end in pair)
+    found = result.error_range
+    if found is None:
+        return dict.fromkeys(RANGE_COLUMNS)
+    ends = (*found.of(result.step_time_s), *found.of_rate(result.mfu))
     return dict(zip(RANGE_COLUMNS, ends, strict=True))
 
 
