@@ -32,15 +32,6 @@ RESULT_NUMBERS = (
 RANGE_COLUMNS = ("step_time_low_s", "step_time_high_s", "mfu_low", "mfu_high")
 
 
-def simulate_task(
-    model: Architecture,
-    given: Input | None,
-    task: Sequence[tuple[int, Sequence[SweepCandidate]]],
-) -> list[list[SweepRow]]:
-    """Return the rows of each chunk of a task."""
-    return [simulate_chunk(model, chunk, given) for _, chunk in task]
-
-
 def simulate_chunk(
     model: Architecture, chunk: Sequence[SweepCandidate], given: Input | None = None
 ) -> list[SweepRow]:
