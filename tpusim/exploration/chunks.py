@@ -1,9 +1,9 @@
 """The chunks of a sweep: rows of consecutive plans, cut when they are due.
 
 A space may hold more plans than memory, so it is gone through twice: once for its outline, and once
-for the plans themselves. Consecutive plans share most: those that differ in their placement are
-lowered once, and the meshes around them have their graphs. So a process is given a row of them,
-as long as its work takes `CHUNK_S`.
+for the plans themselves, unless they are few. Consecutive plans share most: those that differ in
+their placement are lowered once, and the meshes around them have their graphs. So a process is
+given a row of them, as long as its work takes `CHUNK_S`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +28,9 @@ ALONE_S = 2.0
 """CPU seconds that this process simulates alone before it starts others, of which each needs one
 until it knows as much; for less than twice as much work they are not started."""
 
+MOST_KEPT = 4096
+"""Plans that are kept from the first pass, as making them again takes longer."""
+
 SweepChunk = tuple[SweepCandidate, ...]
 
 
@@ -36,11 +39,17 @@ class SweepOutline:
     """What a first pass over a space finds.
 
     axes, active: the axes of all meshes, and those that are larger than one in some.
+    kept: the first plans.
     """
 
     plans: int = 0
+    kept: list[SweepCandidate] = field(default_factory=list)
     axes: dict[str, None] = field(default_factory=dict)
     active: set[str] = field(default_factory=set)
+
+    def candidates(self, space: Space, pod: Slice) -> Iterable[SweepCandidate]:
+        """Return all candidates of the space that this is the outline of."""
+        return self.kept if self.plans == len(self.kept) else candidates(space, pod)
 
 
 def outline_of(
@@ -51,6 +60,8 @@ def outline_of(
     for tried in candidates(space, pod):
         also(tried)
         found.plans += 1
+        if found.plans <= MOST_KEPT:
+            found.kept.append(tried)
         for axis, size in tried.plan.mesh.items():
             found.axes.setdefault(axis)
             if size > 1:

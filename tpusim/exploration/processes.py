@@ -1,7 +1,7 @@
 """Run chunks of work in processes, or on any executor."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from itertools import islice
@@ -28,7 +28,7 @@ def run_chunks(
     executor: Executor | None = None,
     ahead: int = MOST_SUBMITTED,
     alone: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[int, Chunk, Rows]]:
+) -> Generator[tuple[int, Chunk, Rows]]:
     """Yield each chunk with its number and `function` of it, in the order in which they finish.
 
     ahead: chunks that wait at a time; the next is taken from `work` when one of them has finished.

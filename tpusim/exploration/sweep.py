@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -25,7 +26,7 @@ from tpusim.exploration.frame import SweepColumns, sweep_columns, sweep_frame
 from tpusim.exploration.processes import MOST_SUBMITTED, check_workers, run_chunks, usable_cpus
 from tpusim.exploration.rows import SweepRow
 from tpusim.exploration.search_axes import SweepCandidate
-from tpusim.exploration.space import Space, candidates
+from tpusim.exploration.space import Space
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import Input
@@ -97,20 +98,21 @@ def sweep(
     report = progress or (lambda done, total: None)
     report(done, outline.plans)
     count = min(workers or usable_cpus(), max(1, -(-(outline.plans - done) // LEAST_CHUNK)))
-    work = run_chunks(
+    found = run_chunks(
         partial(timed_rows, model, input),
-        chunks_of(candidates(space, pod), outline.plans, known, pace),
+        chunks_of(outline.candidates(space, pod), outline.plans, known, pace),
         count,
         executor,
         MOST_SUBMITTED if executor is not None else AHEAD * count,
         lambda: workers is None and pace.is_short(outline.plans - done),
     )
     try:
-        for first, chunk, (rows, seconds) in work:
-            table.add(first, chunk, rows)
-            pace.add(len(rows), seconds)
-            done += len(rows)
-            report(done, outline.plans)
+        with closing(found):
+            for first, chunk, (rows, seconds) in found:
+                table.add(first, chunk, rows)
+                pace.add(len(rows), seconds)
+                done += len(rows)
+                report(done, outline.plans)
     finally:
         table.write()
     return table.whole()
