@@ -71,7 +71,10 @@ def outline_of(
 
 @dataclass(slots=True)
 class Pace:
-    """How long plans take: the CPU seconds of those that are done, and of one of the last chunk."""
+    """How long plans take: the CPU seconds of those that are done, and about those of the next one.
+
+    After plans that take less, such as refused ones, chunks grow twofold at a time.
+    """
 
     plans: int = 0
     seconds: float = 0.0
@@ -81,7 +84,7 @@ class Pace:
         """Take in a chunk."""
         self.plans += plans
         self.seconds += seconds
-        self.plan_s = seconds / plans
+        self.plan_s = max(seconds / plans, self.plan_s / 2)
 
     @property
     def chunk(self) -> int:

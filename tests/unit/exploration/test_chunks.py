@@ -65,8 +65,11 @@ def test_chunks_take_the_same_time() -> None:
     """The first ones are small; then they are as large as their plans are fast, within limits."""
     pace = Pace()
     assert pace.chunk == LEAST_CHUNK
+    pace.add(8, 0.0)
+    assert pace.chunk == 2 * LEAST_CHUNK
     for plan_s in (CHUNK_S / 100, 0.0, 1e3):
-        pace.add(10, 10 * plan_s)
+        for _ in range(9):
+            pace.add(10, 10 * plan_s)
         assert pace.chunk == {0.0: LARGEST_CHUNK, 1e3: LEAST_CHUNK}.get(plan_s, 100)
 
 
