@@ -38,3 +38,7 @@ class ErrorRange:
     def of(self, step_s: float) -> tuple[float, float]:
         """Return the ends for a predicted step time, in seconds."""
         return self.low * step_s, self.high * step_s
+
+    def of_rate(self, rate: float) -> tuple[float, float]:
+        """Return the ends for a predicted rate, such as the MFU, the smaller first."""
+        return rate / self.high, rate / self.low

@@ -164,7 +164,7 @@ def search(
     interrupted = False
     alone = count == 1 or executor is not None
     try:
-        with nullcontext(executor) if alone else worker_pool(count, finish=False) as pool:
+        with nullcontext(executor) if alone else worker_pool(count) as pool:
             hunter.run(count, pool, report)
     except KeyboardInterrupt:
         interrupted = True

@@ -1,12 +1,14 @@
-"""A sweep on disk: a Parquet file per finished chunk, and the identity of the sweep.
+"""A sweep on disk: Parquet files of consecutive rows, its parts, and the identity of the sweep.
 
 The identity is in `_sweep.json`; readers of Parquet datasets skip names with an underscore. Each
-chunk has it too, with its number and its rows, so that none is read that belongs elsewhere, and
-checksums, so that none is read that was changed.
+part has it too, with the numbers of its rows, so that none is read that belongs elsewhere, and
+checksums, so that none is read that was changed. Parts are cut as rows are finished, elsewhere in
+each run.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -26,8 +28,13 @@ if TYPE_CHECKING:
 
 IDENTITY_FILE = "_sweep.json"
 CODE_FOLDER = Path(__file__).parents[1]
-CHUNK_KEY = b"tpusim"
-"""Key of a chunk's identity in the metadata of its file."""
+PART_NAME = re.compile(r"part-([0-9]{9})-([0-9]{9})\.parquet")
+"""With the numbers of the first row and of the one after the last; the names sort as the rows."""
+
+PART_KEY = b"tpusim"
+"""Key of a part's identity in the metadata of its file."""
+
+_NOT_OF_IT = "is not of this sweep; remove it, and its plans run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +42,73 @@ class SweepDataset:
     """The folder of one sweep.
 
     identity: the digest of the sweep.
-    sizes: the number of rows of each chunk.
+    plans: the number of its rows.
     """
 
     folder: Path
     identity: str
-    sizes: Sequence[int]
+    plans: int
 
-    def read(self, number: int) -> "DataFrame | None":
-        """Return a chunk that an earlier run finished, or None.
+    def read(self) -> "dict[int, DataFrame]":
+        """Return the parts that an earlier run wrote: the number of the first row -> the rows.
 
-        Raise FileError if its file is damaged, or that of another sweep or of another chunk.
+        Raise FileError if a file is damaged, or that of another sweep or of other rows.
         """
+        found: dict[int, DataFrame] = {}
+        done = 0
+        for path, (first, end) in self._files().items():
+            if first < done:
+                raise FileError(f"{path} {_NOT_OF_IT}")
+            found[first] = self._part(path, first, end)
+            done = end
+        return found
+
+    def write(self, first: int, part: "DataFrame") -> None:
+        """Write rows from number `first` on, whole or not at all."""
+        from pyarrow import Table
+        from pyarrow.parquet import write_table
+
+        end = first + len(part)
+        path = self.folder / f"part-{first:09}-{end:09}.parquet"
+        table = Table.from_pandas(part, preserve_index=False)
+        own = {PART_KEY: self._part_identity(first, end)}
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **own})
+        with blame_writing(path), atomic_write(path) as beside:
+            write_table(table, beside, write_page_checksum=True)
+
+    def check_files(self) -> None:
+        """Raise FileError for a file that readers of the dataset would take for one of its own."""
+        own = {path for path, (_, end) in self._files().items() if end <= self.plans}
+        for path in sorted(self.folder.iterdir()):
+            if path not in own and path.name[:1] not in (".", "_"):
+                raise FileError(
+                    f"{self.folder} holds {plain(path.name)}, which is not of this sweep and its "
+                    f"{self.plans:,} plans; move it elsewhere"
+                )
+
+    def check_parts(self, parts: "Mapping[int, DataFrame]") -> None:
+        """Raise FileError if there are other parts, which another run of the sweep wrote."""
+        own = [(first, first + len(part)) for first, part in sorted(parts.items())]
+        if list(self._files().values()) != own:
+            raise FileError(
+                f"another run of the same sweep wrote to {self.folder}; remove it, and run one at "
+                "a time"
+            )
+
+    def _files(self) -> dict[Path, tuple[int, int]]:
+        """Return the file of each part, in order: its first row, and the one after its last."""
+        named = ((path, PART_NAME.fullmatch(path.name)) for path in sorted(self.folder.iterdir()))
+        return {path: (int(name[1]), int(name[2])) for path, name in named if name}
+
+    def _part(self, path: Path, first: int, end: int) -> "DataFrame":
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
 
-        path = self._path(number)
-        if not path.exists():
-            return None
         try:
             with ParquetFile(path, page_checksum_verification=True) as file:
-                own = (file.schema_arrow.metadata or {}).get(CHUNK_KEY)
-                rows = file.metadata.num_rows
-                if own != self._chunk_identity(number) or rows != self.sizes[number]:
-                    raise FileError(
-                        f"{path} is not chunk {number} of this sweep; remove it, and its plans run "
-                        "again"
-                    )
+                own = (file.schema_arrow.metadata or {}).get(PART_KEY)
+                if own != self._part_identity(first, end) or file.metadata.num_rows != end - first:
+                    raise FileError(f"{path} {_NOT_OF_IT}")
                 found: DataFrame = file.read().to_pandas()
                 return found
         except FileError:
@@ -69,45 +116,19 @@ class SweepDataset:
         except (OSError, ValueError, ArrowException) as error:
             raise FileError(f"{path} cannot be read; remove it, and its plans run again") from error
 
-    def write(self, number: int, chunk: "DataFrame") -> None:
-        """Write a finished chunk, whole or not at all."""
-        from pyarrow import Table
-        from pyarrow.parquet import write_table
-
-        path = self._path(number)
-        table = Table.from_pandas(chunk, preserve_index=False)
-        own = {CHUNK_KEY: self._chunk_identity(number)}
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **own})
-        with blame_writing(path), atomic_write(path) as beside:
-            write_table(table, beside, write_page_checksum=True)
-
-    def check_files(self) -> None:
-        """Raise FileError for a file that readers of the dataset would take for one of its own."""
-        own = {self._path(number) for number in range(len(self.sizes))}
-        for path in sorted(self.folder.iterdir()):
-            if path not in own and path.name[:1] not in (".", "_"):
-                raise FileError(
-                    f"{self.folder} holds {plain(path.name)}, which is not of this sweep and its "
-                    f"{len(self.sizes)} chunks; move it elsewhere"
-                )
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"part-{number:05}.parquet"
-
-    def _chunk_identity(self, number: int) -> bytes:
-        own = {"sweep": self.identity, "chunk": number, "rows": self.sizes[number]}
-        return json.dumps(own).encode()
+    def _part_identity(self, first: int, end: int) -> bytes:
+        return json.dumps({"sweep": self.identity, "first": first, "end": end}).encode()
 
 
-def open_dataset(folder: Path, identity: str, sizes: Sequence[int]) -> SweepDataset:
+def open_dataset(folder: Path, identity: str, plans: int) -> SweepDataset:
     """Return the dataset of the sweep `identity`, new or as an earlier run left it.
 
-    sizes: the number of rows of each chunk.
+    plans: the number of its rows.
 
-    Raise FileError for a folder that holds anything else: chunks of two sweeps never mix. An
-    identity that was lost with the power (an empty file) is written again, as each chunk has it.
+    Raise FileError for a folder that holds anything else: parts of two sweeps never mix. An
+    identity that was lost with the power (an empty file) is written again, as each part has it.
     """
-    dataset = SweepDataset(folder, identity, sizes)
+    dataset = SweepDataset(folder, identity, plans)
     path = folder / IDENTITY_FILE
     content = f"{json.dumps({'sweep': identity})}\n".encode()
     with blame_writing(folder):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError
@@ -16,6 +17,8 @@ from tpusim.exploration.search_axes import SweepCandidate
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+TEXTS = ("placement", "fit", "status", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +60,26 @@ def sweep_columns(
 def sweep_frame(
     columns: SweepColumns, tried: Sequence[SweepCandidate], outcomes: Sequence[SweepRow]
 ) -> "DataFrame":
-    """Return one row per candidate; the numbers of a refused plan are NaN."""
+    """Return one row per candidate; the numbers of a refused plan are NaN.
+
+    An axis that is missing from a mesh has size 1, and a label that is from a breakdown 0 s.
+    """
+    import numpy as np
     from pandas import DataFrame
 
-    rows = [
-        _inputs(columns, candidate) | _zeros(columns, outcome) | outcome
-        for candidate, outcome in zip(tried, outcomes, strict=True)
-    ]
-    floats = {*RESULT_NUMBERS, *RANGE_COLUMNS, *columns.breakdown} - {"fits"}
-    kinds = dict.fromkeys(columns.axes, "int64") | dict.fromkeys(floats, "float64")
-    return DataFrame(rows, columns=list(columns.names)).astype(kinds)
-
-
-def _inputs(columns: SweepColumns, candidate: SweepCandidate) -> SweepRow:
-    """Return the cells that distinguish a plan; an axis missing from its mesh has size 1."""
-    sizes = {axis: candidate.plan.mesh.get(axis, 1) for axis in columns.axes}
-    return sizes | {column: cell(candidate.values[column]) for column in columns.varied}
-
-
-def _zeros(columns: SweepColumns, outcome: SweepRow) -> SweepRow:
-    return {} if outcome["status"] == PLAN_REFUSED else dict.fromkeys(columns.breakdown, 0.0)
+    none = [nan if each["status"] == PLAN_REFUSED else 0.0 for each in outcomes]
+    cells: dict[str, Any] = {
+        **{axis: [each.plan.mesh.get(axis, 1) for each in tried] for axis in columns.axes},
+        **{name: [cell(each.values[name]) for each in tried] for name in columns.varied},
+        **{name: [each[name] for each in outcomes] for name in TEXTS},
+    }
+    for name in (*RESULT_NUMBERS, *RANGE_COLUMNS):
+        cells[name] = np.array([each.get(name) for each in outcomes], np.float64)
+    for name in columns.breakdown:
+        found = [each.get(name, zero) for each, zero in zip(outcomes, none, strict=True)]
+        cells[name] = np.array(found, np.float64)
+    cells["fits"] = [each["fits"] for each in outcomes]
+    return DataFrame(cells, columns=list(columns.names))
 
 
 def cell(value: Any) -> float | str:

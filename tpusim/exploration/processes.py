@@ -1,19 +1,20 @@
 """Run chunks of work in processes, or on any executor.
 
-Workers are spawned, because a fork of a process with threads (a notebook's, JAX's) may hang. They
-need nothing of the caller's script, so it is not run again in them and needs no
-`if __name__ == "__main__"`. They end with this process, however it ends: each worker holds both
+Where there is one, workers come from a fork server: a process without threads that has loaded what
+they run, so they are ready at once. A fork of this process, which may have threads (a notebook's,
+JAX's), may hang. Workers need nothing of the caller's script, so it is not run again in them and
+needs no `if __name__ == "__main__"`. They end with this process, however it ends: each holds both
 ends of the queue that it waits at, so it would not notice by itself.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait as wait_for_any
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
@@ -23,11 +24,14 @@ from typing import TypeVar
 from tpusim.base.errors import TpusimError
 from tpusim.base.shown_value import shown
 
-FEW_PLANS = 128
-"""This process simulates as many plans before others have started."""
+FEW_PLANS = 1000
+"""Plans of a search for which no processes are started, as it simulates few of them."""
 
 MOST_SUBMITTED = 512
 """Chunks that an executor holds at a time: several for each worker of a large cluster."""
+
+_LOADED = ["tpusim.exploration.rows", "tpusim.exploration.bounded_plans"]
+"""Modules that workers run."""
 
 _ENDED = "ended from outside, perhaps for lack of memory"
 _AGAIN = (
@@ -45,38 +49,49 @@ def run_chunks(
     processes: int,
     executor: Executor | None = None,
     ahead: int = MOST_SUBMITTED,
-) -> Iterator[tuple[int, Chunk, Rows]]:
+    alone: Callable[[], bool] = lambda: False,
+) -> Generator[tuple[int, Chunk, Rows], None, None]:
     """Yield each chunk with its number and `function` of it, in the order in which they finish.
 
     ahead: chunks that wait at a time; the next is taken from `work` when one of them has finished.
+    alone: is asked before each chunk until it says no; until then this process runs them.
 
     Ctrl-C is left to this process. Raise TpusimError if a process of this machine is killed.
     """
+    rest = iter(work)
     if executor is not None:
-        yield from _submitted(function, work, executor, ahead)
-    elif processes == 1:
-        yield from ((number, chunk, function(chunk)) for number, chunk in work)
-    else:
-        with worker_pool(processes) as pool:
-            yield from _submitted(function, work, pool, ahead)
+        yield from _submitted(function, rest, executor, ahead)
+        return
+    while processes == 1 or alone():
+        due = next(rest, None)
+        if due is None:
+            return
+        yield (*due, function(due[1]))
+    with worker_pool(processes) as pool:
+        yield from _submitted(function, rest, pool, ahead)
 
 
 @contextmanager
-def worker_pool(processes: int, *, finish: bool = True) -> Iterator[Executor]:
+def worker_pool(processes: int) -> Iterator[Executor]:
     """Yield processes that leave Ctrl-C to this one, and end when it ends, even if it is killed.
 
-    finish: wait at the end for the chunks that are being worked on.
+    What they work on at the end is not waited for.
     """
+    served = "forkserver" in get_all_start_methods()
+    context = get_context("forkserver" if served else "spawn")
+    context.set_forkserver_preload(_LOADED)
     others = set(active_children())
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(processes, context, initializer=_begin_worker)
     try:
         yield pool
+    except BrokenProcessPool as error:
+        raise TpusimError(f"a worker process was {_ENDED}; {_AGAIN}") from error
     except _NotStartedError:
         for child in set(active_children()) - others:
             child.kill()  # it would wait for work for ever
         raise
     finally:
-        pool.shutdown(wait=finish, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _NotStartedError(TpusimError):
@@ -112,23 +127,23 @@ def check_workers(workers: object, executor: object, progress: object) -> None:
 def process_count(workers: int | None, plans: int, chunks: int) -> int:
     """Return the number of processes: the CPUs available to this one, or 1 for few plans."""
     if workers is None:
-        return 1 if plans <= FEW_PLANS else min(_cpus(), chunks)
+        return 1 if plans <= FEW_PLANS else min(usable_cpus(), chunks)
     return max(1, min(workers, chunks))
 
 
-def _cpus() -> int:
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _submitted(
     function: Callable[[Chunk], Rows],
-    work: Iterable[tuple[int, Chunk]],
+    rest: Iterator[tuple[int, Chunk]],
     executor: Executor,
     ahead: int,
 ) -> Iterator[tuple[int, Chunk, Rows]]:
     waiting: dict[Future[Rows], tuple[int, Chunk]] = {}
-    rest = iter(work)
     try:
         while True:
             with _script_hidden():
@@ -139,8 +154,6 @@ def _submitted(
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 number, chunk = waiting.pop(future)
                 yield number, chunk, future.result()
-    except BrokenProcessPool as error:
-        raise TpusimError(f"a worker process was {_ENDED}; {_AGAIN}") from error
     finally:
         for future in waiting:
             future.cancel()

@@ -32,15 +32,6 @@ RESULT_NUMBERS = (
 RANGE_COLUMNS = ("step_time_low_s", "step_time_high_s", "mfu_low", "mfu_high")
 
 
-def simulate_task(
-    model: Architecture,
-    given: Input | None,
-    task: Sequence[tuple[int, Sequence[SweepCandidate]]],
-) -> list[list[SweepRow]]:
-    """Return the rows of each chunk of a task."""
-    return [simulate_chunk(model, chunk, given) for _, chunk in task]
-
-
 def simulate_chunk(
     model: Architecture, chunk: Sequence[SweepCandidate], given: Input | None = None
 ) -> list[SweepRow]:
@@ -77,8 +68,10 @@ def _simulate_candidate(
 
 def _ranges(result: PlanResult) -> dict[str, float | None]:
     """Return the ends of the ranges of step time and MFU; None under the lowering `ideal`."""
-    pairs = (result.step_time_range_s or (None, None)), (result.mfu_range or (None, None))
-    ends = (end for pair in pairs for end in pair)
+    found = result.error_range
+    if found is None:
+        return dict.fromkeys(RANGE_COLUMNS)
+    ends = (*found.of(result.step_time_s), *found.of_rate(result.mfu))
     return dict(zip(RANGE_COLUMNS, ends, strict=True))
 
 

@@ -197,7 +197,7 @@ class Result(ABC):
     def mfu_range(self) -> tuple[float, float] | None:
         """The MFU at both ends of `step_time_range_s`, the smaller first; None without either."""
         found, mfu = self.error_range, self.mfu
-        return None if found is None or mfu is None else (mfu / found.high, mfu / found.low)
+        return None if found is None or mfu is None else found.of_rate(mfu)
 
     def advice(self) -> Advice:
         """Return what bounds the step, and what changes of the run would save, each simulated.

@@ -1,5 +1,6 @@
 """The frame of a sweep: each row is what `simulate` says, and none is missing."""
 
+import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from tpusim.exploration.rows import RESULT_NUMBERS, breakdown_labels
 from tpusim.simulation import simulate
 
 RULES = [{}, {"act_embed": "tensor"}]
+MODULE = sys.modules["tpusim.exploration.sweep"]
+"""The name in its package is the function."""
 
 
 def swept(given: Space, **how: object) -> DataFrame:
@@ -184,7 +187,10 @@ def test_an_axis_is_not_named_like_a_column() -> None:
 
 
 @pytest.mark.parametrize("rules", [RULES[1:], thorough(RULES)])
-def test_the_dataset_reads_back_as_the_frame(rules: list[object], tmp_path: Path) -> None:
+def test_the_dataset_reads_back_as_the_frame(
+    rules: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODULE, "PART_S", 0.0)
     wrong = [{"fsdp": 16, "data": 1, "tensor": 2}]
     meshes = wrong + [dict(candidate.plan.mesh) for candidate in candidates(space(), POD)]
     table = swept(space(axes=(), meshes=meshes, vary={"rules": rules}), out=tmp_path)
@@ -194,6 +200,7 @@ def test_the_dataset_reads_back_as_the_frame(rules: list[object], tmp_path: Path
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "PART_S", 0.0)
     first = swept(space(), out=tmp_path)
     lost = sorted(tmp_path.glob("*.parquet"))[0]
     lost.unlink()
@@ -206,7 +213,7 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(rows, "simulate", lambda *a, placement, input: spied(*a))
     again = swept(space(), out=tmp_path)
     assert_frame_equal(again, first)
-    assert len(ran) == len(read_parquet(lost))
+    assert 0 < len(ran) == len(read_parquet(lost)) < len(first)
     assert_frame_equal(swept(space(), out=tmp_path), first)
     assert len(ran) == len(read_parquet(lost))
 
@@ -225,7 +232,7 @@ def test_two_sweeps_never_mix(tmp_path: Path) -> None:
         swept(space(), out=tmp_path / "one")
 
 
-def chunks(folder: Path) -> list[Path]:
+def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
@@ -240,25 +247,32 @@ def test_an_identity_that_was_lost_is_written_again(tmp_path: Path) -> None:
         assert identity.read_bytes() == content
 
 
-def test_a_chunk_of_another_sweep_or_place_is_refused(tmp_path: Path) -> None:
+def test_a_part_of_another_sweep_or_place_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODULE, "PART_S", 0.0)
     swept(space(), out=tmp_path / "one")
     swept(space(vary={"remat": ["none"]}), out=tmp_path / "two")
-    first, second, *_ = chunks(tmp_path / "one")
+    first, second, *_ = parts(tmp_path / "one")
     whole = first.read_bytes()
-    for other in (second, chunks(tmp_path / "two")[0]):
+    for other in (second, parts(tmp_path / "two")[0]):
         first.write_bytes(other.read_bytes())
-        with pytest.raises(FileError, match="is not chunk 0 of this sweep; remove it"):
+        with pytest.raises(
+            FileError, match=r"part-000000000-000000008\.parquet is not of this sweep; remove it"
+        ):
             swept(space(), out=tmp_path / "one")
     first.write_bytes(whole)
     read_parquet(first).to_parquet(first, index=False)
-    with pytest.raises(FileError, match="is not chunk 0 of this sweep; remove it"):
+    with pytest.raises(
+        FileError, match=r"part-000000000-000000008\.parquet is not of this sweep; remove it"
+    ):
         swept(space(), out=tmp_path / "one")
 
 
-def test_a_chunk_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_a_part_that_was_changed_is_refused(tmp_path: Path) -> None:
     """Each page has a checksum, so a changed number is found, not only a broken file."""
     swept(space(), out=tmp_path)
-    first = chunks(tmp_path)[0]
+    first = parts(tmp_path)[0]
     whole = first.read_bytes()
     first.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
     with pytest.raises(FileError, match="cannot be read; remove it"):
@@ -268,12 +282,32 @@ def test_a_chunk_that_was_changed_is_refused(tmp_path: Path) -> None:
         swept(space(), out=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["part-00099.parquet", "mine.parquet", "notes.txt"])
-def test_a_file_that_is_none_of_the_chunks_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["part-000000015-000000099.parquet", "part-00001.parquet", "mine.parquet", "notes.txt"]
+)
+def test_a_file_that_is_none_of_the_parts_is_refused(name: str, tmp_path: Path) -> None:
     """Readers of the dataset would take its rows for some of the sweep's."""
     swept(space(), out=tmp_path)
-    (tmp_path / name).write_bytes(chunks(tmp_path)[0].read_bytes())
+    (tmp_path / name).write_bytes(parts(tmp_path)[0].read_bytes())
     with pytest.raises(FileError, match=f"holds {name}, which is not of this sweep"):
+        swept(space(), out=tmp_path)
+
+
+def test_two_runs_of_one_sweep_at_a_time_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their parts have other rows, and a reader of the folder would have some of them twice."""
+    monkeypatch.setattr(MODULE, "PART_S", 0.0)
+
+    def another(done: int, total: int) -> None:
+        if done == 8:
+            with monkeypatch.context() as small:
+                small.setattr("tpusim.exploration.chunks.LARGEST_CHUNK", 3)
+                swept(space(), out=tmp_path)
+
+    with pytest.raises(FileError, match=r"another run of the same sweep wrote to .*; remove it"):
+        swept(space(), out=tmp_path, progress=another)
+    with pytest.raises(FileError, match=r"-000000015\.parquet is not of this sweep; remove it"):
         swept(space(), out=tmp_path)
 
 
