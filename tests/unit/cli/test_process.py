@@ -47,6 +47,29 @@ def test_the_probe_sees_what_is_loaded() -> None:
     assert loaded_by("import rich") == {"rich"}
 
 
+ALL_IS_READ = """
+import atexit, gc, sys
+
+def show():
+    print("read", gc.get_stats()[2]["collections"] - before, len(gc.get_objects()))
+
+sys.argv = ["tpusim", *sys.argv[1:]]
+from tpusim.cli import main
+before = gc.get_stats()[2]["collections"]
+atexit.register(show)
+main()
+"""
+"""Prints how often all that lives was read for cycles, and how much the end would read again."""
+
+
+def test_what_lives_is_not_read_for_cycles() -> None:
+    """Neither during a command nor at its end, where some 100,000 objects live."""
+    *_, last = python("-c", ALL_IS_READ, "simulate", str(FLAGSHIP)).stdout.splitlines()
+    word, times, objects = last.split()
+    assert (word, times) == ("read", "0")
+    assert int(objects) < 1000
+
+
 def user_seconds(*arguments: str, **environment: str) -> float:
     """User CPU seconds of a process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
