@@ -39,6 +39,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
         file.write(b"figure")
 
     backends = "matplotlib.backends"
-    monkeypatch.setattr("matplotlib.figure.Figure.draw_without_rendering", lambda figure: None)
+    layout = "tpusim.report.figures.axes_column.AxesColumn"
+    monkeypatch.setattr(f"{layout}.execute", lambda layout, figure: None)
     monkeypatch.setattr(f"{backends}.backend_agg.FigureCanvasAgg.print_png", write)
     monkeypatch.setattr(f"{backends}.backend_svg.FigureCanvasSVG.print_svg", write)

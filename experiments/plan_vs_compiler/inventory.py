@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.compiler import Compiled
-from tpusim.compiler.lower_compiled import lower_compiled
+from tpusim.compiler.compiled_lowering import lower_compiled
 from tpusim.engine import Record
 from tpusim.program import (
     Collective,

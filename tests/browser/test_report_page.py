@@ -14,7 +14,8 @@ from twins import compared
 
 import tpusim as ts
 from tpusim.base.units import format_seconds
-from tpusim.report.html import comparison_page, report_page
+from tpusim.report.html import report_page
+from tpusim.report.html.comparison_page import comparison_page
 from tpusim.results.result import Result
 
 pytestmark = pytest.mark.browser

@@ -18,7 +18,7 @@ from replays import small_replay
 from test_report_page import browser as browser
 from test_report_page import result as report_result
 
-from tpusim.report.trace import trace, trace_bytes
+from tpusim.report.step_trace import trace, trace_bytes
 from tpusim.results import Result
 
 pytestmark = pytest.mark.browser

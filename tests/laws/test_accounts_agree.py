@@ -38,7 +38,7 @@ from tpusim.engine.journal import repeat_count
 from tpusim.hardware import Slice
 from tpusim.report import document, pipeline_data, timeline_data, trace, utilisation_data
 from tpusim.report.figures.utilisation import resource_name
-from tpusim.report.trace import COUNTER_COLUMNS, OPS_THREAD, SLOT_THREAD
+from tpusim.report.step_trace import COUNTER_COLUMNS, OPS_THREAD, SLOT_THREAD
 from tpusim.report.track_slices import core_slices, stream_tracks
 from tpusim.results import PICO, Result, limits
 from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, breakdown_ps, core_ps

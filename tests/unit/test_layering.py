@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,41 @@ def test_no_two_classes_have_the_same_name() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+STUBS = sorted(str(file.relative_to(ROOT)) for file in ROOT.rglob("__init__.pyi"))
+
+
+def shadowed(stub: str) -> list[str]:
+    """The names of a stub that a module beside it has too, which hides the name once it loads."""
+    return [
+        alias.name
+        for node in ast.walk(parsed(stub))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if alias.name == node.module.partition(".")[0]
+    ]
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_no_name_that_loads_on_first_use_is_that_of_its_module(name: str) -> None:
+    assert shadowed((ROOT / name).read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("stub", "found"),
+    [
+        ("from .trace import trace as trace", ["trace"]),
+        ("from .trace.events import trace as trace", ["trace"]),
+        ("from .step_trace import trace as trace", []),
+        ("from . import plot as plot", []),
+    ],
+)
+def test_the_rule_on_names_that_load_on_first_use(stub: str, found: list[str]) -> None:
+    assert shadowed(stub) == found
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_every_name_that_loads_on_first_use_is_there(name: str) -> None:
+    room = import_module(dotted(name.removesuffix("i")))
+    assert [each for each in room.__all__ if not hasattr(room, each)] == []

@@ -24,3 +24,15 @@ def garbage_collector_off() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
+
+
+@contextmanager
+def garbage_collector_on() -> Iterator[None]:
+    """Turn the collection of cycles on, for long work within work that is short as a rule."""
+    was_enabled = gc.isenabled()
+    gc.enable()
+    try:
+        yield
+    finally:
+        if not was_enabled:
+            gc.disable()

@@ -6,25 +6,28 @@ than guessed. Inside the library there are bytes, seconds, hertz, watts and FLOP
 
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
-
-from quantiphy import Quantity
 
 from tpusim.base.errors import UnitError, nearest
 
-_METRIC = ("", "k", "M", "G", "T", "P", "E")
-_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_SMALL_PREFIXES = ("", "m", "u", "µ", "μ", "n", "p")
-_PREFIXES = {
-    "B": _METRIC + _BINARY,
-    "B/s": _METRIC + _BINARY,
+_METRIC = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {
+    prefix: 1024.0**power for power, prefix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)
+}
+_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9, "p": 1e-12}
+_PREFIXES: Mapping[str, Mapping[str, float]] = {
+    "B": _METRIC | _BINARY,
+    "B/s": _METRIC | _BINARY,
     "bit/s": _METRIC,
     "FLOP/s": _METRIC,
-    "Hz": _METRIC[:4],
-    "s": _SMALL_PREFIXES,
-    "W": ("m", "", "k", "M"),
-    "USD/h": ("",),
+    "Hz": {prefix: _METRIC[prefix] for prefix in ("", "k", "M", "G")},
+    "s": _SMALL,
+    "W": {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6},
+    "USD/h": {"": 1.0},
 }
+"""The prefixes that each unit may have, and their factors."""
+
 _UNIT_EXAMPLES = {
     "B": "32 GiB",
     "B/s": "1.2 TB/s",
@@ -40,8 +43,7 @@ _TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|n
 @cache
 def _factors(unit: str) -> dict[str, float]:
     """Return the SI value of each spelling that is accepted for `unit`."""
-    spellings = [prefix + unit for prefix in _PREFIXES[unit]]
-    factors = {name: float(Quantity(f"1 {name}", binary=True)) for name in spellings}
+    factors = {prefix + unit: factor for prefix, factor in _PREFIXES[unit].items()}
     if unit == "B/s":
         factors |= {name: value / 8 for name, value in _factors("bit/s").items()}
     return factors

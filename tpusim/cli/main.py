@@ -4,6 +4,7 @@
 3: a sweep in which every plan of a kind is refused. 130: Ctrl-C, as shells have it.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import NoReturn
 
 import typer
 
+from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import InterruptedWorkError, TpusimError
 from tpusim.base.plain_text import presentable
 from tpusim.base.text_width import printed_on
@@ -23,11 +25,18 @@ DEBUG = "TPUSIM_DEBUG"
 
 
 def main() -> NoReturn:
-    """Run the command line and exit."""
+    """Run the command line and exit.
+
+    The collector of cycles is off, unless a long command turns it on, and at the end it leaves
+    alone what lives: the process ends, and to read all of it once more finds nothing of use.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    sys.exit(run(sys.argv[1:]))
+    with garbage_collector_off():
+        code = run(sys.argv[1:])
+        gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tpusim.base.collection import garbage_collector_off
+from tpusim.base.collection import garbage_collector_on
 from tpusim.cli.app import (
     AsJson,
     FoldOption,
@@ -20,6 +20,7 @@ from tpusim.cli.app import (
 
 
 @app.command(name="compile")
+@garbage_collector_on()
 def compile_(
     path: Annotated[
         str,
@@ -47,7 +48,6 @@ def compile_(
 
 
 @app.command()
-@garbage_collector_off()
 def replay(
     path: Annotated[
         str, typer.Argument(metavar="FILE.hlo[.gz]", help="HLO of the TPU compiler: text or proto.")

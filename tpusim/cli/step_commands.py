@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tpusim.base.collection import garbage_collector_off
+from tpusim.base.collection import garbage_collector_on
 from tpusim.cli.app import (
     AsJson,
     FoldOption,
@@ -25,7 +25,6 @@ from tpusim.cli.plan_help import PlanCommand
 
 
 @app.command(cls=PlanCommand)
-@garbage_collector_off()
 def simulate(
     run: Annotated[
         list[str] | None,
@@ -79,7 +78,6 @@ def simulate(
 
 
 @app.command()
-@garbage_collector_off()
 def advise(
     run: RunFile,
     settings: RunSettings = None,
@@ -95,7 +93,6 @@ def advise(
 
 
 @app.command()
-@garbage_collector_off()
 def train(
     runs: Annotated[
         list[str],
@@ -130,6 +127,7 @@ def input_rate(
 
 
 @app.command(cls=PlanCommand)
+@garbage_collector_on()
 def check(
     run: RunFile,
     out: Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tpusim.base.collection import garbage_collector_off
+from tpusim.base.collection import garbage_collector_on
 from tpusim.cli.app import (
     AsJson,
     ClusterAddress,
@@ -22,7 +22,6 @@ from tpusim.cli.plan_help import PlanCommand
 
 
 @app.command()
-@garbage_collector_off()
 def compare(
     paths: Annotated[
         list[str],
@@ -68,6 +67,7 @@ def compare(
 
 
 @app.command(cls=PlanCommand)
+@garbage_collector_on()
 def sweep(
     path: Annotated[
         str, typer.Argument(metavar="SWEEP.toml", help="A run, what to try; - is stdin.")
@@ -94,6 +94,7 @@ def sweep(
 
 
 @app.command()
+@garbage_collector_on()
 def search(
     path: Annotated[
         str, typer.Argument(metavar="RUN.toml", help="A run with [search]: what to choose from.")
@@ -121,6 +122,7 @@ def search(
 
 
 @app.command(cls=PlanCommand)
+@garbage_collector_on()
 def scaling(
     run: RunFile,
     out: Annotated[
@@ -158,6 +160,7 @@ def scaling(
 
 
 @app.command()
+@garbage_collector_on()
 def validate(
     runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],
     out: Annotated[

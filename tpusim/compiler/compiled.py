@@ -12,7 +12,6 @@ from tpusim.base.plain_text import plain, visible
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import atomic_write, path_of
 from tpusim.base.units import format_bytes, format_rate, format_seconds
-from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
 from tpusim.hardware import Slice, parse_slice
 
 TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
@@ -104,6 +103,8 @@ class Compiled:
 
         Raise FileError if it cannot be written.
         """
+        from tpusim.compiler.hlo.hlo_files import format_header
+
         facts = format_header(self.facts()) if self.hlo else ""
         data = facts.encode() + self.data.lstrip(b"\n")
         path = Path(path)
@@ -187,6 +188,8 @@ def load(path: str | Path) -> Compiled:
     A file that `Compiled.save` wrote is restored in full; of others only the HLO is known. The HLO
     is not parsed here. Raise FileError for a file that cannot be read.
     """
+    from tpusim.compiler.hlo.hlo_files import read_hlo_file
+
     path = path_of(path, "load")
     facts, data = read_hlo_file(path)
     name = path.name.removesuffix(".gz").removesuffix(".hlo")

@@ -33,7 +33,7 @@ def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:
     """Return the content of each file, by name."""
     from tpusim.report.figures.check import plot_check
     from tpusim.report.figures.render import png_bytes
-    from tpusim.report.html import comparison_page
+    from tpusim.report.html.comparison_page import comparison_page
 
     return {
         "check.txt": f"{comparison}\n".encode(),

@@ -9,9 +9,7 @@ from tpusim.base.errors import FileError
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import blame_writing, path_of, write_files
 from tpusim.program import program_text
-from tpusim.report.csv_tables import lines_csv, operations_csv, transfers_csv
 from tpusim.report.result_json import document
-from tpusim.report.trace import trace_bytes
 from tpusim.results import PlanResult, Result
 from tpusim.results.result import check_result
 from tpusim.results.summary import summary
@@ -40,7 +38,9 @@ def write_report(
 
 def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> Mapping[str, bytes]:
     """Return the content of each file, by name."""
+    from tpusim.report.csv_tables import lines_csv, operations_csv, transfers_csv
     from tpusim.report.figures.render import figure_bytes
+    from tpusim.report.step_trace import trace_bytes
 
     texts = {
         "summary.txt": f"{summary(result, ideal)}\n",

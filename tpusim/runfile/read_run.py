@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,10 +17,12 @@ from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
-from tpusim.runfile.schema import PlanFile, RunFile, SearchFile, SweepFile, required, wanted
+from tpusim.runfile.schema import plan_file, required, run_file, search_file, sweep_file, wanted
 from tpusim.runfile.toml_tables import override, read_toml
 from tpusim.runfile.training import split_train
-from tpusim.training import TrainingRun
+
+if TYPE_CHECKING:
+    from tpusim.training import TrainingRun
 
 LONGEST_NAME = 80
 _SHAPED = ("chip", "topology")
@@ -42,7 +44,7 @@ class SimulationRun:
     plan: Plan
     pod: Slice
     notes: tuple[str, ...] = ()
-    train: TrainingRun | None = None
+    train: "TrainingRun | None" = None
     input: Input | None = None
 
 
@@ -72,7 +74,7 @@ class SearchFileRun:
     plan: Plan
     pod: Slice | None
     keys: Mapping[str, Any]
-    train: TrainingRun | None = None
+    train: "TrainingRun | None" = None
     input: Input | None = None
 
 
@@ -88,7 +90,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     with blame(where):
         rest, train = split_train(override(written, overrides))
         data, other = split_model(rest)
-        run = _run(where, _valid(RunFile, data), Path(path).parent, other)
+        run = _run(where, _valid(run_file(), data), Path(path).parent, other)
         return replace(run, train=train)
 
 
@@ -103,7 +105,7 @@ def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
                 f"--set {cut(setting)} is no setting of the plan; write plan.KEY=VALUE, and the "
                 "model and the slice by their own keys"
             )
-    given = _valid(PlanFile, override({"plan": {}}, settings))["plan"]
+    given = _valid(plan_file(), override({"plan": {}}, settings))["plan"]
     return plan.replace(**given)
 
 
@@ -116,7 +118,7 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
     with blame(where):
         rest, _ = split_train(override(written, overrides))
         given, other = split_model(rest)
-        data = _valid(SweepFile, given)
+        data = _valid(sweep_file(), given)
         tries = data["sweep"]
         if "vary" in tries:
             tries["vary"] = dict(PLAN_KEYS.spelt_out(tries["vary"]))
@@ -134,7 +136,7 @@ def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRu
     with blame(where):
         rest, train = split_train(override(written, overrides))
         given, other = split_model(rest)
-        data = _valid(SearchFile, given)
+        data = _valid(search_file(), given)
         keys = data["search"]
         if "mesh" in data["plan"]:
             raise PlanError(

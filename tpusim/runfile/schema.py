@@ -6,6 +6,7 @@ The keys of a plan and of a model have two spellings, flat and grouped; a group 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Annotated, Any, Literal, NewType, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, conlist, create_model
@@ -105,7 +106,9 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
 TABLE_TAG = "dict[table]"
 """The tag of a group's table in the locations of pydantic's errors."""
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
+_STRICT = ConfigDict(extra="forbid", strict=True, defer_build=True)
+"""Of every table; validators are built at the first use, those of inner tables with the whole."""
+
 _SLICE_KINDS: Mapping[str, Any] = {
     "chip": str,
     "topology": str,
@@ -291,36 +294,55 @@ def _form_of(value: Any) -> str:
     return TABLE_TAG if isinstance(value, dict | BaseModel) else "flat"
 
 
-_COMMON: Mapping[str, Any] = {"slice": (_section("slice"), ...), "model": (_section("model"), ...)}
-_NEEDED = required(Plan)
+@cache
+def run_file() -> type[BaseModel]:
+    """Return the pydantic model of a run file."""
+    return create_model(
+        "RunFile",
+        __config__=_STRICT,
+        slice=(_section("slice"), ...),
+        model=(_section("model"), ...),
+        plan=(_section("plan", required(Plan)), ...),
+        input=(_section("input"), None),
+    )
 
-RunFile = create_model(
-    "RunFile",
-    __config__=_STRICT,
-    **_COMMON,
-    plan=(_section("plan", _NEEDED), ...),
-    input=(_section("input"), None),
-)
-PlanFile = create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
-"""The file of changes of a plan: any of its keys."""
 
-SweepFile = create_model(
-    "SweepFile",
-    __config__=_STRICT,
-    **_COMMON,
-    plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
-    input=(_section("input"), None),
-    sweep=(_section("sweep", vary=_vary()), ...),
-)
-"""A run file whose plan needs no mesh, and a section [sweep]."""
+@cache
+def plan_file() -> type[BaseModel]:
+    """Return the pydantic model of changes of a plan: any of its keys."""
+    return create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
 
-SearchFile = create_model(
-    "SearchFile",
-    __config__=_STRICT,
-    slice=(_section("slice"), None),
-    model=_COMMON["model"],
-    plan=(_section("plan", [key for key in _NEEDED if key != "mesh"]), ...),
-    input=(_section("input"), None),
-    search=(_section("search", vary=_vary()), ...),
-)
-"""A run file whose plan needs no mesh and that need not have a slice, and a section [search]."""
+
+@cache
+def sweep_file() -> type[BaseModel]:
+    """Return the pydantic model of a run file with a section [sweep], whose plan needs no mesh."""
+    return create_model(
+        "SweepFile",
+        __config__=_STRICT,
+        slice=(_section("slice"), ...),
+        model=(_section("model"), ...),
+        plan=(_section("plan", _needed_besides_mesh()), ...),
+        input=(_section("input"), None),
+        sweep=(_section("sweep", vary=_vary()), ...),
+    )
+
+
+@cache
+def search_file() -> type[BaseModel]:
+    """Return the pydantic model of a run file with a section [search].
+
+    Its plan needs no mesh, and it need not have a slice.
+    """
+    return create_model(
+        "SearchFile",
+        __config__=_STRICT,
+        slice=(_section("slice"), None),
+        model=(_section("model"), ...),
+        plan=(_section("plan", _needed_besides_mesh()), ...),
+        input=(_section("input"), None),
+        search=(_section("search", vary=_vary()), ...),
+    )
+
+
+def _needed_besides_mesh() -> list[str]:
+    return [key for key in required(Plan) if key != "mesh"]

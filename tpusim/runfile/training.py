@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError, nearest
-from tpusim.training import Checkpoints, Evaluations, TrainingRun
+
+if TYPE_CHECKING:
+    from tpusim.training import TrainingRun
 
 TRAIN = "train"
-_TABLES: Mapping[str, type] = {"evaluations": Evaluations, "checkpoints": Checkpoints}
 
 
-def split_train(data: Mapping[str, Any]) -> tuple[dict[str, Any], TrainingRun | None]:
+def split_train(data: Mapping[str, Any]) -> "tuple[dict[str, Any], TrainingRun | None]":
     """Return the other tables of a file, and its training run if it has a section [train].
 
     Raise PlanError for a key that a training run does not have, and for what it refuses.
@@ -19,8 +20,11 @@ def split_train(data: Mapping[str, Any]) -> tuple[dict[str, Any], TrainingRun | 
     others = {name: table for name, table in data.items() if name != TRAIN}
     if TRAIN not in data:
         return others, None
+    from tpusim.training import Checkpoints, Evaluations, TrainingRun
+
     given = _known([TRAIN], data[TRAIN], TrainingRun)
-    for name, kind in _TABLES.items():
+    tables: Mapping[str, type] = {"evaluations": Evaluations, "checkpoints": Checkpoints}
+    for name, kind in tables.items():
         if name in given:
             given[name] = kind(**_known([TRAIN, name], given[name], kind))
     return others, TrainingRun(**given)

@@ -1,10 +1,12 @@
-"""Commands: the garbage collector is off while one makes its result, and on afterwards."""
+"""Commands: the collector is off in short ones and at the end, on in long ones and afterwards."""
 
 import gc
+from contextlib import AbstractContextManager
 
 import pytest
 
-from tpusim.base.collection import garbage_collector_off
+from tpusim.base.collection import garbage_collector_off, garbage_collector_on
+from tpusim.cli.main import run
 
 
 def test_the_collector_rests_and_goes_on() -> None:
@@ -14,10 +16,44 @@ def test_the_collector_rests_and_goes_on() -> None:
         with garbage_collector_off():
             pass
         assert not gc.isenabled()
+        with garbage_collector_on():
+            assert gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with garbage_collector_on():
+        pass
     assert gc.isenabled()
 
 
-def test_it_goes_on_after_an_error() -> None:
-    with pytest.raises(ValueError, match="wrong"), garbage_collector_off():
+@pytest.mark.parametrize("outer", [garbage_collector_off(), garbage_collector_on()])
+def test_it_goes_on_after_an_error(outer: AbstractContextManager[None]) -> None:
+    with pytest.raises(ValueError, match="wrong"), outer:
         raise ValueError("wrong")
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("command", "function", "collects"),
+    [
+        ("simulate", "simulate_command.simulate_run_file", False),
+        ("sweep", "sweep_command.sweep_file", True),
+        ("search", "search_command.search_file", True),
+        ("scaling", "scaling_command.scaling_file", True),
+        ("validate", "validate_command.validate_runs", True),
+        ("check", "check_command.check_run_file", True),
+    ],
+)
+def test_only_long_commands_collect(
+    command: str, function: str, collects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def work(*_: object, **__: object) -> tuple[str, int]:
+        seen.append(gc.isenabled())
+        return "", 0
+
+    monkeypatch.setattr(f"tpusim.cli.{function}", work)
+    monkeypatch.setattr("tpusim.cli.simulate_command.read_arguments", lambda *_, **__: None)
+    with garbage_collector_off():
+        run([command, "run.toml"])
+    assert seen == [collects]

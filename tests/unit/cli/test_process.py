@@ -22,12 +22,17 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+def modules_of(statement: str) -> set[str]:
+    """All modules that a fresh process has loaded after `statement`."""
+    code = f"{statement}\nimport sys; print('loaded', *sys.modules)"
+    first, *names = python("-c", code).stdout.splitlines()[-1].split()
+    assert first == "loaded"
+    return set(names)
+
+
 def loaded_by(statement: str) -> set[str]:
     """The heavy packages that a fresh process has loaded after `statement`."""
-    code = f"{statement}\nimport sys; print('loaded', *sys.modules)"
-    last = python("-c", code).stdout.splitlines()[-1].split()
-    assert last[0] == "loaded"
-    return HEAVY & set(last)
+    return HEAVY & modules_of(statement)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,66 @@ def test_nothing_heavy_is_loaded(statement: str) -> None:
 
 def test_the_probe_sees_what_is_loaded() -> None:
     assert loaded_by("import rich") == {"rich"}
+
+
+def command(*arguments: str) -> str:
+    """The statement that runs a command."""
+    return f"from tpusim.cli.main import run; run({list(arguments)!r})"
+
+
+PACKAGES = {"numpy", "pydantic", "simpy", "typer", "jinja2", "pyarrow", "yaml"} | HEAVY
+ROOMS = {
+    *("compiler.hlo", "compiler.lower", "exploration", "graph", "hardware", "lowering"),
+    *("maxtext", "models", "report.figures", "simulation", "training", "twin", "validation"),
+}
+HELP = {"typer"}
+OF_PLANS = {"typer", "pydantic", "numpy"}
+PLANNED = {"graph", "hardware", "lowering", "models", "simulation"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "packages", "rooms"),
+    [
+        (command("--help"), HELP, set()),
+        (command("--version"), HELP | {"pydantic"}, set()),
+        (command("simulat"), HELP | {"pydantic"}, set()),
+        (command("chips", "--help"), HELP | {"pydantic"}, set()),
+        (command("simulate", "--help"), OF_PLANS, {"graph"}),
+        (command("simulate", str(FLAGSHIP)), OF_PLANS | {"simpy"}, PLANNED),
+        (command("simulate", str(FLAGSHIP), "--json"), OF_PLANS | {"simpy"}, PLANNED),
+        ("import tpusim as ts; ts.simulate", {"pydantic", "numpy", "simpy"}, PLANNED),
+    ],
+)  # fmt: skip
+def test_only_what_a_command_uses_is_loaded(
+    statement: str, packages: set[str], rooms: set[str]
+) -> None:
+    """Of third-party packages, and of our own rooms; each costs tens of milliseconds."""
+    loaded = modules_of(statement)
+    assert PACKAGES & loaded <= packages
+    assert {room for room in ROOMS if f"tpusim.{room}" in loaded} <= rooms
+
+
+ALL_IS_READ = """
+import atexit, gc, sys
+
+def show():
+    print("read", gc.get_stats()[2]["collections"] - before, len(gc.get_objects()))
+
+sys.argv = ["tpusim", *sys.argv[1:]]
+from tpusim.cli import main
+before = gc.get_stats()[2]["collections"]
+atexit.register(show)
+main()
+"""
+"""Prints how often all that lives was read for cycles, and how much the end would read again."""
+
+
+def test_what_lives_is_not_read_for_cycles() -> None:
+    """Neither during a command nor at its end, where some 100,000 objects live."""
+    *_, last = python("-c", ALL_IS_READ, "simulate", str(FLAGSHIP)).stdout.splitlines()
+    word, times, objects = last.split()
+    assert (word, times) == ("read", "0")
+    assert int(objects) < 1000
 
 
 def user_seconds(*arguments: str, **environment: str) -> float:

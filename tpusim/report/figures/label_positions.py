@@ -28,7 +28,8 @@ def axes_positions(ax: "Axes", points: Sequence[tuple[float, float]]) -> list[tu
     points: (x, y) in data coordinates.
     """
     figure = ax.figure.get_figure(root=True)
-    figure.draw_without_rendering()
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
     inches = ax.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
     wide, high = 72 * inches.width, 72 * inches.height
     fractions = (ax.transData + ax.transAxes.inverted()).transform(points)

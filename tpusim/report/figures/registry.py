@@ -1,7 +1,7 @@
 """The registry of the figures that a report has: one entry for each.
 
 A figure is one file: a function that computes its data, one that draws them, and a call of
-`register_figure`; the line of `tpusim.report` that imports the file puts it into every report.
+`register_figure`; the line of `tpusim.report.figures` that imports it puts it into every report.
 """
 
 from collections.abc import Callable, Sequence

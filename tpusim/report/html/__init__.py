@@ -3,7 +3,6 @@
 Each module makes the content of a section as plain data; `page` puts them into the template.
 """
 
-from tpusim.report.html.comparison_page import comparison_page
 from tpusim.report.html.page import report_page
 
-__all__ = ["comparison_page", "report_page"]
+__all__ = ["report_page"]

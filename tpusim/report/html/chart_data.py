@@ -1,6 +1,7 @@
 """The data of the charts that the page draws: plain lists, times in seconds."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -144,19 +145,23 @@ def _slices(
     own: the stream of records that are work; others are waits.
     """
     ops = operations_by_name(result.program)
-    found: list[Slice] = []
-    for each in joined(track):
-        at = [_short((each.start_ps - origin_ps) * PICO), _short(each.length_ps * PICO)]
-        record = each.record
-        if record is None:
-            found.append([*at, HIDDEN, names.number(f"{each.trips:,} {HIDDEN}"), "", each.trips])
-            continue
+
+    @cache
+    def described(record: Record) -> Slice:
         op = ops.get(operation_of(record))
         name = result.called(op) if op is not None else record.name
         waits = own == CORE and record.stream != CORE and record.label not in PAUSES
         text = f"wait for {name}" if waits else name
         label = WAIT if waits else plain(record.label)
-        found.append([*at, label, names.number(text), str(record.phase), record.count])
+        return [label, names.number(text), str(record.phase), record.count]
+
+    found: list[Slice] = []
+    for each in joined(track):
+        at = [_short((each.start_ps - origin_ps) * PICO), _short(each.length_ps * PICO)]
+        if each.record is None:
+            found.append([*at, HIDDEN, names.number(f"{each.trips:,} {HIDDEN}"), "", each.trips])
+        else:
+            found.append([*at, *described(each.record)])
     return found
 
 

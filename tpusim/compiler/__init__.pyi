@@ -1,0 +1,15 @@
+"""The names of this room, each from its module; `__init__.py` loads it on first use."""
+
+from .compiled import Compiled as Compiled
+from .compiled import MemoryReport as MemoryReport
+from .compiled import check_flops as check_flops
+from .compiled import load as load
+from .compiled_lowering import lower_compiled as lower_compiled
+from .compiling import compile as compile
+from .lower.lower_module import LoweredModule as LoweredModule
+from .tf import StepVariable as StepVariable
+from .tf import TensorFlowStep as TensorFlowStep
+from .tf import tensorflow as tensorflow
+from .topologies import make_mesh as make_mesh
+from .topologies import place_mesh as place_mesh
+from .work.instruction_work import Costs as Costs
