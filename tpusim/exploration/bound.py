@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
-from tpusim.exploration.bound_bodies import BodySeconds
+from tpusim.exploration.bound_bodies import BodySeconds, StepParts
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_kinds import BatchAxes, Extents, forward_of, kinds_of, sums_matter
 from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import PlanArrays, split_by
 from tpusim.graph import Graph, layer_row
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
@@ -75,7 +75,7 @@ def bounds(
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
     steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
     shared = BatchAxes(model, plans)
-    extents = Extents(model, plans.base)
+    extents, machine = Extents(model, plans.base), plans.machine
     for some in kinds_of(model, plans, extents.of(plans)):
         members = some[shared.divide(some)]
         while len(members):
@@ -85,15 +85,17 @@ def bounds(
                 members = members[plans.differ(members, int(members[0]))]
                 continue
             members = members[step.divides(plans.take(members))]
-            steps.setdefault(step.key(plans, int(some[0])), (step, []))[1].append(members)
+            form = step.form
+            for own in split_by(machine[members]):
+                pod = plans.pods[plans.pod[members[own[0]]]]
+                key = (pod.chip, pod.num_slices, form)
+                steps.setdefault(key, (step, []))[1].append(members[own])
             break
     for step, parts in steps.values():
         members = np.concatenate(parts)
-        if len(members):
-            taken = plans.take(members)
-            known = step.bounds(extents.of(taken), taken, answers)
-            for array, values in zip(found, known, strict=True):
-                array[members] = values
+        known = step.bounds(extents, plans.take(members), answers)
+        for array, values in zip(found, known, strict=True):
+            array[members] = values
     return found
 
 
@@ -119,13 +121,12 @@ class _KnownStep(NamedTuple):
             part_bounds(plan, loops.layers, model.name)
         return cls(plan, graph, partition_graph(graph, inner_plan(plan)), loops)
 
-    def key(self, plans: PlanArrays, at: int) -> Hashable:
-        """Return what is equal for plans that are bounded together: chip and partitioned graph."""
-        pod, made, plan = plans.pods[plans.pod[at]], self.partitioned, self.plan
+    @property
+    def form(self) -> Hashable:
+        """What is equal for plans that are bounded together, beside their chip."""
+        made, plan = self.partitioned, self.plan
         sized = plan.vocab_tiles > 1 or plan.context.exchanges_heads
         return (
-            pod.chip,
-            pod.num_slices,
             plan.microbatches > 1 and sums_matter(plan),
             plan.active_schedule,
             tuple(plan.active_axes),
@@ -152,23 +153,26 @@ class _KnownStep(NamedTuple):
         )
         return fine
 
-    def bounds(
-        self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
-    ) -> PlanBounds:
-        """Return the bounds of each of the plans. extents: sizes of the graph's dimensions."""
-        ones = np.ones(len(plans))
+    def bounds(self, extents: Extents, plans: PlanArrays, answers: GroupAnswers) -> PlanBounds:
+        """Return the bounds of each of the plans."""
+        some, number = plans.alike()
+        distinct = plans.take(some)
         with np.errstate(all="ignore"):
-            seconds, held = self._bounds(extents, plans, answers)
+            parts = self._parts(extents.of(distinct), distinct, answers).take(number)
+            seconds, held = self._bounds(parts, plans)
+        ones = np.ones(len(plans))
         return PlanBounds(seconds * ones, held * ones)
 
-    def _bounds(
+    def _parts(
         self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
-    ) -> tuple[Number, Number]:
+    ) -> StepParts:
         dims: dict[str, Any] = {**self.graph.sizes, **extents}
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes, _extents={})
         made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)
-        parts = made.step_parts()
+        return made.step_parts()
+
+    def _bounds(self, parts: StepParts, plans: PlanArrays) -> tuple[Number, Number]:
         if self.plan.active_schedule:
             held = (parts.layers_stored + parts.stacked) / plans.stages
             return pipelined_seconds(self.plan, plans, self.loops, parts), held

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.phase import Phase
 from tpusim.exploration.bound_groups import GroupAnswers
@@ -70,6 +71,16 @@ class StepParts:
     stored: Number = 0.0
     layers_stored: Number = 0.0
     stacked: Number = 0.0
+
+    def take(self, some: NDArray[np.int64]) -> "StepParts":
+        """Return the seconds of the plans at these indices."""
+
+        def taken(value: Number) -> Number:
+            return value[some] if isinstance(value, np.ndarray) and value.ndim else value
+
+        loops = {name: LoopSeconds(*map(taken, each)) for name, each in self.loops.items()}
+        names = [each.name for each in fields(self) if each.name != "loops"]
+        return replace(self, loops=loops, **{name: taken(getattr(self, name)) for name in names})
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from tpusim.exploration.bound_footprints import (
     least_seconds,
 )
 from tpusim.exploration.bound_habits import GroupHabits, habits_of
-from tpusim.exploration.plan_arrays import PlanArrays, distinct
+from tpusim.exploration.plan_arrays import PlanArrays, distinct_rows
 from tpusim.hardware import Slice
 from tpusim.plan import Axes, Compiler
 from tpusim.program import CollectiveKind, Number
@@ -208,12 +208,7 @@ class PlanGroups:
             return self._answers.table, self._answers.numbers(plans.pod, self.devices)
         sizes = np.prod([each[:, :SIZES] for each in footprints], axis=0)
         strides = np.min([each[:, SIZES:] for each in footprints], axis=0)
-        of = np.zeros(len(plans), np.int64)
-        for column in (plans.pod, *sizes.T, *strides.T):
-            values, codes = distinct(column)
-            found, of = distinct(of * len(values) + codes)
-        first = np.zeros(len(found), np.int64)
-        first[of] = np.arange(len(plans))
+        first, of = distinct_rows((plans.pod, *sizes.T, *strides.T))
         dies, shape = sizes[first, 0], sizes[first, 1:]
         own = Footprints(self._answers.pods, plans.pod[first], shape, dies, strides[first])
         return GroupTable(own.pod, own.devices, own, np.arange(len(own))), of

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
-from tpusim.exploration.plan_arrays import PlanArrays, distinct
+from tpusim.exploration.plan_arrays import PlanArrays, distinct, distinct_rows, split_by
 from tpusim.graph import Gather, Graph, Pointwise, layer_count, walk
 from tpusim.models import Architecture
 from tpusim.partition import resolve_rules, rule_prefixes
@@ -20,7 +20,7 @@ from tpusim.program import Number
 def kinds_of(
     model: Architecture, plans: PlanArrays, extents: Mapping[str, Number]
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices of plans that have one partitioned graph and one chip.
+    """Yield the indices of plans that have one partitioned graph.
 
     Left out are plans whose stages cannot share the layers of the model.
 
@@ -33,20 +33,13 @@ def kinds_of(
     extents = {
         dim: size[fine] if isinstance(size, np.ndarray) else size for dim, size in extents.items()
     }
-    devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
-    chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
-    columns = [chips[plans.pod], *(sizes > 1 for sizes in plans.mesh.values())]
+    columns: list[NDArray[np.generic]] = [sizes > 1 for sizes in plans.mesh.values()]
     if sums_matter(plans.base):
         columns.append(plans.microbatches > 1)
     if plans.base.vocab_tiles > 1 or plans.base.context.exchanges_heads:
         columns += [plans.batch, *plans.mesh.values()]
     columns += _layout_columns(plans, forward_of(model, plans.base, int(plans.batch[0])), extents)
-    inverse = np.zeros(len(plans), np.int64)
-    for column in columns:
-        values, codes = distinct(np.asarray(column, np.int64))
-        _, inverse = distinct(inverse * len(values) + codes)
-    order = np.argsort(inverse, kind="stable")
-    return iter(np.split(fine[order], np.flatnonzero(np.diff(inverse[order])) + 1))
+    return (fine[some] for some in split_by(distinct_rows(columns)[1]))
 
 
 def sums_matter(plan: Plan) -> bool:
@@ -94,12 +87,7 @@ def _with_layers_for_all(model: Architecture, plans: PlanArrays) -> NDArray[np.i
     piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
     if not piped:
         return np.arange(len(plans))
-    numbers = np.zeros(len(plans), np.int64)
-    for axis in piped:
-        numbers = numbers * (1 + int(plans.mesh[axis].max())) + plans.mesh[axis]
-    kinds, index = distinct(numbers)
-    firsts = np.zeros(len(kinds), np.int64)
-    firsts[index] = np.arange(len(plans))
+    firsts, index = distinct_rows(plans.mesh[axis] for axis in piped)
     first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
     layers = layer_count(forward_graph(model, first))
     fine = [

@@ -1,6 +1,6 @@
 """Many plans at once: arrays of what varies, beside a plan that holds the rest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,27 @@ def distinct(numbers: Whole) -> tuple[Whole, Whole]:
     occurs = np.zeros(int(numbers.max()) + 1, bool)
     occurs[numbers] = True
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]
+
+
+def distinct_rows(columns: Iterable[NDArray[np.generic]]) -> tuple[Whole, Whole]:
+    """Return an index of each distinct row of some columns, and the number of each row among them.
+
+    columns: of numbers from 0 up. The distinct rows rise.
+    """
+    index = np.zeros(1, np.int64)
+    for column in columns:
+        values, codes = distinct(column.astype(np.int64, copy=False))
+        found, index = distinct(index * len(values) + codes)
+    at = np.zeros(len(found), np.int64)
+    at[index] = np.arange(len(index))
+    return at, index
+
+
+def split_by(numbers: Whole) -> list[Whole]:
+    """Return the indices of equal numbers, rising, for each distinct one."""
+    order = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    return np.split(order, cuts) if len(order) else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +116,27 @@ class PlanArrays:
         """Return True for those of some plans that differ from one in more than their slice."""
         numbers = (self.global_batch, self.microbatches, *self.mesh.values())
         found: NDArray[np.bool_] = np.any([each[some] != each[at] for each in numbers], axis=0)
+        return found
+
+    def alike(self) -> tuple[Whole, Whole]:
+        """Return an index of each distinct plan, and the number of each plan among them.
+
+        Plans are the same that differ only in how many microbatches of the same size they have, as
+        long as they have several.
+        """
+        placed = (column for each in (self.footprints or {}).values() for column in each.T)
+        return distinct_rows(
+            (self.pod, *self.mesh.values(), *placed, self.batch, self.microbatches > 1)
+        )
+
+    @property
+    def machine(self) -> Whole:
+        """A number for the chip and the number of slices of each plan."""
+        numbers: dict[tuple[int, int], int] = {}
+        kinds = ((id(pod.chip), pod.num_slices) for pod in self.pods)
+        found: Whole = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds])[
+            self.pod
+        ]
         return found
 
     def with_footprints(self, footprints: Mapping[str, Whole]) -> "PlanArrays":
