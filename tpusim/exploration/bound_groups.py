@@ -38,17 +38,15 @@ class GroupTable:
     """Groups of devices, each with a number.
 
     pod, devices: index of the slice, and number of devices, of each group.
-    footprints: those that they can have, in the order of the groups; a group may have none.
+    footprints: those that they can have; a group may have none.
     """
 
-    def __init__(self, pod: Whole, devices: Whole, footprints: Footprints, group: Whole) -> None:
-        """group: the number of the group of each of the footprints, rising."""
-        self.pods, self.pod, self.devices, self.footprints = (
-            footprints.pods,
-            pod,
-            devices,
-            footprints,
-        )
+    def __init__(
+        self, pod: Whole, devices: Whole, footprints: Footprints, lies: Whole, group: Whole
+    ) -> None:
+        """lies, group: a footprint, and a group that can have it, whose numbers rise."""
+        self.pods, self.pod, self.devices = footprints.pods, pod, devices
+        self.footprints, self._lies = footprints, lies
         self._starts = np.flatnonzero(np.diff(group, prepend=-1))
         self._with_footprints = group[self._starts]
         self._known: dict[Hashable, Any] = {}
@@ -62,7 +60,7 @@ class GroupTable:
         key = "least", kind, algorithm
         if key not in self._known:
             found = np.zeros((3, len(self.pod)))
-            each = least_seconds(self.footprints, kind, algorithm)
+            each = least_seconds(self.footprints, kind, algorithm)[:, self._lies]
             if len(self._starts):
                 found[:, self._with_footprints] = np.minimum.reduceat(each, self._starts, axis=1)
             self._known[key] = found
@@ -116,7 +114,7 @@ class GroupTable:
         own = [kinds.setdefault(_kind(pod), len(kinds)) for pod in self.pods]
         masks = np.zeros(len(self.pod), np.int64)
         if len(self._starts):
-            bits = np.left_shift(1, self.footprints.places)
+            bits = np.left_shift(1, self.footprints.places)[self._lies]
             masks[self._with_footprints] = np.bitwise_or.reduceat(bits, self._starts)
         rows = np.stack([np.array(own)[self.pod], self.devices, masks], axis=1)
         found, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
@@ -157,7 +155,8 @@ class GroupAnswers:
         pod, devices = np.append(codes // self._most, 0), np.append(codes % self._most, 0)
         group = np.searchsorted(codes, own)
         order = np.argsort(group, kind="stable")
-        return GroupTable(pod, devices, footprints.take(order), group[order])
+        some, number = footprints.alike()
+        return GroupTable(pod, devices, footprints.take(some), number[order], group[order])
 
     def numbers(self, pod: Whole, devices: Whole) -> Whole:
         """Return the number of each group in the table."""
@@ -209,6 +208,9 @@ class PlanGroups:
         sizes = np.prod([each[:, :SIZES] for each in footprints], axis=0)
         strides = np.min([each[:, SIZES:] for each in footprints], axis=0)
         first, of = distinct_rows((plans.pod, *sizes.T, *strides.T))
-        dies, shape = sizes[first, 0], sizes[first, 1:]
-        own = Footprints(self._answers.pods, plans.pod[first], shape, dies, strides[first])
-        return GroupTable(own.pod, own.devices, own, np.arange(len(own))), of
+        dies, *shape = sizes[first].T
+        own = Footprints(
+            self._answers.pods, plans.pod[first], np.stack(shape), dies, strides[first].T
+        )
+        every = np.arange(len(own))
+        return GroupTable(own.pod, own.devices, own, every, every), of
