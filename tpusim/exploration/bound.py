@@ -168,7 +168,7 @@ class _KnownStep(NamedTuple):
     ) -> StepParts:
         dims: dict[str, Any] = {**self.graph.sizes, **extents}
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
-        sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes, _extents={})
+        sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes)
         made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)
         return made.step_parts()
 

@@ -41,7 +41,7 @@ class UpdateSeconds:
         found = []
         for at in first.tolist():
             own = {axis: self.plans.mesh[axis][at : at + 1].astype(float) for axis in axes}
-            sizes = replace(self.sizes, axes=own, _extents={})
+            sizes = replace(self.sizes, axes=own)
             some = replace(self.plans.take(np.array([at])), footprints=None)
             found.append(float(np.max(self._updates(weights, sizes, some))))
         seconds: Number = np.array(found)[index.reshape(-1)]

@@ -1,6 +1,7 @@
 """Layouts: the mesh axes that shard each dimension of a tensor."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.hardware import DCN_PREFIX
@@ -24,10 +25,13 @@ class LocalShape:
     halos: tuple[Halo, ...] = ()
     edge: Edge | None = None
     count: int = 1
+    _split: dict[str, Axes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def split(self) -> dict[str, Axes]:
+    def split(self) -> Mapping[str, Axes]:
         """Return the axes of each dimension."""
-        return dict(zip(self.dims, self.layout, strict=True))
+        if not self._split:
+            self._split.update(zip(self.dims, self.layout, strict=True))
+        return self._split
 
 
 def is_across(axes: Axes) -> bool:

@@ -54,7 +54,8 @@ class Sizes:
     capacity: ExpertCapacity | None = None
     tiles: Sequence[int] = DEFAULT_TILES
     kernel: AttentionKernel = field(default_factory=AttentionKernel)
-    _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict)
+    _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
+    _products: dict[tuple[object, ...], Number] = field(default_factory=dict, init=False)
 
     def group(self, axes: Axes) -> Number:
         """Return the number of devices in a group over `axes`."""
@@ -91,11 +92,16 @@ class Sizes:
 
     def product(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the product of the local extents of `dims`, sharded as `split` says."""
-        count: Number = 1
-        for dim in dims:
-            count = count * self.extent(dim, split.get(dim, ()))
-        if self.loads and "slot" in dims:
-            count = count * self._busiest(split.get("expert", ()))
+        each = [split.get(dim, ()) for dim in dims]
+        key = (dims, *each, split.get("expert", ()))
+        count = self._products.get(key)
+        if count is None:
+            count = 1
+            for dim, axes in zip(dims, each, strict=True):
+                count = count * self.extent(dim, axes)
+            if self.loads and "slot" in dims:
+                count = count * self._busiest(split.get("expert", ()))
+            self._products[key] = count
         return count
 
     def lanes(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
@@ -148,7 +154,9 @@ class Sizes:
 
     def dtype(self, name: str) -> str:
         """Resolve `compute` and `stored` to the plan's dtypes; return other names unchanged."""
-        return {COMPUTE: self.compute_dtype, STORED: self.stored_dtype}.get(name, name)
+        if name == COMPUTE:
+            return self.compute_dtype
+        return self.stored_dtype if name == STORED else name
 
     def itemsize(self, dtype: str) -> float:
         """Return the bytes of an element."""

@@ -87,7 +87,7 @@ def _place(edge: Edge | None) -> tuple[bool, int] | None:
 
 def _gather(node: CollectiveNode) -> CollectiveNode:
     local = node.payload
-    split = local.split() | {node.dim: ()}
+    split = {**local.split(), node.dim: ()}
     whole = LocalShape(local.dims, tuple(split[dim] for dim in local.dims), local.halos)
     key = f"{node.writes[0]} gathered"
     name = f"{CollectiveKind.ALL_GATHER}/{key}"
