@@ -7,7 +7,7 @@ from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
 from tpusim.exploration.bound_questions import GroupQuestions, Groups, times, where
 from tpusim.exploration.bound_rings import RingChoices
-from tpusim.exploration.bound_surroundings import DCN_LINKS, Surroundings, Transfers, adjoins
+from tpusim.exploration.bound_surroundings import DCN_LINKS, Surroundings, Transfers
 from tpusim.graph import Einsum
 from tpusim.hardware import Slice
 from tpusim.lowering.decisions import REDUCTIONS
@@ -71,7 +71,7 @@ class AcrossSeconds:
         for node in further:
             group = self.ask.group(within_slice(node.axes))
             tiled = weights_are_tiled(self.ask.inner, node.axes)
-            matmuls = [c for c in around.every if adjoins(node, c) and isinstance(c.op, Einsum)]
+            matmuls = [each for each in around.beside(node) if isinstance(each.op, Einsum)]
             ring = self.rings.may_be_fused(node, group, tiled)
             ring = ring & self.rings.ring_pays(matmuls, around.works, group, self.ask.bytes(node))
             waits = self.ask.habit(

@@ -12,7 +12,7 @@ from tpusim.base.phase import Phase
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_questions import times
 from tpusim.exploration.bound_schedule import is_ordered, ordered_seconds
-from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers, adjoins
+from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers
 from tpusim.exploration.bound_transfers import TransferSeconds
 from tpusim.exploration.bound_updates import UpdateSeconds
 from tpusim.exploration.bound_work import WorkSeconds
@@ -20,7 +20,6 @@ from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention
 from tpusim.partition import (
     CollectiveNode,
-    ComputeNode,
     LoopNode,
     Node,
     PartitionedGraph,
@@ -215,63 +214,52 @@ class BodySeconds:
     ) -> _BodyTotal:
         """Return the seconds of a body: `core` and `links` without the loops in it."""
         computes = self.work.quantised(nodes)
-        rounds = self._attentions_in_rings(nodes, computes)
+        moves = [node for node in nodes if isinstance(node, CollectiveNode)]
         works = {each.name: self.work.work(each, looped, recurrent) for each in computes}
-        seconds = {
-            node.name: self.work.ring_attention(node, rounds[node.name])
-            if node.name in rounds
-            else self.work.seconds(works[node.name])
-            for node in computes
-        }
-        total, moves = _BodyTotal(sum(seconds.values())), {}
-        turns: dict[str, Number] = {}
-        kept: dict[str, Transfers] = {}
+        around = Surroundings(moves, computes, works, looped, has_loop)
+        rounds, seconds = self._attentions_in_rings(around), around.seconds
+        for node in computes:
+            ring = rounds.get(node.name)
+            seconds[node.name] = (
+                self.work.seconds(works[node.name])
+                if ring is None
+                else self.work.ring_attention(node, ring)
+            )
+        total, kept = _BodyTotal(sum(seconds.values())), dict[str, Transfers]()
         awaited: dict[LinkName, Number] = defaultdict(float)
         read = {key for node in nodes for key in node.reads}
-        for node in nodes:
-            if isinstance(node, CollectiveNode):
-                beside = [each for each in computes if adjoins(node, each)]
-                if any(each.name in rounds for each in beside):
-                    continue
-                around = Surroundings(nodes, computes, beside, works, seconds, looped, has_loop)
-                found = self.transfers.of(node, around)
-                moves[node.name] = found.alone
-                kept[node.name] = found
-                turns[node.name] = found.in_turn
-                total.core = total.core + found.core
-                for link, busy in found.links.items():
-                    total.links[link] = total.links[link] + busy
-                    if node.purpose is not Purpose.GRADIENT and node.writes[0] in read:
-                        awaited[link] = awaited[link] + busy
-        rest = rests(nodes, seconds | moves, loops)
+        for move in moves:
+            if any(each.name in rounds for each in around.beside(move)):
+                continue
+            found = kept[move.name] = self.transfers.of(move, around)
+            total.core = total.core + found.core
+            for link, busy in found.links.items():
+                total.links[link] = total.links[link] + busy
+                if move.purpose is not Purpose.GRADIENT and move.writes[0] in read:
+                    awaited[link] = awaited[link] + busy
+        rest = rests(nodes, seconds | {name: each.alone for name, each in kept.items()}, loops)
+        turns = {name: each.in_turn for name, each in kept.items()}
         total.least = largest(rest.longest, sum(turns.values()) + rest.of_last(turns))
         for busy in awaited.values():
             total.least = largest(total.least, busy)
         if looped and not recurrent and not rounds and is_ordered(nodes, self.plan):
             at_once: Number = 1.0
-            for node in nodes:
-                if isinstance(node, CollectiveNode):
-                    at_once = times(self.transfers.at_once(node), at_once)
+            for move in moves:
+                at_once = times(self.transfers.at_once(move), at_once)
             if np.any(at_once):
                 ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
                 total.least = largest(total.least, times(at_once, ordered.core))
                 total.drained = times(at_once, ordered.drained)
         return total
 
-    def _attentions_in_rings(
-        self, nodes: tuple[Node, ...], computes: list[ComputeNode]
-    ) -> dict[str, Number]:
+    def _attentions_in_rings(self, around: Surroundings) -> dict[str, Number]:
         """Return the kernels round which keys may be sent, each with the devices of a ring."""
-        rings = [
-            node
-            for node in nodes
-            if isinstance(node, CollectiveNode) and sends_keys_round(self.plan.context, node.axes)
-        ]
         return {
             compute.name: self.transfers.ask.group(node.axes).astype(float)
-            for node in rings
-            for compute in computes
-            if isinstance(compute.op, Attention) and adjoins(node, compute)
+            for node in around.moves
+            if sends_keys_round(self.plan.context, node.axes)
+            for compute in around.beside(node)
+            if isinstance(compute.op, Attention)
         }
 
 

@@ -57,7 +57,7 @@ class TransferSeconds:
     def _within(self, node: CollectiveNode, axes: Axes, around: Surroundings) -> Transfers:
         group, nbytes = self.ask.group(axes), self.ask.bytes(node)
         tiled = weights_are_tiled(self.ask.inner, node.axes)
-        least = self._alone(node, around.computes, group, tiled, nbytes)
+        least = self._alone(node, around.beside(node), group, tiled, nbytes)
         fixed, moving, links = least
         alone = largest(where(group > 1, fixed, 0.0) + moving, links)
         waits = self._waits(node, group, tiled, around, nbytes)
@@ -93,11 +93,12 @@ class TransferSeconds:
         nbytes: Number,
     ) -> tuple[Choices, Choices]:
         """Return where matmuls take a collective in for certain, and where they may."""
-        if not around.matmuls:
+        matmuls = around.matmuls(node)
+        if not matmuls:
             return False, False
         may_be = self.rings.may_be_fused(node, group, tiled)
         if np.any(may_be):
-            may_be = may_be & self.rings.ring_pays(around.matmuls, around.works, group, nbytes)
+            may_be = may_be & self.rings.ring_pays(matmuls, around.works, group, nbytes)
         return self.rings.is_fused(node, around, group), may_be
 
     def waited(self, op: Collective) -> Number:
@@ -157,7 +158,7 @@ class TransferSeconds:
             axes = within_slice((*node.axes, *each.axes))
             joint = self.ask.group(tuple(axis for axis in self.ask.inner.mesh if axis in axes))
             _, per_byte, on_links = self._least(
-                node, CollectiveKind.ALL_REDUCE, around.computes, joint, tiled
+                node, CollectiveKind.ALL_REDUCE, around.beside(node), joint, tiled
             )
             alone = smallest(alone, nbytes * largest(per_byte, on_links))
         return alone, 0.0
