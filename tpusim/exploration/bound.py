@@ -174,7 +174,7 @@ class _KnownStep(NamedTuple):
 
     def _bounds(self, parts: StepParts, plans: PlanArrays) -> tuple[Number, Number]:
         if self.plan.active_schedule:
-            held = (parts.layers_stored + parts.stacked) / plans.stages
+            held = (parts.stored + parts.stacked) / plans.stages
             return pipelined_seconds(self.plan, plans, self.loops, parts), held
         m = plans.microbatches.astype(float)
         least = m * largest(parts.layers + parts.edges, parts.path) + parts.once

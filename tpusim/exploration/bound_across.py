@@ -12,7 +12,7 @@ from tpusim.graph import Einsum
 from tpusim.hardware import Slice
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
-from tpusim.partition import CollectiveNode, Purpose, is_across, weights_are_tiled, within_slice
+from tpusim.partition import CollectiveNode, Purpose, is_across, within_slice
 from tpusim.program import CollectiveKind, Number
 
 
@@ -70,7 +70,7 @@ class AcrossSeconds:
         own: Number = 1.0
         for node in further:
             group = self.ask.group(within_slice(node.axes))
-            tiled = weights_are_tiled(self.ask.inner, node.axes)
+            tiled = self.ask.tiled(node.axes)
             matmuls = [each for each in around.beside(node) if isinstance(each.op, Einsum)]
             ring = self.rings.may_be_fused(node, group, tiled)
             ring = ring & self.rings.ring_pays(matmuls, around.works, group, self.ask.bytes(node))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.phase import Phase
 from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.bound_questions import times
+from tpusim.exploration.bound_questions import for_any, times, where
 from tpusim.exploration.bound_schedule import is_ordered, ordered_seconds
 from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers
 from tpusim.exploration.bound_transfers import TransferSeconds
@@ -50,11 +51,12 @@ class StepParts:
     head: between the two passes over the layers.
     path: of the longest row of operations and transfers that wait for each other.
     layers_core: of the core's work in loops.
-    once, layers_once: updates of all weights, and of those in loops.
-    links, layer_links: of the busiest group's links, of all and in loops.
-    stored, layers_stored: bytes of weights and moments, and of sums of gradients, of all weights
-        and of those in loops.
+    once: updates of weights.
+    links: of the busiest group's links.
+    stored: bytes of weights and moments, and of sums of gradients.
     stacked: bytes that the forward loops leave for the backward pass.
+
+    Of a pipeline, `once`, `links` and `stored` are those of loops alone.
     """
 
     layers: Number = 0.0
@@ -64,11 +66,8 @@ class StepParts:
     path: Number = 0.0
     layers_core: Number = 0.0
     once: Number = 0.0
-    layers_once: Number = 0.0
     links: Number = 0.0
-    layer_links: Number = 0.0
     stored: Number = 0.0
-    layers_stored: Number = 0.0
     stacked: Number = 0.0
 
     def take(self, some: NDArray[np.int64]) -> "StepParts":
@@ -118,40 +117,33 @@ class BodySeconds:
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
         self.summed = (plans.microbatches > 1).astype(float)
-        self.updates = UpdateSeconds(plan, inner, sizes, plans, answers)
+        self.updates = UpdateSeconds(plan, self.transfers)
 
     def step_parts(self) -> StepParts:
         """Return the seconds of the parts of a step."""
-        nodes = self.partitioned.nodes
-        loops = [at for at, node in enumerate(nodes) if isinstance(node, LoopNode)]
-        forward = [at for at in loops if nodes[at].phase is Phase.FORWARD]
-        parts = StepParts()
-        found = {nodes[at].name: self._loop(nodes[at]) for at in loops}
+        nodes, staged = self.partitioned.nodes, bool(self.plan.active_schedule)
+        loops = [node for node in nodes if isinstance(node, LoopNode)]
+        found = {node.name: self._loop(node) for node in loops}
         whole = self._body(nodes, found, has_loop=bool(loops))
-        parts.edges = whole.core
-        parts.path = whole.least
-        links = dict(whole.links)
-        layer_links: dict[LinkName, Number] = defaultdict(float)
-        for at in loops:
-            total = found[nodes[at].name]
+        parts = StepParts(edges=whole.core, path=whole.least)
+        links: dict[LinkName, Number] = defaultdict(float, {} if staged else whole.links)
+        for total in found.values():
             parts.layers = parts.layers + total.drained
             parts.layers_core = parts.layers_core + total.core
             for link, seconds in total.links.items():
-                links[link] = links.get(link, 0.0) + seconds
-                layer_links[link] = layer_links[link] + seconds
+                links[link] = links[link] + seconds
         for seconds in links.values():
             parts.links = largest(parts.links, seconds)
-        for seconds in layer_links.values():
-            parts.layer_links = largest(parts.layer_links, seconds)
-        weights = self.partitioned.weights
-        in_layers = tuple(w for w in weights if w.copies > 1)
-        parts.once = self.updates.of(weights) + self.work.cast(weights)
-        parts.layers_once = self.updates.of(in_layers)
-        if self.summed.any() and not self.plan.active_schedule:
-            parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
-        if self.plan.active_schedule:
+        weights = tuple(w for w in self.partitioned.weights if w.copies > 1 or not staged)
+        parts.once = self.updates.of(weights)
+        parts.stored = self.work.stored(weights, self.summed)
+        parts.stacked = self._stacked(loops)
+        if staged:
             self._add_stages(parts, nodes, found)
-        self._add_bytes(parts, [nodes[at] for at in forward])
+            return parts
+        parts.once = parts.once + self.work.cast(weights)
+        if self.summed.any():
+            parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
         return parts
 
     def _add_stages(
@@ -175,18 +167,15 @@ class BodySeconds:
             inside = [found[node.name].least for node in between if isinstance(node, LoopNode)]
             parts.head = self._body(between, found, has_loop=True).core + sum(inside)
 
-    def _add_bytes(self, parts: StepParts, forward: list[Node]) -> None:
-        weights = self.partitioned.weights
-        in_layers = tuple(w for w in weights if w.copies > 1)
-        parts.stored = self.work.stored(weights, self.summed)
-        parts.layers_stored = self.work.stored(in_layers, self.summed)
-        if self.plan.remat.offload:
-            return
-        for node in forward:
-            assert isinstance(node, LoopNode)
-            if not node.scan.unrolled:
+    def _stacked(self, loops: Sequence[LoopNode]) -> Number:
+        """Return the bytes that forward loops leave for the backward pass."""
+        found: Number = 0.0
+        for node in loops:
+            kept = node.phase is Phase.FORWARD and not node.scan.unrolled
+            if kept and not self.plan.remat.offload:
                 held = sum(self.work.buffer(key) for key in node.saves)
-                parts.stacked = parts.stacked + node.scan.trips * held
+                found = found + node.scan.trips * held
+        return found
 
     def _loop(self, node: Node) -> _BodyTotal:
         assert isinstance(node, LoopNode)
@@ -246,7 +235,7 @@ class BodySeconds:
             at_once: Number = 1.0
             for move in moves:
                 at_once = times(self.transfers.at_once(move), at_once)
-            if np.any(at_once):
+            if for_any(at_once):
                 ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
                 total.least = largest(total.least, times(at_once, ordered.core))
                 total.drained = times(at_once, ordered.drained)
@@ -280,7 +269,7 @@ class Rests(NamedTuple):
         """
         rest: Number = 0.0
         for name, seconds in turns.items():
-            rest = np.where(np.asarray(seconds) > 0, self.after.get(name, 0.0), rest)
+            rest = where(seconds > 0, self.after.get(name, 0.0), rest)
         return rest
 
 
@@ -303,18 +292,17 @@ def rests(
     longest: Number = 0.0
     for node in reversed(nodes):
         known = [after[key] for key in node.writes if key in after]
-        rest: Number = 0.0
-        for each in known:
-            rest = largest(rest, each)
+        rest: Number = reduce(largest, known) if known else 0.0
         if isinstance(node, CollectiveNode) and (not known or node.purpose is Purpose.GRADIENT):
             continue
         following[node.name] = rest
         is_loop = isinstance(node, LoopNode)
         took = loops[node.name].least if is_loop else seconds.get(node.name, 0.0)
-        longest = largest(longest, took + rest)
+        left = took + rest
+        longest = largest(longest, left)
         for key in node.reads:
-            share = 1.0
+            own = left
             if isinstance(node, LoopNode) and key in brought:
-                share = 1 - 1 / node.scan.trips
-            after[key] = largest(after.get(key, 0.0), share * took + rest)
+                own = (1 - 1 / node.scan.trips) * took + rest
+            after[key] = largest(after[key], own) if key in after else own
     return Rests(longest, following)

@@ -192,9 +192,9 @@ class PlanGroups:
 
         question: what is asked; the answer depends on nothing else but the numbers of groups.
         """
-        if question not in self._found:
-            self._found[question] = answer(*self._numbered)
-        found: _Answer = self._found[question]
+        found: _Answer | None = self._found.get(question)
+        if found is None:
+            found = self._found[question] = answer(*self._numbered)
         return found
 
     @cached_property

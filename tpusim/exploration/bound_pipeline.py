@@ -50,10 +50,10 @@ def pipelined_seconds(plan: Plan, plans: PlanArrays, loops: LayerLoops, parts: S
     """
     m, stages = plans.microbatches.astype(float), plans.stages
     chunks, layers = plan.pipeline.virtual_stages, parts.layers / stages
-    links = m * parts.layer_links / stages
+    links = m * parts.links / stages
     if plan.active_schedule == CIRCULAR:
         return largest((m + (stages - 1) / chunks) * layers, links)
-    mean = largest(m * layers, links) + m * parts.edges / stages + parts.layers_once / stages
+    mean = largest(m * layers, links) + m * parts.edges / stages + parts.once / stages
     found = np.broadcast_to(mean, m.shape)
     for count in np.unique(stages):
         given = plan.pipeline.stage_layers or (loops.layers // (count * chunks),) * (count * chunks)

@@ -12,7 +12,7 @@ from tpusim.exploration.bound_habits import GroupHabits
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import collective_bytes
-from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes
+from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes, weights_are_tiled
 from tpusim.plan import CIRCULAR, Axes, Plan
 from tpusim.program import CollectiveKind, Number
 
@@ -43,6 +43,7 @@ class GroupQuestions:
         self.best = inner.compiler.collectives == "best"
         self._groups: dict[Axes, PlanGroups] = {}
         self._of: dict[int, PlanGroups] = {}
+        self._tiled: dict[Axes, bool] = {}
 
     def group(self, axes: Axes) -> Groups:
         """Return the devices of each plan's group over some axes."""
@@ -50,6 +51,12 @@ class GroupQuestions:
             made = PlanGroups(self.plans, axes, self.answers)
             self._groups[axes] = self._of[id(made.devices)] = made
         return self._groups[axes].devices
+
+    def tiled(self, axes: Axes) -> bool:
+        """Return `weights_are_tiled` of a collective over some axes."""
+        if axes not in self._tiled:
+            self._tiled[axes] = weights_are_tiled(self.inner, axes)
+        return self._tiled[axes]
 
     def habit(self, group: Groups, tiled: bool, name: str) -> Number:
         """Return one of the habits of each plan's group, 1 or 0; one number if all are alike."""
@@ -141,6 +148,11 @@ def times(share: Number, value: Number) -> Number:
     if isinstance(share, float) and share in (0.0, 1.0):
         return value if share else 0.0
     return share * value
+
+
+def for_any(chosen: Choices | Number) -> bool:
+    """Return True if something holds, or is not 0, for any of the plans."""
+    return bool(chosen.any() if isinstance(chosen, np.ndarray) else chosen)
 
 
 def where(chosen: Choices, one: Number, other: Number) -> Number:

@@ -9,7 +9,14 @@ from tpusim.costs.collective import BEST_ALGORITHM
 from tpusim.exploration.bound_across import AcrossSeconds
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_habits import GroupHabits
-from tpusim.exploration.bound_questions import Choices, GroupQuestions, Groups, times, where
+from tpusim.exploration.bound_questions import (
+    Choices,
+    GroupQuestions,
+    Groups,
+    for_any,
+    times,
+    where,
+)
 from tpusim.exploration.bound_rings import RingChoices
 from tpusim.exploration.bound_surroundings import (
     Surroundings,
@@ -26,7 +33,6 @@ from tpusim.partition import (
     ComputeNode,
     Purpose,
     Sizes,
-    weights_are_tiled,
     within_slice,
 )
 from tpusim.plan import Axes, Plan
@@ -56,7 +62,7 @@ class TransferSeconds:
 
     def _within(self, node: CollectiveNode, axes: Axes, around: Surroundings) -> Transfers:
         group, nbytes = self.ask.group(axes), self.ask.bytes(node)
-        tiled = weights_are_tiled(self.ask.inner, node.axes)
+        tiled = self.ask.tiled(node.axes)
         least = self._alone(node, around.beside(node), group, tiled, nbytes)
         fixed, moving, links = least
         alone = largest(where(group > 1, fixed, 0.0) + moving, links)
@@ -66,14 +72,14 @@ class TransferSeconds:
         turns = times(self._in_turn(node, group, tiled, around), alone)
         beside = self.ask.habit(group, tiled, "at_once")
         certain, may_be = self._in_matmuls(node, around, group, tiled, nbytes)
-        if np.any(certain) or np.any(may_be):
+        if for_any(certain) or for_any(may_be):
             fused = self.rings.fused(node, around, group, nbytes)
             alone = where(certain, fused, where(may_be, smallest(alone, fused), alone))
             ring = nbytes * self.ask.ring(group)
             links = where(certain | may_be, smallest(links, ring), links)
             beside = times(beside, where(certain | may_be, 0.0, 1.0))
         found = Transfers(times(waits, alone), alone, {axes: links}, turns, fixed)
-        if np.any(beside):
+        if for_any(beside):
             if self._starts_with_body(node):
                 shared = times(self.ask.habit(group, tiled, "shares_links"), links)
                 found.at_once = times(beside, shared)
@@ -97,7 +103,7 @@ class TransferSeconds:
         if not matmuls:
             return False, False
         may_be = self.rings.may_be_fused(node, group, tiled)
-        if np.any(may_be):
+        if for_any(may_be):
             may_be = may_be & self.rings.ring_pays(matmuls, around.works, group, nbytes)
         return self.rings.is_fused(node, around, group), may_be
 
@@ -124,7 +130,7 @@ class TransferSeconds:
     def at_once(self, node: CollectiveNode) -> Number:
         """Return 1 where all gathers over the group start with their body, else 0."""
         axes = within_slice(node.axes)
-        tiled = weights_are_tiled(self.ask.inner, node.axes)
+        tiled = self.ask.tiled(node.axes)
         return self.ask.habit(self.ask.group(axes), tiled, "at_once") if axes else 0.0
 
     def _starts_with_body(self, node: CollectiveNode) -> bool:
