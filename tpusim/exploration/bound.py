@@ -75,7 +75,7 @@ def bounds(
     found = PlanBounds(np.full(len(plans), np.inf), np.full(len(plans), np.inf))
     steps: dict[Hashable, tuple[_KnownStep, list[NDArray[np.int64]]]] = {}
     shared = BatchAxes(model, plans)
-    extents, machine = Extents(model, plans.base), plans.machine
+    extents = Extents(model, plans.base)
     for some in kinds_of(model, plans, extents.of(plans)):
         members = some[shared.divide(some)]
         while len(members):
@@ -85,17 +85,14 @@ def bounds(
                 members = members[plans.differ(members, int(members[0]))]
                 continue
             members = members[step.divides(plans.take(members))]
-            form = step.form
-            for own in split_by(machine[members]):
-                pod = plans.pods[plans.pod[members[own[0]]]]
-                key = (pod.chip, pod.num_slices, form)
-                steps.setdefault(key, (step, []))[1].append(members[own])
+            steps.setdefault(step.form, (step, []))[1].append(members)
             break
     for step, parts in steps.values():
         members = np.concatenate(parts)
-        known = step.bounds(extents, plans.take(members), answers)
-        for array, values in zip(found, known, strict=True):
-            array[members] = values
+        for own in split_by(plans.machine[members]):
+            known = step.bounds(extents, plans.take(members[own]), answers)
+            for array, values in zip(found, known, strict=True):
+                array[members[own]] = values
     return found
 
 
@@ -123,7 +120,7 @@ class _KnownStep(NamedTuple):
 
     @property
     def form(self) -> Hashable:
-        """What is equal for plans that are bounded together, beside their chip."""
+        """What is equal for plans that are bounded together on each chip."""
         made, plan = self.partitioned, self.plan
         sized = plan.vocab_tiles > 1 or plan.context.exchanges_heads
         return (

@@ -57,11 +57,7 @@ class AcrossSeconds:
         return Transfers(alone, alone, links)
 
     def _gathered_across(
-        self,
-        further: Sequence[CollectiveNode],
-        around: Surroundings,
-        alone: Number,
-        moving: Number,
+        self, further: Sequence[CollectiveNode], around: Surroundings, alone: Number, moving: Number
     ) -> Transfers:
         """Return the least seconds of a gather across slices whose result is gathered further.
 
@@ -75,9 +71,7 @@ class AcrossSeconds:
             ring = self.rings.may_be_fused(node, group, tiled)
             ring = ring & self.rings.ring_pays(matmuls, around.works, group, self.ask.bytes(node))
             waits = self.ask.habit(
-                group,
-                tiled,
-                "outer_gathers_wait" if around.has_loop else "gathers_wait",
+                group, tiled, "outer_gathers_wait" if around.has_loop else "gathers_wait"
             )
             own = own * where(ring, 0.0, 1.0)
         return Transfers(own * waits * alone, own * alone, {DCN_LINKS: own * moving})

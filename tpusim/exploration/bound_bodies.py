@@ -114,7 +114,6 @@ class BodySeconds:
         self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
         used = plans.pods[int(plans.pod[0])]
         self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
-        self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
         self.summed = (plans.microbatches > 1).astype(float)
         self.updates = UpdateSeconds(plan, self.transfers)
@@ -236,7 +235,7 @@ class BodySeconds:
             for move in moves:
                 at_once = times(self.transfers.at_once(move), at_once)
             if for_any(at_once):
-                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
+                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.work.weights)
                 total.least = largest(total.least, times(at_once, ordered.core))
                 total.drained = times(at_once, ordered.drained)
         return total

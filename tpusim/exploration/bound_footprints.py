@@ -62,11 +62,7 @@ class Footprints:
     def take(self, some: Whole | NDArray[np.bool_]) -> "Footprints":
         """Return the footprints at these indices."""
         return Footprints(
-            self.pods,
-            self.pod[some],
-            self.shape[:, some],
-            self.dies[some],
-            self.strides[:, some],
+            self.pods, self.pod[some], self.shape[:, some], self.dies[some], self.strides[:, some]
         )
 
     @property
@@ -100,23 +96,23 @@ class Footprints:
     @property
     def twisted(self) -> NDArray[np.bool_]:
         """Whether the torus is twisted."""
-        return np.array([pod.topology.twisted for pod in self.pods])[self.pod]
+        return self._of_pods(lambda pod: pod.topology.twisted) > 0
 
     @property
     def rank(self) -> Whole:
         """Dimensions of the torus."""
-        return np.array([len(pod.topology.dims) for pod in self.pods])[self.pod]
+        return self._of_pods(lambda pod: len(pod.topology.dims))
 
     @property
     def torus(self) -> Whole:
         """A number for the torus."""
         numbers = {pod.topology: number for number, pod in enumerate(self.pods)}
-        return np.array([numbers[pod.topology] for pod in self.pods])[self.pod]
+        return self._of_pods(lambda pod: numbers[pod.topology])
 
     @property
     def places(self) -> Whole:
         """A number for the dimensions of a group, and whether it covers its slice."""
-        chips = np.array([pod.topology.chips for pod in self.pods])[self.pod]
+        chips = self._of_pods(lambda pod: pod.topology.chips)
         found: Whole = 2 * self.wide.sum(axis=0) + (self.chips == chips)
         return found
 
@@ -161,7 +157,11 @@ class Footprints:
     def _chip(self) -> Whole:
         """The number of a slice with the chip of each footprint."""
         numbers = {id(pod.chip): number for number, pod in enumerate(self.pods)}
-        return np.array([numbers[id(pod.chip)] for pod in self.pods])[self.pod]
+        return self._of_pods(lambda pod: numbers[id(pod.chip)])
+
+    def _of_pods(self, value: Callable[[Slice], int]) -> Whole:
+        """Return a value of the slice of each footprint."""
+        return np.array([value(pod) for pod in self.pods], np.int64)[self.pod]
 
     def _of_dims(self, values: Callable[[Slice], Sequence[int]], none: int) -> NDArray[np.int64]:
         """Return a value of each dimension of the torus, [dimension, footprint]."""
@@ -172,19 +172,16 @@ class Footprints:
 
 def every_footprint(pods: Sequence[Slice]) -> Footprints:
     """Return all footprints of groups of neighbours: the shapes that divide a slice."""
-    shapes, dies, owners = [], [], []
+    shapes, rows = [], []
     for number, pod in enumerate(pods):
         none = ((1,),) * (MOST_DIMENSIONS - len(pod.topology.dims))
         along = (*(divisors(size) for size in pod.topology.dims), *none)
         shape = np.stack(np.meshgrid(*along, indexing="ij")).reshape(MOST_DIMENSIONS, -1)
-        for count in sorted({1, pod.chip.devices}):
+        for dies in sorted({1, pod.chip.devices}):
             shapes.append(shape)
-            dies.append(np.full(shape.shape[1], count))
-            owners.append(np.full(shape.shape[1], number))
-    every = np.concatenate(shapes, axis=1)
-    return Footprints(
-        pods, np.concatenate(owners), every, np.concatenate(dies), np.ones_like(every)
-    )
+            rows.append(np.full((shape.shape[1], 2), (number, dies)))
+    every, (owners, beside) = np.concatenate(shapes, axis=1), np.concatenate(rows).T
+    return Footprints(pods, owners, every, beside, np.ones_like(every))
 
 
 def least_seconds(footprints: Footprints, kind: CollectiveKind, algorithm: str) -> Floats:
@@ -240,8 +237,8 @@ def _by_default(footprints: Footprints, kind: CollectiveKind) -> Iterator[tuple[
             some = some.take(asked)
             at, number = distinct_rows((some.torus, *some.shape))
             answers = [
-                each.is_default(kind, spans, footprints.pods[pod].topology)
-                for spans, pod in _spans(some.take(at))
+                each.is_default(kind, _spans(shape), footprints.pods[pod].topology)
+                for pod, *shape in np.stack([some.pod, *some.shape])[:, at].T.tolist()
             ]
             claimed[asked] = np.array(answers, bool)[number]
         if claimed.any():
@@ -249,10 +246,8 @@ def _by_default(footprints: Footprints, kind: CollectiveKind) -> Iterator[tuple[
         left = left[~claimed]
 
 
-def _spans(footprints: Footprints) -> Iterator[tuple[tuple[Span, ...], int]]:
-    """Yield the spans of each footprint, and the index of its slice."""
-    for shape, pod in zip(footprints.shape.T.tolist(), footprints.pod.tolist(), strict=True):
-        yield tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1), pod
+def _spans(shape: Sequence[int]) -> tuple[Span, ...]:
+    return tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1)
 
 
 def _between_dies(footprints: Footprints, kind: CollectiveKind) -> Floats:
@@ -279,7 +274,8 @@ def _on_torus(footprints: Footprints, kind: CollectiveKind, name: str) -> Floats
         busiest = np.where(footprints.twisted, load, rings)
     found = np.zeros((3, len(footprints)))
     for chip, some in footprints.of_chips():
-        scale = times * part[some] / _link_rate(chip)
+        fastest = ici_rate(chip) * max(chip.ici_shares, default=1.0)
+        scale = times * part[some] / fastest
         moving, most = scale * load[some], scale * busiest[some]
         devices = footprints.devices[some]
         found[:, some] = _seconds(chip, kind, hops[some], devices, adds_after, moving, most)
@@ -322,11 +318,6 @@ def _adding(chip: Chip, kind: CollectiveKind, devices: Whole, adds_after: bool) 
     ]  # fmt: skip
     each = [(path_seconds(path, 1.0, chip), adding_seconds(path, 1.0, chip)) for path in routes]
     return np.array(each, np.float64).reshape(-1, 2)[index].T
-
-
-def _link_rate(chip: Chip) -> float:
-    """Return the bytes per second of the fastest link, where dimensions differ."""
-    return ici_rate(chip) * max(chip.ici_shares, default=1.0)
 
 
 def _on_one_chain(footprints: Footprints) -> tuple[Floats, Whole]:

@@ -72,10 +72,9 @@ class GroupQuestions:
     def ring(self, group: Groups) -> Floats:
         """Return the least seconds of a ring in a matmul, for each byte of its tensor."""
 
-        def ring(table: GroupTable, numbers: Groups) -> Floats:
-            return table.each("ring", ring_seconds_per_byte, numbers)
-
-        return self._known(group, "ring", ring)
+        return self._known(
+            group, "ring", lambda table, some: table.each("ring", ring_seconds_per_byte, some)
+        )
 
     def across_slices(
         self,
@@ -85,12 +84,11 @@ class GroupQuestions:
     ) -> Number:
         """Return some seconds of a collective across slices. seconds: of a slice and a group."""
 
-        def across(table: GroupTable, numbers: Groups) -> Number:
-            return table.each(
-                (seconds, kind), lambda pod, devices: seconds(pod, devices, kind), numbers
-            )
+        def answer(pod: Slice, devices: int) -> float:
+            return seconds(pod, devices, kind)
 
-        return self._known(slices, (seconds, kind), across)
+        asked = seconds, kind
+        return self._known(slices, asked, lambda table, some: table.each(asked, answer, some))
 
     def least(
         self,

@@ -18,31 +18,16 @@ from tpusim.exploration.bound_questions import (
     where,
 )
 from tpusim.exploration.bound_rings import RingChoices
-from tpusim.exploration.bound_surroundings import (
-    Surroundings,
-    Transfers,
-)
+from tpusim.exploration.bound_surroundings import Surroundings, Transfers
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
 from tpusim.network import Algorithm
-from tpusim.partition import (
-    CollectiveNode,
-    ComputeNode,
-    Purpose,
-    Sizes,
-    within_slice,
-)
+from tpusim.partition import CollectiveNode, ComputeNode, Purpose, Sizes, within_slice
 from tpusim.plan import Axes, Plan
-from tpusim.program import (
-    Collective,
-    CollectiveKind,
-    Number,
-    largest,
-    smallest,
-)
+from tpusim.program import Collective, CollectiveKind, Number, largest, smallest
 
 
 class TransferSeconds:
@@ -80,23 +65,16 @@ class TransferSeconds:
             beside = times(beside, where(certain | may_be, 0.0, 1.0))
         found = Transfers(times(waits, alone), alone, {axes: links}, turns, fixed)
         if for_any(beside):
-            if self._starts_with_body(node):
+            if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
                 shared = times(self.ask.habit(group, tiled, "shares_links"), links)
                 found.at_once = times(beside, shared)
             drained, drained_links = self._drained(node, group, tiled, around, nbytes, least)
-            found.drained, found.drained_links = (
-                times(beside, drained),
-                times(beside, drained_links),
-            )
+            found.drained = times(beside, drained)
+            found.drained_links = times(beside, drained_links)
         return found
 
     def _in_matmuls(
-        self,
-        node: CollectiveNode,
-        around: Surroundings,
-        group: Groups,
-        tiled: bool,
-        nbytes: Number,
+        self, node: CollectiveNode, around: Surroundings, group: Groups, tiled: bool, nbytes: Number
     ) -> tuple[Choices, Choices]:
         """Return where matmuls take a collective in for certain, and where they may."""
         matmuls = around.matmuls(node)
@@ -132,9 +110,6 @@ class TransferSeconds:
         axes = within_slice(node.axes)
         tiled = self.ask.tiled(node.axes)
         return self.ask.habit(self.ask.group(axes), tiled, "at_once") if axes else 0.0
-
-    def _starts_with_body(self, node: CollectiveNode) -> bool:
-        return node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER
 
     def _drained(
         self,
@@ -180,12 +155,8 @@ class TransferSeconds:
             return 0.0
         if node.kind is not CollectiveKind.ALL_GATHER or around.is_grouped:
             return 0.0
-        has_loop = around.has_loop
-        return self.ask.habit(
-            group,
-            tiled,
-            "outer_in_turn" if has_loop else "gathers_in_turn",
-        )
+        name = "outer_in_turn" if around.has_loop else "gathers_in_turn"
+        return self.ask.habit(group, tiled, name)
 
     def _alone(
         self,
@@ -242,21 +213,12 @@ class TransferSeconds:
             return _Algorithms(("",), "gather_algorithms")
         if node.purpose is Purpose.GRADIENT and kind is not CollectiveKind.ALL_REDUCE:
             return _Algorithms(habit="reduce_algorithms")
-        if (
-            attends
-            and kind is CollectiveKind.REDUCE_SCATTER
-            and node.purpose is not Purpose.GRADIENT
-        ):
+        if attends and kind is CollectiveKind.REDUCE_SCATTER:
             return _Algorithms(("", str(Algorithm.ALL_REDUCE)))
         return _Algorithms(("",))
 
     def _waits(
-        self,
-        node: CollectiveNode,
-        group: Groups,
-        tiled: bool,
-        around: Surroundings,
-        nbytes: Number,
+        self, node: CollectiveNode, group: Groups, tiled: bool, around: Surroundings, nbytes: Number
     ) -> Number:
         """Return 1 where the core waits for a collective that no matmul takes in, else 0."""
         if node.kind is CollectiveKind.ALL_TO_ALL:
@@ -264,9 +226,8 @@ class TransferSeconds:
         if node.kind is CollectiveKind.PERMUTE:
             return 0.0
         if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
-            if around.has_loop:
-                return self.ask.habit(group, tiled, "outer_gathers_wait")
-            return self.ask.habit(group, tiled, "gathers_wait")
+            name = "outer_gathers_wait" if around.has_loop else "gathers_wait"
+            return self.ask.habit(group, tiled, name)
         if node.purpose is Purpose.GRADIENT:
             waits = self.ask.habit(group, tiled, "reductions_wait")
             if node.kind in REDUCTIONS and not around.others(node):

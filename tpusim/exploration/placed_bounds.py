@@ -6,6 +6,7 @@ over the candidates, each with all its collectives, is a tighter bound, for some
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -38,19 +39,18 @@ def placed_seconds(
     axes = [axis for axis in plans.mesh if not axis.startswith(DCN_PREFIX)]
     known: dict[Hashable, list[_Footprint]] = {}
     rows: list[int] = []
-    footprints: list[_Footprint] = []
+    each: list[_Footprint] = []
     numbers = np.stack([plans.pod, *plans.mesh.values()], axis=1).tolist()
     for at, (number, *sizes) in enumerate(numbers):
         key = (number, *sizes)
         if key not in known:
             mesh = dict(zip(plans.mesh, sizes, strict=True))
             known[key] = _distinct_footprints(plans.pods[number], mesh, axes)
-        footprints += known[key]
+        each += known[key]
         rows += [at] * len(known[key])
-    table = np.array(footprints, np.int64)
-    placed = plans.take(np.array(rows)).with_footprints(
-        {axis: table[:, n] for n, axis in enumerate(axes)}
-    )
+    table = np.array(each, np.int64)
+    footprints = {axis: table[:, n] for n, axis in enumerate(axes)}
+    placed = replace(plans.take(np.array(rows)), footprints=footprints)
     found = np.full(len(plans), np.inf)
     np.minimum.at(found, rows, bounds(model, placed, answers).seconds)
     return found

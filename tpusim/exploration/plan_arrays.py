@@ -1,7 +1,7 @@
 """Many plans at once: arrays of what varies, beside a plan that holds the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,10 +138,6 @@ class PlanArrays:
             self.pod
         ]
         return found
-
-    def with_footprints(self, footprints: Mapping[str, Whole]) -> "PlanArrays":
-        """Return the plans on known placements."""
-        return replace(self, footprints=footprints)
 
     def take(self, some: Whole) -> "PlanArrays":
         """Return the plans at these indices."""
