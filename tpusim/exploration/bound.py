@@ -21,7 +21,7 @@ from tpusim.exploration.bound_bodies import BodySeconds, StepParts
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_kinds import BatchAxes, Extents, forward_of, kinds_of, sums_matter
 from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
-from tpusim.exploration.plan_arrays import PlanArrays, split_by
+from tpusim.exploration.plan_arrays import Floats, PlanArrays, split_by
 from tpusim.graph import Graph, layer_row
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
@@ -37,8 +37,6 @@ from tpusim.pipeline.planned_step import planned_graph, planned_step
 from tpusim.plan import Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
 from tpusim.simulation.arguments import check_arguments
-
-Floats = NDArray[np.float64]
 
 
 class PlanBounds(NamedTuple):
@@ -166,8 +164,8 @@ class _KnownStep(NamedTuple):
         dims: dict[str, Any] = {**self.graph.sizes, **extents}
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes)
-        made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)
-        return made.step_parts()
+        given = self.plan, self.inner, self.partitioned, sizes, plans, answers
+        return BodySeconds(*given, self.loops.stacked(self.plan, plans)).step_parts()
 
     def _bounds(self, parts: StepParts, plans: PlanArrays) -> tuple[Number, Number]:
         if self.plan.active_schedule:
@@ -176,15 +174,7 @@ class _KnownStep(NamedTuple):
         m = plans.microbatches.astype(float)
         least = m * largest(parts.layers + parts.edges, parts.path) + parts.once
         core = m * (parts.layers_core + parts.edges) + parts.once
-        skewed = least + _skew(self.inner, plans) * core
+        pod = plans.pods[int(plans.pod[0])]
+        across = bool(across_slices(tuple(self.inner.active_axes)))
+        skewed = least + across * skew_seconds(1.0, pod.num_slices, pod.chip) * core
         return largest(skewed, m * parts.links), parts.stored + parts.stacked
-
-
-def _skew(plan: Plan, plans: PlanArrays) -> float:
-    """Return what slices wait for each other, as a share of the core's work."""
-    pod = plans.pods[int(plans.pod[0])]
-    return (
-        skew_seconds(1.0, pod.num_slices, pod.chip)
-        if across_slices(tuple(plan.active_axes))
-        else 0.0
-    )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.phase import Phase
+from tpusim.costs import work_seconds
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_questions import for_any, times, where
 from tpusim.exploration.bound_schedule import is_ordered, ordered_seconds
@@ -19,6 +20,7 @@ from tpusim.exploration.bound_updates import UpdateSeconds
 from tpusim.exploration.bound_work import WorkSeconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention
+from tpusim.lowering.op_work import buffer_bytes
 from tpusim.partition import (
     CollectiveNode,
     LoopNode,
@@ -109,9 +111,10 @@ class BodySeconds:
         sizes: Sizes,
         plans: PlanArrays,
         answers: GroupAnswers,
+        stacked: Number,
     ) -> None:
-        self.plan, self.inner = plan, inner
-        self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
+        """stacked: 1 where loops over layers stack gradients: not those that run once; else 0."""
+        self.plan, self.partitioned, self.sizes, self.stacked = plan, partitioned, sizes, stacked
         used = plans.pods[int(plans.pod[0])]
         self.work = WorkSeconds(inner, used.chip, partitioned, sizes)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
@@ -138,6 +141,7 @@ class BodySeconds:
         parts.stored = self.work.stored(weights, self.summed)
         parts.stacked = self._stacked(loops)
         if staged:
+            parts.layers = parts.layers + self.work.accumulation(weights)
             self._add_stages(parts, nodes, found)
             return parts
         parts.once = parts.once + self.work.cast(weights)
@@ -157,8 +161,9 @@ class BodySeconds:
             own = tuple(w for w in self.partitioned.weights if w.copies > 1 and w.name in read)
             trips, back = node.scan.trips, found.get(f"{node.name}/d", _BodyTotal())
             once = self.updates.of(own) if own else 0.0
+            backward = back.least + self.work.accumulation(own)
             parts.loops[node.name] = LoopSeconds(
-                found[node.name].least / trips, back.least / trips, once / trips
+                found[node.name].least / trips, backward / trips, once / trips
             )
         last = forward[-1].name
         if f"{last}/d" in names:
@@ -172,7 +177,7 @@ class BodySeconds:
         for node in loops:
             kept = node.phase is Phase.FORWARD and not node.scan.unrolled
             if kept and not self.plan.remat.offload:
-                held = sum(self.work.buffer(key) for key in node.saves)
+                held = sum(buffer_bytes(self.work.buffers[key], self.sizes) for key in node.saves)
                 found = found + node.scan.trips * held
         return found
 
@@ -180,7 +185,8 @@ class BodySeconds:
         assert isinstance(node, LoopNode)
         nested = {each.name: self._loop(each) for each in node.body if isinstance(each, LoopNode)}
         inner = self._body(node.body, nested, recurrent=bool(node.scan.steps), looped=True)
-        trips, copies = node.scan.trips, self.work.stacks(node)
+        stacked = self.stacked if node.scan.over_layers else 1.0
+        trips, copies = node.scan.trips, self.work.stacks(node, stacked)
         core = inner.core + copies + sum(each.core for each in nested.values())
         least = inner.core + copies + sum(each.least for each in nested.values())
         once = largest(least, inner.least)
@@ -209,7 +215,7 @@ class BodySeconds:
         for node in computes:
             ring = rounds.get(node.name)
             seconds[node.name] = (
-                self.work.seconds(works[node.name])
+                work_seconds(works[node.name], self.work.device)
                 if ring is None
                 else self.work.ring_attention(node, ring)
             )

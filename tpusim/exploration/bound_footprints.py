@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,10 @@ from tpusim.costs.collective import (
 )
 from tpusim.costs.links import ici_rate
 from tpusim.costs.route import ADDING_KINDS, CollectiveRoute, added_bytes, die_bytes, passes
-from tpusim.exploration.plan_arrays import distinct, distinct_rows
+from tpusim.exploration.plan_arrays import Floats, Whole, distinct, distinct_rows
 from tpusim.hardware import Chip, Slice, Span
 from tpusim.network import ALGORITHMS, Algorithm, algorithms_for, always_default, never_default
 from tpusim.program import CollectiveKind
-
-Whole: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 MOST_DIMENSIONS = 3
 """Dimensions of a torus."""

@@ -7,10 +7,9 @@ where groups may have any footprint, and for one call where placements are known
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.divisors import divisors
 from tpusim.exploration.bound_footprints import (
@@ -20,16 +19,13 @@ from tpusim.exploration.bound_footprints import (
     least_seconds,
 )
 from tpusim.exploration.bound_habits import GroupHabits, habits_of
-from tpusim.exploration.plan_arrays import PlanArrays, distinct_rows
+from tpusim.exploration.plan_arrays import Floats, PlanArrays, Whole, distinct_rows
 from tpusim.hardware import Slice
 from tpusim.plan import Axes, Compiler
 from tpusim.program import CollectiveKind, Number
 
 SIZES = 1 + MOST_DIMENSIONS
 """Columns of `PlanArrays.footprints` that are sizes; strides follow."""
-
-Whole: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 _Answer = TypeVar("_Answer", bound=Number)
 

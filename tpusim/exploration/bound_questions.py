@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tpusim.exploration.bound_footprints import ring_seconds_per_byte
 from tpusim.exploration.bound_groups import GroupAnswers, GroupTable, PlanGroups
 from tpusim.exploration.bound_habits import GroupHabits
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import Floats, PlanArrays
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import collective_bytes
 from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes, weights_are_tiled
@@ -18,8 +18,6 @@ from tpusim.program import CollectiveKind, Number
 
 Groups: TypeAlias = NDArray[np.int64]
 """Devices of each plan's group."""
-
-Floats: TypeAlias = NDArray[np.float64]
 
 Choices: TypeAlias = NDArray[np.bool_] | bool
 """True or False for each plan, or for all."""

@@ -76,6 +76,7 @@ class RingChoices:
         if self.ask.inner.compiler.lowering == "ideal":
             return True
         chip, slices = self.pod.chip, self.pod.num_slices
+        compute = self.ask.inner.dtypes.compute
         rate = chip.ici_bandwidth * max(chip.ici_shares, default=1.0)
         chunks = 2 * nbytes / (2 * rate) / (group * slices)
         pays: Choices = group * slices > 2
@@ -83,7 +84,7 @@ class RingChoices:
             work = works[each.name]
             if isinstance(work, MatmulWork):
                 flops = 2 * work.batch * work.m * work.k * work.n
-                slowest = min(self.device.flops[name] for name in self._dtypes(work))
+                slowest = min(self.device.flops[name] for name in {work.dtype, compute})
                 pays = pays & (flops / slowest >= _NEARLY * chunks)
         return pays
 
@@ -104,10 +105,6 @@ class RingChoices:
         if node.kind is CollectiveKind.ALL_GATHER and is_sequence(node.dim):
             return False  # as in `fuse_collectives`
         return group >= 4
-
-    def _dtypes(self, work: MatmulWork) -> set[str]:
-        """Return the dtypes in which a matmul may be taken to multiply."""
-        return {work.dtype, self.ask.inner.dtypes.compute}
 
 
 def _chunk(

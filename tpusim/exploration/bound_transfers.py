@@ -192,17 +192,13 @@ class TransferSeconds:
         group: Groups,
         tiled: bool,
     ) -> tuple[Number, ...]:
-        """Return the numbers of `LeastSeconds` of each plan."""
-        attends = any(isinstance(each.op, Attention) for each in beside)
-        return tuple(self.ask.least(group, kind, tiled, self._algorithms(node, kind, attends)))
+        """Return `FIXED`, `PER_BYTE` and `ON_LINKS` of each plan."""
+        return tuple(self.ask.least(group, kind, tiled, self._algorithms(node, kind, beside)))
 
     def _algorithms(
-        self, node: CollectiveNode, kind: CollectiveKind, attends: bool
+        self, node: CollectiveNode, kind: CollectiveKind, beside: Sequence[ComputeNode]
     ) -> "_Algorithms":
-        """Return the algorithms that may carry out a collective.
-
-        attends: it is of an attention kernel.
-        """
+        """Return the algorithms that may carry out a collective."""
         if kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
             return _Algorithms(("",))
         if self.ask.best:
@@ -213,6 +209,7 @@ class TransferSeconds:
             return _Algorithms(("",), "gather_algorithms")
         if node.purpose is Purpose.GRADIENT and kind is not CollectiveKind.ALL_REDUCE:
             return _Algorithms(habit="reduce_algorithms")
+        attends = any(isinstance(each.op, Attention) for each in beside)
         if attends and kind is CollectiveKind.REDUCE_SCATTER:
             return _Algorithms(("", str(Algorithm.ALL_REDUCE)))
         return _Algorithms(("",))

@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.exploration.bound import bounds
+from tpusim.exploration.bound_footprints import MOST_DIMENSIONS
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import DCN_PREFIX, Placement, Slice, candidates
 from tpusim.hardware.spans import DIE
 from tpusim.models import Architecture
-
-MOST_DIMENSIONS = 3
-"""Dimensions of a torus."""
 
 UNSHARED = 1 << 32
 """The stride of an axis along a dimension that it has one position of."""

@@ -10,7 +10,7 @@ from tpusim.hardware import Slice
 from tpusim.plan import STAGE_AXES, Plan
 
 Whole = NDArray[np.int64]
-
+Floats = NDArray[np.float64]
 
 TABLE_SHARE = 8
 """`distinct` counts numbers in a table of up to so many entries for each of them."""
