@@ -147,8 +147,8 @@ ALGORITHMS = {
 def least(pod: Slice, kind: CollectiveKind, name: str, columns: tuple[int, ...]) -> list[float]:
     """Seconds before bytes, for each byte, and on links, of a group that lies as columns say."""
     dies, *shape = np.array([columns[:4]]).T
-    strides = np.array([columns[4:]])
-    lies = Footprints((pod,), np.zeros(1, np.int64), np.stack(shape, axis=1), dies, strides)
+    strides = np.array([columns[4:]]).T
+    lies = Footprints((pod,), np.zeros(1, np.int64), np.stack(shape), dies, strides)
     found: list[float] = least_seconds(lies, kind, name)[:, 0].tolist()
     return found
 

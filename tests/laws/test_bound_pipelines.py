@@ -62,6 +62,24 @@ def test_the_bounds_of_uneven_pipelines_are_below_their_steps_but_not_far(block:
     assert median(found) > 0.5
 
 
+@pytest.mark.parametrize("seed", [1, 79, 166])
+def test_parts_of_one_layer_stack_no_gradients_and_the_bound_knows(seed: int) -> None:
+    """Unequal parts, and a circular pipeline of parts of one layer, with gradients added up."""
+    assert len(list(shares(range(seed, seed + 1)))) == 1
+
+
+def test_parts_of_one_layer_and_of_several_share_no_body() -> None:
+    """A loop of one iteration is none when it is compiled, whichever part is lowered first."""
+    model = Transformer(layers=5, embed=256, mlp=1024, heads=8, vocab=1000)
+    pod = Slice("v4", "2x2x1")
+    for layers in ([1, 4], [4, 1]):
+        plan = Plan(mesh={"stage": 2, "fsdp": 2}, stage_layers=layers, schedule="gpipe",
+                    seq_len=128, global_batch=64, microbatches=4)  # fmt: skip
+        programs = simulate(model, plan, pod).programs
+        stacks = [str(program).count("stack/layers") > 0 for program in programs]
+        assert stacks == [count > 1 for count in layers]
+
+
 def random_pipeline(rng: random.Random) -> Plan:
     schedule = rng.choice(["gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"])
     stages, chunks = rng.randint(2, 6), rng.choice([2, 3]) if schedule == "interleaved" else 1

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.costs.program_costs import skew_seconds
-from tpusim.exploration.bound_bodies import BodySeconds
+from tpusim.exploration.bound_bodies import BodySeconds, StepParts
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_kinds import (
     BatchAxes,
@@ -29,7 +29,7 @@ from tpusim.exploration.bound_kinds import (
     sums_matter,
 )
 from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import Floats, PlanArrays, split_by
 from tpusim.graph import Graph, layer_row, whole_dim
 from tpusim.hardware import Slice
 from tpusim.lowering import sizes_of
@@ -45,8 +45,6 @@ from tpusim.pipeline.planned_step import planned_graph, planned_step
 from tpusim.plan import Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
 from tpusim.simulation.arguments import check_arguments
-
-Floats = NDArray[np.float64]
 
 
 class PlanBounds(NamedTuple):
@@ -106,15 +104,14 @@ def bounds(
                 members = others
                 continue
             members = members[step.divides(plans.take(members))]
-            steps.setdefault(step.key(plans, int(some[0])), (step, []))[1].append(members)
+            steps.setdefault(step.form, (step, []))[1].append(members)
             break
     for step, parts in steps.values():
         members = np.concatenate(parts)
-        if len(members):
-            taken = plans.take(members)
-            known = step.bounds(extents.of(taken), taken, answers)
+        for own in split_by(plans.machine[members]):
+            known = step.bounds(extents, plans.take(members[own]), answers)
             for array, values in zip(found, known, strict=True):
-                array[members] = values
+                array[members[own]] = values
     return found
 
 
@@ -140,13 +137,12 @@ class _KnownStep(NamedTuple):
             part_bounds(plan, loops.layers, model.name)
         return cls(plan, graph, partition_graph(graph, inner_plan(plan)), loops)
 
-    def key(self, plans: PlanArrays, at: int) -> Hashable:
-        """Return what is equal for plans that are bounded together: chip and partitioned graph."""
-        pod, made, plan = plans.pods[plans.pod[at]], self.partitioned, self.plan
+    @property
+    def form(self) -> Hashable:
+        """What is equal for plans that are bounded together on each chip."""
+        made, plan = self.partitioned, self.plan
         sized = follows_sizes(plan, self.graph)
         return (
-            pod.chip,
-            pod.num_slices,
             plan.microbatches > 1 and sums_matter(plan),
             plan.active_schedule,
             tuple(plan.active_axes),
@@ -174,18 +170,19 @@ class _KnownStep(NamedTuple):
         )
         return fine
 
-    def bounds(
-        self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
-    ) -> PlanBounds:
-        """Return the bounds of each of the plans. extents: sizes of the graph's dimensions."""
-        ones = np.ones(len(plans))
+    def bounds(self, extents: Extents, plans: PlanArrays, answers: GroupAnswers) -> PlanBounds:
+        """Return the bounds of each of the plans."""
+        some, number = plans.alike()
+        distinct = plans.take(some)
         with np.errstate(all="ignore"):
-            seconds, held = self._bounds(extents, plans, answers)
+            parts = self._parts(extents.of(distinct), distinct, answers).take(number)
+            seconds, held = self._bounds(parts, plans)
+        ones = np.ones(len(plans))
         return PlanBounds(seconds * ones, held * ones)
 
-    def _bounds(
+    def _parts(
         self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
-    ) -> tuple[Number, Number]:
+    ) -> StepParts:
         known = self.graph.sizes
         dims: dict[str, Any] = {**known, **extents}
         for dim in known.keys() - extents.keys():  # tiles of the loss, as parts of a whole
@@ -193,23 +190,17 @@ class _KnownStep(NamedTuple):
                 dims[dim] = extents[whole] / (known[whole] // known[dim])
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes)
-        made = BodySeconds(self.plan, self.inner, self.partitioned, sizes, plans, answers)
-        parts = made.step_parts()
+        given = self.plan, self.inner, self.partitioned, sizes, plans, answers
+        return BodySeconds(*given, self.loops.stacked(self.plan, plans)).step_parts()
+
+    def _bounds(self, parts: StepParts, plans: PlanArrays) -> tuple[Number, Number]:
         if self.plan.active_schedule:
-            held = (parts.layers_stored + parts.stacked) / plans.stages
+            held = (parts.stored + parts.stacked) / plans.stages
             return pipelined_seconds(self.plan, plans, self.loops, parts), held
         m = plans.microbatches.astype(float)
         least = m * largest(parts.layers + parts.edges, parts.path) + parts.once
         core = m * (parts.layers_core + parts.edges) + parts.once
-        skewed = least + _skew(self.inner, plans) * core
+        pod = plans.pods[int(plans.pod[0])]
+        across = bool(across_slices(tuple(self.inner.active_axes)))
+        skewed = least + across * skew_seconds(1.0, pod.num_slices, pod.chip) * core
         return largest(skewed, m * parts.links), parts.stored + parts.stacked
-
-
-def _skew(plan: Plan, plans: PlanArrays) -> float:
-    """Return what slices wait for each other, as a share of the core's work."""
-    pod = plans.pods[int(plans.pod[0])]
-    return (
-        skew_seconds(1.0, pod.num_slices, pod.chip)
-        if across_slices(tuple(plan.active_axes))
-        else 0.0
-    )

@@ -7,12 +7,12 @@ from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
 from tpusim.exploration.bound_questions import GroupQuestions, Groups, times, where
 from tpusim.exploration.bound_rings import RingChoices
-from tpusim.exploration.bound_surroundings import DCN_LINKS, Surroundings, Transfers, adjoins
+from tpusim.exploration.bound_surroundings import DCN_LINKS, Surroundings, Transfers
 from tpusim.graph import Einsum
 from tpusim.hardware import Slice
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
-from tpusim.partition import CollectiveNode, Purpose, is_across, weights_are_tiled, within_slice
+from tpusim.partition import CollectiveNode, Purpose, is_across, within_slice
 from tpusim.program import CollectiveKind, Number
 
 
@@ -57,11 +57,7 @@ class AcrossSeconds:
         return Transfers(alone, alone, links)
 
     def _gathered_across(
-        self,
-        further: Sequence[CollectiveNode],
-        around: Surroundings,
-        alone: Number,
-        moving: Number,
+        self, further: Sequence[CollectiveNode], around: Surroundings, alone: Number, moving: Number
     ) -> Transfers:
         """Return the least seconds of a gather across slices whose result is gathered further.
 
@@ -70,14 +66,12 @@ class AcrossSeconds:
         own: Number = 1.0
         for node in further:
             group = self.ask.group(within_slice(node.axes))
-            tiled = weights_are_tiled(self.ask.inner, node.axes)
-            matmuls = [c for c in around.every if adjoins(node, c) and isinstance(c.op, Einsum)]
+            tiled = self.ask.tiled(node.axes)
+            matmuls = [each for each in around.beside(node) if isinstance(each.op, Einsum)]
             ring = self.rings.may_be_fused(node, group, tiled)
             ring = ring & self.rings.ring_pays(matmuls, around.works, group, self.ask.bytes(node))
             waits = self.ask.habit(
-                group,
-                tiled,
-                "outer_gathers_wait" if around.has_loop else "gathers_wait",
+                group, tiled, "outer_gathers_wait" if around.has_loop else "gathers_wait"
             )
             own = own * where(ring, 0.0, 1.0)
         return Transfers(own * waits * alone, own * alone, {DCN_LINKS: own * moving})

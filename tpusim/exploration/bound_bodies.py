@@ -2,24 +2,26 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.phase import Phase
 from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.bound_questions import times
+from tpusim.exploration.bound_questions import for_any, times, where
 from tpusim.exploration.bound_schedule import is_ordered, ordered_seconds
-from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers, adjoins
+from tpusim.exploration.bound_surroundings import LinkName, Surroundings, Transfers
 from tpusim.exploration.bound_transfers import TransferSeconds
 from tpusim.exploration.bound_updates import UpdateSeconds
 from tpusim.exploration.bound_work import WorkSeconds
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention
+from tpusim.lowering.op_work import buffer_bytes
 from tpusim.partition import (
     CollectiveNode,
-    ComputeNode,
     LoopNode,
     Node,
     PartitionedGraph,
@@ -50,11 +52,12 @@ class StepParts:
     head: between the two passes over the layers.
     path: of the longest row of operations and transfers that wait for each other.
     layers_core: of the core's work in loops.
-    once, layers_once: updates of all weights, and of those in loops.
-    links, layer_links: of the busiest group's links, of all and in loops.
-    stored, layers_stored: bytes of weights and moments, and of sums of gradients, of all weights
-        and of those in loops.
+    once: updates of weights.
+    links: of the busiest group's links.
+    stored: bytes of weights and moments, and of sums of gradients.
     stacked: bytes that the forward loops leave for the backward pass.
+
+    Of a pipeline, `once`, `links` and `stored` are those of loops alone.
     """
 
     layers: Number = 0.0
@@ -64,12 +67,19 @@ class StepParts:
     path: Number = 0.0
     layers_core: Number = 0.0
     once: Number = 0.0
-    layers_once: Number = 0.0
     links: Number = 0.0
-    layer_links: Number = 0.0
     stored: Number = 0.0
-    layers_stored: Number = 0.0
     stacked: Number = 0.0
+
+    def take(self, some: NDArray[np.int64]) -> "StepParts":
+        """Return the seconds of the plans at these indices."""
+
+        def taken(value: Number) -> Number:
+            return value[some] if isinstance(value, np.ndarray) and value.ndim else value
+
+        loops = {name: LoopSeconds(*map(taken, each)) for name, each in self.loops.items()}
+        names = [each.name for each in fields(self) if each.name != "loops"]
+        return replace(self, loops=loops, **{name: taken(getattr(self, name)) for name in names})
 
 
 @dataclass(slots=True)
@@ -100,48 +110,42 @@ class BodySeconds:
         sizes: Sizes,
         plans: PlanArrays,
         answers: GroupAnswers,
+        stacked: Number,
     ) -> None:
-        self.plan, self.inner = plan, inner
-        self.partitioned, self.sizes, self.plans = partitioned, sizes, plans
+        """stacked: 1 where loops over layers stack gradients: not those that run once; else 0."""
+        self.plan, self.partitioned, self.sizes, self.stacked = plan, partitioned, sizes, stacked
         used = plans.pods[int(plans.pod[0])]
         self.work = WorkSeconds(inner, used.chip, partitioned, sizes, plans)
-        self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.transfers = TransferSeconds(plan, inner, sizes, plans, answers)
         self.summed = (plans.microbatches > 1).astype(float)
-        self.updates = UpdateSeconds(plan, inner, sizes, plans, answers)
+        self.updates = UpdateSeconds(plan, self.transfers)
 
     def step_parts(self) -> StepParts:
         """Return the seconds of the parts of a step."""
-        nodes = self.partitioned.nodes
-        loops = [at for at, node in enumerate(nodes) if isinstance(node, LoopNode)]
-        forward = [at for at in loops if nodes[at].phase is Phase.FORWARD]
-        parts = StepParts()
-        found = {nodes[at].name: self._loop(nodes[at]) for at in loops}
+        nodes, staged = self.partitioned.nodes, bool(self.plan.active_schedule)
+        loops = [node for node in nodes if isinstance(node, LoopNode)]
+        found = {node.name: self._loop(node) for node in loops}
         whole = self._body(nodes, found, has_loop=bool(loops))
-        parts.edges = whole.core
-        parts.path = whole.least
-        links = dict(whole.links)
-        layer_links: dict[LinkName, Number] = defaultdict(float)
-        for at in loops:
-            total = found[nodes[at].name]
+        parts = StepParts(edges=whole.core, path=whole.least)
+        links: dict[LinkName, Number] = defaultdict(float, {} if staged else whole.links)
+        for total in found.values():
             parts.layers = parts.layers + total.drained
             parts.layers_core = parts.layers_core + total.core
             for link, seconds in total.links.items():
-                links[link] = links.get(link, 0.0) + seconds
-                layer_links[link] = layer_links[link] + seconds
+                links[link] = links[link] + seconds
         for seconds in links.values():
             parts.links = largest(parts.links, seconds)
-        for seconds in layer_links.values():
-            parts.layer_links = largest(parts.layer_links, seconds)
-        weights = self.partitioned.weights
-        in_layers = tuple(w for w in weights if w.copies > 1)
-        parts.once = self.updates.of(weights) + self.work.cast(weights)
-        parts.layers_once = self.updates.of(in_layers)
-        if self.summed.any() and not self.plan.active_schedule:
-            parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
-        if self.plan.active_schedule:
+        weights = tuple(w for w in self.partitioned.weights if w.copies > 1 or not staged)
+        parts.once = self.updates.of(weights)
+        parts.stored = self.work.stored(weights, self.summed)
+        parts.stacked = self._stacked(loops)
+        if staged:
+            parts.layers = parts.layers + self.work.accumulation(weights)
             self._add_stages(parts, nodes, found)
-        self._add_bytes(parts, [nodes[at] for at in forward])
+            return parts
+        parts.once = parts.once + self.work.cast(weights)
+        if self.summed.any():
+            parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
         return parts
 
     def _add_stages(
@@ -156,8 +160,9 @@ class BodySeconds:
             own = tuple(w for w in self.partitioned.weights if w.copies > 1 and w.name in read)
             trips, back = node.scan.trips, found.get(f"{node.name}/d", _BodyTotal())
             once = self.updates.of(own) if own else 0.0
+            backward = back.least + self.work.accumulation(own)
             parts.loops[node.name] = LoopSeconds(
-                found[node.name].least / trips, back.least / trips, once / trips
+                found[node.name].least / trips, backward / trips, once / trips
             )
         last = forward[-1].name
         if f"{last}/d" in names:
@@ -165,24 +170,22 @@ class BodySeconds:
             inside = [found[node.name].least for node in between if isinstance(node, LoopNode)]
             parts.head = self._body(between, found, has_loop=True).core + sum(inside)
 
-    def _add_bytes(self, parts: StepParts, forward: list[Node]) -> None:
-        weights = self.partitioned.weights
-        in_layers = tuple(w for w in weights if w.copies > 1)
-        parts.stored = self.work.stored(weights, self.summed)
-        parts.layers_stored = self.work.stored(in_layers, self.summed)
-        if self.plan.remat.offload:
-            return
-        for node in forward:
-            assert isinstance(node, LoopNode)
-            if not node.scan.unrolled:
-                held = sum(self.work.buffer(key) for key in node.saves)
-                parts.stacked = parts.stacked + node.scan.trips * held
+    def _stacked(self, loops: Sequence[LoopNode]) -> Number:
+        """Return the bytes that forward loops leave for the backward pass."""
+        found: Number = 0.0
+        for node in loops:
+            kept = node.phase is Phase.FORWARD and not node.scan.unrolled
+            if kept and not self.plan.remat.offload:
+                held = sum(buffer_bytes(self.work.buffers[key], self.sizes) for key in node.saves)
+                found = found + node.scan.trips * held
+        return found
 
     def _loop(self, node: Node) -> _BodyTotal:
         assert isinstance(node, LoopNode)
         nested = {each.name: self._loop(each) for each in node.body if isinstance(each, LoopNode)}
         inner = self._body(node.body, nested, recurrent=bool(node.scan.steps), looped=True)
-        trips, copies = node.scan.trips, self.work.stacks(node)
+        stacked = self.stacked if node.scan.over_layers else 1.0
+        trips, copies = node.scan.trips, self.work.stacks(node, stacked)
         core = inner.core + copies + sum(each.core for each in nested.values())
         least = inner.core + copies + sum(each.least for each in nested.values())
         once = largest(least, inner.least)
@@ -204,63 +207,52 @@ class BodySeconds:
     ) -> _BodyTotal:
         """Return the seconds of a body: `core` and `links` without the loops in it."""
         computes = self.work.quantised(nodes)
-        rounds = self._attentions_in_rings(nodes, computes)
+        moves = [node for node in nodes if isinstance(node, CollectiveNode)]
         works = {each.name: self.work.work(each, looped, recurrent) for each in computes}
-        seconds = {
-            node.name: self.work.ring_attention(node, rounds[node.name])
-            if node.name in rounds
-            else self.work.seconds(works[node.name])
-            for node in computes
-        }
-        total, moves = _BodyTotal(sum(seconds.values())), {}
-        turns: dict[str, Number] = {}
-        kept: dict[str, Transfers] = {}
+        around = Surroundings(moves, computes, works, looped, has_loop)
+        rounds, seconds = self._attentions_in_rings(around), around.seconds
+        for node in computes:
+            ring = rounds.get(node.name)
+            seconds[node.name] = (
+                self.work.seconds(works[node.name])
+                if ring is None
+                else self.work.ring_attention(node, ring)
+            )
+        total, kept = _BodyTotal(sum(seconds.values())), dict[str, Transfers]()
         awaited: dict[LinkName, Number] = defaultdict(float)
         read = {key for node in nodes for key in node.reads}
-        for node in nodes:
-            if isinstance(node, CollectiveNode):
-                beside = [each for each in computes if adjoins(node, each)]
-                if any(each.name in rounds for each in beside):
-                    continue
-                around = Surroundings(nodes, computes, beside, works, seconds, looped, has_loop)
-                found = self.transfers.of(node, around)
-                moves[node.name] = found.alone
-                kept[node.name] = found
-                turns[node.name] = found.in_turn
-                total.core = total.core + found.core
-                for link, busy in found.links.items():
-                    total.links[link] = total.links[link] + busy
-                    if node.purpose is not Purpose.GRADIENT and node.writes[0] in read:
-                        awaited[link] = awaited[link] + busy
-        rest = rests(nodes, seconds | moves, loops)
+        for move in moves:
+            if any(each.name in rounds for each in around.beside(move)):
+                continue
+            found = kept[move.name] = self.transfers.of(move, around)
+            total.core = total.core + found.core
+            for link, busy in found.links.items():
+                total.links[link] = total.links[link] + busy
+                if move.purpose is not Purpose.GRADIENT and move.writes[0] in read:
+                    awaited[link] = awaited[link] + busy
+        rest = rests(nodes, seconds | {name: each.alone for name, each in kept.items()}, loops)
+        turns = {name: each.in_turn for name, each in kept.items()}
         total.least = largest(rest.longest, sum(turns.values()) + rest.of_last(turns))
         for busy in awaited.values():
             total.least = largest(total.least, busy)
         if looped and not recurrent and not rounds and is_ordered(nodes, self.plan):
             at_once: Number = 1.0
-            for node in nodes:
-                if isinstance(node, CollectiveNode):
-                    at_once = times(self.transfers.at_once(node), at_once)
-            if np.any(at_once):
-                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.weights)
+            for move in moves:
+                at_once = times(self.transfers.at_once(move), at_once)
+            if for_any(at_once):
+                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.work.weights)
                 total.least = largest(total.least, times(at_once, ordered.core))
                 total.drained = times(at_once, ordered.drained)
         return total
 
-    def _attentions_in_rings(
-        self, nodes: tuple[Node, ...], computes: list[ComputeNode]
-    ) -> dict[str, Number]:
+    def _attentions_in_rings(self, around: Surroundings) -> dict[str, Number]:
         """Return the kernels round which keys may be sent, each with the devices of a ring."""
-        rings = [
-            node
-            for node in nodes
-            if isinstance(node, CollectiveNode) and sends_keys_round(self.plan.context, node.axes)
-        ]
         return {
             compute.name: self.transfers.ask.group(node.axes).astype(float)
-            for node in rings
-            for compute in computes
-            if isinstance(compute.op, Attention) and adjoins(node, compute)
+            for node in around.moves
+            if sends_keys_round(self.plan.context, node.axes)
+            for compute in around.beside(node)
+            if isinstance(compute.op, Attention)
         }
 
 
@@ -281,7 +273,7 @@ class Rests(NamedTuple):
         """
         rest: Number = 0.0
         for name, seconds in turns.items():
-            rest = np.where(np.asarray(seconds) > 0, self.after.get(name, 0.0), rest)
+            rest = where(seconds > 0, self.after.get(name, 0.0), rest)
         return rest
 
 
@@ -304,18 +296,17 @@ def rests(
     longest: Number = 0.0
     for node in reversed(nodes):
         known = [after[key] for key in node.writes if key in after]
-        rest: Number = 0.0
-        for each in known:
-            rest = largest(rest, each)
+        rest: Number = reduce(largest, known) if known else 0.0
         if isinstance(node, CollectiveNode) and (not known or node.purpose is Purpose.GRADIENT):
             continue
         following[node.name] = rest
         is_loop = isinstance(node, LoopNode)
         took = loops[node.name].least if is_loop else seconds.get(node.name, 0.0)
-        longest = largest(longest, took + rest)
+        left = took + rest
+        longest = largest(longest, left)
         for key in node.reads:
-            share = 1.0
+            own = left
             if isinstance(node, LoopNode) and key in brought:
-                share = 1 - 1 / node.scan.trips
-            after[key] = largest(after.get(key, 0.0), share * took + rest)
+                own = (1 - 1 / node.scan.trips) * took + rest
+            after[key] = largest(after[key], own) if key in after else own
     return Rests(longest, following)

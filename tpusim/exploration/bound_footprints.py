@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +16,10 @@ from tpusim.costs.collective import (
 )
 from tpusim.costs.links import ici_rate
 from tpusim.costs.route import ADDING_KINDS, CollectiveRoute, added_bytes, die_bytes, passes
+from tpusim.exploration.plan_arrays import Floats, Whole, distinct, distinct_rows
 from tpusim.hardware import Chip, Slice, Span
 from tpusim.network import ALGORITHMS, Algorithm, algorithms_for, always_default, never_default
 from tpusim.program import CollectiveKind
-
-Whole: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 MOST_DIMENSIONS = 3
 """Dimensions of a torus."""
@@ -42,10 +39,10 @@ class Footprints:
 
     pods: the slices.
     pod: the index of the slice of each.
-    shape: chips along each dimension, [footprint, dimension]; 1 where the torus has none.
+    shape: chips along each dimension, [dimension, footprint]; 1 where the torus has none.
     dies: devices of a chip that are in the group.
     strides: the least distance between two of its chips along each dimension,
-        [footprint, dimension].
+        [dimension, footprint].
         Groups with chips in between then lie on the same links.
     """
 
@@ -61,13 +58,13 @@ class Footprints:
     def take(self, some: Whole | NDArray[np.bool_]) -> "Footprints":
         """Return the footprints at these indices."""
         return Footprints(
-            self.pods, self.pod[some], self.shape[some], self.dies[some], self.strides[some]
+            self.pods, self.pod[some], self.shape[:, some], self.dies[some], self.strides[:, some]
         )
 
     @property
     def chips(self) -> Whole:
         """Chips of each group."""
-        found: Whole = np.prod(self.shape, axis=1)
+        found: Whole = self.shape.prod(axis=0)
         return found
 
     @property
@@ -95,18 +92,24 @@ class Footprints:
     @property
     def twisted(self) -> NDArray[np.bool_]:
         """Whether the torus is twisted."""
-        return np.array([pod.topology.twisted for pod in self.pods])[self.pod]
+        return self._of_pods(lambda pod: pod.topology.twisted) > 0
 
     @property
     def rank(self) -> Whole:
         """Dimensions of the torus."""
-        return np.array([len(pod.topology.dims) for pod in self.pods])[self.pod]
+        return self._of_pods(lambda pod: len(pod.topology.dims))
+
+    @property
+    def torus(self) -> Whole:
+        """A number for the torus."""
+        numbers = {pod.topology: number for number, pod in enumerate(self.pods)}
+        return self._of_pods(lambda pod: numbers[pod.topology])
 
     @property
     def places(self) -> Whole:
         """A number for the dimensions of a group, and whether it covers its slice."""
-        chips = np.array([pod.topology.chips for pod in self.pods])[self.pod]
-        found: Whole = 2 * self.wide.sum(axis=1) + (self.chips == chips)
+        chips = self._of_pods(lambda pod: pod.topology.chips)
+        found: Whole = 2 * self.wide.sum(axis=0) + (self.chips == chips)
         return found
 
     @property
@@ -117,38 +120,64 @@ class Footprints:
         as many links as the stride says, and the groups that start at the positions in between do
         the same, one link further each: one link has them all.
         """
-        found: Whole = np.where(self.wide, self.strides, 1).max(axis=1)
+        found: Whole = np.where(self.wide, self.strides, 1).max(axis=0)
         return found
+
+    @property
+    def covers_dimensions(self) -> NDArray[np.bool_]:
+        """Whether a group covers several dimensions, each of them whole."""
+        covers = (self.whole | ~self.wide).all(axis=0)
+        found: NDArray[np.bool_] = covers & (self.wide.sum(axis=0) > 1)
+        return found
+
+    def alike(self) -> tuple[Whole, Whole]:
+        """Return an index of each footprint that collectives tell apart, and the number of each.
+
+        Seconds depend on the chip and on how a group lies on its torus. The default algorithm may
+        depend on the torus itself: of groups that cover dimensions, or of all if one asks for it.
+        """
+        every = (each for each in ALGORITHMS.values() if not each.covers_dimensions)
+        asks = any(each.is_default not in (always_default, never_default) for each in every)
+        torus = np.where(asks | self.covers_dimensions, self.torus, 0)
+        lies = self.wide * (1 + self.whole + 2 * self.wraps)
+        where = (torus, self.places, self.twisted, self.rank, *self.shape, *self.strides, *lies)
+        return distinct_rows((self._chip, self.dies, *where))
 
     def of_chips(self) -> Iterator[tuple[Chip, Whole]]:
         """Yield each chip with the indices of the footprints on its slices."""
-        numbers = {id(pod.chip): number for number, pod in enumerate(self.pods)}
-        own = np.array([numbers[id(pod.chip)] for pod in self.pods])[self.pod]
-        for number in np.unique(own).tolist():
+        own = self._chip
+        for number in distinct(own)[0].tolist():
             yield self.pods[number].chip, np.flatnonzero(own == number)
 
+    @property
+    def _chip(self) -> Whole:
+        """The number of a slice with the chip of each footprint."""
+        numbers = {id(pod.chip): number for number, pod in enumerate(self.pods)}
+        return self._of_pods(lambda pod: numbers[id(pod.chip)])
+
+    def _of_pods(self, value: Callable[[Slice], int]) -> Whole:
+        """Return a value of the slice of each footprint."""
+        return np.array([value(pod) for pod in self.pods], np.int64)[self.pod]
+
     def _of_dims(self, values: Callable[[Slice], Sequence[int]], none: int) -> NDArray[np.int64]:
-        """Return a value of each dimension of the torus, [footprint, dimension]."""
+        """Return a value of each dimension of the torus, [dimension, footprint]."""
         padding = (none,) * MOST_DIMENSIONS
         table = [(*values(pod), *padding)[:MOST_DIMENSIONS] for pod in self.pods]
-        return np.array(table)[self.pod]
+        return np.array(table).T[:, self.pod]
 
 
 def every_footprint(pods: Sequence[Slice]) -> Footprints:
     """Return all footprints of groups of neighbours: the shapes that divide a slice."""
-    shapes, dies, owners = [], [], []
+    shapes, rows = [], []
     for number, pod in enumerate(pods):
         none = ((1,),) * (MOST_DIMENSIONS - len(pod.topology.dims))
         along = (*(divisors(size) for size in pod.topology.dims), *none)
-        shape = np.stack(np.meshgrid(*along, indexing="ij"), axis=-1).reshape(-1, MOST_DIMENSIONS)
-        for count in sorted({1, pod.chip.devices}):
+        shape = np.stack(np.meshgrid(*along, indexing="ij")).reshape(MOST_DIMENSIONS, -1)
+        for dies in sorted({1, pod.chip.devices}):
             shapes.append(shape)
-            dies.append(np.full(len(shape), count))
-            owners.append(np.full(len(shape), number))
-    every = np.concatenate(shapes)
-    return Footprints(
-        pods, np.concatenate(owners), every, np.concatenate(dies), np.ones_like(every)
-    )
+            rows.append(np.full((shape.shape[1], 2), (number, dies)))
+    every, (owners, beside) = np.concatenate(shapes, axis=1), np.concatenate(rows).T
+    return Footprints(pods, owners, every, beside, np.ones_like(every))
 
 
 def least_seconds(footprints: Footprints, kind: CollectiveKind, algorithm: str) -> Floats:
@@ -164,12 +193,13 @@ def least_seconds(footprints: Footprints, kind: CollectiveKind, algorithm: str) 
         for name in best_candidates(kind):
             np.minimum(found, least_seconds(footprints, kind, name), out=found)
         return found
-    on_torus = footprints.wide.any(axis=1)
-    pairs = np.flatnonzero(~on_torus & (footprints.devices > 1))
+    on_torus = footprints.wide.any(axis=0)
+    pairs = np.flatnonzero(~on_torus & (footprints.dies > 1))
     found[:, pairs] = _between_dies(footprints.take(pairs), kind)
     spread = np.flatnonzero(on_torus)
-    for run, name, some in _carried_out(footprints.take(spread), kind, algorithm):
-        found[:, spread[some]] = _on_torus(footprints.take(spread[some]), run, name)
+    footprints = footprints.take(spread)
+    for run, name, some in _carried_out(footprints, kind, algorithm):
+        found[:, spread[some]] = _on_torus(footprints.take(some), run, name)
     return found
 
 
@@ -198,21 +228,22 @@ def _by_default(footprints: Footprints, kind: CollectiveKind) -> Iterator[tuple[
         if each.is_default is not always_default:
             some = footprints.take(left)
             if each.covers_dimensions:
-                claimed = (some.whole | ~some.wide).all(axis=1) & (some.wide.sum(axis=1) > 1)
+                claimed = some.covers_dimensions
             asked = np.flatnonzero(claimed)
-            claimed[asked] = [
-                each.is_default(kind, spans, footprints.pods[pod].topology)
-                for spans, pod in _spans(some.take(asked))
+            some = some.take(asked)
+            at, number = distinct_rows((some.torus, *some.shape))
+            answers = [
+                each.is_default(kind, _spans(shape), footprints.pods[pod].topology)
+                for pod, *shape in np.stack([some.pod, *some.shape])[:, at].T.tolist()
             ]
+            claimed[asked] = np.array(answers, bool)[number]
         if claimed.any():
             yield each.name, left[claimed]
         left = left[~claimed]
 
 
-def _spans(footprints: Footprints) -> Iterator[tuple[tuple[Span, ...], int]]:
-    """Yield the spans of each footprint, and the index of its slice."""
-    for shape, pod in zip(footprints.shape.tolist(), footprints.pod.tolist(), strict=True):
-        yield tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1), pod
+def _spans(shape: Sequence[int]) -> tuple[Span, ...]:
+    return tuple(Span(dim, size) for dim, size in enumerate(shape) if size > 1)
 
 
 def _between_dies(footprints: Footprints, kind: CollectiveKind) -> Floats:
@@ -239,7 +270,8 @@ def _on_torus(footprints: Footprints, kind: CollectiveKind, name: str) -> Floats
         busiest = np.where(footprints.twisted, load, rings)
     found = np.zeros((3, len(footprints)))
     for chip, some in footprints.of_chips():
-        scale = times * part[some] / _link_rate(chip)
+        fastest = ici_rate(chip) * max(chip.ici_shares, default=1.0)
+        scale = times * part[some] / fastest
         moving, most = scale * load[some], scale * busiest[some]
         devices = footprints.devices[some]
         found[:, some] = _seconds(chip, kind, hops[some], devices, adds_after, moving, most)
@@ -265,14 +297,14 @@ def _seconds(
     if kind in ADDING_KINDS:
         beside, after = _adding(chip, kind, devices, adds_after)
         moving = np.maximum(moving, beside) + after
-    counts, index = np.unique(hops, return_inverse=True)
+    counts, index = distinct(hops)
     delays = [delay_seconds(CollectiveRoute(0.0, (), count), chip) for count in counts.tolist()]
     return np.stack([np.array(delays, np.float64)[index], moving, busiest])
 
 
 def _adding(chip: Chip, kind: CollectiveKind, devices: Whole, adds_after: bool) -> Floats:
     """Return the seconds of additions for each byte, beside the transfers and after them."""
-    sizes, index = np.unique(devices, return_inverse=True)
+    sizes, index = distinct(devices)
     routes = [
         CollectiveRoute(
             0.0, (), 0, added_bytes=added_bytes(kind, size), adds_after=adds_after,
@@ -284,11 +316,6 @@ def _adding(chip: Chip, kind: CollectiveKind, devices: Whole, adds_after: bool) 
     return np.array(each, np.float64).reshape(-1, 2)[index].T
 
 
-def _link_rate(chip: Chip) -> float:
-    """Return the bytes per second of the fastest link, where dimensions differ."""
-    return ici_rate(chip) * max(chip.ici_shares, default=1.0)
-
-
 def _on_one_chain(footprints: Footprints) -> tuple[Floats, Whole]:
     """Return the bytes on the busiest link of a gather on one chain, and the hops in a row.
 
@@ -298,9 +325,9 @@ def _on_one_chain(footprints: Footprints) -> tuple[Floats, Whole]:
     its links. A group of several dimensions may close to a ring.
     """
     chips, wide, wraps = footprints.chips, footprints.wide, footprints.wraps
-    straight = (wide.sum(axis=1) == 1) & ~footprints.twisted
-    round_it = (wide & wraps).any(axis=1)
-    opened = straight & ~(wide & wraps & footprints.whole).any(axis=1)
+    straight = (wide.sum(axis=0) == 1) & ~footprints.twisted
+    round_it = (wide & wraps).any(axis=0)
+    opened = straight & ~(wide & wraps & footprints.whole).any(axis=0)
     load = np.where(opened, (chips - 1) / chips, (chips - 1) / chips / RING_LINKS)
     halfway = np.maximum(chips // 2, 1)
     return load, np.where(opened & ~round_it, chips - 1, halfway)
@@ -314,10 +341,9 @@ def _on_all_dimensions(footprints: Footprints) -> tuple[Floats, Whole]:
     between dimensions, each has two.
     """
     chips, wide, wraps = footprints.chips, footprints.wide, footprints.wraps
-    links = np.where(wide, np.where(wraps & footprints.whole, 2, 1), 0).sum(axis=1)
-    hops = np.where(wide, np.where(wraps, footprints.shape // 2, footprints.shape - 1), 0).sum(
-        axis=1
-    )
+    links = np.where(wide, np.where(wraps & footprints.whole, 2, 1), 0).sum(axis=0)
+    steps = np.where(wraps, footprints.shape // 2, footprints.shape - 1)
+    hops = np.where(wide, steps, 0).sum(axis=0)
     links = np.where(footprints.twisted, 2 * footprints.rank, links)
     return (chips - 1) / chips / links, np.where(footprints.twisted, 1, hops)
 
@@ -334,7 +360,7 @@ def _exchanged(footprints: Footprints) -> tuple[Floats, Whole]:
     middles = np.where((strides > 1) | (footprints.whole & footprints.wraps), 8, 4)
     along = np.where(wide, strides * (size - size % 2 / size) / middles, 0.0)
     twisted = (1 - 1 / footprints.chips) / (2 * footprints.rank)
-    load = np.where(footprints.twisted, twisted, along.max(axis=1))
+    load = np.where(footprints.twisted, twisted, along.max(axis=0))
     return load, np.zeros(len(footprints), np.int64)
 
 

@@ -7,10 +7,9 @@ where groups may have any footprint, and for one call where placements are known
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.divisors import divisors
 from tpusim.exploration.bound_footprints import (
@@ -20,16 +19,13 @@ from tpusim.exploration.bound_footprints import (
     least_seconds,
 )
 from tpusim.exploration.bound_habits import GroupHabits, habits_of
-from tpusim.exploration.plan_arrays import PlanArrays, distinct
+from tpusim.exploration.plan_arrays import Floats, PlanArrays, Whole, distinct_rows
 from tpusim.hardware import Slice
 from tpusim.plan import Axes, Compiler
 from tpusim.program import CollectiveKind, Number
 
 SIZES = 1 + MOST_DIMENSIONS
 """Columns of `PlanArrays.footprints` that are sizes; strides follow."""
-
-Whole: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 _Answer = TypeVar("_Answer", bound=Number)
 
@@ -38,17 +34,15 @@ class GroupTable:
     """Groups of devices, each with a number.
 
     pod, devices: index of the slice, and number of devices, of each group.
-    footprints: those that they can have, in the order of the groups; a group may have none.
+    footprints: those that they can have; a group may have none.
     """
 
-    def __init__(self, pod: Whole, devices: Whole, footprints: Footprints, group: Whole) -> None:
-        """group: the number of the group of each of the footprints, rising."""
-        self.pods, self.pod, self.devices, self.footprints = (
-            footprints.pods,
-            pod,
-            devices,
-            footprints,
-        )
+    def __init__(
+        self, pod: Whole, devices: Whole, footprints: Footprints, lies: Whole, group: Whole
+    ) -> None:
+        """lies, group: a footprint, and a group that can have it, whose numbers rise."""
+        self.pods, self.pod, self.devices = footprints.pods, pod, devices
+        self.footprints, self._lies = footprints, lies
         self._starts = np.flatnonzero(np.diff(group, prepend=-1))
         self._with_footprints = group[self._starts]
         self._known: dict[Hashable, Any] = {}
@@ -62,7 +56,7 @@ class GroupTable:
         key = "least", kind, algorithm
         if key not in self._known:
             found = np.zeros((3, len(self.pod)))
-            each = least_seconds(self.footprints, kind, algorithm)
+            each = least_seconds(self.footprints, kind, algorithm)[:, self._lies]
             if len(self._starts):
                 found[:, self._with_footprints] = np.minimum.reduceat(each, self._starts, axis=1)
             self._known[key] = found
@@ -116,7 +110,7 @@ class GroupTable:
         own = [kinds.setdefault(_kind(pod), len(kinds)) for pod in self.pods]
         masks = np.zeros(len(self.pod), np.int64)
         if len(self._starts):
-            bits = np.left_shift(1, self.footprints.places)
+            bits = np.left_shift(1, self.footprints.places)[self._lies]
             masks[self._with_footprints] = np.bitwise_or.reduceat(bits, self._starts)
         rows = np.stack([np.array(own)[self.pod], self.devices, masks], axis=1)
         found, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
@@ -157,7 +151,8 @@ class GroupAnswers:
         pod, devices = np.append(codes // self._most, 0), np.append(codes % self._most, 0)
         group = np.searchsorted(codes, own)
         order = np.argsort(group, kind="stable")
-        return GroupTable(pod, devices, footprints.take(order), group[order])
+        some, number = footprints.alike()
+        return GroupTable(pod, devices, footprints.take(some), number[order], group[order])
 
     def numbers(self, pod: Whole, devices: Whole) -> Whole:
         """Return the number of each group in the table."""
@@ -193,9 +188,9 @@ class PlanGroups:
 
         question: what is asked; the answer depends on nothing else but the numbers of groups.
         """
-        if question not in self._found:
-            self._found[question] = answer(*self._numbered)
-        found: _Answer = self._found[question]
+        found: _Answer | None = self._found.get(question)
+        if found is None:
+            found = self._found[question] = answer(*self._numbered)
         return found
 
     @cached_property
@@ -208,12 +203,10 @@ class PlanGroups:
             return self._answers.table, self._answers.numbers(plans.pod, self.devices)
         sizes = np.prod([each[:, :SIZES] for each in footprints], axis=0)
         strides = np.min([each[:, SIZES:] for each in footprints], axis=0)
-        of = np.zeros(len(plans), np.int64)
-        for column in (plans.pod, *sizes.T, *strides.T):
-            values, codes = distinct(column)
-            found, of = distinct(of * len(values) + codes)
-        first = np.zeros(len(found), np.int64)
-        first[of] = np.arange(len(plans))
-        dies, shape = sizes[first, 0], sizes[first, 1:]
-        own = Footprints(self._answers.pods, plans.pod[first], shape, dies, strides[first])
-        return GroupTable(own.pod, own.devices, own, np.arange(len(own))), of
+        first, of = distinct_rows((plans.pod, *sizes.T, *strides.T))
+        dies, *shape = sizes[first].T
+        own = Footprints(
+            self._answers.pods, plans.pod[first], np.stack(shape), dies, strides[first].T
+        )
+        every = np.arange(len(own))
+        return GroupTable(own.pod, own.devices, own, every, every), of

@@ -58,12 +58,7 @@ class GroupHabits:
 
 @cache
 def habits_of(
-    pod: Slice,
-    compiler: Compiler,
-    tiled: bool,
-    devices: int,
-    circular: bool,
-    places: Places,
+    pod: Slice, compiler: Compiler, tiled: bool, devices: int, circular: bool, places: Places
 ) -> GroupHabits:
     """Return what the lowerings that may hold for a group agree on, in any of the places.
 

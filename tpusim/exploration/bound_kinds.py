@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
-from tpusim.exploration.plan_arrays import PlanArrays, distinct
+from tpusim.exploration.plan_arrays import PlanArrays, distinct, distinct_rows, split_by
 from tpusim.graph import Gather, Graph, Pointwise, Scan, layer_count, walk
 from tpusim.models import Architecture
 from tpusim.partition import resolve_rules, rule_prefixes
@@ -20,7 +20,7 @@ from tpusim.program import Number
 def kinds_of(
     model: Architecture, plans: PlanArrays, extents: Mapping[str, Number]
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices of plans that have one partitioned graph and one chip.
+    """Yield the indices of plans that have one partitioned graph.
 
     Left out are plans whose stages cannot share the layers of the model.
 
@@ -33,9 +33,7 @@ def kinds_of(
     extents = {
         dim: size[fine] if isinstance(size, np.ndarray) else size for dim, size in extents.items()
     }
-    devices = {id(pod.chip): number for number, pod in enumerate(plans.pods)}
-    chips = np.array([devices[id(pod.chip)] * 1000 + pod.num_slices for pod in plans.pods])
-    columns = [chips[plans.pod], *(sizes > 1 for sizes in plans.mesh.values())]
+    columns: list[NDArray[np.generic]] = [sizes > 1 for sizes in plans.mesh.values()]
     if sums_matter(plans.base):
         columns.append(plans.microbatches > 1)
     forward = forward_of(model, plans.base, int(plans.batch[0]))
@@ -43,12 +41,7 @@ def kinds_of(
     if alone:
         columns += [plans.batch, *plans.mesh.values()]
     columns += _layout_columns(plans, forward, extents)
-    inverse = np.zeros(len(plans), np.int64)
-    for column in columns:
-        values, codes = distinct(np.asarray(column, np.int64))
-        _, inverse = distinct(inverse * len(values) + codes)
-    order = np.argsort(inverse, kind="stable")
-    kinds = np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1)
+    kinds = split_by(distinct_rows(columns)[1])
     if tiled and not alone:
         kinds = [part for some in kinds for part in _with_equal_tiles(model, plans, some, extents)]
     return (fine[some] for some in kinds)
@@ -141,12 +134,7 @@ def _with_layers_for_all(model: Architecture, plans: PlanArrays) -> NDArray[np.i
     piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
     if not piped:
         return np.arange(len(plans))
-    numbers = np.zeros(len(plans), np.int64)
-    for axis in piped:
-        numbers = numbers * (1 + int(plans.mesh[axis].max())) + plans.mesh[axis]
-    kinds, index = distinct(numbers)
-    firsts = np.zeros(len(kinds), np.int64)
-    firsts[index] = np.arange(len(plans))
+    firsts, index = distinct_rows(plans.mesh[axis] for axis in piped)
     first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
     layers = layer_count(forward_of(model, first, int(plans.batch[0])))
     fine = [

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.exploration.bound_bodies import LoopSeconds, StepParts
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import PlanArrays, distinct
 from tpusim.graph import LayerRow
 from tpusim.graph.layer_row import layer_inputs
 from tpusim.plan import CIRCULAR, Plan
@@ -41,6 +41,24 @@ class LayerLoops(NamedTuple):
         """The number of layers."""
         return sum(n * period for n, period in zip(self.trips, self.periods, strict=True))
 
+    def of_parts(self, plan: Plan, stages: int) -> tuple[int, ...]:
+        """Return the layers of each part of the model."""
+        parts = stages * plan.pipeline.virtual_stages
+        return tuple(plan.pipeline.stage_layers) or (self.layers // parts,) * parts
+
+    def stacked(self, plan: Plan, plans: PlanArrays) -> Number:
+        """Return 1 for plans each of whose loops has several iterations in every part, else 0."""
+        if not plan.active_schedule:
+            return 1.0
+        counts, index = distinct(plans.stages)
+        found = []
+        for count in counts.tolist():
+            layers = self.of_parts(plan, count)
+            each = {n for part in _iterations(self, layers) for n in part}
+            found.append(float(1 not in each and min(layers) >= 2 * max(self.periods)))
+        stacked: Number = np.array(found)[index]
+        return stacked
+
 
 def pipelined_seconds(plan: Plan, plans: PlanArrays, loops: LayerLoops, parts: StepParts) -> Number:
     """Return seconds that no step of each plan is shorter than.
@@ -49,18 +67,28 @@ def pipelined_seconds(plan: Plan, plans: PlanArrays, loops: LayerLoops, parts: S
     that all stages run, idle ones too, for p - 1 more parts.
     """
     m, stages = plans.microbatches.astype(float), plans.stages
-    chunks, layers = plan.pipeline.virtual_stages, parts.layers / stages
-    links = m * parts.layer_links / stages
+    layers, links, once = parts.layers / stages, m * parts.links / stages, parts.once / stages
     if plan.active_schedule == CIRCULAR:
-        return largest((m + (stages - 1) / chunks) * layers, links)
-    mean = largest(m * layers, links) + m * parts.edges / stages + parts.layers_once / stages
+        return largest((m + (stages - 1) * _idle(plan, loops)) * layers + once, links)
+    mean = largest(m * layers, links) + m * parts.edges / stages + once
     found = np.broadcast_to(mean, m.shape)
-    for count in np.unique(stages):
-        given = plan.pipeline.stage_layers or (loops.layers // (count * chunks),) * (count * chunks)
-        seconds = _FlushedPipeline(plan, loops, parts, _iterations(loops, tuple(given)), int(count))
-        here = stages == count
-        found = np.where(here, largest(found, seconds.of(m)), found)
+    for count in np.unique(stages).tolist():
+        iterations = _iterations(loops, loops.of_parts(plan, count))
+        flushed = _FlushedPipeline(plan, loops, parts, iterations, count).of(m)
+        found = np.where(stages == count, largest(found, flushed), found)
     return found
+
+
+def _idle(plan: Plan, loops: LayerLoops) -> float:
+    """Return the least share of a stage's layers that idle stages of a circular pipeline run.
+
+    Each loop is filled and drained, and rounds of unequal parts are loops of their own.
+    """
+    chunks, given = plan.pipeline.virtual_stages, plan.pipeline.stage_layers
+    if not given or loops.periods != (1,):
+        return 1 / chunks
+    rounds = given[:: len(given) // chunks]
+    return sum(layers for layers, _ in groupby(rounds)) / sum(rounds)
 
 
 @lru_cache(maxsize=256)
@@ -120,10 +148,10 @@ class _FlushedPipeline:
         tail: Number = 0.0
         for first, last in self._runs():
             part = self.iterations[first]
-            forward, backward = self._forward(part), self._backward(part)
+            forward, backward = self._seconds("forward", part), self._seconds("backward", part)
             own = _added(self.iterations[first :: self.stages])
-            work = self._forward(own) + self._backward(own)
-            once = self._once(own)
+            work = self._seconds("forward", own) + self._seconds("backward", own)
+            once = self._seconds("once", own)
             tail = once if self.splits else largest(once, tail) + (last - first) * backward
             ramp = ramp + (last - first) * forward
             if last == self.stages - 1:
@@ -158,7 +186,7 @@ class _FlushedPipeline:
         if self.splits or not self.alone or stage == self.stages - 1:
             return 0.0
         later = _added(self.iterations[stage + 1 :])
-        passing = self._forward(later) + self._backward(later) + self.head
+        passing = self._seconds("forward", later) + self._seconds("backward", later) + self.head
         if self.schedule == "gpipe":
             return passing
         ahead = np.minimum(self.stages - 1 - stage, m - 1)
@@ -167,14 +195,10 @@ class _FlushedPipeline:
         apart = self.stages - 1 - stage < m - 1
         return np.where(apart, first + final, largest(first, final))
 
-    def _forward(self, iterations: Iterations) -> Number:
-        return sum(n * loop.forward for n, loop in zip(iterations, self.loops, strict=True))
-
-    def _backward(self, iterations: Iterations) -> Number:
-        return sum(n * loop.backward for n, loop in zip(iterations, self.loops, strict=True))
-
-    def _once(self, iterations: Iterations) -> Number:
-        return sum(n * loop.once for n, loop in zip(iterations, self.loops, strict=True))
+    def _seconds(self, name: str, iterations: Iterations) -> Number:
+        """Return the seconds of iterations: `forward`, `backward`, or `once` for all."""
+        each: list[Number] = [getattr(loop, name) for loop in self.loops]
+        return sum(n * seconds for n, seconds in zip(iterations, each, strict=True))
 
 
 def _added(parts: Sequence[Iterations]) -> Iterations:

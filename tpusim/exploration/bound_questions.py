@@ -9,17 +9,15 @@ from numpy.typing import NDArray
 from tpusim.exploration.bound_footprints import ring_seconds_per_byte
 from tpusim.exploration.bound_groups import GroupAnswers, GroupTable, PlanGroups
 from tpusim.exploration.bound_habits import GroupHabits
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import Floats, PlanArrays
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import collective_bytes
-from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes
+from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes, weights_are_tiled
 from tpusim.plan import CIRCULAR, Axes, Plan
 from tpusim.program import CollectiveKind, Number
 
 Groups: TypeAlias = NDArray[np.int64]
 """Devices of each plan's group."""
-
-Floats: TypeAlias = NDArray[np.float64]
 
 Choices: TypeAlias = NDArray[np.bool_] | bool
 """True or False for each plan, or for all."""
@@ -43,6 +41,7 @@ class GroupQuestions:
         self.best = inner.compiler.collectives == "best"
         self._groups: dict[Axes, PlanGroups] = {}
         self._of: dict[int, PlanGroups] = {}
+        self._tiled: dict[Axes, bool] = {}
 
     def group(self, axes: Axes) -> Groups:
         """Return the devices of each plan's group over some axes."""
@@ -50,6 +49,12 @@ class GroupQuestions:
             made = PlanGroups(self.plans, axes, self.answers)
             self._groups[axes] = self._of[id(made.devices)] = made
         return self._groups[axes].devices
+
+    def tiled(self, axes: Axes) -> bool:
+        """Return `weights_are_tiled` of a collective over some axes."""
+        if axes not in self._tiled:
+            self._tiled[axes] = weights_are_tiled(self.inner, axes)
+        return self._tiled[axes]
 
     def habit(self, group: Groups, tiled: bool, name: str) -> Number:
         """Return one of the habits of each plan's group, 1 or 0; one number if all are alike."""
@@ -65,10 +70,9 @@ class GroupQuestions:
     def ring(self, group: Groups) -> Floats:
         """Return the least seconds of a ring in a matmul, for each byte of its tensor."""
 
-        def ring(table: GroupTable, numbers: Groups) -> Floats:
-            return table.each("ring", ring_seconds_per_byte, numbers)
-
-        return self._known(group, "ring", ring)
+        return self._known(
+            group, "ring", lambda table, some: table.each("ring", ring_seconds_per_byte, some)
+        )
 
     def across_slices(
         self,
@@ -78,12 +82,11 @@ class GroupQuestions:
     ) -> Number:
         """Return some seconds of a collective across slices. seconds: of a slice and a group."""
 
-        def across(table: GroupTable, numbers: Groups) -> Number:
-            return table.each(
-                (seconds, kind), lambda pod, devices: seconds(pod, devices, kind), numbers
-            )
+        def answer(pod: Slice, devices: int) -> float:
+            return seconds(pod, devices, kind)
 
-        return self._known(slices, (seconds, kind), across)
+        asked = seconds, kind
+        return self._known(slices, asked, lambda table, some: table.each(asked, answer, some))
 
     def least(
         self,
@@ -141,6 +144,11 @@ def times(share: Number, value: Number) -> Number:
     if isinstance(share, float) and share in (0.0, 1.0):
         return value if share else 0.0
     return share * value
+
+
+def for_any(chosen: Choices | Number) -> bool:
+    """Return True if something holds, or is not 0, for any of the plans."""
+    return bool(chosen.any() if isinstance(chosen, np.ndarray) else chosen)
 
 
 def where(chosen: Choices, one: Number, other: Number) -> Number:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tpusim.costs import work_seconds
 from tpusim.exploration.bound_questions import Choices, GroupQuestions, Groups
-from tpusim.exploration.bound_surroundings import Surroundings, adjoins
+from tpusim.exploration.bound_surroundings import Surroundings
 from tpusim.graph import is_sequence
 from tpusim.partition import CollectiveNode, ComputeNode, Purpose
 from tpusim.program import CollectiveKind, MatmulWork, Number, VectorWork, Work, largest
@@ -36,7 +36,7 @@ class RingChoices:
         steps = np.maximum(group // 2, 1).astype(float)
         ring = nbytes * self.ask.ring(group)
         added: Number = 0.0
-        for each in around.matmuls:
+        for each in around.matmuls(node):
             work = around.works[each.name]
             if not isinstance(work, MatmulWork):
                 return 0.0 * ring
@@ -54,11 +54,10 @@ class RingChoices:
             return False
         rivals = [
             each
-            for each in around.nodes
-            if isinstance(each, CollectiveNode)
-            and each is not node
+            for each in around.moves
+            if each is not node
             and each.kind in _FUSIBLE
-            and any(adjoins(each, compute) for compute in around.computes)
+            and any(one is other for one in around.beside(each) for other in around.beside(node))
         ]
         return (group > 1) & (node.kind in _FUSIBLE and not rivals)
 
@@ -77,6 +76,7 @@ class RingChoices:
         if self.ask.inner.compiler.lowering == "ideal":
             return True
         chip, slices = self.pod.chip, self.pod.num_slices
+        compute = self.ask.inner.dtypes.compute
         rate = chip.ici_bandwidth * max(chip.ici_shares, default=1.0)
         chunks = 2 * nbytes / (2 * rate) / (group * slices)
         pays: Choices = group * slices > 2
@@ -84,7 +84,7 @@ class RingChoices:
             work = works[each.name]
             if isinstance(work, MatmulWork):
                 flops = 2 * work.batch * work.m * work.k * work.n
-                slowest = min(self.device.flops[name] for name in self._dtypes(work))
+                slowest = min(self.device.flops[name] for name in {work.dtype, compute})
                 pays = pays & (flops / slowest >= _NEARLY * chunks)
         return pays
 
@@ -105,10 +105,6 @@ class RingChoices:
         if node.kind is CollectiveKind.ALL_GATHER and is_sequence(node.dim):
             return False  # as in `fuse_collectives`
         return group >= 4
-
-    def _dtypes(self, work: MatmulWork) -> set[str]:
-        """Return the dtypes in which a matmul may be taken to multiply."""
-        return {work.dtype, self.ask.inner.dtypes.compute}
 
 
 def _chunk(

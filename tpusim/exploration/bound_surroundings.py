@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from tpusim.graph import Einsum
 from tpusim.hardware import DCN_PREFIX
-from tpusim.partition import CollectiveNode, ComputeNode, Node
+from tpusim.partition import CollectiveNode, ComputeNode
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Number, Work
 
@@ -42,47 +42,50 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What stands beside a collective.
+    """What stands beside the collectives of a body.
 
-    nodes, every: of its body, and the operations among them.
-    computes: operations that read what it gathers, or make what it scatters.
-    works, seconds: of the operations of its body, by name.
-    looped, has_loop: its body is a loop's, or has one.
+    moves, computes: the collectives and the operations of the body.
+    works: of the operations, by name.
+    looped, has_loop: the body is a loop's, or has one.
+    seconds: of the operations, by name, once they are known.
     """
 
-    nodes: Sequence[Node]
-    every: Sequence[ComputeNode]
+    moves: Sequence[CollectiveNode]
     computes: Sequence[ComputeNode]
     works: Mapping[str, Work]
-    seconds: Mapping[str, Number]
     looped: bool
     has_loop: bool
+    seconds: dict[str, Number] = field(default_factory=dict)
+    _readers: dict[str, list[ComputeNode]] = field(default_factory=dict, init=False)
+    _makers: dict[str, list[ComputeNode]] = field(default_factory=dict, init=False)
 
-    @property
-    def matmuls(self) -> list[ComputeNode]:
-        """The operations, if each can be a ring of matmuls; else none."""
-        fine = all(isinstance(c.op, Einsum) and not c.op.ragged for c in self.computes)
-        return list(self.computes) if fine else []
+    def __post_init__(self) -> None:
+        for compute in self.computes:
+            self._makers.setdefault(compute.op.name, []).append(compute)
+            for key in dict.fromkeys(compute.reads):
+                self._readers.setdefault(key, []).append(compute)
+
+    def beside(self, node: CollectiveNode) -> Sequence[ComputeNode]:
+        """Return the operations that read what a collective gathers, or make what it scatters."""
+        if node.kind is CollectiveKind.ALL_GATHER:
+            return self._readers.get(node.writes[0], ())
+        return self._makers.get(node.maker, ())
+
+    def matmuls(self, node: CollectiveNode) -> Sequence[ComputeNode]:
+        """Return these operations, if each can be a ring of matmuls; else none."""
+        found = self.beside(node)
+        return found if all(isinstance(c.op, Einsum) and not c.op.ragged for c in found) else ()
 
     @property
     def is_grouped(self) -> bool:
         """True if a matmul of the body is grouped: no gather runs beside those alone."""
-        computes = (each.op for each in self.nodes if isinstance(each, ComputeNode))
-        return any(isinstance(op, Einsum) and op.ragged for op in computes)
+        return any(isinstance(each.op, Einsum) and each.op.ragged for each in self.computes)
 
     def others(self, node: CollectiveNode) -> list[CollectiveNode]:
         """Return the collectives that read what one writes, or write what it reads."""
-        moves = (each for each in self.nodes if isinstance(each, CollectiveNode))
+        reads, writes = {*node.reads}, {*node.writes}
         return [
             each
-            for each in moves
-            if not {*each.writes}.isdisjoint(node.reads)
-            or not {*each.reads}.isdisjoint(node.writes)
+            for each in self.moves
+            if not (reads.isdisjoint(each.writes) and writes.isdisjoint(each.reads))
         ]
-
-
-def adjoins(node: CollectiveNode, compute: ComputeNode) -> bool:
-    """Return True if the operation reads what is gathered, or makes what is scattered."""
-    if node.kind is CollectiveKind.ALL_GATHER:
-        return node.writes[0] in compute.reads
-    return node.maker == compute.op.name

@@ -9,34 +9,25 @@ from tpusim.costs.collective import BEST_ALGORITHM
 from tpusim.exploration.bound_across import AcrossSeconds
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_habits import GroupHabits
-from tpusim.exploration.bound_questions import Choices, GroupQuestions, Groups, times, where
-from tpusim.exploration.bound_rings import RingChoices
-from tpusim.exploration.bound_surroundings import (
-    Surroundings,
-    Transfers,
+from tpusim.exploration.bound_questions import (
+    Choices,
+    GroupQuestions,
+    Groups,
+    for_any,
+    times,
+    where,
 )
+from tpusim.exploration.bound_rings import RingChoices
+from tpusim.exploration.bound_surroundings import Surroundings, Transfers
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.graph import Attention
 from tpusim.lowering.decisions import REDUCTIONS
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
 from tpusim.network import Algorithm
-from tpusim.partition import (
-    CollectiveNode,
-    ComputeNode,
-    Purpose,
-    Sizes,
-    weights_are_tiled,
-    within_slice,
-)
+from tpusim.partition import CollectiveNode, ComputeNode, Purpose, Sizes, within_slice
 from tpusim.plan import Axes, Plan
-from tpusim.program import (
-    Collective,
-    CollectiveKind,
-    Number,
-    largest,
-    smallest,
-)
+from tpusim.program import Collective, CollectiveKind, Number, largest, smallest
 
 
 class TransferSeconds:
@@ -56,8 +47,8 @@ class TransferSeconds:
 
     def _within(self, node: CollectiveNode, axes: Axes, around: Surroundings) -> Transfers:
         group, nbytes = self.ask.group(axes), self.ask.bytes(node)
-        tiled = weights_are_tiled(self.ask.inner, node.axes)
-        least = self._alone(node, around.computes, group, tiled, nbytes)
+        tiled = self.ask.tiled(node.axes)
+        least = self._alone(node, around.beside(node), group, tiled, nbytes)
         fixed, moving, links = least
         alone = largest(where(group > 1, fixed, 0.0) + moving, links)
         waits = self._waits(node, group, tiled, around, nbytes)
@@ -66,38 +57,32 @@ class TransferSeconds:
         turns = times(self._in_turn(node, group, tiled, around), alone)
         beside = self.ask.habit(group, tiled, "at_once")
         certain, may_be = self._in_matmuls(node, around, group, tiled, nbytes)
-        if np.any(certain) or np.any(may_be):
+        if for_any(certain) or for_any(may_be):
             fused = self.rings.fused(node, around, group, nbytes)
             alone = where(certain, fused, where(may_be, smallest(alone, fused), alone))
             ring = nbytes * self.ask.ring(group)
             links = where(certain | may_be, smallest(links, ring), links)
             beside = times(beside, where(certain | may_be, 0.0, 1.0))
         found = Transfers(times(waits, alone), alone, {axes: links}, turns, fixed)
-        if np.any(beside):
-            if self._starts_with_body(node):
+        if for_any(beside):
+            if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
                 shared = times(self.ask.habit(group, tiled, "shares_links"), links)
                 found.at_once = times(beside, shared)
             drained, drained_links = self._drained(node, group, tiled, around, nbytes, least)
-            found.drained, found.drained_links = (
-                times(beside, drained),
-                times(beside, drained_links),
-            )
+            found.drained = times(beside, drained)
+            found.drained_links = times(beside, drained_links)
         return found
 
     def _in_matmuls(
-        self,
-        node: CollectiveNode,
-        around: Surroundings,
-        group: Groups,
-        tiled: bool,
-        nbytes: Number,
+        self, node: CollectiveNode, around: Surroundings, group: Groups, tiled: bool, nbytes: Number
     ) -> tuple[Choices, Choices]:
         """Return where matmuls take a collective in for certain, and where they may."""
-        if not around.matmuls:
+        matmuls = around.matmuls(node)
+        if not matmuls:
             return False, False
         may_be = self.rings.may_be_fused(node, group, tiled)
-        if np.any(may_be):
-            may_be = may_be & self.rings.ring_pays(around.matmuls, around.works, group, nbytes)
+        if for_any(may_be):
+            may_be = may_be & self.rings.ring_pays(matmuls, around.works, group, nbytes)
         return self.rings.is_fused(node, around, group), may_be
 
     def waited(self, op: Collective) -> Number:
@@ -123,11 +108,8 @@ class TransferSeconds:
     def at_once(self, node: CollectiveNode) -> Number:
         """Return 1 where all gathers over the group start with their body, else 0."""
         axes = within_slice(node.axes)
-        tiled = weights_are_tiled(self.ask.inner, node.axes)
+        tiled = self.ask.tiled(node.axes)
         return self.ask.habit(self.ask.group(axes), tiled, "at_once") if axes else 0.0
-
-    def _starts_with_body(self, node: CollectiveNode) -> bool:
-        return node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER
 
     def _drained(
         self,
@@ -157,7 +139,7 @@ class TransferSeconds:
             axes = within_slice((*node.axes, *each.axes))
             joint = self.ask.group(tuple(axis for axis in self.ask.inner.mesh if axis in axes))
             _, per_byte, on_links = self._least(
-                node, CollectiveKind.ALL_REDUCE, around.computes, joint, tiled
+                node, CollectiveKind.ALL_REDUCE, around.beside(node), joint, tiled
             )
             alone = smallest(alone, nbytes * largest(per_byte, on_links))
         return alone, 0.0
@@ -173,12 +155,8 @@ class TransferSeconds:
             return 0.0
         if node.kind is not CollectiveKind.ALL_GATHER or around.is_grouped:
             return 0.0
-        has_loop = around.has_loop
-        return self.ask.habit(
-            group,
-            tiled,
-            "outer_in_turn" if has_loop else "gathers_in_turn",
-        )
+        name = "outer_in_turn" if around.has_loop else "gathers_in_turn"
+        return self.ask.habit(group, tiled, name)
 
     def _alone(
         self,
@@ -214,17 +192,13 @@ class TransferSeconds:
         group: Groups,
         tiled: bool,
     ) -> tuple[Number, ...]:
-        """Return the numbers of `LeastSeconds` of each plan."""
-        attends = any(isinstance(each.op, Attention) for each in beside)
-        return tuple(self.ask.least(group, kind, tiled, self._algorithms(node, kind, attends)))
+        """Return `FIXED`, `PER_BYTE` and `ON_LINKS` of each plan."""
+        return tuple(self.ask.least(group, kind, tiled, self._algorithms(node, kind, beside)))
 
     def _algorithms(
-        self, node: CollectiveNode, kind: CollectiveKind, attends: bool
+        self, node: CollectiveNode, kind: CollectiveKind, beside: Sequence[ComputeNode]
     ) -> "_Algorithms":
-        """Return the algorithms that may carry out a collective.
-
-        attends: it is of an attention kernel.
-        """
+        """Return the algorithms that may carry out a collective."""
         if kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
             return _Algorithms(("",))
         if self.ask.best:
@@ -235,21 +209,13 @@ class TransferSeconds:
             return _Algorithms(("",), "gather_algorithms")
         if node.purpose is Purpose.GRADIENT and kind is not CollectiveKind.ALL_REDUCE:
             return _Algorithms(habit="reduce_algorithms")
-        if (
-            attends
-            and kind is CollectiveKind.REDUCE_SCATTER
-            and node.purpose is not Purpose.GRADIENT
-        ):
+        attends = any(isinstance(each.op, Attention) for each in beside)
+        if attends and kind is CollectiveKind.REDUCE_SCATTER:
             return _Algorithms(("", str(Algorithm.ALL_REDUCE)))
         return _Algorithms(("",))
 
     def _waits(
-        self,
-        node: CollectiveNode,
-        group: Groups,
-        tiled: bool,
-        around: Surroundings,
-        nbytes: Number,
+        self, node: CollectiveNode, group: Groups, tiled: bool, around: Surroundings, nbytes: Number
     ) -> Number:
         """Return 1 where the core waits for a collective that no matmul takes in, else 0."""
         if node.kind is CollectiveKind.ALL_TO_ALL:
@@ -257,9 +223,8 @@ class TransferSeconds:
         if node.kind is CollectiveKind.PERMUTE:
             return 0.0
         if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
-            if around.has_loop:
-                return self.ask.habit(group, tiled, "outer_gathers_wait")
-            return self.ask.habit(group, tiled, "gathers_wait")
+            name = "outer_gathers_wait" if around.has_loop else "gathers_wait"
+            return self.ask.habit(group, tiled, name)
         if node.purpose is Purpose.GRADIENT:
             waits = self.ask.habit(group, tiled, "reductions_wait")
             if node.kind in REDUCTIONS and not around.others(node):

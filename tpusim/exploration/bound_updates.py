@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from tpusim.costs import work_seconds
-from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.bound_transfers import TransferSeconds
-from tpusim.exploration.plan_arrays import PlanArrays
+from tpusim.exploration.plan_arrays import distinct_rows
 from tpusim.lowering import optimizer
 from tpusim.lowering.accumulate import GradientDeps
-from tpusim.partition import Sizes, StoredWeight
+from tpusim.partition import StoredWeight
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Number, Op
 
@@ -22,47 +21,41 @@ class UpdateSeconds:
     In a pipeline, whose stages share the weights, only operations outside of loops count.
     """
 
-    def __init__(
-        self, plan: Plan, inner: Plan, sizes: Sizes, plans: PlanArrays, answers: GroupAnswers
-    ) -> None:
-        self.plan, self.inner, self.sizes = plan, inner, sizes
-        self.plans, self.answers = plans, answers
+    def __init__(self, plan: Plan, transfers: TransferSeconds) -> None:
+        self.plan, self.transfers = plan, transfers
 
     def of(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds of the updates of weights.
 
         Muon lays its matrices out as the sizes of the mesh demand, so each mesh counts by itself.
         """
-        axes = self.sizes.axes
-        if self.inner.optimizer.name != "muon" or not axes:
-            return self._updates(weights, self.sizes, self.plans)
-        rows = np.stack([self.plans.pod, *axes.values()], axis=1)
-        _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        ask = self.transfers.ask
+        axes, plans = ask.sizes.axes, ask.plans
+        if ask.inner.optimizer.name != "muon" or not axes:
+            return self._updates(weights, self.transfers)
+        first, index = distinct_rows((plans.pod, *(plans.mesh[axis] for axis in axes)))
         found = []
         for at in first.tolist():
-            own = {axis: self.plans.mesh[axis][at : at + 1].astype(float) for axis in axes}
-            sizes = replace(self.sizes, axes=own)
-            some = replace(self.plans.take(np.array([at])), footprints=None)
-            found.append(float(np.max(self._updates(weights, sizes, some))))
-        seconds: Number = np.array(found)[index.reshape(-1)]
+            own = {axis: plans.mesh[axis][at : at + 1].astype(float) for axis in axes}
+            some = replace(plans.take(np.array([at])), footprints=None)
+            sizes = replace(ask.sizes, axes=own)
+            transfers = TransferSeconds(self.plan, ask.inner, sizes, some, ask.answers)
+            found.append(float(np.max(self._updates(weights, transfers))))
+        seconds: Number = np.array(found)[index]
         return seconds
 
-    def _updates(
-        self, weights: tuple[StoredWeight, ...], sizes: Sizes, plans: PlanArrays
-    ) -> Number:
+    def _updates(self, weights: tuple[StoredWeight, ...], transfers: TransferSeconds) -> Number:
         deps = GradientDeps({weight.name: "" for weight in weights}, {})
-        given = self.inner, sizes
+        given = transfers.ask.inner, transfers.ask.sizes
         ops = [
             *optimizer.clip(weights, *given, deps),
             *optimizer.rates(weights, *given, deps),
             *(op for w in optimizer.trained(weights) for op in optimizer.update(w, *given, "")),
         ]
-        device = plans.pods[int(plans.pod[0])].chip.device
-        transfers = TransferSeconds(self.plan, self.inner, sizes, plans, self.answers)
         total: Number = 0.0
         for op, times in _operations(ops, looped=not self.plan.active_schedule):
             if isinstance(op, Compute):
-                total = total + times * work_seconds(op.work, device)
+                total = total + times * work_seconds(op.work, transfers.rings.device)
             elif isinstance(op, Collective) and not self.plan.active_schedule:
                 total = total + times * transfers.waited(op)
         return total

@@ -122,22 +122,24 @@ class WorkSeconds:
         )
         return self.seconds(alone)
 
-    def stacks(self, node: LoopNode) -> Number:
-        """Return the seconds of the copies between a loop's body and its stacks, in a trip."""
+    def stacks(self, node: LoopNode, gradients: Number) -> Number:
+        """Return the seconds of the copies between a loop's body and its stacks, in a trip.
+
+        gradients: 1 where gradients are stacked, else 0.
+        """
         if self.plan.compiler.lowering == "ideal" or node.scan.unrolled:
             return 0.0
         copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.grad)
-        return sum(work_seconds(op.work, self.device) for op in copies)
+        return sum(
+            work_seconds(op.work, self.device) * (gradients if op.scope == "gradients" else 1.0)
+            for op in copies
+        )
 
     def cast(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds to cast the weights' shards to the dtype in which they are used."""
         shards = cast_before(self.partitioned, self.plan.dtypes)
         op = optimizer.cast(tuple(w for w in weights if w.name in shards), self.plan, self.sizes)
         return work_seconds(op.work, self.device) if op else 0.0
-
-    def buffer(self, key: str) -> Number:
-        """Return the bytes of a buffer."""
-        return buffer_bytes(self.buffers[key], self.sizes)
 
     def stored(self, weights: tuple[StoredWeight, ...], summed: NDArray[np.float64]) -> Number:
         """Return the bytes of weights and moments, and of sums of gradients where there are.

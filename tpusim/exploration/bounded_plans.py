@@ -65,11 +65,7 @@ class BoundedPlans:
                 row[mine] = np.maximum(row[mine], self.goal.lowest(name, plans, seconds))
 
 
-def bounded_plans(
-    model: Architecture,
-    blocks: Sequence[PlanArrays],
-    goal: Goal,
-) -> BoundedPlans:
+def bounded_plans(model: Architecture, blocks: Sequence[PlanArrays], goal: Goal) -> BoundedPlans:
     """Bound plans, and order those that may be the answer.
 
     Out are plans that the model refuses, whose state needs more HBM than there is, or whose bounds

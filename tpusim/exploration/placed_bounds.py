@@ -6,20 +6,19 @@ over the candidates, each with all its collectives, is a tighter bound, for some
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.exploration.bound import bounds
+from tpusim.exploration.bound_footprints import MOST_DIMENSIONS
 from tpusim.exploration.bound_groups import GroupAnswers
 from tpusim.exploration.plan_arrays import PlanArrays
 from tpusim.hardware import DCN_PREFIX, Placement, Slice, candidates
 from tpusim.hardware.spans import DIE
 from tpusim.models import Architecture
-
-MOST_DIMENSIONS = 3
-"""Dimensions of a torus."""
 
 UNSHARED = 1 << 32
 """The stride of an axis along a dimension that it has one position of."""
@@ -38,19 +37,18 @@ def placed_seconds(
     axes = [axis for axis in plans.mesh if not axis.startswith(DCN_PREFIX)]
     known: dict[Hashable, list[_Footprint]] = {}
     rows: list[int] = []
-    footprints: list[_Footprint] = []
+    each: list[_Footprint] = []
     numbers = np.stack([plans.pod, *plans.mesh.values()], axis=1).tolist()
     for at, (number, *sizes) in enumerate(numbers):
         key = (number, *sizes)
         if key not in known:
             mesh = dict(zip(plans.mesh, sizes, strict=True))
             known[key] = _distinct_footprints(plans.pods[number], mesh, axes)
-        footprints += known[key]
+        each += known[key]
         rows += [at] * len(known[key])
-    table = np.array(footprints, np.int64)
-    placed = plans.take(np.array(rows)).with_footprints(
-        {axis: table[:, n] for n, axis in enumerate(axes)}
-    )
+    table = np.array(each, np.int64)
+    footprints = {axis: table[:, n] for n, axis in enumerate(axes)}
+    placed = replace(plans.take(np.array(rows)), footprints=footprints)
     found = np.full(len(plans), np.inf)
     np.minimum.at(found, rows, bounds(model, placed, answers).seconds)
     return found

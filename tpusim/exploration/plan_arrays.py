@@ -1,7 +1,7 @@
 """Many plans at once: arrays of what varies, beside a plan that holds the rest."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from tpusim.hardware import Slice
 from tpusim.plan import STAGE_AXES, AttentionKernel, Plan
 
 Whole = NDArray[np.int64]
-
+Floats = NDArray[np.float64]
 
 TABLE_SHARE = 8
 """`distinct` counts numbers in a table of up to so many entries for each of them."""
@@ -27,6 +27,27 @@ def distinct(numbers: Whole) -> tuple[Whole, Whole]:
     occurs = np.zeros(int(numbers.max()) + 1, bool)
     occurs[numbers] = True
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]
+
+
+def distinct_rows(columns: Iterable[NDArray[np.generic]]) -> tuple[Whole, Whole]:
+    """Return an index of each distinct row of some columns, and the number of each row among them.
+
+    columns: of numbers from 0 up. The distinct rows rise.
+    """
+    index = np.zeros(1, np.int64)
+    for column in columns:
+        values, codes = distinct(column.astype(np.int64, copy=False))
+        found, index = distinct(index * len(values) + codes)
+    at = np.zeros(len(found), np.int64)
+    at[index] = np.arange(len(index))
+    return at, index
+
+
+def split_by(numbers: Whole) -> list[Whole]:
+    """Return the indices of equal numbers, rising, for each distinct one."""
+    order = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    return np.split(order, cuts) if len(order) else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,9 +127,27 @@ class PlanArrays:
         found: NDArray[np.bool_] = np.any([each[some] != each[at] for each in numbers], axis=0)
         return found
 
-    def with_footprints(self, footprints: Mapping[str, Whole]) -> "PlanArrays":
-        """Return the plans on known placements."""
-        return replace(self, footprints=footprints)
+    def alike(self) -> tuple[Whole, Whole]:
+        """Return an index of each distinct plan, and the number of each plan among them.
+
+        Plans are the same that differ only in how many microbatches of the same size they have, as
+        long as they have several.
+        """
+        placed = (column for each in (self.footprints or {}).values() for column in each.T)
+        kernel = () if self.kernel is None else (self.kernel,)
+        return distinct_rows(
+            (self.pod, *self.mesh.values(), *placed, *kernel, self.batch, self.microbatches > 1)
+        )
+
+    @property
+    def machine(self) -> Whole:
+        """A number for the chip and the number of slices of each plan."""
+        numbers: dict[tuple[int, int], int] = {}
+        kinds = ((id(pod.chip), pod.num_slices) for pod in self.pods)
+        found: Whole = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds])[
+            self.pod
+        ]
+        return found
 
     def take(self, some: Whole) -> "PlanArrays":
         """Return the plans at these indices."""

@@ -63,8 +63,9 @@ class LoweredBody(NamedTuple):
     crossing: tuple[str, ...]
 
 
-Bodies: TypeAlias = dict[int, LoweredBody]
-"""Bodies of loops, by the identity of the nodes that they are made of."""
+Bodies: TypeAlias = dict[tuple[int, bool], LoweredBody]
+"""Bodies of loops, by the identity of the nodes that they are made of, and whether they run once:
+a loop of one iteration stacks no gradients."""
 
 
 class BodyLowerer:
@@ -219,7 +220,7 @@ class BodyLowerer:
         """Return the body of a loop; parts of a model with the same layers share it."""
         if self.known is None:
             return self._new_trip(loop_node, outside)
-        like = id(loop_node.body)
+        like = id(loop_node.body), loop_node.scan.trips == 1
         if like not in self.known:
             crossing, reduced = len(self.crossing), set(self.reduced)
             body = self._new_trip(loop_node, outside)
