@@ -14,7 +14,7 @@ from tpusim.lowering.body_entries import (
     on_core,
     pipelined_results,
 )
-from tpusim.lowering.fused_results import added_terms, in_readers
+from tpusim.lowering.fused_results import fused_results
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
 from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
@@ -157,8 +157,8 @@ class _BodyLifetimes:
     """Builder of the lifetimes in one body.
 
     last: the place of the last reader of each buffer.
-    inside: results that their readers compute, see `in_readers`.
-    added: terms that matmuls add to an earlier one, see `added_terms`.
+    inside: results that their readers compute, and added: terms that matmuls add to an earlier one;
+        see `FusedResults`.
     names: the name under which each buffer of this body was allocated: its own, or that of the
         operand which it was written over.
     """
@@ -179,8 +179,9 @@ class _BodyLifetimes:
         self.lives = [BufferEvents() for _ in entries]
         self.names: dict[str, str] = {}
         late = pipelined_results(entries)
-        self.inside = in_readers(entries, self.kept, memory.size)
-        self.added = added_terms(entries, self.kept)
+        fused = fused_results(entries, self.kept)
+        self.inside = fused.in_readers(memory.size)
+        self.added = fused.terms
         self.last = {
             key: place
             for place, entry in enumerate(entries)

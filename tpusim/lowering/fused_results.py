@@ -1,18 +1,56 @@
 """Results that take no buffer of their own, as the matmuls around them are fused with them."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 from tpusim.base.phase import Phase
+from tpusim.base.same import Same
 from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
 from tpusim.lowering.body_entries import Entry
 from tpusim.partition import ComputeNode
 from tpusim.program import Number
 
 
-def in_readers(
-    entries: Sequence[Entry], kept: Collection[str], size: Callable[[str], Number]
+class FusedResults(NamedTuple):
+    """Results of a body that may take no buffer of their own.
+
+    groups: of element-wise groups whose readers can compute them, each with the group's operands;
+        they do if it is as large as one of these.
+    terms: of matmuls that are added to an earlier one, each with the first.
+    """
+
+    groups: Mapping[str, tuple[str, ...]]
+    terms: Mapping[str, str]
+
+    def in_readers(self, size: Callable[[str], Number]) -> dict[str, tuple[str, ...]]:
+        """Return the results that their readers compute, each with the operands of its group.
+
+        size: bytes of a buffer.
+        """
+        return {
+            key: operands
+            for key, operands in self.groups.items()
+            if any(bool(size(operand) == size(key)) for operand in operands)
+        }
+
+
+def fused_results(entries: Sequence[Entry], kept: Collection[str]) -> FusedResults:
+    """Return the results of a body that may be fused. kept: buffers that outlive the body."""
+    return _known(Same(entries), frozenset(kept))
+
+
+@lru_cache(maxsize=256)
+def _known(held: Same, kept: frozenset[str]) -> FusedResults:
+    entries = cast(tuple[Entry, ...], held.objects)
+    readers = _readers(entries)
+    return FusedResults(_groups(entries, kept, readers), _terms(entries, kept, readers))
+
+
+def _groups(
+    entries: Sequence[Entry], kept: Collection[str], readers: Mapping[str, Sequence[Entry]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the results that their readers compute, each with the operands of its group.
+    """Return the results of element-wise groups that their readers can compute.
 
     XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
     matmul that reads it, so that its operands live on in its place. This needs that only matmuls of
@@ -23,11 +61,7 @@ def in_readers(
 
     Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them), and so
     does what single elements are scattered into.
-
-    kept: buffers that outlive the body.
-    size: bytes of a buffer.
     """
-    readers = _readers(entries)
     return {
         key: entry.reads
         for entry in entries
@@ -38,16 +72,16 @@ def in_readers(
         if key not in kept
         and key in readers
         and all(_multiplies(reader, key) for reader in readers[key])
-        and any(bool(size(operand) == size(key)) for operand in entry.reads)
     }
 
 
-def added_terms(entries: Sequence[Entry], kept: Collection[str]) -> dict[str, str]:
+def _terms(
+    entries: Sequence[Entry], kept: Collection[str], readers: Mapping[str, Sequence[Entry]]
+) -> dict[str, str]:
     """Return the results of matmuls that are added to an earlier one, each with the first.
 
     The terms of a sum are added up in the epilogues of their matmuls, so they share a buffer.
     """
-    readers = _readers(entries)
     first: dict[int, str] = {}
     added: dict[str, str] = {}
     for key in _single_terms(entries, readers):

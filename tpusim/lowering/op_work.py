@@ -75,14 +75,14 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
     not use repeat it.
     """
     op, split = compute.op, dict(compute.split)
-    whole = graph.executed_flops(op, dict(sizes.dims))
+    whole = graph.executed_flops(op, sizes.dims)
     if not whole:
         return Flops()
     padded_sizes = {dim: sizes.padded((dim,), split) for dim in _dims(op)}
     padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
     used = sizes.group(tuple(dict.fromkeys(axis for _, axes in compute.split for axis in axes)))
     copies = sizes.group(tuple(sizes.axes)) / used
-    model = graph.model_flops(op, dict(sizes.dims))
+    model = graph.model_flops(op, sizes.dims)
     redundant = (_whole_number(copies) - 1) * padded + (whole - model)
     recompute = op.phase is Phase.RECOMPUTE
     return Flops(
