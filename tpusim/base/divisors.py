@@ -1,5 +1,6 @@
 """Divisors of a whole number, and those near another number: what a message suggests instead."""
 
+from functools import cache
 from math import isqrt
 
 
@@ -21,6 +22,7 @@ def divisor_up_to(number: int, most: int) -> int:
     return next(n for n in range(min(most, number), 0, -1) if number % n == 0)
 
 
+@cache
 def divisors(number: int) -> tuple[int, ...]:
     """Return all divisors of a number, in order.
 

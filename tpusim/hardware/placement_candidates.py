@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import count, permutations
 from math import gcd, prod
 
+from tpusim.base.divisors import divisors
 from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, dimensions
 from tpusim.hardware.slices import Slice
 from tpusim.hardware.spans import DIE, Span
@@ -136,26 +137,27 @@ def assignments(
             yield ()
         return
     (dim, length), *others = lengths
-    for shares in _shares(dim, length, 1, left, cuts + 1):
-        taken = {axis: span.size for axis, span in shares}
+    needed = tuple((axis, size) for axis, size in left.items() if size > 1)
+    for shares in _shares(length, 1, needed, cuts + 1):
+        taken = {axis: size for axis, size, _ in shares}
         rest = {axis: size // taken.get(axis, 1) for axis, size in left.items()}
+        spans = tuple((axis, Span(dim, size, stride)) for axis, size, stride in shares)
         for more in assignments(tuple(others), rest, cuts + 1 - len(shares)):
-            yield shares + more
+            yield spans + more
 
 
+@lru_cache(maxsize=4096)
 def _shares(
-    dim: int, length: int, stride: int, left: Mapping[str, int], parts: int
-) -> Iterator[_AxisSpans]:
-    """Yield the divisions of a dimension among at most `parts` axes, innermost first."""
-    if length == 1:
-        yield ()
-    for axis, size in left.items() if parts else ():
-        rest = {other: need for other, need in left.items() if other != axis}
-        for part in _divisors(gcd(length, size)):
-            for more in _shares(dim, length // part, stride * part, rest, parts - 1):
-                yield ((axis, Span(dim, part, stride)), *more)
+    length: int, stride: int, left: tuple[tuple[str, int], ...], parts: int
+) -> tuple[tuple[tuple[str, int, int], ...], ...]:
+    """Return the divisions of a dimension among at most `parts` axes, innermost first.
 
-
-def _divisors(number: int) -> list[int]:
-    """Return the divisors above 1, the largest first."""
-    return [part for part in range(number, 1, -1) if number % part == 0]
+    Each has the size and the stride of the axes. left: positions that each axis still needs.
+    """
+    found: list[tuple[tuple[str, int, int], ...]] = [()] if length == 1 else []
+    for axis, size in left if parts else ():
+        rest = tuple(each for each in left if each[0] != axis)
+        for part in reversed(divisors(gcd(length, size))[1:]):
+            others = _shares(length // part, stride * part, rest, parts - 1)
+            found += [((axis, part, stride), *more) for more in others]
+    return tuple(found)
