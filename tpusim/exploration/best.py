@@ -22,7 +22,12 @@ from tpusim.exploration.hunt import FoundPlan, Hunt, SearchState, gap_of
 from tpusim.exploration.local_search import LocalSearch
 from tpusim.exploration.objectives import OBJECTIVES, Goal, checked_limits, checked_objectives
 from tpusim.exploration.plan_space import PlanSpace
-from tpusim.exploration.processes import check_workers, process_count, worker_pool
+from tpusim.exploration.processes import (
+    check_workers,
+    prepare_workers,
+    process_count,
+    worker_pool,
+)
 from tpusim.models import Architecture
 from tpusim.plan import Input
 from tpusim.simulation.arguments import check_input, check_model, described
@@ -157,6 +162,8 @@ def search(
         hunter: LocalSearch | Hunt = LocalSearch(model, space, goal, top, starts, seed)
         total = len(space)
     else:
+        if executor is None and process_count(workers, len(space), len(space)) > 1:
+            prepare_workers()
         plans = bounded_plans(model, space.blocks, goal)
         hunter = Hunt(model, goal, top, plans)
         total = len(plans)

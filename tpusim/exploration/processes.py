@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import active_children, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait as wait_for_any
+from multiprocessing.context import BaseContext
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from types import ModuleType
@@ -71,15 +72,29 @@ def run_chunks(
         yield from _submitted(function, rest, pool, ahead)
 
 
+def prepare_workers() -> BaseContext:
+    """Start the fork server, if there is one, and return the context of workers.
+
+    It loads what workers run while this process goes on.
+    """
+    served = "forkserver" in get_all_start_methods()
+    context = get_context("forkserver" if served else "spawn")
+    if served:
+        from multiprocessing.forkserver import ensure_running
+
+        context.set_forkserver_preload(_LOADED)
+        with _script_hidden():
+            ensure_running()
+    return context
+
+
 @contextmanager
 def worker_pool(processes: int) -> Iterator[Executor]:
     """Yield processes that leave Ctrl-C to this one, and end when it ends, even if it is killed.
 
     What they work on at the end is not waited for.
     """
-    served = "forkserver" in get_all_start_methods()
-    context = get_context("forkserver" if served else "spawn")
-    context.set_forkserver_preload(_LOADED)
+    context = prepare_workers()
     others = set(active_children())
     pool = ProcessPoolExecutor(processes, context, initializer=_begin_worker)
     try:

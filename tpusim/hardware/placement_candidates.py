@@ -76,13 +76,15 @@ def _fewest_cuts(pod: Slice, mesh: Mapping[str, int]) -> tuple[int, tuple[Placem
 def _with_cuts(pod: Slice, mesh: Mapping[str, int], cuts: int) -> tuple[Placement, ...]:
     """Return the placements that cut dimensions `cuts` times, one of each class of symmetry."""
     inside = {axis: size for axis, size in mesh.items() if not axis.startswith(DCN_PREFIX)}
-    found = (
-        Placement(
-            tuple((axis, tuple(span for owner, span in spans if owner == axis)) for axis in mesh)
-        )
-        for spans in assignments(tuple(dimensions(pod).items()), inside, cuts)
-    )
-    return _distinct(found, pod.topology)
+    found = assignments(tuple(dimensions(pod).items()), inside, cuts)
+    return _distinct((_placement(mesh, spans) for spans in found), pod.topology)
+
+
+def _placement(mesh: Iterable[str], assigned: _AxisSpans) -> Placement:
+    spans: dict[str, tuple[Span, ...]] = dict.fromkeys(mesh, ())
+    for axis, span in assigned:
+        spans[axis] += (span,)
+    return Placement(tuple(spans.items()))
 
 
 def symmetries(topology: Topology) -> tuple[tuple[int, ...], ...]:
@@ -105,6 +107,8 @@ def _distinct(found: Iterable[Placement], topology: Topology) -> tuple[Placement
     The order of an axis' spans does not count: its chips are the same.
     """
     orders = symmetries(topology)
+    if len(orders) == 1:
+        return tuple(found)
     classes: dict[_RenumberedSpans, Placement] = {}
     for placement in found:
         classes.setdefault(min(_renumbered(placement, order) for order in orders), placement)
