@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from plans import ENCODER_480B, PLAN_480B, plan_of, small
 from timing import least_seconds
-from tpusim.simulation.recorded_runs import RecordedRuns
 
 from tpusim.costs import HBM, STRAGGLERS, CostedProgram, Task, TaskLoop, link_seconds, route
 from tpusim.costs.slowed_route import slowed_route
@@ -20,6 +19,7 @@ from tpusim.program import CollectiveKind, Phase
 from tpusim.results import PlanResult, stragglers
 from tpusim.results.result import breakdown_ps
 from tpusim.simulation import plan_run, simulate
+from tpusim.simulation.known_steps import KnownSteps
 
 US = 1_000_000
 X = Span(0, 4)
@@ -251,11 +251,11 @@ def test_both_devices_of_a_slow_chip_are_slow() -> None:
 def test_a_slow_chip_of_2048_takes_at_most_five_times_as_long_to_simulate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both are lowered each time: a slice with slow parts is never recorded."""
+    """Both are lowered each time."""
     pods = [Slice("v4", "8x16x16", slow=slow) for slow in (None, {"chips": [CHIP]})]
 
     def seconds(pod: Slice) -> float:
-        monkeypatch.setattr(plan_run, "RECORDED", RecordedRuns())
+        monkeypatch.setattr(plan_run, "KNOWN_STEPS", KnownSteps())
         began = process_time()
         simulate(ENCODER_480B, PLAN_480B, pod)
         return process_time() - began

@@ -78,7 +78,7 @@ def test_permuting_dimensions_permutes_what_links_carry(case: Case, data: st.Dat
     moved = Topology(
         tuple(topology.dims[dim] for dim in turned), tuple(topology.wrap[dim] for dim in turned)
     )
-    renamed = tuple(replace(span, dim=turned.index(span.dim)) for span in spans)
+    renamed = tuple(span._replace(dim=turned.index(span.dim)) for span in spans)
     before, after = pattern(kind, how, spans, topology), pattern(kind, how, renamed, moved)
     names = {f"ici:{'xyz'[dim]}": f"ici:{'xyz'[turned.index(dim)]}" for dim in turned}
     expected = {names[link[:-1]] + link[-1]: load for link, load in before.links}

@@ -20,7 +20,7 @@ from tpusim.lowering.pass_manager import all_passes, check_switches, switched_of
 from tpusim.lowering.passes.quantise import check_dtypes
 from tpusim.lowering.passes.transfer_dtypes import cast_before
 from tpusim.lowering.ring_attention import ONWARD
-from tpusim.lowering.weight_gathers import gather_axes, gathers
+from tpusim.lowering.weight_gathers import gathers
 
 __all__ = [
     "MICROBATCHES",
@@ -44,7 +44,6 @@ __all__ = [
     "cast_before",
     "check_dtypes",
     "check_switches",
-    "gather_axes",
     "gathers",
     "group_of",
     "lower",

@@ -18,7 +18,7 @@ from tpusim.partition import (
     reshard,
     weights_are_tiled,
 )
-from tpusim.plan import Axes, Plan
+from tpusim.plan import Plan
 from tpusim.program import Alloc, Collective, Mode
 
 
@@ -46,13 +46,6 @@ def gathers(
             sizes,
             place,
         )
-    )
-
-
-def gather_axes(weights: Sequence[StoredWeight]) -> frozenset[Axes]:
-    """Return the axes of these gathers."""
-    return frozenset(
-        step.axes for w in weights for step in reshard(w.updated.layout, (), w.local.layout)
     )
 
 

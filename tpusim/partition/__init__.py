@@ -7,7 +7,7 @@ from tpusim.partition.expert_load import buffers_of, loads
 from tpusim.partition.graph_choices import kernel_copies, loss_parts
 from tpusim.partition.gspmd import partition_graph, partition_parts
 from tpusim.partition.halo import Edge, Halo
-from tpusim.partition.late_reductions import ACCUMULATORS, late_axes, late_reductions
+from tpusim.partition.late_reductions import ACCUMULATORS, late_reductions
 from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
 from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
 from tpusim.partition.partitioned_graph import (
@@ -59,7 +59,6 @@ __all__ = [
     "idle_rules",
     "is_across",
     "kernel_copies",
-    "late_axes",
     "late_reductions",
     "layouts",
     "loads",

@@ -17,9 +17,7 @@ from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.partitioned_graph import Buffer, PartitionedGraph, StoredWeight
-from tpusim.partition.reshard import reshard
 from tpusim.partition.sizes import Sizes
-from tpusim.plan import Axes
 
 ACCUMULATORS = "gradient accumulators"
 """Memory category of the sums of gradients over microbatches."""
@@ -56,17 +54,6 @@ def late_reductions(
         "late reductions", nodes, builder.buffers, tuple(weights), gradients, {}
     )
     return LateReductions(graph, sizes)
-
-
-def late_axes(weights: Sequence[StoredWeight]) -> frozenset[Axes]:
-    """Return the axes of the reductions of the weights whose gradients were left as terms."""
-    terms = [(w.unreduced, _stacked(w.updated)) for w in weights]
-    return frozenset(
-        step.axes
-        for term, target in terms
-        if term is not None
-        for step in reshard(_stacked(term.local), term.partial, target)
-    )
 
 
 def _stacked(local: LocalShape) -> Layout:

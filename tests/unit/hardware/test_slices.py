@@ -132,7 +132,7 @@ def test_cores_at_a_lower_clock() -> None:
     assert str(slow) == "7x:4x4x4, cores at 1.1 GHz"
     assert Slice(slow.chip, "4x4x4", clock=slow.clock) == slow
     changed = {"clock", "flops", "vpu_flops", "clock_share"}
-    for field in dataclasses.fields(own.chip):
+    for field in filter(lambda field: field.compare, dataclasses.fields(own.chip)):
         same = getattr(own.chip, field.name) == getattr(slow.chip, field.name)
         assert same is (field.name not in changed), field.name
     assert dict(slow.chip.flops) == {dtype: rate / 2 for dtype, rate in own.chip.flops.items()}

@@ -8,7 +8,7 @@ from plans import ENCODER_480B, PLAN_480B, loop, plan_of, program_of, small, v4_
 
 from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import decisions
+from tpusim.lowering import asked_place
 from tpusim.lowering.collective_lowering import Lowering, Overlap
 from tpusim.lowering.collectives_by_generation import TABLE, lowering_for
 from tpusim.lowering.evidence import borrowed_notes, lowering_evidence
@@ -94,7 +94,7 @@ def test_a_gather_waits_for_the_one_as_many_before_it_as_the_depth(
         low = lowering_for(*group)  # type: ignore[arg-type]
         return replace(low, overlap=Overlap(prefetch_depth=depth))
 
-    monkeypatch.setattr(decisions, "lowering_for", deeper)
+    monkeypatch.setattr(asked_place, "lowering_for", deeper)
     plan = plan_of({"fsdp": 32}, global_batch=64, style="maxtext")
     program: Program = program_of(small(layers=2), plan, POD)
     body = loop(program.body, "layers").body
