@@ -167,12 +167,24 @@ def candidates(space: Space, pod: Slice) -> Iterator[SweepCandidate]:
     no mesh of the axes has the slice's devices or a shape has not its chips, and HardwareError for
     a shape that the generation does not have.
     """
+    before: tuple[Plan, Mapping[str, Any], Plan | str] | None = None
     for candidate in expand(space.search_axes, SweepCandidate(space.base, pod)):
-        fields_tried = {key: candidate.values[key] for key in space.vary}
-        try:
-            yield replace(candidate, plan=candidate.plan.replace(**fields_tried))
-        except PlanError as error:
-            yield replace(candidate, refused=str(error))
+        tried = {key: candidate.values[key] for key in space.vary}
+        if before is None or before[0] is not candidate.plan or before[1] != tried:
+            before = candidate.plan, tried, _with_fields(candidate.plan, tried)
+        plan = before[2]  # one object for all placements of a mesh
+        if isinstance(plan, Plan):
+            yield replace(candidate, plan=plan)
+        else:
+            yield replace(candidate, refused=plan)
+
+
+def _with_fields(plan: Plan, tried: Mapping[str, Any]) -> Plan | str:
+    """Return the plan with other values, or why it cannot have them."""
+    try:
+        return plan.replace(**tried)
+    except PlanError as error:
+        return str(error)
 
 
 def _check_shapes(given: Any) -> None:

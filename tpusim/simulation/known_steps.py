@@ -6,6 +6,7 @@ from dataclasses import fields
 from threading import local
 
 from tpusim.base.hashable import hashable
+from tpusim.base.same import Same
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
@@ -23,9 +24,19 @@ class KnownSteps(local):
 
     def __init__(self) -> None:
         self._steps: OrderedDict[Hashable, StepOnPlacements] = OrderedDict()
+        self._last: tuple[Same, StepOnPlacements] | None = None
 
     def step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
-        """Return the step of a plan. Raise PlanError as `planned_step` does."""
+        """Return the step of a plan. Raise PlanError as `planned_step` does.
+
+        That of the plan before is found at once: a sweep goes from placement to placement.
+        """
+        held = Same((model, plan, pod))
+        if self._last is None or self._last[0] != held:
+            self._last = held, self._step(model, plan, pod)
+        return self._last[1]
+
+    def _step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
         key = (model, pod, *(hashable(getattr(plan, name)) for name in _FIELDS))
         found = self._steps.get(key)
         if found is None:
