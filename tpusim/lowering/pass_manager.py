@@ -173,8 +173,9 @@ def run_passes(
     choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context), decisions.permutes
     held = Same((decisions.declared, *nodes))
     known = _known_bodies(held, name, looped, tuple(plan.mesh), choices)
-    for log, made in known:
+    for at, (log, made) in enumerate(known):
         if decisions.agrees(log):
+            known.insert(0, known.pop(at))  # the next plan is mostly like this one
             return list(made)
     decisions.log.clear()
     entries = _passed(decisions, nodes, name, looped)

@@ -44,7 +44,7 @@ CostedPart: TypeAlias = tuple[TransferPart, TaskNumbers]
 """A part of a collective, and its numbers in the engine's units."""
 
 
-MOST_PARTS = 16_384
+MOST_PARTS = 65_536
 """Kinds and places of collectives of one slice that are kept."""
 
 
