@@ -30,8 +30,8 @@ def left_out_lines(space: PlanSpace, found: SearchResult | None = None) -> Itera
     Each with its reasons, the most frequent first.
     """
     for what, reasons in (
-        ("combinations are no plans", space.left_out),
-        ("plans are out", found.left_out if found else {}),
+        ("combinations are not plans", space.left_out),
+        ("plans are ruled out", found.left_out if found else {}),
     ):
         if reasons:
             yield f"{sum(reasons.values()):,} {what}:"
