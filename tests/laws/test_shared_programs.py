@@ -1,7 +1,9 @@
 """Laws of what plans and placements share: the same as if each were lowered and costed alone."""
 
+import gc
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,10 +23,15 @@ from test_bound import pipelined_plan
 from tpusim.base.errors import ModelError, PlanError
 from tpusim.costs import cost_programs
 from tpusim.engine import LaneCode, compile_lane
-from tpusim.hardware import candidates
-from tpusim.lowering import AskedPlace, record_passes
+from tpusim.hardware import Slice, candidates, format_shape, legal_shapes
+from tpusim.lowering import AskedPlace, dependencies, fused_results, record_passes
+from tpusim.models import Transformer
 from tpusim.partition import gspmd, partition_graph
 from tpusim.pipeline.planned_step import planned_graph, planned_step
+from tpusim.plan import Plan
+from tpusim.simulation import simulate
+from tpusim.simulation.loads import core_ps
+from tpusim.simulation.placed_code import ExchangedCode
 from tpusim.simulation.placement_search import StepOnPlacements
 
 KINDS = (
@@ -38,7 +45,8 @@ PLANS = 3
 def alike(seed: int) -> Iterator[Case]:
     """Plans of one model on one slice, in other meshes and with other batches.
 
-    None where the model that is drawn contradicts itself.
+    The last is on chips of another generation. None where the model that is drawn contradicts
+    itself.
     """
     rng = random.Random(seed)
     try:
@@ -52,20 +60,32 @@ def alike(seed: int) -> Iterator[Case]:
         batch = plan.global_batch * rng.choice([1, 2, 8])
         mesh = rng.choice([plan.mesh, dict(zip(plan.mesh, sizes, strict=True))])
         yield model, replace(plan, mesh=mesh, global_batch=batch), pod
+    other = "v5p" if pod.chip.generation == "v4" else "v4"
+    shapes = legal_shapes(other, pod.topology.chips)
+    if shapes and pod.chip.devices == 1:
+        yield model, plan, Slice(other, format_shape(shapes[0]), pod.num_slices)
+
+
+def forget() -> None:
+    """Forget all that bodies share, besides what `record_passes` leaves out."""
+    for known in (dependencies._known, fused_results._known, gspmd._known):
+        known.cache_clear()
 
 
 @pytest.mark.parametrize("seed", seeds(560, default=14))
 def test_shared_programs_are_those_of_each_placement_alone(seed: int) -> None:
     """The whole step, its stages and its bodies are shared by what their lowering asked."""
+    found = []
     for model, plan, pod in alike(seed):
         try:
             step = planned_step(model, plan, pod)
-            for at in candidates(pod, plan.mesh):
-                shared = step.programs_on(at)
-                with record_passes():
-                    assert shared == step.lower(AskedPlace(pod, at, plan))
+            found += [(step, at, step.programs_on(at)) for at in candidates(pod, plan.mesh)]
         except PlanError:
             continue
+    forget()
+    for step, at, shared in found:
+        with record_passes():
+            assert shared == step.lower(AskedPlace(step.pod, at, step.plan))
 
 
 @pytest.mark.parametrize("seed", seeds(100, default=7))
@@ -76,22 +96,27 @@ def test_a_shared_partitioned_graph_is_that_of_each_plan_alone(seed: int) -> Non
             shared = partition_graph(graph, plan)
         except PlanError:
             continue
-        gspmd._known.cache_clear()
+        forget()
         assert shared == partition_graph(graph, plan)
 
 
 @pytest.mark.parametrize("seed", seeds(100, default=7))
 def test_exchanged_codes_are_those_of_each_placement_alone(seed: int) -> None:
+    """The bound that the search goes by is that of the code, too."""
     for model, plan, pod in alike(seed):
         try:
             step = StepOnPlacements(planned_step(model, plan, pod), pod)
             placed = [step.on(at) for at in candidates(pod, plan.mesh)]
         except PlanError:
             continue
+        staged = any(program.segments for each in placed for program in each.programs)
         for each in placed:
-            if isinstance(each.placed.code, LaneCode):
+            assert isinstance(each.placed, ExchangedCode) is (pod.num_slices == 1 and not staged)
+            if isinstance(each.placed, ExchangedCode):
                 (lane,) = cost_programs(each.programs, pod, each.placement)
-                assert numbers(each.placed.code) == numbers(compile_lane(lane))
+                alone = compile_lane(lane)
+                assert numbers(each.placed.code) == numbers(alone)
+                assert each.placed.core_ps == core_ps(alone)
 
 
 def numbers(code: LaneCode) -> Any:
@@ -99,3 +124,48 @@ def numbers(code: LaneCode) -> Any:
     steps = [tuple(getattr(step, f.name) for f in fields(step)) for step in code.steps]
     order = [getattr(each, "index", str(each)) for each in code.instructions]
     return steps, order, replace(code, steps=(), instructions=(), host=())
+
+
+def test_a_plan_whose_dictionaries_change_is_another_plan() -> None:
+    model, mesh = Transformer(layers=2, embed=512, heads=8, mlp=2048, vocab=1000), {"fsdp": 16}
+    plan = Plan(mesh=mesh, seq_len=512, global_batch=64)
+    first = simulate(model, plan, "v5e-16")
+    mesh["fsdp"] = 4
+    assert plan.mesh == {"fsdp": 16}
+    plan.mesh.update(fsdp=4, tensor=4)  # type: ignore[attr-defined]
+    other = simulate(model, plan, "v5e-16")
+    assert dict(other.program.axes) == {"fsdp": 4, "tensor": 4}
+    again = simulate(model, Plan(mesh={"fsdp": 16}, seq_len=512, global_batch=64), "v5e-16")
+    assert again.program == first.program
+    assert again.step_time_s == first.step_time_s != other.step_time_s
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 16}, {"stage": 4, "fsdp": 4}])
+def test_simulations_leave_no_cycles(mesh: dict[str, int]) -> None:
+    """What they made is freed at once, so that their number does not matter."""
+    model = Transformer(layers=4, embed=512, heads=8, mlp=2048, vocab=1000)
+
+    def run(number: int) -> None:
+        plan = Plan(mesh=mesh, seq_len=512, global_batch=64 * number, microbatches=4)
+        simulate(model, plan, "v5e-16")
+
+    run(1)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(2, 12):
+            run(number)
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
+
+
+def test_threads_share_what_is_known() -> None:
+    model = Transformer(layers=2, embed=512, heads=8, mlp=2048, vocab=1000)
+
+    def run(number: int) -> float:
+        plan = Plan(mesh={"fsdp": 16}, seq_len=512, global_batch=16 * (1 + number % 5))
+        return simulate(model, plan, "v5e-16").step_time_s
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(40))) == [*map(run, range(5))] * 8

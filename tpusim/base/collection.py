@@ -3,6 +3,12 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+
+COLLECTED_EVERY = 2048
+"""Uses of `garbage_collector_off` from one collection of all objects to the next."""
+
+_uses = count(1)
 
 
 @contextmanager
@@ -11,8 +17,9 @@ def garbage_collector_off() -> Iterator[None]:
 
     The collector reads all that lives again and again while new objects are made. Only for work
     that is short, or after which the process ends: what has cycles is kept until it is over. What
-    was made then counts as old, so that the next collection of young objects does not read it; a
-    program that has frozen objects of its own keeps them so.
+    was made then counts as old, so that the next collection of young objects does not read it, and
+    old objects are collected now and then. A program that has frozen objects of its own keeps them
+    so.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -20,7 +27,9 @@ def garbage_collector_off() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():
+            if next(_uses) % COLLECTED_EVERY == 0:
+                gc.collect()
+            elif not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

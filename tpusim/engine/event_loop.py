@@ -1,6 +1,7 @@
 """Run the processes of lanes to their ends, or report what they wait for."""
 
 from collections.abc import Generator, Sequence
+from types import MethodType
 from typing import Any, Protocol
 
 from simpy import Environment, Event
@@ -45,4 +46,7 @@ def run_processes(env: Environment, lanes: Sequence[LaneProcess]) -> int:
     except EmptySchedule:
         waiting = "; ".join(lane.status() for lane in lanes if not lane.finished)
         raise StalledError(f"nothing is left to happen, but {waiting}") from None
+    finally:
+        for name in [name for name, each in vars(env).items() if isinstance(each, MethodType)]:
+            delattr(env, name)  # a method bound to its own object is a cycle
     return events

@@ -25,8 +25,8 @@ CHUNK_S = 0.5
 """CPU seconds of a chunk, which a process that is killed loses; progress is told by the chunk."""
 
 ALONE_S = 2.0
-"""CPU seconds that this process simulates alone before it starts others, of which each needs one
-until it knows as much; for less than twice as much work they are not started."""
+"""CPU seconds that this process works alone before it starts workers. Each worker needs about one
+to start, so for less than twice as much work left none is started."""
 
 MOST_KEPT = 4096
 """Plans that are kept from the first pass, as making them again takes longer."""

@@ -161,8 +161,9 @@ def _submitted(
     waiting: dict[Future[Rows], tuple[int, Chunk]] = {}
     try:
         while True:
+            due = tuple(islice(rest, ahead - len(waiting)))
             with _script_hidden():
-                for number, chunk in islice(rest, ahead - len(waiting)):
+                for number, chunk in due:
                     waiting[_submit(executor, function, chunk)] = number, chunk
             if not waiting:
                 return

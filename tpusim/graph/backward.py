@@ -7,7 +7,7 @@ share gets the sum of their gradients, of a weight in the dtype in which weights
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.base.phase import Phase
@@ -331,20 +331,21 @@ def _block_by_block(again: Sequence[Op], backward: Sequence[Op]) -> tuple[Op, ..
         waiting.setdefault(_block(op.name), []).append(op)
     maker = {tensor.name: _block(op.name) for op in again for tensor in op.outputs}
     result: list[Op] = []
-
-    def recompute_block(block: str) -> None:
-        for op in waiting.pop(block, ()):
-            for tensor in op.inputs:
-                recompute_block(maker.get(tensor.name, ""))
-            result.append(op)
-
     for op in backward:
         for block in [block for block in waiting if op.name.startswith(f"{block}/")]:
-            recompute_block(block)
+            result += _recomputed(block, waiting, maker)
         for tensor in op.inputs:
-            recompute_block(maker.get(tensor.name, ""))
+            result += _recomputed(maker.get(tensor.name, ""), waiting, maker)
         result.append(op)
     return tuple(result)
+
+
+def _recomputed(block: str, waiting: dict[str, list[Op]], maker: Mapping[str, str]) -> Iterator[Op]:
+    """Yield the operations of a block that waits, each after the blocks that make its inputs."""
+    for op in waiting.pop(block, ()):
+        for tensor in op.inputs:
+            yield from _recomputed(maker.get(tensor.name, ""), waiting, maker)
+        yield op
 
 
 def _block(name: str) -> str:

@@ -20,6 +20,9 @@ from tpusim.plan import Axes, Plan
 
 Made = TypeVar("Made")
 
+MOST_ALIKE = 64
+"""Lowerings that are kept of what is shared."""
+
 GroupKey: TypeAlias = tuple[Axes, bool]
 """The axes of a group, and whether weights are tiled over them (see `DeviceGroup`)."""
 
@@ -34,7 +37,7 @@ class GroupPredicate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a lowering asked about its placement, in order, and was told."""
+    """The questions that a lowering asked about its placement, and the answers."""
 
     lowerings: dict[GroupKey, Lowering] = field(default_factory=dict)
     predicates: dict[GroupPredicate, bool] = field(default_factory=dict)
@@ -107,13 +110,15 @@ class SharedLowerings(Generic[Made]):
         The place then has the answers too, as if it had been asked. Under `record_passes`, all is
         lowered anew.
         """
-        for answers, made in () if current_log() else self._known:
+        recorded = current_log() is not None
+        for answers, made in () if recorded else tuple(self._known):
             if place.answers_as(answers):
                 place.answers.add(answers)
                 return made
         alone = AskedPlace(place.pod, place.placement, place.plan)
         made = lower(alone)
-        self._known.append((alone.answers, made))
+        if not recorded:
+            self._known = [(alone.answers, made), *self._known[: MOST_ALIKE - 1]]
         place.answers.add(alone.answers)
         return made
 

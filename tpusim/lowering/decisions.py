@@ -41,9 +41,11 @@ _EXPERT = "expert"
 class LoweringDecisions:
     """The lowering of one plan on one slice, for all bodies of its partitioned graph.
 
-    circular: True if the bodies are those of a circular pipeline's loop.
-
-    Its `permutes` is the mode of permutes beside the work of a ring.
+    buffers: of all bodies; passes add to them.
+    declared: those of the partitioned graph.
+    log: what the passes of a body asked, and the buffers that they set.
+    weights: names of the model's weights.
+    permutes: the mode of permutes beside the work of a ring.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LoweringDecisions:
         place: AskedPlace,
         circular: bool = False,
     ) -> None:
+        """circular: True if the bodies are those of a circular pipeline's loop."""
         self.sizes = sizes
         self.log: list[BodyEvent] = []
         self.buffers = LoggedBuffers(reduced_in(plan.dtypes, partitioned.buffers), self.log)
@@ -70,7 +73,7 @@ class LoweringDecisions:
         self._lowerings: dict[GroupKey, Lowering] = {}
 
     def ask(self, question: Callable[..., Said], *about: Any) -> Said:
-        """Return `question(self, *about)`, a pure function of the sizes, buffers and place."""
+        """Return `question(self, *about)`, which depends on nothing else, and write it down."""
         said = question(self, *about)
         self.log.append(Asked(question, about, said))
         return said
@@ -152,11 +155,14 @@ class NewBuffer(NamedTuple):
 
 
 BodyEvent: TypeAlias = Asked | NewBuffer
-"""What the entries of a body depend on besides its nodes, or what they bring with them."""
+"""A question that was answered while the passes of a body ran, or a buffer that was set."""
 
 
 class LoggedBuffers(dict[str, Buffer]):
-    """Buffers by name, with a log of those that are set."""
+    """Buffers by name, with a log of those that are set.
+
+    Passes set single buffers, and none of another body.
+    """
 
     def __init__(self, buffers: Mapping[str, Buffer], log: list[BodyEvent]) -> None:
         super().__init__(buffers)

@@ -16,7 +16,7 @@ class FusedResults(NamedTuple):
     """Results of a body that may take no buffer of their own.
 
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
-        they do if it is as large as one of these.
+        it is fused if it is as large as one of these.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 

@@ -30,6 +30,9 @@ from tpusim.lowering.passes.rings_across_slices import rings_across_slices
 from tpusim.lowering.passes.transfer_dtypes import insert_casts, set_transfer_dtypes
 from tpusim.partition import Node
 
+MOST_ALIKE = 64
+"""Bodies of the same nodes that are kept; those that were not asked for longest go first."""
+
 
 def _compiled(body: Body) -> bool:
     return not body.ideal
@@ -164,8 +167,8 @@ def run_passes(
     name: of the body, for the log.
     looped: True if it is the body of a loop.
 
-    Bodies of the same nodes share their entries wherever what the passes asked has the same answer.
-    Under `record_passes`, all passes run.
+    Bodies of the same nodes share their entries wherever what the passes asked has the same answer;
+    those that held last are tried first. Under `record_passes`, all passes run.
     """
     if current_log() is not None:
         return _passed(decisions, nodes, name, looped)
@@ -173,13 +176,14 @@ def run_passes(
     choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context), decisions.permutes
     held = Same((decisions.declared, *nodes))
     known = _known_bodies(held, name, looped, tuple(plan.mesh), choices)
-    for at, (log, made) in enumerate(known):
+    for body in tuple(known):
+        log, made = body
         if decisions.agrees(log):
-            known.insert(0, known.pop(at))  # the next plan is mostly like this one
+            known[:] = [body, *(each for each in known if each is not body)]
             return list(made)
     decisions.log.clear()
     entries = _passed(decisions, nodes, name, looped)
-    known.append((tuple(decisions.log), tuple(entries)))
+    known[:] = [(tuple(decisions.log), tuple(entries)), *known[: MOST_ALIKE - 1]]
     return entries
 
 

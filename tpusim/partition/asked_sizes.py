@@ -33,10 +33,10 @@ class AskedSizes(Mapping[str, int]):
         return self._sizes[dim]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sizes)
+        raise TypeError("sizes are asked for one by one")
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        raise TypeError("sizes are asked for one by one")
 
     def largest(self, dims: Sequence[str], ranks: Ranks) -> int:
         """Return the place of the first dimension of highest rank and then size; 0 if none is."""

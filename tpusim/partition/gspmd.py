@@ -17,6 +17,9 @@ from tpusim.partition.rules import resolve_rules
 from tpusim.partition.update_layouts import update_layouts
 from tpusim.plan import Plan
 
+MOST_ALIKE = 16
+"""Partitioned graphs of one structure that are kept."""
+
 
 def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     """Return the partitioned graph of a training step under `plan`.
@@ -61,12 +64,13 @@ def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> lis
 def _emitted(graph: Graph, *given: Any) -> PartitionedGraph:
     """Return the partitioned graph, one for all graphs that it is the same for; see `emit`."""
     sizes = AskedSizes(graph.sizes)
-    known = _known(replace(graph, dims=()), *given)
-    for answers, partitioned in known:
+    structure = replace(graph, dims=())
+    known = _known(structure, *given)
+    for answers, partitioned in tuple(known):
         if sizes.answers_as(answers):
             return partitioned
-    partitioned = _new(graph, sizes, *given)
-    known.append((sizes.answers, partitioned))
+    partitioned = _new(structure, sizes, *given)
+    known[:] = [(sizes.answers, partitioned), *known[: MOST_ALIKE - 1]]
     return partitioned
 
 

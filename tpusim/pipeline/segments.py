@@ -146,15 +146,15 @@ def _first_phase(body: Sequence[Op]) -> Phase:
 def _without_earlier_deps(body: Sequence[Op]) -> Sequence[Op]:
     """Return the body without dependencies on earlier passes, which are over."""
     known = frozenset(_names(body))
+    return tuple(_with_deps_among(known, op) for op in body)
 
-    def without(op: Op) -> Op:
-        if isinstance(op, Loop):
-            return replace(op, body=tuple(map(without, op.body)))
-        if all(dep.op in known for dep in op.deps):
-            return op
-        return replace(op, deps=tuple(dep for dep in op.deps if dep.op in known))
 
-    return tuple(map(without, body))
+def _with_deps_among(known: Collection[str], op: Op) -> Op:
+    if isinstance(op, Loop):
+        return replace(op, body=tuple(_with_deps_among(known, each) for each in op.body))
+    if all(dep.op in known for dep in op.deps):
+        return op
+    return replace(op, deps=tuple(dep for dep in op.deps if dep.op in known))
 
 
 def _names(body: Iterable[Op]) -> Iterable[str]:

@@ -202,6 +202,9 @@ class Plan(GroupedFields):
         self._check()
 
     def _check(self) -> None:
+        for key in ("mesh", "rules", "annotate", "placement"):  # the caller's may change
+            if isinstance(value := getattr(self, key), dict):
+                object.__setattr__(self, key, dict(value))
         if self.seq_len or not isinstance(self.seq_len, int):
             check_positive("plan.seq_len", self.seq_len)
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):

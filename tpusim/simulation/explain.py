@@ -122,7 +122,7 @@ def explain_placement(
     placements = candidates(pod, plan.mesh)
     if given is not None and given not in placements:
         placements = (*placements, given)
-    step = KNOWN_STEPS.step(model, plan, pod)
+    step = KNOWN_STEPS.step(model, plan, pod.healthy)
     tried = [PlacementCandidate(n, step.on(at), races=False) for n, at in enumerate(placements)]
     best, times = fastest(tried)
     taken = given or best.on.placement

@@ -6,7 +6,6 @@ from dataclasses import fields
 from threading import local
 
 from tpusim.base.hashable import hashable
-from tpusim.base.same import Same
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
@@ -24,23 +23,14 @@ class KnownSteps(local):
 
     def __init__(self) -> None:
         self._steps: OrderedDict[Hashable, StepOnPlacements] = OrderedDict()
-        self._last: tuple[Same, StepOnPlacements] | None = None
 
     def step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
-        """Return the step of a plan. Raise PlanError as `planned_step` does.
-
-        That of the plan before is found at once: a sweep goes from placement to placement.
-        """
-        held = Same((model, plan, pod))
-        if self._last is None or self._last[0] != held:
-            self._last = held, self._step(model, plan, pod)
-        return self._last[1]
-
-    def _step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
+        """Return the step of a plan. Raise PlanError as `planned_step` does."""
         key = (model, pod, *(hashable(getattr(plan, name)) for name in _FIELDS))
         found = self._steps.get(key)
         if found is None:
-            found = self._steps[key] = StepOnPlacements(planned_step(model, plan, pod), pod)
+            step = planned_step(model, plan.replace(), pod)  # a copy, as the caller's may change
+            found = self._steps[key] = StepOnPlacements(step, pod)
             if len(self._steps) > MOST_STEPS:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)

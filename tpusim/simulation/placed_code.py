@@ -44,7 +44,7 @@ CostedPart: TypeAlias = tuple[TransferPart, TaskNumbers]
 """A part of a collective, and its numbers in the engine's units."""
 
 
-MOST_PARTS = 65_536
+MOST_PARTS = 32_768
 """Kinds and places of collectives of one slice that are kept."""
 
 
@@ -128,7 +128,7 @@ class SliceCosts:
         return tuple((part, task_numbers(op.name, part, links)) for part in machine.parts(op))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def slice_costs(pod: Slice) -> SliceCosts:
     """Return what is known of collectives on a slice."""
     return SliceCosts()

@@ -94,7 +94,7 @@ class PlacementCandidate:
         return self.on.placed.core_ps
 
     def examine(self) -> tuple[int, Hashable]:
-        """Return the time of its busiest link too, and what equals for equal runs."""
+        """Return a tighter lower bound, and a key that is equal for placements with equal runs."""
         totals = code_totals(self.on.placed.code)
         return max(self.least_ps, totals.links_ps), (id(self.on.alike), totals.pattern)
 
