@@ -6,6 +6,7 @@ from dataclasses import fields
 from threading import local
 
 from tpusim.base.hashable import hashable
+from tpusim.base.same import Same
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
@@ -18,14 +19,28 @@ MOST_STEPS = 16
 _FIELDS = tuple(each.name for each in fields(Plan) if each.name != "placement")
 
 
+_TABLES = ("mesh", "rules", "annotate", "context")
+"""Fields with dictionaries, whose items may change in the same plan."""
+
+
 class KnownSteps(local):
     """The steps of a thread, by their model, their slice, and all of their plan but placements."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[Hashable, StepOnPlacements] = OrderedDict()
+        self._last: tuple[Hashable, StepOnPlacements] | None = None
 
     def step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
-        """Return the step of a plan. Raise PlanError as `planned_step` does."""
+        """Return the step of a plan. Raise PlanError as `planned_step` does.
+
+        That of the plan before is found at once, as a sweep goes from placement to placement.
+        """
+        last = Same((model, plan, pod)), *(hashable(getattr(plan, name)) for name in _TABLES)
+        if self._last is None or self._last[0] != last:
+            self._last = last, self._step(model, plan, pod)
+        return self._last[1]
+
+    def _step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
         key = (model, pod, *(hashable(getattr(plan, name)) for name in _FIELDS))
         found = self._steps.get(key)
         if found is None:
