@@ -121,6 +121,3 @@ class SharedLowerings(Generic[Made]):
             self._known = [(alone.answers, made), *self._known[: MOST_ALIKE - 1]]
         place.answers.add(alone.answers)
         return made
-
-    def __len__(self) -> int:
-        return len(self._known)

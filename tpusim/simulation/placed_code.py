@@ -43,7 +43,6 @@ from tpusim.simulation.loads import core_ps
 CostedPart: TypeAlias = tuple[TransferPart, TaskNumbers]
 """A part of a collective, and its numbers in the engine's units."""
 
-
 MOST_PARTS = 32_768
 """Kinds and places of collectives of one slice that are kept."""
 
@@ -101,7 +100,7 @@ class WholeCodes:
 
 
 class SliceCosts:
-    """What collectives take on a slice, by what they are and where they lie, whatever the step."""
+    """The costs of collectives on one slice by kind and place, shared by all steps."""
 
     def __init__(self) -> None:
         self.parts: KnownParts = {}
@@ -111,7 +110,11 @@ class SliceCosts:
     def of(
         self, kind: "_Kind", spans: Hashable, machine: Callable[[], CollectiveCosts]
     ) -> tuple[CostedPart, ...]:
-        """Return the parts of a kind of collectives; machine: where they lie, if it is needed."""
+        """Return the parts of a kind of collectives.
+
+        spans: where its axes lie on the torus.
+        machine: makes the costs of that place; called only if the parts are not known yet.
+        """
         key = kind.key, spans
         found = self._costed.get(key)
         if found is None:
@@ -130,7 +133,7 @@ class SliceCosts:
 
 @lru_cache(maxsize=2)
 def slice_costs(pod: Slice) -> SliceCosts:
-    """Return what is known of collectives on a slice."""
+    """Return the costs of collectives on a slice: the same object for equal slices."""
     return SliceCosts()
 
 
@@ -138,6 +141,7 @@ def slice_costs(pod: Slice) -> SliceCosts:
 class _Kind:
     """The collectives of a program that cost the same wherever they lie.
 
+    number: its index among the kinds of the program.
     op: one of them.
     key: see `collective_key`.
     times: their executions per step.
