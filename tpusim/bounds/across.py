@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tpusim.bounds.questions import GroupQuestions, Groups, times, where
+from tpusim.bounds.groups import Reach
+from tpusim.bounds.questions import GroupQuestions, Groups, gathers_in_turn, times, where
 from tpusim.bounds.rings import RingChoices
 from tpusim.bounds.surroundings import DCN_LINKS, Surroundings, Transfers
 from tpusim.costs.collective import dcn_delay_seconds
@@ -10,7 +11,7 @@ from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
 from tpusim.graph import Einsum
 from tpusim.hardware import Slice
-from tpusim.lowering.decisions import REDUCTIONS
+from tpusim.lowering.collective_choice import REDUCTIONS, CollectiveChoice
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
 from tpusim.partition import CollectiveNode, Purpose, is_across, within_slice
 from tpusim.program import CollectiveKind, Number
@@ -38,26 +39,30 @@ class AcrossSeconds:
         moving = nbytes * self.ask.across_slices(_dcn_per_byte, node.kind, slices)
         alone, links = fixed + moving, {DCN_LINKS: moving}
         others = around.others(node)
+        choice = around.choice(node)
+        waits = self.ask.waits(slices, False, choice, Reach.ACROSS)
         if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
             within = [each for each in others if not is_across(each.axes)]
             if within:
-                return self._gathered_across(within, around, alone, moving)
-            waits = self.ask.habit(slices, False, "across_wait")
-            outer = self.ask.habit(slices, False, "outer_across_wait")
-            turns = times(self.ask.habit(slices, False, "across_in_turn"), alone)
-            turns = turns * (not around.has_loop and not self.ask.circular)
-            return Transfers(times(outer if around.has_loop else waits, alone), alone, links, turns)
+                return self._gathered_across(within, around, choice, alone, moving)
+            turns: Number = 0.0
+            if not around.has_loop and not self.ask.circular:
+                turns = self.ask.every(slices, False, gathers_in_turn, choice, reach=Reach.ACROSS)
+            return Transfers(times(waits, alone), alone, links, times(turns, alone))
         if node.purpose is Purpose.GRADIENT and node.kind in REDUCTIONS:
             merged = nbytes <= SMALL_GRADIENT if others else False
             alone = where(merged, moving, alone)
-            waits = self.ask.habit(slices, False, "across_reductions_wait")
-            return Transfers((0.0 if around.looped else waits) * alone, alone, {DCN_LINKS: moving})
-        if node.purpose is Purpose.GRADIENT:
+        elif node.purpose is Purpose.GRADIENT:
             return Transfers()
-        return Transfers(alone, alone, links)
+        return Transfers(times(waits, alone), alone, links)
 
     def _gathered_across(
-        self, further: Sequence[CollectiveNode], around: Surroundings, alone: Number, moving: Number
+        self,
+        further: Sequence[CollectiveNode],
+        around: Surroundings,
+        choice: CollectiveChoice,
+        alone: Number,
+        moving: Number,
     ) -> Transfers:
         """Return the least seconds of a gather across slices whose result is gathered further.
 
@@ -70,9 +75,7 @@ class AcrossSeconds:
             matmuls = [each for each in around.beside(node) if isinstance(each.op, Einsum)]
             ring = self.rings.may_be_fused(node, group, tiled)
             ring = ring & self.rings.ring_pays(matmuls, around.works, group, self.ask.bytes(node))
-            waits = self.ask.habit(
-                group, tiled, "outer_gathers_wait" if around.has_loop else "gathers_wait"
-            )
+            waits = self.ask.waits(group, tiled, choice)
             own = own * where(ring, 0.0, 1.0)
         return Transfers(own * waits * alone, own * alone, {DCN_LINKS: own * moving})
 

@@ -6,6 +6,7 @@ where groups may have any footprint, and for one call where placements are known
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,9 +19,10 @@ from tpusim.bounds.footprints import (
     every_footprint,
     least_seconds,
 )
-from tpusim.bounds.habits import GroupHabits, habits_of
 from tpusim.bounds.plan_arrays import Floats, PlanArrays, Whole, distinct_rows
 from tpusim.hardware import Slice
+from tpusim.lowering.collective_lowering import Lowering
+from tpusim.lowering.collectives_by_generation import Places, possible_lowerings
 from tpusim.plan import Axes, Compiler
 from tpusim.program import CollectiveKind, Number
 
@@ -28,6 +30,14 @@ SIZES = 1 + MOST_DIMENSIONS
 """Columns of `PlanArrays.footprints` that are sizes; strides follow."""
 
 _Answer = TypeVar("_Answer", bound=Number)
+
+
+class Reach(Enum):
+    """What a group is of: devices of a slice, or also of other slices, or slices alone."""
+
+    WITHIN = "within"
+    JOINED = "joined"
+    ACROSS = "across"
 
 
 class GroupTable:
@@ -63,25 +73,36 @@ class GroupTable:
         known: Floats = self._known[key]
         return known
 
-    def habits(
-        self, compiler: Compiler, tiled: bool, circular: bool, some: Whole
-    ) -> tuple[Sequence[GroupHabits], Whole]:
-        """Return distinct habits of groups, and the index of those of each of some groups.
+    def lowerings(
+        self, compiler: Compiler, tiled: bool, circular: bool, reach: Reach, some: Whole
+    ) -> tuple[Sequence[tuple[Lowering, ...]], Whole]:
+        """Return the distinct sets of lowerings of groups, and the index of those of some groups.
 
-        For the other arguments see `habits_of`.
+        For the other arguments see `possible_lowerings`.
         """
-        key = "habits", compiler, tiled, circular
+        key = "lowerings", compiler, tiled, circular, reach
         rows, first, index = self._kinds
-        habits, known = self._known.setdefault(key, ([], np.full(len(first), -1)))
+        sets, known = self._known.setdefault(key, ([], np.full(len(first), -1)))
         kinds = index[some]
         for kind in np.unique(kinds[known[kinds] < 0]).tolist():
             pod, devices = self.pods[self.pod[first[kind]]], int(self.devices[first[kind]])
             places = _places(int(rows[kind, -1]))
-            found = habits_of(pod, compiler, tiled, devices, circular, places)
-            if found not in habits:
-                habits.append(found)
-            known[kind] = habits.index(found)
-        return habits, known[kinds]
+            if reach is Reach.ACROSS:
+                places = ((0, pod.topology.chips == 1),)
+            counts = divisors(pod.num_slices) if reach is Reach.JOINED else [1]
+            found = tuple(
+                dict.fromkeys(
+                    low
+                    for count in counts
+                    for low in possible_lowerings(
+                        pod, compiler, devices * count, places, tiled, circular
+                    )
+                )
+            )
+            if found not in sets:
+                sets.append(found)
+            known[kind] = sets.index(found)
+        return sets, known[kinds]
 
     def each(
         self, question: Hashable, answer: Callable[[Slice, int], float], some: Whole
@@ -122,7 +143,7 @@ def _kind(pod: Slice) -> Hashable:
     return pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.topology.chips == 1
 
 
-def _places(mask: int) -> tuple[tuple[int, bool], ...]:
+def _places(mask: int) -> Places:
     """Return the dimensions and the wholeness that the bits of a mask stand for."""
     bits = (place for place in range(mask.bit_length()) if mask >> place & 1)
     return tuple((place // 2, bool(place % 2)) for place in bits)

@@ -1,16 +1,19 @@
 """What the bounds of collectives ask of the groups of devices of plans that share a graph."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.bounds.footprints import ring_seconds_per_byte
-from tpusim.bounds.groups import GroupAnswers, GroupTable, PlanGroups
-from tpusim.bounds.habits import GroupHabits
+from tpusim.bounds.groups import GroupAnswers, GroupTable, PlanGroups, Reach
 from tpusim.bounds.plan_arrays import Floats, PlanArrays
+from tpusim.costs.collective import BEST_ALGORITHM
 from tpusim.hardware import Slice
+from tpusim.lowering.collective_choice import CollectiveChoice
+from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.op_work import collective_bytes
 from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes, weights_are_tiled
 from tpusim.plan import CIRCULAR, Axes, Plan
@@ -56,16 +59,31 @@ class GroupQuestions:
             self._tiled[axes] = weights_are_tiled(self.inner, axes)
         return self._tiled[axes]
 
-    def habit(self, group: Groups, tiled: bool, name: str) -> Number:
-        """Return one of the habits of each plan's group, 1 or 0; one number if all are alike."""
-        compiler, circular = self.inner.compiler, self.circular
+    def every(
+        self,
+        group: Groups,
+        tiled: bool,
+        holds: Callable[..., bool],
+        *about: Hashable,
+        reach: Reach = Reach.WITHIN,
+    ) -> Number:
+        """Return 1 where `holds(low, *about)` for each lowering that a group may have, else 0.
 
-        def habit(table: GroupTable, numbers: Groups) -> Number:
-            habits, index = table.habits(compiler, tiled, circular, numbers)
-            values = np.array([float(getattr(each, name)) for each in habits])
+        One number if all plans are alike.
+        """
+
+        def each(table: GroupTable, numbers: Groups) -> Number:
+            sets, index = self._lowerings(table, tiled, reach, numbers)
+            values = np.array([float(all(holds(low, *about) for low in lows)) for lows in sets])
             return _one_if_alike(values[index])
 
-        return self._known(group, (name, tiled), habit)
+        return self._known(group, (holds, tiled, reach, *about), each)
+
+    def waits(
+        self, group: Groups, tiled: bool, choice: CollectiveChoice, reach: Reach = Reach.WITHIN
+    ) -> Number:
+        """Return 1 where the core waits for a collective in any lowering of its group, else 0."""
+        return self.every(group, tiled, _waits, choice, reach=reach)
 
     def ring(self, group: Groups) -> Floats:
         """Return the least seconds of a ring in a matmul, for each byte of its tensor."""
@@ -88,22 +106,16 @@ class GroupQuestions:
         asked = seconds, kind
         return self._known(slices, asked, lambda table, some: table.each(asked, answer, some))
 
-    def least(
-        self,
-        group: Groups,
-        kind: CollectiveKind,
-        tiled: bool,
-        algorithms: Callable[[GroupHabits], tuple[str, ...]],
-    ) -> Floats:
+    def least(self, group: Groups, tiled: bool, choice: CollectiveChoice) -> Floats:
         """Return the least seconds of a collective over each plan's group, [`FIXED`..., plan].
 
-        algorithms: that may carry it out where lowerings have these habits.
+        They are those of any way in which a lowering of the group may carry it out.
         """
-        compiler, circular = self.inner.compiler, self.circular
+        kind = choice.kind
 
         def least(table: GroupTable, numbers: Groups) -> Floats:
-            habits, index = table.habits(compiler, tiled, circular, numbers)
-            names = [tuple(sorted(algorithms(each))) for each in habits]
+            sets, index = self._lowerings(table, tiled, Reach.WITHIN, numbers)
+            names = [self._algorithms(choice, lows) for lows in sets]
             found = np.zeros((3, len(numbers)))
             for some in set(names):
                 own = np.flatnonzero(np.array([each == some for each in names])[index])
@@ -111,7 +123,31 @@ class GroupQuestions:
                 found[:, own] = np.min(ways, axis=0)
             return found
 
-        return self._known(group, ("least", kind, tiled, algorithms), least)
+        return self._known(group, ("least", tiled, choice), least)
+
+    def least_by(self, group: Groups, kind: CollectiveKind, algorithm: str) -> Floats:
+        """Return the least seconds of a collective by one algorithm, [`FIXED`..., plan]."""
+
+        def least(table: GroupTable, numbers: Groups) -> Floats:
+            found: Floats = table.least(kind, algorithm)[:, numbers]
+            return found
+
+        return self._known(group, ("least", kind, algorithm), least)
+
+    def _algorithms(self, choice: CollectiveChoice, lows: Sequence[Lowering]) -> tuple[str, ...]:
+        """Return the algorithms that may carry a collective out, in any of some lowerings."""
+        if choice.kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
+            return ("",)
+        if self.best:
+            return (BEST_ALGORITHM,)
+        ways = (choice, replace(choice, in_ring=True))
+        return tuple(sorted({each.way(low).algorithm for each in ways for low in lows})) or ("",)
+
+    def _lowerings(
+        self, table: GroupTable, tiled: bool, reach: Reach, numbers: Groups
+    ) -> tuple[Sequence[tuple[Lowering, ...]], Groups]:
+        circular = self.circular and reach is not Reach.JOINED
+        return table.lowerings(self.inner.compiler, tiled, circular, reach, numbers)
 
     def _known(
         self, group: Groups, question: Hashable, answer: Callable[[GroupTable, Groups], _Answer]
@@ -131,6 +167,15 @@ class GroupQuestions:
         if dtypes.gathers_quantised:
             least = min(least, 1.0)
         return collective_bytes(node, self.sizes) * (least / item)
+
+
+def gathers_in_turn(low: Lowering, choice: CollectiveChoice) -> bool:
+    """Return True if a gather of weights starts when the one before is done."""
+    return low.gathers_in_turn and not choice.waits(low)
+
+
+def _waits(low: Lowering, choice: CollectiveChoice) -> bool:
+    return choice.waits(low)
 
 
 def _one_if_alike(values: Floats) -> Number:

@@ -5,15 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 
+from tpusim.bounds.groups import Reach
 from tpusim.bounds.questions import Choices, GroupQuestions, Groups
 from tpusim.bounds.surroundings import Surroundings
 from tpusim.costs import work_seconds
-from tpusim.graph import is_sequence
+from tpusim.lowering.collective_lowering import Lowering
+from tpusim.lowering.passes.fuse_collectives import (
+    FUSIBLE,
+    LEAST_RING,
+    may_fuse,
+    peak_seconds,
+    ring_beats_both,
+    wants_ring,
+)
 from tpusim.partition import CollectiveNode, ComputeNode, Purpose
 from tpusim.program import CollectiveKind, MatmulWork, Number, VectorWork, Work, largest
 
 _NEARLY = 1 - 1e-9
-_FUSIBLE = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 _OF_ACTIVATIONS = (Purpose.ACTIVATION, Purpose.STATISTICS)
 
 
@@ -56,10 +64,10 @@ class RingChoices:
             each
             for each in around.moves
             if each is not node
-            and each.kind in _FUSIBLE
+            and each.kind in FUSIBLE
             and any(one is other for one in around.beside(each) for other in around.beside(node))
         ]
-        return (group > 1) & (node.kind in _FUSIBLE and not rivals)
+        return (group > 1) & (node.kind in FUSIBLE and not rivals)
 
     def ring_pays(
         self,
@@ -70,41 +78,36 @@ class RingChoices:
     ) -> Choices:
         """Return True where a collective may pay as a ring in all of the matmuls that it has.
 
-        A ring is chosen where the matmul at its peak takes longer than two chunks on the wire
-        (`fuse_collectives.fusion_pays`), be they of all slices.
+        It may be of all slices; how long the collective takes on its own is not known.
         """
         if self.ask.inner.compiler.lowering == "ideal":
             return True
-        chip, slices = self.pod.chip, self.pod.num_slices
+        chip, devices = self.pod.chip, group.astype(float) * self.pod.num_slices
         compute = self.ask.inner.dtypes.compute
-        rate = chip.ici_bandwidth * max(chip.ici_shares, default=1.0)
-        chunks = 2 * nbytes / (2 * rate) / (group * slices)
-        pays: Choices = group * slices > 2
+        ring = nbytes / (2 * chip.ici_bandwidth * max(chip.ici_shares, default=1.0))
+        pays: Choices = devices > 2
         for each in matmuls:
             work = works[each.name]
             if isinstance(work, MatmulWork):
-                flops = 2 * work.batch * work.m * work.k * work.n
                 slowest = min(self.device.flops[name] for name in {work.dtype, compute})
-                pays = pays & (flops / slowest >= _NEARLY * chunks)
+                longest = peak_seconds(work, slowest * _NEARLY)
+                pays = pays & ring_beats_both(devices, longest, longest, ring)
         return pays
 
     def may_be_fused(self, node: CollectiveNode, group: Groups, tiled: bool) -> Choices:
         """Return True where a matmul may take a collective in."""
         compiler = self.ask.inner.compiler
         ideal = compiler.lowering == "ideal"
-        if not (compiler.collective_matmul or ideal) or (self.ask.circular and not ideal):
+        if not may_fuse(node, compiler) or (self.ask.circular and not ideal):
             return False
-        if node.kind not in _FUSIBLE:
-            return False
-        if node.purpose is Purpose.WEIGHT:
-            return self.ask.habit(group, tiled, "weight_rings") > 0
-        if node.purpose is Purpose.GRADIENT:
-            return self.ask.habit(group, tiled, "gradient_rings") > 0
-        if ideal:
-            return group > 1
-        if node.kind is CollectiveKind.ALL_GATHER and is_sequence(node.dim):
-            return False  # as in `fuse_collectives`
-        return group >= 4
+        wanted = self.ask.every(group, tiled, _wants_none, node, reach=Reach.JOINED) < 1
+        if node.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
+            return wanted
+        return wanted & (group > 1 if ideal else group >= LEAST_RING)
+
+
+def _wants_none(low: Lowering, node: CollectiveNode) -> bool:
+    return not wants_ring(node, low)
 
 
 def _chunk(

@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 from tpusim.graph import Einsum
 from tpusim.hardware import DCN_PREFIX
+from tpusim.lowering.collective_choice import CollectiveChoice
+from tpusim.lowering.passes.fuse_collectives import can_be_ring
 from tpusim.partition import CollectiveNode, ComputeNode
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Number, Work
@@ -74,7 +76,13 @@ class Surroundings:
     def matmuls(self, node: CollectiveNode) -> Sequence[ComputeNode]:
         """Return these operations, if each can be a ring of matmuls; else none."""
         found = self.beside(node)
-        return found if all(isinstance(c.op, Einsum) and not c.op.ragged for c in found) else ()
+        return found if all(can_be_ring(each.op) for each in found) else ()
+
+    def choice(self, node: CollectiveNode) -> CollectiveChoice:
+        """Return what the way of a collective depends on besides the lowering of its group."""
+        made = self._makers.get(node.maker)
+        op = made[-1].op if made else None
+        return CollectiveChoice.of(node, op, beside_loop=self.has_loop, looped=self.looped)
 
     @property
     def is_grouped(self) -> bool:

@@ -1,31 +1,29 @@
 """Least seconds of the collectives of a partitioned graph, on arrays of plans."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from tpusim.bounds.across import AcrossSeconds
 from tpusim.bounds.groups import GroupAnswers
-from tpusim.bounds.habits import GroupHabits
 from tpusim.bounds.plan_arrays import PlanArrays
 from tpusim.bounds.questions import (
     Choices,
     GroupQuestions,
     Groups,
     for_any,
+    gathers_in_turn,
     times,
     where,
 )
 from tpusim.bounds.rings import RingChoices
 from tpusim.bounds.surroundings import Surroundings, Transfers
 from tpusim.costs.collective import BEST_ALGORITHM
-from tpusim.graph import Attention
-from tpusim.lowering.decisions import REDUCTIONS
+from tpusim.lowering.collective_choice import REDUCTIONS, CollectiveChoice
+from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
-from tpusim.network import Algorithm
-from tpusim.partition import CollectiveNode, ComputeNode, Purpose, Sizes, within_slice
+from tpusim.partition import CollectiveNode, Purpose, Sizes, within_slice
 from tpusim.plan import Axes, Plan
 from tpusim.program import Collective, CollectiveKind, Number, largest, smallest
 
@@ -47,15 +45,15 @@ class TransferSeconds:
 
     def _within(self, node: CollectiveNode, axes: Axes, around: Surroundings) -> Transfers:
         group, nbytes = self.ask.group(axes), self.ask.bytes(node)
-        tiled = self.ask.tiled(node.axes)
-        least = self._alone(node, around.beside(node), group, tiled, nbytes)
+        tiled, choice = self.ask.tiled(node.axes), around.choice(node)
+        least = self._alone(choice, group, tiled, nbytes)
         fixed, moving, links = least
         alone = largest(where(group > 1, fixed, 0.0) + moving, links)
-        waits = self._waits(node, group, tiled, around, nbytes)
+        waits = self._waits(node, choice, group, tiled, around, nbytes)
         if node.purpose is Purpose.GRADIENT:
-            links = times(self.ask.habit(group, tiled, "activations_wait"), links)
-        turns = times(self._in_turn(node, group, tiled, around), alone)
-        beside = self.ask.habit(group, tiled, "at_once")
+            links = times(self.ask.every(group, tiled, _not_offloaded), links)
+        turns = times(self._in_turn(choice, group, tiled, around), alone)
+        beside = self.ask.every(group, tiled, _gathers_at_once)
         certain, may_be = self._in_matmuls(node, around, group, tiled, nbytes)
         if for_any(certain) or for_any(may_be):
             fused = self.rings.fused(node, around, group, nbytes)
@@ -66,9 +64,11 @@ class TransferSeconds:
         found = Transfers(times(waits, alone), alone, {axes: links}, turns, fixed)
         if for_any(beside):
             if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
-                shared = times(self.ask.habit(group, tiled, "shares_links"), links)
+                shared = times(self.ask.every(group, tiled, _shares_links), links)
                 found.at_once = times(beside, shared)
-            drained, drained_links = self._drained(node, group, tiled, around, nbytes, least)
+            drained, drained_links = self._drained(
+                node, choice, group, tiled, around, nbytes, least
+            )
             found.drained = times(beside, drained)
             found.drained_links = times(beside, drained_links)
         return found
@@ -97,9 +97,9 @@ class TransferSeconds:
         if axes:
             group = ask.group(axes)
             nbytes = nbytes / group
-            names = (BEST_ALGORITHM if ask.best else op.algorithm,)
             if not beyond:
-                fixed, *rates = ask.least(group, op.kind, False, _Algorithms(names))
+                name = BEST_ALGORITHM if ask.best else op.algorithm
+                fixed, *rates = ask.least_by(group, op.kind, name)
                 found = where(group > 1, fixed + op.bytes * largest(*rates), 0.0)
         if beyond and op.kind is CollectiveKind.ALL_REDUCE:
             found = self.across.alone(op.kind, ask.group(beyond), nbytes)
@@ -109,11 +109,12 @@ class TransferSeconds:
         """Return 1 where all gathers over the group start with their body, else 0."""
         axes = within_slice(node.axes)
         tiled = self.ask.tiled(node.axes)
-        return self.ask.habit(self.ask.group(axes), tiled, "at_once") if axes else 0.0
+        return self.ask.every(self.ask.group(axes), tiled, _gathers_at_once) if axes else 0.0
 
     def _drained(
         self,
         node: CollectiveNode,
+        choice: CollectiveChoice,
         group: Groups,
         tiled: bool,
         around: Surroundings,
@@ -138,111 +139,78 @@ class TransferSeconds:
         for each in further:
             axes = within_slice((*node.axes, *each.axes))
             joint = self.ask.group(tuple(axis for axis in self.ask.inner.mesh if axis in axes))
-            _, per_byte, on_links = self._least(
-                node, CollectiveKind.ALL_REDUCE, around.beside(node), joint, tiled
-            )
+            _, per_byte, on_links = self.ask.least(joint, tiled, _as_all_reduce(choice))
             alone = smallest(alone, nbytes * largest(per_byte, on_links))
         return alone, 0.0
 
     def _in_turn(
-        self, node: CollectiveNode, group: Groups, tiled: bool, around: Surroundings
+        self, choice: CollectiveChoice, group: Groups, tiled: bool, around: Surroundings
     ) -> Number:
         """Return 1 for gathers of weights that start when the one before is done, else 0.
 
         They do where all are asynchronous and one is ahead (`passes.prefetch`).
         """
-        if self.ask.circular or node.purpose is not Purpose.WEIGHT:
+        weight = choice.purpose is Purpose.WEIGHT and choice.kind is CollectiveKind.ALL_GATHER
+        if self.ask.circular or around.is_grouped or not weight:
             return 0.0
-        if node.kind is not CollectiveKind.ALL_GATHER or around.is_grouped:
-            return 0.0
-        name = "outer_in_turn" if around.has_loop else "gathers_in_turn"
-        return self.ask.habit(group, tiled, name)
+        return self.ask.every(group, tiled, gathers_in_turn, choice)
 
     def _alone(
-        self,
-        node: CollectiveNode,
-        beside: Sequence[ComputeNode],
-        group: Groups,
-        tiled: bool,
-        nbytes: Number,
+        self, choice: CollectiveChoice, group: Groups, tiled: bool, nbytes: Number
     ) -> tuple[Number, Number, Number]:
         """Return the seconds before bytes, of bytes and of links of a collective by itself.
 
         Small reductions of gradients are merged into one all-reduce, and so may any all-reduce be.
         """
-        gradient = node.purpose is Purpose.GRADIENT
-        fixed, per_byte, links = self._least(node, node.kind, beside, group, tiled)
-        if gradient and node.kind is CollectiveKind.REDUCE_SCATTER:
-            all_reduce = self._least(node, CollectiveKind.ALL_REDUCE, beside, group, tiled)
+        gradient = choice.purpose is Purpose.GRADIENT
+        fixed, per_byte, links = self.ask.least(group, tiled, choice)
+        if gradient and choice.kind is CollectiveKind.REDUCE_SCATTER:
+            all_reduce = self.ask.least(group, tiled, _as_all_reduce(choice))
             small = nbytes <= SMALL_GRADIENT
             fixed = where(small, 0.0, fixed)
             per_byte = where(small, smallest(per_byte, all_reduce[1]), per_byte)
             links = where(small, smallest(links, all_reduce[2]), links)
         elif gradient:
             fixed = 0.0 * fixed
-        elif node.kind is CollectiveKind.ALL_REDUCE and node.purpose is Purpose.ACTIVATION:
+        elif choice.kind is CollectiveKind.ALL_REDUCE and choice.purpose is Purpose.ACTIVATION:
             fixed = where(np.asarray(nbytes > LARGEST_MERGED), fixed, 0.0)
         return fixed, nbytes * per_byte, nbytes * links
 
-    def _least(
+    def _waits(
         self,
         node: CollectiveNode,
-        kind: CollectiveKind,
-        beside: Sequence[ComputeNode],
+        choice: CollectiveChoice,
         group: Groups,
         tiled: bool,
-    ) -> tuple[Number, ...]:
-        """Return `FIXED`, `PER_BYTE` and `ON_LINKS` of each plan."""
-        return tuple(self.ask.least(group, kind, tiled, self._algorithms(node, kind, beside)))
-
-    def _algorithms(
-        self, node: CollectiveNode, kind: CollectiveKind, beside: Sequence[ComputeNode]
-    ) -> "_Algorithms":
-        """Return the algorithms that may carry out a collective."""
-        if kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
-            return _Algorithms(("",))
-        if self.ask.best:
-            return _Algorithms((BEST_ALGORITHM,))
-        if node.purpose is Purpose.WEIGHT and kind is CollectiveKind.ALL_GATHER:
-            return _Algorithms(habit="gather_algorithms")
-        if node.purpose is Purpose.GRADIENT and kind is CollectiveKind.ALL_GATHER:
-            return _Algorithms(("",), "gather_algorithms")
-        if node.purpose is Purpose.GRADIENT and kind is not CollectiveKind.ALL_REDUCE:
-            return _Algorithms(habit="reduce_algorithms")
-        attends = any(isinstance(each.op, Attention) for each in beside)
-        if attends and kind is CollectiveKind.REDUCE_SCATTER:
-            return _Algorithms(("", str(Algorithm.ALL_REDUCE)))
-        return _Algorithms(("",))
-
-    def _waits(
-        self, node: CollectiveNode, group: Groups, tiled: bool, around: Surroundings, nbytes: Number
+        around: Surroundings,
+        nbytes: Number,
     ) -> Number:
         """Return 1 where the core waits for a collective that no matmul takes in, else 0."""
-        if node.kind is CollectiveKind.ALL_TO_ALL:
-            return 1.0
-        if node.kind is CollectiveKind.PERMUTE:
+        if choice.kind is CollectiveKind.PERMUTE:
             return 0.0
-        if node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER:
-            name = "outer_gathers_wait" if around.has_loop else "gathers_wait"
-            return self.ask.habit(group, tiled, name)
-        if node.purpose is Purpose.GRADIENT:
-            waits = self.ask.habit(group, tiled, "reductions_wait")
-            if node.kind in REDUCTIONS and not around.others(node):
-                return where(nbytes <= SMALL_GRADIENT, 1.0, waits)
-            return waits
-        return self.ask.habit(group, tiled, "activations_wait")
+        waits = self.ask.waits(group, tiled, choice)
+        reduces = choice.purpose is Purpose.GRADIENT and choice.kind in REDUCTIONS
+        if reduces and not around.others(node):
+            return where(nbytes <= SMALL_GRADIENT, 1.0, waits)
+        return waits
 
 
-@dataclass(frozen=True, slots=True)
-class _Algorithms:
-    """Algorithms that may carry out a collective.
+def _as_all_reduce(choice: CollectiveChoice) -> CollectiveChoice:
+    """Return the choice of a reduction that is an all-reduce instead."""
+    return replace(choice, kind=CollectiveKind.ALL_REDUCE)
 
-    names: whatever the lowering.
-    habit: those that `GroupHabits` has under this name.
+
+def _not_offloaded(low: Lowering) -> bool:
+    return not low.offloaded
+
+
+def _gathers_at_once(low: Lowering) -> bool:
+    return low.gathers_at_once
+
+
+def _shares_links(low: Lowering) -> bool:
+    """Return True if gathers that start together move at the same time.
+
+    Those that add up a padded buffer afterwards do not: the addition holds up the stream.
     """
-
-    names: tuple[str, ...] = ()
-    habit: str = ""
-
-    def __call__(self, habits: GroupHabits) -> tuple[str, ...]:
-        return tuple({*self.names, *(getattr(habits, self.habit) if self.habit else ())})
+    return not low.gather_algorithm

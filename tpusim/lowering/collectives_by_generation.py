@@ -11,8 +11,10 @@ compiler's habits, not hardware, and a new compiler may change them.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
+from tpusim.hardware import Slice
 from tpusim.lowering.collective_lowering import (
     IDEAL,
     LAYER_AT_ONCE,
@@ -24,6 +26,9 @@ from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.lowering.observed import lines as observed
 from tpusim.plan import Compiler
 from tpusim.program import Mode
+
+Places: TypeAlias = tuple[tuple[int, bool], ...]
+"""How a group may lie: the dimensions that it spans, and whether it covers its slice."""
 
 RINGS = Lowering(
     name="rings",
@@ -213,6 +218,31 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     if compiler.lowering == "ideal":
         return IDEAL
     return line_for(generation, compiler, group).lowering
+
+
+@cache
+def possible_lowerings(
+    pod: Slice, compiler: Compiler, devices: int, places: Places, tiled: bool, circular: bool
+) -> tuple[Lowering, ...]:
+    """Return the distinct lowerings of which a group has one whose place is not known.
+
+    devices: of the group.
+    places: in which it may lie.
+    tiled: the group may be one of weights that are sharded over all axes.
+    circular: its collectives may be in the loop of a circular pipeline.
+    """
+    found = [
+        lowering_for(
+            pod.chip.generation,
+            compiler,
+            DeviceGroup(devices, dims, whole, bool, 0.0, 1, pod.num_slices, with_rings),
+        )
+        for dims, whole in places
+        for with_rings in sorted({False, tiled})
+    ]
+    if circular and compiler.lowering != "ideal":
+        found += [in_circular_pipeline(low) for low in found]
+    return tuple(dict.fromkeys(found))
 
 
 def permutes_wait(generation: str, compiler: Compiler, chips: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.graph import Remat, is_sequence
 from tpusim.lowering.asked_place import AskedPlace, GroupKey
+from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
     in_circular_pipeline,
@@ -28,9 +29,6 @@ from tpusim.partition import (
 )
 from tpusim.plan import Axes, Compiler, Context, Dtypes, Plan
 from tpusim.program import CollectiveKind, Mode
-
-REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-"""Kinds of collectives that add up."""
 
 Said = TypeVar("Said")
 
