@@ -248,7 +248,7 @@ class BodySeconds:
     def _attentions_in_rings(self, around: Surroundings) -> dict[str, Number]:
         """Return the kernels round which keys may be sent, each with the devices of a ring."""
         return {
-            compute.name: self.transfers.ask.group(node.axes).astype(float)
+            compute.name: self.transfers.ask.group(node.axes).devices.astype(float)
             for node in around.moves
             if sends_keys_round(self.plan.context, node.axes)
             for compute in around.beside(node)

@@ -4,7 +4,6 @@ The lowering knows that of the group, and takes the way in it. Where the placeme
 group may have any of several lowerings, and the collective runs in one of their ways.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpusim.graph import Attention, Einsum, Op, is_sequence
@@ -26,8 +25,7 @@ class Way(NamedTuple):
     algorithm: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveChoice:
+class CollectiveChoice(NamedTuple):
     """The choice of the way of a collective.
 
     across: it spans slices.
@@ -66,23 +64,39 @@ class CollectiveChoice:
         looped: bool,
         in_ring: bool = False,
     ) -> "CollectiveChoice":
-        """Return the choice of a collective. maker: the operation that makes its operand."""
-        scatters = node.kind is CollectiveKind.REDUCE_SCATTER and is_sequence(node.dim)
-        dims = node.payload.dims
+        """Return the choice of a collective, with what does not matter to it left False.
+
+        maker: the operation that makes its operand.
+        """
+        across, dims = is_across(node.axes), node.payload.dims
+        gathers = node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER
+        scatters = node.kind is CollectiveKind.REDUCE_SCATTER
+        summed = scatters and node.purpose is Purpose.GRADIENT
+        keys = scatters and not summed and is_sequence(node.dim)
         return cls(
             kind=node.kind,
             purpose=node.purpose,
-            across=is_across(node.axes),
-            beside_loop=beside_loop,
-            looped=looped,
-            in_ring=in_ring,
-            grouped=isinstance(maker, Einsum) and maker.ragged,
-            made=maker is not None,
-            leading=bool(dims) and node.dim != dims[-1],
-            of_mlp=not _MLP.isdisjoint(dims),
-            sums_keys=scatters and isinstance(maker, Attention),
+            across=across,
+            beside_loop=gathers and beside_loop,
+            looped=across and looped,
+            in_ring=summed and in_ring,
+            grouped=summed and isinstance(maker, Einsum) and maker.ragged,
+            made=summed and maker is not None,
+            leading=summed and node.dim != dims[-1],
+            of_mlp=gathers and not _MLP.isdisjoint(dims),
+            sums_keys=keys and isinstance(maker, Attention),
             asked=node.asked,
         )
+
+    @property
+    def gathers_weight(self) -> bool:
+        """True for a gather of a weight."""
+        return self.purpose is Purpose.WEIGHT and self.kind is CollectiveKind.ALL_GATHER
+
+    @property
+    def reduces_gradient(self) -> bool:
+        """True for a reduction of a gradient."""
+        return self.purpose is Purpose.GRADIENT and self.kind in REDUCTIONS
 
     def way(self, low: Lowering) -> Way:
         """Return how the collective runs in a lowering of its group.
@@ -90,14 +104,14 @@ class CollectiveChoice:
         Of one across slices, a gather of weights runs as the one that gathers its result further
         within the slice, whose lowering counts. Across slices there is one algorithm.
         """
-        gathers = self.kind is CollectiveKind.ALL_GATHER
-        if self.purpose is Purpose.WEIGHT and gathers:
+        if self.gathers_weight:
             return Way(self._gather_mode(low), "" if self.across else low.gather_algorithm)
         if self.across:
             return Way(self._mode_across(low))
         reduce = Mode.SYNC if low.reduce is Mode.RING else low.reduce
-        if self.purpose is Purpose.GRADIENT and self.kind in REDUCTIONS:
+        if self.reduces_gradient:
             return Way(reduce, self._reduction(low))
+        gathers = self.kind is CollectiveKind.ALL_GATHER
         if self.purpose is Purpose.GRADIENT and self.asked and gathers:
             return Way(reduce, low.gather_algorithm)
         # The SparseCore of 7x gathers, scatters and reduces activations, tables and the head as
@@ -127,9 +141,8 @@ class CollectiveChoice:
         The gradients of a layer cross beside the next layer's backward pass; those outside of the
         loop are synchronous (compiled programs for two slices of v5e 4x4, libtpu 0.0.42.1).
         """
-        if self.purpose is not Purpose.GRADIENT or self.kind not in REDUCTIONS:
-            return Mode.SYNC
-        return Mode.ASYNC if self.looped or low.reduce is Mode.ASYNC else Mode.SYNC
+        beside = self.reduces_gradient and (self.looped or low.reduce is Mode.ASYNC)
+        return Mode.ASYNC if beside else Mode.SYNC
 
     def _reduction(self, low: Lowering) -> str:
         """Return the algorithm of a gradient reduction.

@@ -1,6 +1,7 @@
 """Collective matmuls and ring attention: fusing a collective with the operation that reads it."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,23 +90,41 @@ def may_fuse(collective: CollectiveNode, compiler: Compiler) -> bool:
     return allowed and collective.kind in FUSIBLE
 
 
-def wants_ring(collective: CollectiveNode, low: Lowering) -> bool:
-    """Return True if a lowering of its group makes rings of such collectives.
+class RingChoice(NamedTuple):
+    """The choice of whether a collective becomes a ring in its matmuls, where that pays.
 
-    Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over `tensor`,
-    plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
+    tokens: it gathers a sequence.
     """
-    if collective.purpose is Purpose.WEIGHT:
-        return low.gather is Mode.RING
-    if collective.purpose is Purpose.GRADIENT:
-        return low.reduce is Mode.RING
-    gathers_tokens = collective.kind is CollectiveKind.ALL_GATHER and is_sequence(collective.dim)
-    return low.activations == "always" or not gathers_tokens
+
+    purpose: Purpose
+    tokens: bool
+
+    @classmethod
+    def of(cls, collective: CollectiveNode) -> "RingChoice":
+        """Return the choice of a collective of a kind that matmuls take in."""
+        gathers = collective.kind is CollectiveKind.ALL_GATHER
+        return cls(collective.purpose, gathers and is_sequence(collective.dim))
+
+    def wanted(self, low: Lowering) -> bool:
+        """Return True if a lowering of its group makes rings of such collectives.
+
+        Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over
+        `tensor`, plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
+        """
+        if self.purpose is Purpose.WEIGHT:
+            return low.gather is Mode.RING
+        if self.purpose is Purpose.GRADIENT:
+            return low.reduce is Mode.RING
+        return low.activations == "always" or not self.tokens
+
+    def unwanted(self, low: Lowering) -> bool:
+        """Return True if a lowering of its group makes no rings of such collectives."""
+        return not self.wanted(low)
 
 
 def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode]) -> bool:
     low = body.over(collective.axes)
-    wanted = wants_ring(collective, low)
+    wanted = RingChoice.of(collective).wanted(low)
     if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
         gathers = collective.purpose is Purpose.WEIGHT
         if gathers and body.remat.left_to_compiler:
