@@ -13,7 +13,7 @@ from tpusim.lowering.collectives_by_generation import (
     permutes_wait,
 )
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes
-from tpusim.lowering.passes.transfer_dtypes import reduced_in
+from tpusim.lowering.operand_dtypes import reduced_in
 from tpusim.partition import (
     Buffer,
     CollectiveNode,

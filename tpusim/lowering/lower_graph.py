@@ -15,8 +15,7 @@ from tpusim.lowering.asked_place import AskedPlace
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.late_reductions import reduce_once
 from tpusim.lowering.lower_body import BodyLowerer
-from tpusim.lowering.passes.quantise import check_dtypes
-from tpusim.lowering.passes.transfer_dtypes import cast_before
+from tpusim.lowering.operand_dtypes import cast_before, check_dtypes
 from tpusim.lowering.weight_gathers import gathers
 from tpusim.partition import (
     LocalShape,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tpusim.graph import Einsum, Gather, Tensor, TensorRole
-from tpusim.lowering.passes.quantise import may_be_quantised
+from tpusim.lowering.operand_dtypes import may_be_quantised
 from tpusim.partition import Layout
 from tpusim.partition.lookups import exchanged_tables
 from tpusim.partition.split import Split, contraction
