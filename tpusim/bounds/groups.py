@@ -21,7 +21,8 @@ from tpusim.bounds.footprints import (
 from tpusim.bounds.plan_arrays import Floats, Whole
 from tpusim.hardware import Slice
 from tpusim.lowering.collective_lowering import Lowering
-from tpusim.lowering.collectives_by_generation import Places, possible_lowerings
+from tpusim.lowering.collectives_by_generation import possible_lowerings
+from tpusim.lowering.device_groups import Places
 from tpusim.plan import Compiler
 from tpusim.program import CollectiveKind
 
@@ -70,7 +71,7 @@ class GroupTable:
         return self._once((kind, algorithm), least)
 
     def lowerings(
-        self, compiler: Compiler, tiled: bool, circular: bool, reach: Reach
+        self, compiler: Compiler, tiled: tuple[bool, ...], circular: bool, reach: Reach
     ) -> tuple[Sequence[tuple[Lowering, ...]], Whole]:
         """Return the distinct sets of lowerings of groups, and the index of that of each group.
 

@@ -47,13 +47,17 @@ class GroupQuestions:
     ) -> None:
         self.inner, self.sizes, self.plans, self.answers = inner, sizes, plans, answers
         self.circular = plan.active_schedule == CIRCULAR
-        self._groups: dict[Axes, PlanGroups] = {}
+        self._groups: dict[tuple[Axes, bool], PlanGroups] = {}
 
-    def group(self, axes: Axes) -> "PlanGroups":
-        """Return the groups of collectives over some axes: within a slice where there are any."""
-        if axes not in self._groups:
-            self._groups[axes] = PlanGroups(self, axes)
-        return self._groups[axes]
+    def group(self, axes: Axes, of_experts: bool = False) -> "PlanGroups":
+        """Return the groups of collectives over some axes: within a slice where there are any.
+
+        of_experts: those of the weights of experts, see `LoweringDecisions.alone`.
+        """
+        key = axes, of_experts
+        if key not in self._groups:
+            self._groups[key] = PlanGroups(self, axes, of_experts)
+        return self._groups[key]
 
     def bytes(self, node: CollectiveNode) -> Number:
         """Return the bytes of a collective in the narrowest dtype in which it may travel."""
@@ -76,11 +80,13 @@ class PlanGroups:
     devices: of each plan's group within a slice, or of all slices if it is of slices alone.
     """
 
-    def __init__(self, ask: GroupQuestions, axes: Axes) -> None:
+    def __init__(self, ask: GroupQuestions, axes: Axes, of_experts: bool) -> None:
         self._ask, self.within = ask, within_slice(axes)
         self._reach = Reach.ACROSS if is_across(axes) else Reach.WITHIN
         self._axes = self.within or axes
-        self._tiled = bool(self.within) and weights_are_tiled(ask.inner, axes)
+        tiled = bool(self.within) and weights_are_tiled(ask.inner, axes)
+        self._either = tuple(sorted({False, tiled}))
+        self._tiled = self._either if of_experts else (tiled,)
         ones = np.ones(len(ask.plans), np.int64)
         self.devices: Whole = np.prod([ones, *(ask.plans.mesh[a] for a in self._axes)], axis=0)
         self._known: dict[Hashable, Any] = {}
@@ -155,8 +161,9 @@ class PlanGroups:
 
     def _lowerings(self, reach: Reach) -> tuple[Sequence[tuple[Lowering, ...]], Whole]:
         """Return the distinct sets of lowerings that groups may have, and the index of each."""
-        circular = self._ask.circular and reach is not Reach.JOINED
-        given = self._ask.inner.compiler, self._tiled, circular, reach
+        joined = reach is Reach.JOINED
+        tiled, circular = (self._either, False) if joined else (self._tiled, self._ask.circular)
+        given = self._ask.inner.compiler, tiled, circular, reach
         return self._once(reach, lambda table, numbers: table.lowerings(*given))
 
     def _once(self, question: Hashable, answer: Callable[[GroupTable, Whole], _Answer]) -> _Answer:

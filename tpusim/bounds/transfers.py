@@ -18,7 +18,7 @@ from tpusim.costs.collective import dcn_delay_seconds
 from tpusim.costs.links import capacities
 from tpusim.costs.route import dcn_route
 from tpusim.hardware import Slice
-from tpusim.lowering.collective_choice import CollectiveChoice
+from tpusim.lowering.collective_choice import CollectiveChoice, is_of_experts
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
 from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
@@ -38,7 +38,7 @@ class TransferSeconds:
 
     def of(self, node: CollectiveNode, around: Surroundings) -> Transfers:
         """Return the least seconds of a collective."""
-        choice, group = around.choice(node), self.ask.group(node.axes)
+        choice, group = around.choice(node), self.ask.group(node.axes, is_of_experts(node))
         if choice.across:
             return self._across(node, choice, group, around)
         return self._within(node, choice, group, around)

@@ -18,6 +18,11 @@ _MLP = frozenset({"mlp", "expert_mlp"})
 """The dimensions of which the weights of an MLP have one."""
 
 
+def is_of_experts(node: CollectiveNode) -> bool:
+    """Return True if a collective moves weights or slots of sharded experts."""
+    return bool(node.payload.split().get("expert"))
+
+
 class Way(NamedTuple):
     """How a collective runs: whether the core waits, and the algorithm; empty for the default."""
 

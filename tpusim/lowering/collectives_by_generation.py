@@ -12,7 +12,7 @@ compiler's habits, not hardware, and a new compiler may change them.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from tpusim.hardware import Slice
 from tpusim.lowering.collective_lowering import (
@@ -22,13 +22,10 @@ from tpusim.lowering.collective_lowering import (
     Lowering,
     TableLine,
 )
-from tpusim.lowering.device_groups import DeviceGroup
+from tpusim.lowering.device_groups import DeviceGroup, Places
 from tpusim.lowering.observed import lines as observed
 from tpusim.plan import Compiler
 from tpusim.program import Mode
-
-Places: TypeAlias = tuple[tuple[int, bool], ...]
-"""How a group may lie: the dimensions that it spans, and whether it covers its slice."""
 
 RINGS = Lowering(
     name="rings",
@@ -222,13 +219,18 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
 
 @cache
 def possible_lowerings(
-    pod: Slice, compiler: Compiler, devices: int, places: Places, tiled: bool, circular: bool
+    pod: Slice,
+    compiler: Compiler,
+    devices: int,
+    places: Places,
+    tiled: tuple[bool, ...],
+    circular: bool = False,
 ) -> tuple[Lowering, ...]:
     """Return the distinct lowerings of which a group has one whose place is not known.
 
     devices: of the group.
     places: in which it may lie.
-    tiled: the group may be one of weights that are sharded over all axes.
+    tiled: whether the group is one of weights that are sharded over all axes; both if unknown.
     circular: its collectives may be in the loop of a circular pipeline.
     """
     found = [
@@ -238,7 +240,7 @@ def possible_lowerings(
             DeviceGroup(devices, dims, whole, bool, 0.0, 1, pod.num_slices, with_rings),
         )
         for dims, whole in places
-        for with_rings in sorted({False, tiled})
+        for with_rings in tiled
     ]
     if circular and compiler.lowering != "ideal":
         found += [in_circular_pipeline(low) for low in found]

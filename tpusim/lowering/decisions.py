@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.graph import Remat, is_sequence
 from tpusim.lowering.asked_place import AskedPlace, GroupKey
-from tpusim.lowering.collective_choice import REDUCTIONS
+from tpusim.lowering.collective_choice import REDUCTIONS, is_of_experts
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
     in_circular_pipeline,
@@ -31,9 +31,6 @@ from tpusim.plan import Axes, Compiler, Context, Dtypes, Plan
 from tpusim.program import CollectiveKind, Mode
 
 Said = TypeVar("Said")
-
-_EXPERT = "expert"
-"""The dimension of experts."""
 
 
 class LoweringDecisions:
@@ -102,8 +99,8 @@ class LoweringDecisions:
         That of the weights of sharded experts is the one of groups without rings: their tokens are
         exchanged beside them (layers of experts on v6e 4x4 and 16x16, libtpu 0.0.42.1).
         """
-        of_experts = bool(collective.payload.split().get(_EXPERT))
-        return self._over((collective.axes, not of_experts and self._is_tiled(collective.axes)))
+        tiled = not is_of_experts(collective) and self._is_tiled(collective.axes)
+        return self._over((collective.axes, tiled))
 
     def holds(self, predicate: Callable[..., bool], axes: Axes, *given: float) -> bool:
         """Return what a predicate says of the group over `axes`, see `AskedPlace`."""
