@@ -15,6 +15,7 @@ from tpusim.hardware import Slice
 from tpusim.lowering.collective_choice import CollectiveChoice
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.op_work import collective_bytes
+from tpusim.lowering.operand_dtypes import reduced_dtype
 from tpusim.partition import (
     DTYPE_BYTES,
     CollectiveNode,
@@ -61,14 +62,13 @@ class GroupQuestions:
 
     def bytes(self, node: CollectiveNode) -> Number:
         """Return the bytes of a collective in the narrowest dtype in which it may travel."""
-        dtypes = self.inner.dtypes
-        item = self.sizes.itemsize(node.dtype)
+        dtypes, item = self.inner.dtypes, self.sizes.itemsize(node.dtype)
         least = item
-        if node.purpose is Purpose.WEIGHT:
+        if node.purpose is Purpose.GRADIENT:
+            least = self.sizes.itemsize(reduced_dtype(node, dtypes))
+        elif node.purpose is Purpose.WEIGHT:
             least = min(item, DTYPE_BYTES[dtypes.of("gather")])
-        elif node.purpose is Purpose.GRADIENT:
-            least = min(item, DTYPE_BYTES[dtypes.of("reduce")])
-        if dtypes.gathers_quantised:
+        if dtypes.gathers_quantised and node.purpose is not Purpose.GRADIENT:
             least = min(least, 1.0)
         return collective_bytes(node, self.sizes) * (least / item)
 

@@ -35,6 +35,7 @@ class TransferSeconds:
     ) -> None:
         self.ask = GroupQuestions(plan, inner, sizes, plans, answers)
         self.rings = RingChoices(self.ask)
+        self.merges = "merge-gradients" not in inner.compiler.without_passes
 
     def of(self, node: CollectiveNode, around: Surroundings) -> Transfers:
         """Return the least seconds of a collective."""
@@ -51,13 +52,18 @@ class TransferSeconds:
         around: Surroundings,
     ) -> Transfers:
         nbytes = self.ask.bytes(node)
-        fixed, moving, links = least = _alone(choice, group, nbytes)
+        merges = self.merges and choice.reduces_gradient and not around.is_late(node)
+        fixed, moving, links = least = _alone(choice, group, nbytes, merges)
         alone = largest(where(group.devices > 1, fixed, 0.0) + moving, links)
-        waits = _waits(choice, group, nbytes, joined=bool(around.others(node)))
+        waits = _waits(choice, group, nbytes, merges)
         if node.purpose is Purpose.GRADIENT:
             links = times(group.every(_not_offloaded), links)
         turns = times(self._in_turn(choice, group, around), alone)
         beside = group.every(_gathers_at_once)
+        merged: Number = 0.0
+        if merges:
+            delay, *_ = group.least(_as_all_reduce(choice))
+            merged = where((nbytes <= SMALL_GRADIENT) & (group.devices > 1), delay, 0.0)
         if around.matmuls(node):
             certain = self.rings.is_fused(node, around, group)
             may_be = self.rings.may_be_fused(node, around, group, nbytes)
@@ -66,7 +72,9 @@ class TransferSeconds:
                 alone = where(certain, fused, where(may_be, smallest(alone, fused), alone))
                 links = where(certain | may_be, smallest(links, nbytes * group.ring()), links)
                 beside = times(beside, where(certain | may_be, 0.0, 1.0))
+                merged = where(may_be, 0.0, merged)
         found = Transfers(times(waits, alone), alone, {group.within: links}, turns, fixed)
+        found.merged = merged
         if for_any(beside):
             if choice.gathers_weight:
                 found.at_once = times(beside, times(group.every(_shares_links), links))
@@ -169,35 +177,37 @@ class TransferSeconds:
 
 
 def _alone(
-    choice: CollectiveChoice, group: PlanGroups, nbytes: Number
+    choice: CollectiveChoice, group: PlanGroups, nbytes: Number, merges: bool
 ) -> tuple[Number, Number, Number]:
     """Return the seconds before bytes, of bytes and of links of a collective by itself.
 
     Small reductions of gradients are merged into one all-reduce, and so may any all-reduce be.
+
+    merges: it is one for certain if it is small.
     """
     fixed, per_byte, links = group.least(choice)
     if choice.reduces_gradient and choice.kind is CollectiveKind.REDUCE_SCATTER:
         _, slower, shared = group.least(_as_all_reduce(choice))
         small = nbytes <= SMALL_GRADIENT
         fixed = where(small, 0.0, fixed)
-        per_byte = where(small, smallest(per_byte, slower), per_byte)
-        links = where(small, smallest(links, shared), links)
+        per_byte = where(small, slower if merges else smallest(per_byte, slower), per_byte)
+        links = where(small, shared if merges else smallest(links, shared), links)
     elif choice.purpose is Purpose.GRADIENT:
-        fixed = 0.0 * fixed
+        fixed = where(np.asarray(nbytes > SMALL_GRADIENT), fixed, 0.0) if merges else 0.0 * fixed
     elif choice.kind is CollectiveKind.ALL_REDUCE and choice.purpose is Purpose.ACTIVATION:
         fixed = where(np.asarray(nbytes > LARGEST_MERGED), fixed, 0.0)
     return fixed, nbytes * per_byte, nbytes * links
 
 
-def _waits(choice: CollectiveChoice, group: PlanGroups, nbytes: Number, joined: bool) -> Number:
+def _waits(choice: CollectiveChoice, group: PlanGroups, nbytes: Number, merges: bool) -> Number:
     """Return 1 where the core waits for a collective that no matmul takes in, else 0.
 
-    joined: another collective reads what it writes, or writes what it reads.
+    merges: it is merged with others if it is small.
     """
     if choice.kind is CollectiveKind.PERMUTE:
         return 0.0
     waits = group.waits(choice)
-    if choice.reduces_gradient and not joined:
+    if merges:
         return where(nbytes <= SMALL_GRADIENT, 1.0, waits)
     return waits
 

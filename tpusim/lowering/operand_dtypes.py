@@ -179,6 +179,11 @@ def gather_dtypes(nodes: Sequence[Node], dtypes: Dtypes) -> dict[str, str]:
     return dict.fromkeys((name for name, fits in fit.items() if fits), dtype)
 
 
+def reduced_dtype(node: CollectiveNode, dtypes: Dtypes) -> str:
+    """Return the dtype in which a collective of a gradient moves it."""
+    return tensor_dtype(dtypes.of("reduce"), dtypes) if node.dtype == COMPUTE else node.dtype
+
+
 def cast_before(partitioned: PartitionedGraph, dtypes: Dtypes) -> frozenset[str]:
     """Return the weights whose shards are cast to the compute dtype, once per step."""
     names = frozenset(weight.name for weight in partitioned.weights)

@@ -19,6 +19,7 @@ from tpusim.lowering.operand_dtypes import (
     conversion,
     gather_dtypes,
     quantisation,
+    reduced_dtype,
     tensor_dtype,
     weight_in,
 )
@@ -54,7 +55,7 @@ def set_transfer_dtypes(
             after = tuple(_with_gradient_dtype(group, weights, sums) for group in node.epilogue)
             node = replace(node, op=op, epilogue=after)
         elif isinstance(node, CollectiveNode) and node.purpose is Purpose.GRADIENT:
-            node = replace(node, dtype=sums) if node.dtype == COMPUTE else node
+            node = replace(node, dtype=reduced_dtype(node, dtypes))
         elif isinstance(node, CollectiveNode) and node.name in gathers:
             node = _gathered(node, gathers[node.name], dtypes, passes, buffers)
         result.append(node)
