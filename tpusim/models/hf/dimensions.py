@@ -22,7 +22,7 @@ def from_hf(config: str | Path | Mapping[str, Any]) -> Any:
 
     config: the path of a `config.json`, its folder, or a mapping.
 
-    Keys that are not written have the defaults of the family's configuration class. Dtypes and
+    Keys that are not written have the defaults of the family's configuration class. Numerics and
     quantisation are the plan's; scaled or partial rotary positions cost as much as plain ones, and
     factors of embeddings, residuals and logits nothing. `hf_notes` lists features that are not
     modelled, such as attention sinks. Raise ModelError for an architecture that is unknown or

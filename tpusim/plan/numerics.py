@@ -43,7 +43,7 @@ _DTYPE_LABELS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dtypes:
+class Numerics:
     """The dtypes of a step: `bf16` or `f32`, and for gathers and matmuls also `int8` and `fp8`.
 
     compute: of matmuls and activations.
@@ -124,7 +124,7 @@ class Dtypes:
             found = f"{self.compute} with matmuls {forward}, dx {dx}, dw {dw}"
         others = []
         for key, label in _DTYPE_LABELS.items():
-            usual = self.of(_FOLLOWS[key]) if key in _FOLLOWS else getattr(Dtypes(), key)
+            usual = self.of(_FOLLOWS[key]) if key in _FOLLOWS else getattr(Numerics(), key)
             if getattr(self, key) not in (usual, ""):
                 others.append(f"{label} {getattr(self, key)}")
         return f"{found} ({', '.join(others)})" if others else found
