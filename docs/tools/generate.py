@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_comp
 import mechanisms
 from docstring_entries import entries
 
-from tpusim.exploration import Space
-from tpusim.exploration.search_request import SearchRequest
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
 from tpusim.models.hf.families import FAMILIES, REFUSED
 from tpusim.plan import Input, Plan
 from tpusim.runfile.schema import FIELDS
+from tpusim.searches.request import SearchRequest
+from tpusim.sweeps import Space
 
 DOCS = Path(__file__).parents[1]
 UNITS = {

@@ -59,8 +59,18 @@ def command(*arguments: str) -> str:
 
 PACKAGES = {"numpy", "pydantic", "simpy", "typer", "jinja2", "pyarrow", "yaml"} | HEAVY
 ROOMS = {
-    *("compiler.hlo", "compiler.lower", "exploration", "graph", "hardware", "lowering"),
-    *("maxtext", "models", "report.figures", "simulation", "training", "twin", "validation"),
+    *("bounds", "compiler.hlo", "compiler.lower", "graph", "hardware", "lowering"),
+    *(
+        "maxtext",
+        "models",
+        "report.figures",
+        "searches",
+        "simulation",
+        "sweeps",
+        "training",
+        "twin",
+        "validation",
+    ),
 }
 HELP = {"typer"}
 OF_PLANS = {"typer", "pydantic", "numpy"}
