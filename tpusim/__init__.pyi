@@ -3,6 +3,8 @@
 from . import models as models
 from . import xla as xla
 from .base.errors import TpusimError as TpusimError
+from .compiler_check import PlanCheck as PlanCheck
+from .compiler_check import check as check
 from .exploration import PlanSpace as PlanSpace
 from .exploration import Scaling as Scaling
 from .exploration import Space as Space
@@ -12,6 +14,7 @@ from .exploration import scaling as scaling
 from .exploration import search as search
 from .exploration import slices_of as slices_of
 from .exploration import sweep as sweep
+from .export import export_jax as export_jax
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip
@@ -40,9 +43,6 @@ from .training import Evaluations as Evaluations
 from .training import TrainingResult as TrainingResult
 from .training import TrainingRun as TrainingRun
 from .training import train as train
-from .twin import PlanCheck as PlanCheck
-from .twin import check as check
-from .twin import export_jax as export_jax
 from .validation import validate as validate
 from .validation import with_measured as with_measured
 

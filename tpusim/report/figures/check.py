@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import (
     COMPUTE_STYLES,
@@ -17,7 +18,6 @@ from tpusim.report.figures.palette import (
     styles,
 )
 from tpusim.results import EXPOSED
-from tpusim.twin import TwinComparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

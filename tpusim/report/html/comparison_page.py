@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import asset, policy, template
-from tpusim.twin import TwinComparison
 
 ROWS_SHOWN = 40
 """Rows of a table of the page; the files beside it have all."""

@@ -1,0 +1,290 @@
+"""A plan and its compiled program side by side, and how that prints."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.compiler_check.compare_collectives import CollectiveTraffic, ComparedCollective
+from tpusim.compiler_check.compare_memory import ComparedMemory
+from tpusim.compiler_check.compare_work import ComparedFlops, ComparedTime
+from tpusim.compiler_check.differences import Difference, grouped, short_names
+from tpusim.results import aligned, entry
+
+AGREEMENT = 0.05
+"""Relative difference of step times up to which plan and program agree."""
+
+DIFFERENCES_SHOWN = 10
+MEMORY_SHOWN = 8
+"""Rows of the printed tables at most."""
+
+SIDE_SECONDS = ("plan_s", "program_s")
+
+LEAST_TIME = 0.0005
+LEAST_MEMORY = 0.01
+LEAST_BYTES = 0.001
+"""The least share of the step, and of the peak of HBM, by which a row that is shown differs, and of
+the most that a collective moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinComparison:
+    """A plan beside the program that the compiler made of it, one step of each.
+
+    Seconds are of a step, bytes of one device, FLOPs of all devices.
+
+    title: the model and the slice.
+    placement: of the program's mesh on the torus; the plan should have the same.
+    plan_step_s, program_step_s: step times.
+    plan_flops, program_flops: matrix FLOPs that are executed, recomputation included.
+    plan_hbm_bytes, program_hbm_bytes: HBM at the peak.
+    same_mode_share, same_algorithm_share: shares of the collectives' bytes, see
+        `compare_collectives.same_mode_share`.
+    times: the core's time by kind of work and pass, and exposed time by axes; sums to both steps.
+    flops: by pass.
+    collectives: by weight or tensor, pass and axes, those that move most first.
+    memory: HBM at the peak by item; sums to both peaks.
+    differences: the step in parts, those whose time differs most first; sums to both steps.
+    """
+
+    title: str
+    placement: str
+    plan_step_s: float
+    program_step_s: float
+    plan_flops: float
+    program_flops: float
+    plan_hbm_bytes: float
+    program_hbm_bytes: float
+    same_mode_share: float
+    same_algorithm_share: float
+    times: tuple[ComparedTime, ...]
+    flops: tuple[ComparedFlops, ...]
+    collectives: tuple[ComparedCollective, ...]
+    memory: tuple[ComparedMemory, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def error(self) -> float:
+        """The fraction by which the plan's step is longer than the program's; negative if not."""
+        return self.plan_step_s / self.program_step_s - 1
+
+    @property
+    def agrees(self) -> bool:
+        """True if the step times differ by 5 % of the program's or less."""
+        return abs(self.error) <= AGREEMENT
+
+    @property
+    def worth_saying(self) -> tuple[Difference, ...]:
+        """The differences of at least a two-thousandth of the step."""
+        least = LEAST_TIME * self.program_step_s
+        return tuple(row for row in self.differences if abs(row.seconds) >= least)
+
+    @property
+    def verdict(self) -> str:
+        """What a user wants to know, in a sentence."""
+        plan, program = format_seconds(self.plan_step_s), format_seconds(self.program_step_s)
+        percent = ceil(abs(self.error) * 100 - 1e-9) or 1
+        if self.agrees:
+            return f"the compiler agrees within {percent} %: plan {plan}, program {program}"
+        how = "slow" if self.error > 0 else "fast"
+        share = f"{abs(self.error):.0%}".replace("%", " %")
+        mostly = f", mostly because of {self.reason}" if self.reason else ""
+        return f"the plan is {share} too {how} (plan {plan}, program {program}){mostly}"
+
+    @property
+    def reason(self) -> str:
+        """The topic that adds most to the difference of the steps, in words; empty without one."""
+        topics: dict[str, list[Difference]] = {}
+        for row in self.differences:
+            topics.setdefault(row.topic, []).append(row)
+        sign = 1 if self.error > 0 else -1
+        rows = max(topics.values(), key=lambda rows: sign * _seconds(rows), default=[])
+        if not rows or sign * _seconds(rows) <= 0:
+            return ""
+        first = max(rows, key=lambda row: sign * row.seconds)
+        if len(rows) == 1:
+            return str(first)
+        sums = (format_seconds(sum(getattr(row, side) for row in rows)) for side in SIDE_SECONDS)
+        return f"{first.topic} ({' against '.join(sums)}); {first}"
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the content of `check.json`, as plain data."""
+        return {
+            "plan_step_s": self.plan_step_s,
+            "program_step_s": self.program_step_s,
+            "plan_flops": self.plan_flops,
+            "program_flops": self.program_flops,
+            "plan_hbm_bytes": self.plan_hbm_bytes,
+            "program_hbm_bytes": self.program_hbm_bytes,
+            "same_mode_share": self.same_mode_share,
+            "same_algorithm_share": self.same_algorithm_share,
+            "agrees": self.agrees,
+            "verdict": self.verdict,
+            "title": self.title,
+            "placement": self.placement,
+            "times": [
+                {"what": row.what, "phase": str(row.phase or ""), **_pair(row, "_s")}
+                for row in self.times
+            ],
+            "flops": [{"phase": str(row.phase), **_pair(row, "")} for row in self.flops],
+            "collectives": [_collective_facts(row) for row in self.collectives],
+            "memory": [{"what": row.what, **_pair(row, "", "_bytes")} for row in self.memory],
+            "differences": [
+                {"seconds": row.seconds, **asdict(row)} | _lists(row) for row in self.differences
+            ],
+        }
+
+
+def _seconds(rows: Sequence[Difference]) -> float:
+    return sum(row.seconds for row in rows)
+
+
+def _pair(row: object, suffix: str, written: str | None = None) -> dict[str, float]:
+    to = suffix if written is None else written
+    return {f"{side}{to}": getattr(row, f"{side}{suffix}") for side in ("plan", "program")}
+
+
+def _lists(row: Difference) -> dict[str, list[str]]:
+    return {
+        "plan_operations": list(row.plan_operations),
+        "program_operations": list(row.program_operations),
+    }
+
+
+def _collective_facts(row: ComparedCollective) -> dict[str, Any]:
+    sides = {"plan": row.plan, "program": row.program}
+    return {
+        "what": row.what,
+        "when": row.when,
+        "axes": list(row.axes),
+        **{name: side and _traffic_facts(side) for name, side in sides.items()},
+    }
+
+
+def _traffic_facts(side: CollectiveTraffic) -> dict[str, Any]:
+    return {
+        "wire_bytes": side.wire_bytes,
+        "kinds": dict(side.kinds),
+        "modes": dict(side.modes),
+        "algorithms": dict(side.algorithms),
+        "exposed_s": side.exposed_s,
+        "operations": list(side.operations),
+    }
+
+
+def _lines(c: TwinComparison) -> Iterator[str]:
+    yield from entry("check", c.verdict)
+    yield from entry("", f"{c.title}; {c.placement}")
+    yield ""
+    yield from _times(c)
+    yield ""
+    yield from entry("FLOPs", _flops(c))
+    yield from entry("HBM peak", _against(*_hbm(c), format_bytes))
+    yield from aligned([*_memory(c)], left=1)
+    yield ""
+    yield from entry(
+        "collectives",
+        f"{c.same_mode_share:.1%} of the bytes on the wire are in the same mode on both sides, "
+        f"{c.same_algorithm_share:.1%} take the same route",
+    )
+    yield from aligned([*_collectives(c.collectives)], left=4)
+    yield ""
+    yield from entry("differences", _head(c))
+    yield from aligned([*_differences(c)], left=0)
+
+
+def _hbm(c: TwinComparison) -> tuple[float, float]:
+    return c.plan_hbm_bytes, c.program_hbm_bytes
+
+
+def _times(c: TwinComparison) -> Iterator[str]:
+    rows = [
+        (", ".join(filter(None, (row.what, str(row.phase or "")))), row.plan_s, row.program_s)
+        for row in c.times
+        if max(row.plan_s, row.program_s) >= LEAST_TIME * c.program_step_s
+    ]
+    rows.append(("step", c.plan_step_s, c.program_step_s))
+    cells = [
+        (name, f"{plan * 1e3:.3f}", f"{program * 1e3:.3f}", f"{(plan - program) * 1e3:+.3f}")
+        for name, plan, program in rows
+    ]
+    heads = ("where the step goes, in ms", "plan", "program", "difference")
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    for first, *others in (heads, *cells):
+        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        yield "  ".join((first.ljust(widths[0]), *numbers))
+
+
+def _flops(c: TwinComparison) -> str:
+    whole = _against(c.plan_flops, c.program_flops, lambda each: format_rate(each, "FLOP"))
+    parts = ", ".join(
+        f"{row.phase} {format_rate(row.plan, '')} and {format_rate(row.program, '')}"
+        for row in c.flops
+    )
+    return f"{whole}; {parts}"
+
+
+def _against(plan: float, program: float, written: Callable[[float], str]) -> str:
+    """Return both values, and how much larger the plan's is."""
+    more = f" ({plan / program - 1:+.1%})" if program else ""
+    return f"plan {written(plan)}, program {written(program)}{more}"
+
+
+def _memory(c: TwinComparison) -> Iterator[tuple[str, ...]]:
+    least = LEAST_MEMORY * max(_hbm(c))
+    shown = [row for row in c.memory[:MEMORY_SHOWN] if abs(row.plan - row.program) >= least]
+    if shown:
+        yield ("at the peak", "plan", "program", "difference")
+    for row in shown:
+        sign = "+" if row.plan >= row.program else "-"
+        difference = f"{sign}{format_bytes(abs(row.plan - row.program))}"
+        yield (row.what, format_bytes(row.plan), format_bytes(row.program), difference)
+
+
+def _collectives(rows: Sequence[ComparedCollective]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the collectives, those that are alike in all but the tensor as one."""
+    short = short_names(row.what for row in rows)
+    yield ("pass", "axes", "plan", "program", "tensors")
+    least = LEAST_BYTES * max((max(row.wire_bytes) for row in rows), default=0.0)
+    rest: list[ComparedCollective] = []
+    for alike in grouped(rows):
+        sums = [sum(row.wire_bytes[side] for row in alike) for side in (0, 1)]
+        if max(sums) < least:
+            rest += alike
+            continue
+        first = alike[0]
+        sides = map(_side, (first.plan, first.program), sums)
+        names = ", ".join(short[row.what] for row in alike)
+        yield (first.when, "+".join(first.axes), *sides, names)
+    if rest:
+        sums = [sum(row.wire_bytes[side] for row in rest) for side in (0, 1)]
+        yield ("", "", *map(format_bytes, sums), f"{len(rest)} others")
+
+
+def _side(traffic: CollectiveTraffic | None, nbytes: float) -> str:
+    """Return kind and mode of one side, and its bytes on the wire."""
+    if traffic is None:
+        return "-"
+    does = "ring" if traffic.mode == "ring" else f"{traffic.kind} {traffic.mode}"
+    return f"{does}, {format_bytes(nbytes)}"
+
+
+def _head(c: TwinComparison) -> str:
+    gained = sum(max(row.seconds, 0.0) for row in c.differences)
+    lost = sum(max(-row.seconds, 0.0) for row in c.differences)
+    return (
+        f"seconds of the plan less those of the program: {format_seconds(gained)} more and "
+        f"{format_seconds(lost)} less"
+    )
+
+
+def _differences(c: TwinComparison) -> Iterator[tuple[str, ...]]:
+    for row in c.worth_saying[:DIFFERENCES_SHOWN]:
+        share = row.seconds / c.program_step_s
+        yield (f"{row.seconds * 1e3:+.3f} ms", f"{share:+.1%}", str(row))
+    if not c.worth_saying:
+        yield ("none", "", "")

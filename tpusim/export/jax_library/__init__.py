@@ -1,0 +1,1 @@
+"""The JAX of exported steps: functions to copy, which tpusim reads and does not run."""
