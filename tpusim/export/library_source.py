@@ -11,7 +11,7 @@ from tpusim.export.step_line import WIDTH
 LIBRARY = tuple(
     Path(__file__).with_name("jax_library") / f"{name}.py"
     for name in (
-        "functions", "experts", "weight_dtypes", "pipelines", "optimizers", "updates_in_parts",
+        "layers", "training", "experts", "weight_dtypes", "pipelines", "muon",
         "images", "encoders",
     )
 )  # fmt: skip

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
-from tpusim.export.jax_library import optimizers as library
+from tpusim.export.jax_library import muon as library
 
 library.shard = lambda x, spec: x
 update = jax.random.normal(jax.random.key(0), (2, 24, 4, 4))

@@ -1,1 +1,5 @@
-"""The JAX of exported steps: functions to copy, which tpusim reads and does not run."""
+"""The JAX of exported steps: code to copy, which tpusim does not run.
+
+`library_source` takes from these files the functions that a step needs. So each stands alone, as a
+reader of that step would write it.
+"""

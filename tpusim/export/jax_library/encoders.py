@@ -1,4 +1,4 @@
-"""The library's functions of encoders of patches, texts and speech. This is code to copy."""
+"""Encoders of patches, texts and speech: norms, positions, and losses of pairs."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tpusim.export.jax_library.functions import Array
+from tpusim.export.jax_library.layers import Array
 
 
 def layer_norm(x: Array, scale: Array, shift: Array) -> Array:

@@ -1,6 +1,6 @@
-"""The library of exported steps: experts whose tokens are sorted, and not chosen by a mask.
+"""Experts whose tokens are sorted, and not chosen by a mask.
 
-As `functions`, this is code to copy. Rows are token copies, one for each choice of a token, and
+Rows are token copies, one for each choice of a token, and
 those of one expert follow one another. A device's buffer may have more rows than were sent to it;
 what the rest of them holds is never read.
 """
@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu.megablox import gmm
 from jax.sharding import PartitionSpec as P
 
-from tpusim.export.jax_library.functions import INTERPRET, Array, axes_of, block_of, shards, top_k
+from tpusim.export.jax_library.layers import INTERPRET, Array, axes_of, block_of, shards, top_k
 
 
 def top_k_of_experts(

@@ -1,4 +1,4 @@
-"""The library's functions of nets of images, and training on inputs of any kind. Code to copy."""
+"""Nets of images, and training on inputs of any kind."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tpusim.export.jax_library.functions import Array, init, step_specs, train_step
+from tpusim.export.jax_library.layers import Array
 from tpusim.export.jax_library.step_constants import INPUT_SPECS, INPUTS, MESH
+from tpusim.export.jax_library.training import init, step_specs, train_step
 
 
 def standardise(x: Array, scale: Array, shift: Array, over: int, group: int = 0) -> Array:

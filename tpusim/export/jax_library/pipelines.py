@@ -1,4 +1,4 @@
-"""The library's circular pipeline. Code to copy, as that of `functions.py`."""
+"""Layers without a scan, and circular pipelines."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name as checkpoint_name
 from jax.sharding import PartitionSpec as P
 
-from tpusim.export.jax_library.functions import Array, Weights, shard
+from tpusim.export.jax_library.layers import Array, Weights, shard
 
 
 def unrolled(layer: Any, x: Any, weights: list[Any]) -> tuple[Any, None]:

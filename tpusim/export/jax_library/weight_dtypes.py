@@ -1,7 +1,4 @@
-"""The library's matmuls and lookups of weights that are sent or multiplied in dtypes of their own.
-
-Code to copy, as that of `functions.py`.
-"""
+"""Matmuls and lookups of weights that are sent or multiplied in dtypes of their own."""
 
 from typing import Any
 
@@ -11,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from tpusim.export.jax_library.functions import Array, shard
+from tpusim.export.jax_library.layers import Array, shard
 from tpusim.export.jax_library.step_constants import (
     BACKWARD,
     COMPUTE,

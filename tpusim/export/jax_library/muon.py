@@ -1,4 +1,4 @@
-"""The library's Muon. Code to copy, as that of `functions.py`."""
+"""Muon, and optimizers that leave frozen weights as they are."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from tpusim.export.jax_library.functions import Array, Weights, shard
+from tpusim.export.jax_library.layers import Array, Weights, shard
 from tpusim.export.jax_library.step_constants import FROZEN, MATRICES, MATRIX_SPECS
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients of kellerjordan.github.io/posts/muon
