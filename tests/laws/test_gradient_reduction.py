@@ -14,7 +14,7 @@ from test_partition_memory import run as run_memory
 
 from tpusim.base.errors import PlanError, TpusimError
 from tpusim.base.phase import Phase
-from tpusim.export.admission import check_sayable
+from tpusim.export.plan_to_jax import check_sayable
 from tpusim.hardware import Slice, placements
 from tpusim.lowering import AskedPlace
 from tpusim.lowering.accumulate import MICROBATCHES

@@ -1,7 +1,7 @@
 """The collectives of a plan beside those of a program: bytes on the wire, modes and algorithms."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,24 +28,21 @@ class CollectiveTraffic:
     operations: tuple[str, ...]
 
     @classmethod
-    def of(cls, moves: Iterable[CollectiveMove]) -> "CollectiveTraffic":
+    def of(cls, moves: Sequence[CollectiveMove]) -> "CollectiveTraffic":
         """Return the sum of collectives."""
-        kinds: defaultdict[str, float] = defaultdict(float)
-        modes: defaultdict[str, float] = defaultdict(float)
-        algorithms: defaultdict[str, float] = defaultdict(float)
-        exposed, names = 0.0, dict[str, None]()
-        for move in moves:
-            kinds[str(move.op.kind)] += move.wire_bytes
-            modes[str(move.mode)] += move.wire_bytes
-            algorithms[move.algorithm] += move.wire_bytes
-            exposed += move.exposed_s
-            names[move.op.name] = None
+
+        def shares(of: Callable[[CollectiveMove], str]) -> Shares:
+            found: defaultdict[str, float] = defaultdict(float)
+            for move in moves:
+                found[of(move)] += move.wire_bytes
+            return dict(found)
+
         return cls(
-            kinds=dict(kinds),
-            modes=dict(modes),
-            algorithms=dict(algorithms),
-            exposed_s=exposed,
-            operations=tuple(names),
+            kinds=shares(lambda move: str(move.op.kind)),
+            modes=shares(lambda move: str(move.mode)),
+            algorithms=shares(lambda move: move.algorithm),
+            exposed_s=sum((move.exposed_s for move in moves), 0.0),
+            operations=tuple(dict.fromkeys(move.op.name for move in moves)),
         )
 
     @property
@@ -86,20 +83,21 @@ class ComparedCollective:
     program: CollectiveTraffic | None
 
     @property
+    def sides(self) -> tuple[CollectiveTraffic | None, CollectiveTraffic | None]:
+        """What the plan moves, and what the program does."""
+        return self.plan, self.program
+
+    @property
     def exposed_s(self) -> tuple[float, float]:
         """Seconds of waiting in the plan and in the program."""
-        return _seconds(self.plan), _seconds(self.program)
+        plan, program = (side.exposed_s if side else 0.0 for side in self.sides)
+        return plan, program
 
     @property
     def wire_bytes(self) -> tuple[float, float]:
         """Bytes on the wire in the plan and in the program."""
-        sides = (self.plan, self.program)
-        first, second = (side.wire_bytes if side else 0.0 for side in sides)
-        return first, second
-
-
-def _seconds(side: CollectiveTraffic | None) -> float:
-    return side.exposed_s if side else 0.0
+        plan, program = (side.wire_bytes if side else 0.0 for side in self.sides)
+        return plan, program
 
 
 def _most(shares: Shares) -> str:
@@ -113,19 +111,17 @@ def compared_collectives(
 
     Those with the most bytes on either side are first.
     """
-    sides: tuple[dict[MoveKey, list[CollectiveMove]], ...] = ({}, {})
-    for moves, found in zip((plan, program), sides, strict=True):
+    found: dict[MoveKey, tuple[list[CollectiveMove], list[CollectiveMove]]] = {}
+    for at, moves in enumerate((plan, program)):
         for key, move in moves:
-            found.setdefault(key, []).append(move)
+            found.setdefault(key, ([], []))[at].append(move)
     rows = (
         ComparedCollective(
-            what=key.what,
-            when=key.when,
-            axes=key.axes,
-            plan=CollectiveTraffic.of(sides[0][key]) if key in sides[0] else None,
-            program=CollectiveTraffic.of(sides[1][key]) if key in sides[1] else None,
+            **key._asdict(),
+            plan=CollectiveTraffic.of(planned) if planned else None,
+            program=CollectiveTraffic.of(made) if made else None,
         )
-        for key in dict.fromkeys((*sides[0], *sides[1]))
+        for key, (planned, made) in found.items()
     )
     return tuple(sorted(rows, key=lambda row: -max(row.wire_bytes)))
 
@@ -143,7 +139,7 @@ def same_mode_share(rows: Iterable[ComparedCollective]) -> float:
     and in the same mode, by whatever kind of collective; a row that one side lacks counts as
     different. 1 if nothing is moved.
     """
-    return _same_share((row, "modes") for row in rows)
+    return _same_share(rows, "modes")
 
 
 def same_algorithm_share(rows: Iterable[ComparedCollective]) -> float:
@@ -153,12 +149,12 @@ def same_algorithm_share(rows: Iterable[ComparedCollective]) -> float:
     out as, and its route over the torus in words (`all-gather, one ring of 16 through x,y`). Two
     rings of permutes through the same chips are the same algorithm.
     """
-    return _same_share((row, "algorithms") for row in rows)
+    return _same_share(rows, "algorithms")
 
 
-def _same_share(rows: Iterable[tuple[ComparedCollective, str]]) -> float:
+def _same_share(rows: Iterable[ComparedCollective], by: str) -> float:
     same = total = 0.0
-    for row, by in rows:
+    for row in rows:
         weight = sum(row.wire_bytes)
         total += weight
         if row.plan and row.program:

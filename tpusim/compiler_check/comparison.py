@@ -6,11 +6,34 @@ from math import ceil
 from typing import Any
 
 from tpusim.base.units import format_bytes, format_rate, format_seconds
-from tpusim.compiler_check.compare_collectives import CollectiveTraffic, ComparedCollective
-from tpusim.compiler_check.compare_memory import ComparedMemory
-from tpusim.compiler_check.compare_work import ComparedFlops, ComparedTime
-from tpusim.compiler_check.differences import Difference, grouped, short_names
-from tpusim.results import aligned, entry
+from tpusim.compiler_check.collective_moves import collective_moves, planned_key
+from tpusim.compiler_check.compare_collectives import (
+    CollectiveTraffic,
+    ComparedCollective,
+    compared_collectives,
+    same_algorithm_share,
+    same_mode_share,
+)
+from tpusim.compiler_check.compare_parts import (
+    ComparedPart,
+    ComparedSide,
+    compared_flops,
+    compared_memory,
+    compared_times,
+    compared_waits,
+)
+from tpusim.compiler_check.core_times import CoreTimes
+from tpusim.compiler_check.differences import (
+    Difference,
+    grouped,
+    ranked_differences,
+    short_names,
+    wire_sums,
+)
+from tpusim.compiler_check.program_keys import ProgramKeys
+from tpusim.compiler_check.step_names import SourceNames, StepNames, tensor_of
+from tpusim.program import Compute, Single
+from tpusim.results import PlanResult, ReplayResult, aligned, entry
 
 AGREEMENT = 0.05
 """Relative difference of step times up to which plan and program agree."""
@@ -20,6 +43,13 @@ MEMORY_SHOWN = 8
 """Rows of the printed tables at most."""
 
 SIDE_SECONDS = ("plan_s", "program_s")
+
+WHOLES = (
+    *("plan_step_s", "program_step_s", "plan_flops", "program_flops", "plan_hbm_bytes"),
+    *("program_hbm_bytes", "same_mode_share", "same_algorithm_share", "agrees", "verdict"),
+    *("title", "placement"),
+)
+"""What `check.json` says of the whole step."""
 
 LEAST_TIME = 0.0005
 LEAST_MEMORY = 0.01
@@ -58,10 +88,10 @@ class TwinComparison:
     program_hbm_bytes: float
     same_mode_share: float
     same_algorithm_share: float
-    times: tuple[ComparedTime, ...]
-    flops: tuple[ComparedFlops, ...]
+    times: tuple[ComparedPart, ...]
+    flops: tuple[ComparedPart, ...]
     collectives: tuple[ComparedCollective, ...]
-    memory: tuple[ComparedMemory, ...]
+    memory: tuple[ComparedPart, ...]
     differences: tuple[Difference, ...]
 
     @property
@@ -113,29 +143,18 @@ class TwinComparison:
 
     def facts(self) -> Mapping[str, Any]:
         """Return the content of `check.json`, as plain data."""
-        return {
-            "plan_step_s": self.plan_step_s,
-            "program_step_s": self.program_step_s,
-            "plan_flops": self.plan_flops,
-            "program_flops": self.program_flops,
-            "plan_hbm_bytes": self.plan_hbm_bytes,
-            "program_hbm_bytes": self.program_hbm_bytes,
-            "same_mode_share": self.same_mode_share,
-            "same_algorithm_share": self.same_algorithm_share,
-            "agrees": self.agrees,
-            "verdict": self.verdict,
-            "title": self.title,
-            "placement": self.placement,
+        return {name: getattr(self, name) for name in WHOLES} | {
             "times": [
                 {"what": row.what, "phase": str(row.phase or ""), **_pair(row, "_s")}
                 for row in self.times
             ],
-            "flops": [{"phase": str(row.phase), **_pair(row, "")} for row in self.flops],
-            "collectives": [_collective_facts(row) for row in self.collectives],
-            "memory": [{"what": row.what, **_pair(row, "", "_bytes")} for row in self.memory],
-            "differences": [
-                {"seconds": row.seconds, **asdict(row)} | _lists(row) for row in self.differences
+            "flops": [{"phase": str(row.phase), **_pair(row)} for row in self.flops],
+            "collectives": [
+                asdict(row) | {"plan": _traffic(row.plan), "program": _traffic(row.program)}
+                for row in self.collectives
             ],
+            "memory": [{"what": row.what, **_pair(row, "_bytes")} for row in self.memory],
+            "differences": [{"seconds": row.seconds, **asdict(row)} for row in self.differences],
         }
 
 
@@ -143,37 +162,12 @@ def _seconds(rows: Sequence[Difference]) -> float:
     return sum(row.seconds for row in rows)
 
 
-def _pair(row: object, suffix: str, written: str | None = None) -> dict[str, float]:
-    to = suffix if written is None else written
-    return {f"{side}{to}": getattr(row, f"{side}{suffix}") for side in ("plan", "program")}
+def _pair(row: ComparedPart, unit: str = "") -> dict[str, float]:
+    return {f"plan{unit}": row.plan, f"program{unit}": row.program}
 
 
-def _lists(row: Difference) -> dict[str, list[str]]:
-    return {
-        "plan_operations": list(row.plan_operations),
-        "program_operations": list(row.program_operations),
-    }
-
-
-def _collective_facts(row: ComparedCollective) -> dict[str, Any]:
-    sides = {"plan": row.plan, "program": row.program}
-    return {
-        "what": row.what,
-        "when": row.when,
-        "axes": list(row.axes),
-        **{name: side and _traffic_facts(side) for name, side in sides.items()},
-    }
-
-
-def _traffic_facts(side: CollectiveTraffic) -> dict[str, Any]:
-    return {
-        "wire_bytes": side.wire_bytes,
-        "kinds": dict(side.kinds),
-        "modes": dict(side.modes),
-        "algorithms": dict(side.algorithms),
-        "exposed_s": side.exposed_s,
-        "operations": list(side.operations),
-    }
+def _traffic(side: CollectiveTraffic | None) -> dict[str, Any] | None:
+    return {"wire_bytes": side.wire_bytes, **asdict(side)} if side else None
 
 
 def _lines(c: TwinComparison) -> Iterator[str]:
@@ -203,9 +197,9 @@ def _hbm(c: TwinComparison) -> tuple[float, float]:
 
 def _times(c: TwinComparison) -> Iterator[str]:
     rows = [
-        (", ".join(filter(None, (row.what, str(row.phase or "")))), row.plan_s, row.program_s)
+        (", ".join(filter(None, (row.what, str(row.phase or "")))), row.plan, row.program)
         for row in c.times
-        if max(row.plan_s, row.program_s) >= LEAST_TIME * c.program_step_s
+        if max(row.plan, row.program) >= LEAST_TIME * c.program_step_s
     ]
     rows.append(("step", c.plan_step_s, c.program_step_s))
     cells = [
@@ -236,12 +230,12 @@ def _against(plan: float, program: float, written: Callable[[float], str]) -> st
 
 def _memory(c: TwinComparison) -> Iterator[tuple[str, ...]]:
     least = LEAST_MEMORY * max(_hbm(c))
-    shown = [row for row in c.memory[:MEMORY_SHOWN] if abs(row.plan - row.program) >= least]
+    shown = [row for row in c.memory[:MEMORY_SHOWN] if abs(row.difference) >= least]
     if shown:
         yield ("at the peak", "plan", "program", "difference")
     for row in shown:
         sign = "+" if row.plan >= row.program else "-"
-        difference = f"{sign}{format_bytes(abs(row.plan - row.program))}"
+        difference = f"{sign}{format_bytes(abs(row.difference))}"
         yield (row.what, format_bytes(row.plan), format_bytes(row.program), difference)
 
 
@@ -252,17 +246,16 @@ def _collectives(rows: Sequence[ComparedCollective]) -> Iterator[tuple[str, ...]
     least = LEAST_BYTES * max((max(row.wire_bytes) for row in rows), default=0.0)
     rest: list[ComparedCollective] = []
     for alike in grouped(rows):
-        sums = [sum(row.wire_bytes[side] for row in alike) for side in (0, 1)]
+        sums = wire_sums(alike)
         if max(sums) < least:
             rest += alike
             continue
         first = alike[0]
-        sides = map(_side, (first.plan, first.program), sums)
+        sides = map(_side, first.sides, sums)
         names = ", ".join(short[row.what] for row in alike)
         yield (first.when, "+".join(first.axes), *sides, names)
     if rest:
-        sums = [sum(row.wire_bytes[side] for row in rest) for side in (0, 1)]
-        yield ("", "", *map(format_bytes, sums), f"{len(rest)} others")
+        yield ("", "", *map(format_bytes, wire_sums(rest)), f"{len(rest)} others")
 
 
 def _side(traffic: CollectiveTraffic | None, nbytes: float) -> str:
@@ -288,3 +281,51 @@ def _differences(c: TwinComparison) -> Iterator[tuple[str, ...]]:
         yield (f"{row.seconds * 1e3:+.3f} ms", f"{share:+.1%}", str(row))
     if not c.worth_saying:
         yield ("none", "", "")
+
+
+def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -> TwinComparison:
+    """Return a plan beside the program that the compiler made of its exported step.
+
+    plan: the result of the plan, on the placement that the program has.
+    program: the replay of the compiled program.
+    lines: the operation of the graph (such as `layer/wq`) whose JAX stands in a line of the
+        exported file; other lines belong to no operation.
+    """
+    names, source = StepNames.of(plan), SourceNames.of(program.program, lines)
+
+    def planned(op: Single) -> str:
+        """Return the forward operation behind one of a plan; of a collective, of its tensor."""
+        if isinstance(op, Compute):
+            return names.planned(op.scope)
+        tensor, _ = tensor_of(op.scope)
+        return names.makers.get(tensor) or names.readers.get(tensor, "")
+
+    def compiled(op: Single) -> str:
+        name = source.at(getattr(op, "source", ""), *getattr(op, "callers", ()))
+        return name if name in names.operations else ""
+
+    sides = (
+        ComparedSide(plan, CoreTimes.of(plan), planned, names),
+        ComparedSide(program, CoreTimes.of(program), compiled, names),
+    )
+    first, second = (tuple(collective_moves(side.result, side.times)) for side in sides)
+    moved = [(planned_key(move, names), move) for move in first]
+    collectives = compared_collectives(moved, ProgramKeys(names, source, second, moved).keyed())
+    times = compared_times(*sides)
+    return TwinComparison(
+        title=f"{plan.title} ({plan.pod.chips} chip{'s' * (plan.pod.chips > 1)})",
+        placement=str(program.placement) or "nothing to place",
+        plan_step_s=plan.step_time_s,
+        program_step_s=program.step_time_s,
+        plan_flops=float(plan.flops.total),
+        program_flops=float(program.flops.total),
+        plan_hbm_bytes=plan.hbm_peak_bytes,
+        program_hbm_bytes=program.hbm_peak_bytes,
+        same_mode_share=same_mode_share(collectives),
+        same_algorithm_share=same_algorithm_share(collectives),
+        times=times,
+        flops=compared_flops(*sides),
+        collectives=collectives,
+        memory=compared_memory(*sides),
+        differences=ranked_differences(times, compared_waits(*sides), collectives),
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.compiler_check.compare_collectives import CollectiveTraffic, ComparedCollective
-from tpusim.compiler_check.compare_work import ComparedOperation, ComparedTime
+from tpusim.compiler_check.compare_parts import ComparedPart
 from tpusim.compiler_check.step_names import EMBEDDING
 from tpusim.results import EXPOSED
 
@@ -70,8 +70,8 @@ class Difference:
 
 
 def ranked_differences(
-    times: Sequence[ComparedTime],
-    waits: Sequence[ComparedTime],
+    times: Sequence[ComparedPart],
+    waits: Sequence[ComparedPart],
     collectives: Sequence[ComparedCollective],
 ) -> tuple[Difference, ...]:
     """Return the step in parts, those whose seconds differ most first.
@@ -99,32 +99,28 @@ def short_names(names: Iterable[str]) -> Mapping[str, str]:
     }
 
 
-def _work(row: ComparedTime) -> Difference:
+def _work(row: ComparedPart) -> Difference:
     return Difference(
         what=row.what,
         topic=row.what,
         when=str(row.phase or ""),
-        plan_s=row.plan_s,
-        program_s=row.program_s,
-        words=f"the plan takes {_against(row.plan_s, row.program_s)}{_mostly(row)}",
+        plan_s=row.plan,
+        program_s=row.program,
+        words=f"the plan takes {_against(row.plan, row.program)}{_mostly(row)}",
         plan_operations=row.plan_operations,
         program_operations=row.program_operations,
     )
 
 
-def _mostly(row: ComparedTime) -> str:
+def _mostly(row: ComparedPart) -> str:
     """Return the operations that make up most of a difference, in words."""
-    whole = row.plan_s - row.program_s
-    shown = [each for each in row.operations if _counts(each, whole)]
+    whole = row.difference
+    shown = [part for part in row.parts if whole and part.difference / whole >= LEAST_NAMED]
     texts = [
-        f"{each.name.rsplit('/', 1)[-1]} {_against(each.plan_s, each.program_s)}"
-        for each in shown[:OPERATIONS_NAMED]
+        f"{part.what.rsplit('/', 1)[-1]} {_against(part.plan, part.program)}"
+        for part in shown[:OPERATIONS_NAMED]
     ]
-    return f" ({', '.join(texts)})" if texts and len(row.operations) > 1 else ""
-
-
-def _counts(each: ComparedOperation, whole: float) -> bool:
-    return whole != 0 and (each.plan_s - each.program_s) / whole >= LEAST_NAMED
+    return f" ({', '.join(texts)})" if texts and len(row.parts) > 1 else ""
 
 
 def _against(plan_s: float, program_s: float) -> str:
@@ -132,48 +128,42 @@ def _against(plan_s: float, program_s: float) -> str:
     return f"{format_seconds(plan_s)} against {format_seconds(program_s)}"
 
 
-def _wait(row: ComparedTime) -> Difference:
-    label = row.what.removeprefix(EXPOSED)
+def _wait(row: ComparedPart) -> Difference:
+    what = f"waits for {row.what.removeprefix(EXPOSED)}"
+    words = _against(row.plan, row.program)
     return Difference(
-        what=f"waits for {label}",
-        topic=f"waits for {label}",
-        when="",
-        plan_s=row.plan_s,
-        program_s=row.program_s,
-        words=_against(row.plan_s, row.program_s),
+        what=what, topic=what, when="", plan_s=row.plan, program_s=row.program, words=words
     )
 
 
 def _embedding(
-    work: Sequence[ComparedTime], moved: Sequence[ComparedCollective]
+    work: Sequence[ComparedPart], moved: Sequence[ComparedCollective]
 ) -> Iterator[Difference]:
     """Yield the embedding as one: its work and all that is moved for it."""
     if not work and not moved:
         return
-    seconds = [
-        sum(getattr(row, f"{side}_s") for row in work) + sum(row.exposed_s[at] for row in moved)
-        for at, side in enumerate(SIDES)
-    ]
-    plan, program = (_lookup_words(moved, side) for side in SIDES)
+    plan_s = sum(row.plan for row in work) + sum(row.exposed_s[0] for row in moved)
+    program_s = sum(row.program for row in work) + sum(row.exposed_s[1] for row in moved)
+    plan, program = (_lookup_words(moved, at) for at in (0, 1))
     names = _operations(moved)
     yield Difference(
         what=EMBEDDING,
         topic=EMBEDDING,
         when="",
-        plan_s=seconds[0],
-        program_s=seconds[1],
-        words=f"the plan {plan}; the program {program}; {_against(*seconds)}",
+        plan_s=plan_s,
+        program_s=program_s,
+        words=f"the plan {plan}; the program {program}; {_against(plan_s, program_s)}",
         plan_operations=(*names[0], *(name for row in work for name in row.plan_operations)),
         program_operations=(*names[1], *(name for row in work for name in row.program_operations)),
     )
 
 
-def _lookup_words(moved: Sequence[ComparedCollective], side: str) -> str:
+def _lookup_words(moved: Sequence[ComparedCollective], at: int) -> str:
     """Return what a side moves for the embedding in each pass, without what is little."""
-    whole = _sum(moved, side)
+    whole = wire_sums(moved)[at]
     passes: dict[str, list[str]] = {}
     for row in moved:
-        traffic: CollectiveTraffic | None = getattr(row, side)
+        traffic = row.sides[at]
         if traffic is not None and traffic.wire_bytes >= LEAST_SAID * whole > 0:
             verb = _VERBS.get(traffic.kind, ("", traffic.kind))[1]
             said = f"{verb} ({_over(row.axes, traffic.wire_bytes)})"
@@ -186,13 +176,14 @@ def _moved(rows: Sequence[ComparedCollective], short: Mapping[str, str]) -> Iter
     """Yield the collectives, those of which the same can be said as one."""
     for alike in grouped(rows):
         names = _operations(alike)
+        plan_s, program_s = (sum(row.exposed_s[at] for row in alike) for at in (0, 1))
         yield Difference(
             what=_listed([short[row.what] for row in alike]),
             topic=_topic(alike[0]),
             when=alike[0].when,
-            plan_s=sum(row.exposed_s[0] for row in alike),
-            program_s=sum(row.exposed_s[1] for row in alike),
-            words=_collective_words(alike),
+            plan_s=plan_s,
+            program_s=program_s,
+            words=f"{_both_do(alike)}; exposed {_against(plan_s, program_s)}",
             plan_operations=names[0],
             program_operations=names[1],
         )
@@ -221,15 +212,9 @@ def _state(side: CollectiveTraffic | None) -> tuple[str, ...]:
     return () if side is None else (side.kind, side.mode, side.algorithm)
 
 
-def _collective_words(alike: Sequence[ComparedCollective]) -> str:
-    """Return what both sides do with the tensors of rows that are alike in all but the tensor."""
-    exposed = [sum(row.exposed_s[side] for row in alike) for side in (0, 1)]
-    return f"{_both_do(alike)}; exposed {_against(*exposed)}"
-
-
 def _both_do(alike: Sequence[ComparedCollective]) -> str:
-    first, several = alike[0], len(alike) > 1
-    sizes = [_sum(alike, side) for side in SIDES]
+    """Return what both sides do with the tensors of rows that are alike in all but the tensor."""
+    first, several, sizes = alike[0], len(alike) > 1, wire_sums(alike)
     if first.plan is None or first.program is None:
         at = 0 if first.plan else 1
         traffic = first.plan or first.program
@@ -249,8 +234,10 @@ def _both_do(alike: Sequence[ComparedCollective]) -> str:
     return f"{text}), the plan as {first.plan.algorithm}, the program as {first.program.algorithm}"
 
 
-def _sum(rows: Sequence[ComparedCollective], side: str) -> float:
-    return sum(row.wire_bytes[SIDES.index(side)] for row in rows)
+def wire_sums(rows: Sequence[ComparedCollective]) -> tuple[float, float]:
+    """Return the bytes on the wire of rows in the plan and in the program."""
+    plan, program = (sum(row.wire_bytes[at] for row in rows) for at in (0, 1))
+    return plan, program
 
 
 def _does(side: CollectiveTraffic, several: bool, plural: bool = False) -> str:
@@ -265,18 +252,10 @@ def _over(axes: tuple[str, ...], nbytes: float) -> str:
     return f"{'+'.join(axes)}, {format_bytes(nbytes)}"
 
 
-def _operations(rows: Iterable[ComparedCollective]) -> list[tuple[str, ...]]:
+def _operations(rows: Sequence[ComparedCollective]) -> tuple[tuple[str, ...], ...]:
     """Return the names of the collectives of both sides."""
-    rows = tuple(rows)
-    return [
-        tuple(
-            name
-            for row in rows
-            if (traffic := getattr(row, side)) is not None
-            for name in traffic.operations
-        )
-        for side in SIDES
-    ]
+    sides = ([row.sides[at] for row in rows] for at in (0, 1))
+    return tuple(tuple(name for one in side if one for name in one.operations) for side in sides)
 
 
 def _listed(names: Sequence[str]) -> str:

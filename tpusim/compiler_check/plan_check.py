@@ -7,8 +7,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.compiler import Compiled
 from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.compiler.options import Option, check_options
-from tpusim.compiler_check.compare import compare
-from tpusim.compiler_check.comparison import TwinComparison
+from tpusim.compiler_check.comparison import TwinComparison, compare
 from tpusim.compiler_check.compile_step import StepCompilation, compile_step, step_versions
 from tpusim.export.plan_to_jax import export_step
 from tpusim.export.step_source import ExportedStep

@@ -4,19 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from tpusim.export.matrices import matrices_source
 from tpusim.export.names import (
-    constant_name,
     function_name,
     target_name,
     unsaid,
     value_name,
-    weight_name,
 )
 from tpusim.export.operations import expression
 from tpusim.export.routing import made_besides
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, assignment, indented, plain
+from tpusim.export.weight_source import WeightSource, weight_source
 from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
 from tpusim.partition import Layout
 
@@ -24,26 +22,6 @@ POLICIES = {"full": "", "minimal": "dots_with_no_batch_dims_saveable", "dots": "
 """JAX's checkpoint policy for each of the plan's; `full` needs none."""
 
 CHECKPOINTS = "jax.checkpoint_policies"
-
-
-@dataclass(frozen=True, slots=True)
-class WeightSource:
-    """A weight of the exported step.
-
-    group: the scan whose iterations have one each; empty for a weight of the model.
-    shape, spec: its shape and its sharding, as source.
-    update: its sharding while it is updated.
-    matrices, matrix_spec: the same of its matrices while Muon makes them orthogonal; empty if it
-        does not.
-    """
-
-    group: str
-    name: str
-    shape: str
-    spec: str
-    update: str
-    matrices: str = ""
-    matrix_spec: str = ""
 
 
 @dataclass(slots=True)
@@ -80,26 +58,8 @@ class StepBodies:
         return made
 
     def _add_weight(self, tensor: Tensor, group: str) -> None:
-        name = weight_name(tensor)
-        lead, sizes = self._lead(group) if group else ((), ())
-        sizes = (*sizes, *(constant_name(dim) for dim in tensor.dims))
-        shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-        spec, update = (self.context.spec(tensor, *lead, update=own) for own in (False, True))
-        matrices = matrices_source(self.context, tensor, lead, sizes) if group else ("", "")
-        self.weights.setdefault(
-            (group, name), WeightSource(group, name, shape, spec, update, *matrices)
-        )
-
-    def _lead(self, group: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the sharding and the sizes of the first dimensions of the weights of layers.
-
-        Layers that are not scanned have tables of weights of their own.
-        """
-        if not self.context.scans_layers:
-            return (), ()
-        if self.staged:
-            return ("None", self.staged, "None"), ("REPEATS", "STAGES", constant_name(group))
-        return ("None",), (constant_name(group),)
+        made = weight_source(self.context, tensor, group, self.staged)
+        self.weights.setdefault((group, made.name), made)
 
     def _operation(self, op: Op) -> list[StepLine]:
         """Return the assignment of an operation's results, each with its sharding."""

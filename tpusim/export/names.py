@@ -1,11 +1,13 @@
-"""Names in an exported program: of its dimensions, its tensors, its weights and its dtypes."""
+"""Words of an exported program: names of dimensions, tensors and dtypes, shardings, calls."""
 
 import keyword
 import re
+from collections.abc import Sequence
 
 from tpusim.base.errors import PlanError
 from tpusim.export.library_source import library_names
 from tpusim.graph import COMPUTE, TILE, Tensor
+from tpusim.partition import Layout
 
 DTYPES = {
     "bf16": "jnp.bfloat16", "f32": "jnp.float32", "int8": "jnp.int8", "fp8": "jnp.float8_e4m3fn",
@@ -15,7 +17,6 @@ DTYPES = {
 
 TAKEN = {"w", "jax", "jnp", "lax", "loss", "tiles", "shard"}
 """Names that an exported program has besides its tensors."""
-
 
 TARGET_MARK = "target_"
 """Before the name of the tokens of a target, where a model has a source and a target."""
@@ -70,6 +71,25 @@ def _identifier(name: str) -> str:
     made = f"at_{made}" if made[0].isdigit() else made
     taken = keyword.iskeyword(made) or made in TAKEN or made in library_names()
     return f"{made}_" if taken else made
+
+
+def spec(layout: Layout, lead: Sequence[str] = ()) -> str:
+    """Return a layout as source: `P("fsdp", None, "tensor")`.
+
+    lead: entries of dimensions before those of the layout.
+    """
+    entries = [*lead, *map(entry, layout)]
+    while entries and entries[-1] == "None":
+        entries.pop()
+    return f"P({', '.join(entries)})"
+
+
+def entry(axes: Sequence[str]) -> str:
+    """Return the axes of one dimension as source: `("data", "fsdp")`."""
+    quoted = [f'"{axis}"' for axis in axes]
+    if len(quoted) < 2:
+        return quoted[0] if quoted else "None"
+    return f"({', '.join(quoted)})"
 
 
 def call(function: str, *given: str) -> str:

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from math import prod
 
-from tpusim.export.names import call, constant_name, unsaid, value_name
-from tpusim.export.shardings import entry, spec
+from tpusim.export.names import call, constant_name, entry, spec, unsaid, value_name
 from tpusim.export.step_context import StepContext, row_layout
 from tpusim.graph import Einsum, Op, Tensor, TokenRouting
 from tpusim.partition import buffers_of

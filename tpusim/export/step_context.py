@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tpusim.base.errors import PlanError
-from tpusim.export.names import DTYPES
-from tpusim.export.shardings import entry, spec
+from tpusim.export.names import DTYPES, entry, spec
 from tpusim.graph import (
     LAYER_IN,
     Attention,

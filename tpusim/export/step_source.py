@@ -1,12 +1,11 @@
 """The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 from textwrap import fill
 
-from tpusim.export.body_source import StepBodies, WeightSource
+from tpusim.export.body_source import StepBodies
 from tpusim.export.library_source import (
     functions_source,
     imports_of,
@@ -16,14 +15,15 @@ from tpusim.export.library_source import (
 from tpusim.export.names import (
     DTYPES,
     constant_name,
+    spec,
     target_name,
     unsaid,
     value_name,
     weight_name,
 )
-from tpusim.export.shardings import spec
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import WIDTH, StepLine, indented, plain
+from tpusim.export.weight_source import weight_tables
 from tpusim.graph import Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice
 
@@ -69,7 +69,7 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     bodies = StepBodies(context)
     forward = bodies.lines(context.graph.ops)
     step = [*bodies.functions, *_loss(context, forward)]
-    weights = _weights(context, list(bodies.weights.values()))
+    weights = weight_tables(bodies.weights.values(), listed=not context.scans_layers)
     settings = _settings(context)
     used = _words([*step, *settings]) | library_constants(_wanted(context))
     helpers = library_functions(used)
@@ -159,46 +159,6 @@ def _lines(entries: Iterable[str]) -> str:
 def _dtype(context: StepContext, tensor: Tensor) -> str:
     """Return the dtype of a tensor, in a plan's word."""
     return context.plan.dtypes.compute if context.dtype(tensor) == "COMPUTE" else tensor.dtype
-
-
-def _weights(context: StepContext, weights: list[WeightSource]) -> list[StepLine]:
-    """Return the tables of shapes, of shardings, and of matrices if any are made orthogonal.
-
-    There are shardings of updates where weights are updated in parts.
-    Those of a scan are in a table of their own.
-    """
-    matrices = [weight for weight in weights if weight.matrices]
-    divided = any(weight.update != weight.spec for weight in weights)
-    table = partial(_table, listed=not context.scans_layers)
-    return [
-        *table("SHAPES", weights, lambda weight: weight.shape),
-        *table("SPECS", weights, lambda weight: weight.spec),
-        *(table("UPDATE_SPECS", weights, lambda weight: weight.update) if divided else []),
-        *(table("MATRICES", matrices, lambda weight: weight.matrices) if matrices else []),
-        *(table("MATRIX_SPECS", matrices, lambda weight: weight.matrix_spec) if matrices else []),
-    ]
-
-
-def _table(
-    name: str,
-    weights: list[WeightSource],
-    entry: Callable[[WeightSource], str],
-    *,
-    listed: bool,
-) -> list[StepLine]:
-    """Return a table of weights; if `listed`, a scan's is a list with one for each iteration."""
-    groups: dict[str, list[WeightSource]] = {}
-    for weight in weights:
-        groups.setdefault(weight.group or weight.name, []).append(weight)
-    lines = []
-    for key, members in groups.items():
-        if not members[0].group:
-            lines.append(StepLine(f'"{key}": {entry(members[0])},'))
-            continue
-        inner = [StepLine(f'"{one.name}": {entry(one)},') for one in members]
-        start, end = ("[{", f"}}] * {constant_name(key)},") if listed else ("{", "},")
-        lines += [StepLine(f'"{key}": {start}'), *indented(inner), StepLine(end)]
-    return [StepLine(""), StepLine(f"{name} = {{"), *indented(lines), StepLine("}")]
 
 
 def _settings(context: StepContext) -> list[StepLine]:

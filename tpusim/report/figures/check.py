@@ -84,8 +84,8 @@ def check_data(comparison: TwinComparison) -> CheckData:
     times: dict[str, list[float]] = {}
     for row in comparison.times:
         pair = times.setdefault(row.what, [0.0, 0.0])
-        pair[0] += row.plan_s
-        pair[1] += row.program_s
+        pair[0] += row.plan
+        pair[1] += row.program
     return CheckData(
         title=f"{comparison.title}: {comparison.verdict.partition(', mostly')[0]}",
         times=tuple(CheckRow(name, *pair) for name, pair in times.items() if any(pair)),
