@@ -44,8 +44,9 @@ class CollectiveMove:
     mode: `ring` for an asynchronous permute, as collective matmuls are made of them; not over the
         stages of a pipeline.
     algorithm: kind and route in words; all rings of collective matmuls are one.
-    wire_bytes: of data that a device receives, in all runs: without what layouts pad, which a plan
-        does not know.
+    wire_bytes: of data that a device receives, in all runs: (n-1)/n of the whole tensor for a
+        gather, a reduce-scatter and an all-to-all among n devices, twice that for an all-reduce,
+        all bytes of a permute and a broadcast; without what layouts pad, which no plan knows.
     exposed_s: the core's time in it or waiting for it, in all runs.
     """
 
@@ -98,25 +99,13 @@ def collective_moves(result: Result, times: CoreTimes) -> Iterator[CollectiveMov
                 kind=kind,
                 mode=mode,
                 algorithm=COLLECTIVE_MATMUL if mode is Mode.RING else algorithm,
-                wire_bytes=wire_bytes(kind, _data_bytes(part or op), size) * timed.runs,
+                wire_bytes=received_bytes(kind, size) * _data_bytes(part or op) * timed.runs,
                 exposed_s=exposed * nbytes / float(op.bytes) if part else exposed,
             )
 
 
 def _data_bytes(moved: Collective | CollectivePart) -> float:
     return float(moved.bytes) - float(moved.padded)
-
-
-def wire_bytes(kind: CollectiveKind, nbytes: float, devices: int) -> float:
-    """Return the bytes that a device receives in a collective.
-
-    (n-1)/n of the whole tensor for a gather, a reduce-scatter and an all-to-all among n devices,
-    twice that for an all-reduce, all bytes of a permute and a broadcast.
-
-    kind: what it is carried out as.
-    nbytes: of the whole tensor on one device.
-    """
-    return received_bytes(kind, devices) * nbytes
 
 
 def _axes(op: Collective, machine: CollectiveCosts) -> tuple[str, ...]:

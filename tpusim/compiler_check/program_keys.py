@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.compiler_check.collective_moves import (
@@ -40,23 +40,9 @@ ALIKE = 0.05
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 KeyedMove: TypeAlias = tuple[MoveKey, CollectiveMove]
-
-
-class _RingPlace(NamedTuple):
-    """The permutes of one operation in one phase over the same axes."""
-
-    operation: str
-    phase: Phase
-    axes: tuple[str, ...]
-
-
-class _PlannedMove(NamedTuple):
-    """What the plan moves, in which pass, over which axes, and by which kind."""
-
-    what: str
-    when: str
-    axes: tuple[str, ...]
-    kind: CollectiveKind
+_RingPlace: TypeAlias = tuple[str, Phase, tuple[str, ...]]
+_PlannedMove: TypeAlias = tuple[MoveKey, CollectiveKind]
+"""The permutes of one operation in one phase over the same axes; what the plan moves by a kind."""
 
 
 @dataclass(slots=True)
@@ -73,9 +59,7 @@ class ProgramKeys:
     planned: Sequence[KeyedMove]
     _rings: defaultdict[_RingPlace, float] = field(default_factory=lambda: defaultdict(float))
     _left: defaultdict[_PlannedMove, float] = field(default_factory=lambda: defaultdict(float))
-    _sizes: defaultdict[tuple[str, tuple[str, ...]], set[float]] = field(
-        default_factory=lambda: defaultdict(set)
-    )
+    _sizes: dict[tuple[str, tuple[str, ...]], set[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.moves = [self._settled(move) for move in self.moves]
@@ -83,8 +67,8 @@ class ProgramKeys:
             if move.mode is Mode.RING:
                 self._rings[self._place(move)] += _elements(move) * move.runs
         for key, move in self.planned:
-            self._left[_PlannedMove(*key, move.op.kind)] += move.wire_bytes
-            sizes = self._sizes[key.what, key.axes]
+            self._left[key, move.op.kind] += move.wire_bytes
+            sizes = self._sizes.setdefault((key.what, key.axes), set())
             if move.mode is not Mode.RING:
                 sizes.add(_elements(move))
 
@@ -119,7 +103,7 @@ class ProgramKeys:
             self._candidates(move, operation),
             key=lambda each: self._distance(move, operation, *each),
         )[1]
-        self._left[_PlannedMove(*key, move.op.kind)] -= move.wire_bytes
+        self._left[key, move.op.kind] -= move.wire_bytes
         return key
 
     def _candidates(self, move: CollectiveMove, operation: str) -> Iterator[tuple[Tensor, MoveKey]]:
@@ -141,7 +125,7 @@ class ProgramKeys:
                 yield tensor, move_key(self.names, name, pass_of(move, False), move)
             if gradient and move.mode is not Mode.RING:
                 key = move_key(self.names, tensor.name, GRADIENT, move)
-                if move.op.kind in REDUCTIONS or _PlannedMove(*key, move.op.kind) in self._left:
+                if move.op.kind in REDUCTIONS or (key, move.op.kind) in self._left:
                     yield tensor, key
 
     def _distance(
@@ -155,7 +139,7 @@ class ProgramKeys:
             sizes |= self._sizes[key.what, key.axes]
         uses = (1, 2) if move.mode is Mode.RING and tensor.role is TensorRole.PARAM else (1,)
         nearest = min(abs(log(found / size / n)) for size in sizes for n in uses if size)
-        left = self._left.get(_PlannedMove(*key, move.op.kind), 0.0)
+        left = self._left.get((key, move.op.kind), 0.0)
         alike = left >= 0.5 * move.wire_bytes > 0
         return nearest - OVER_THESE_AXES * known - THIS_WAY * alike
 
@@ -198,7 +182,7 @@ class ProgramKeys:
                 key.axes != move.axes,
                 other.runs != move.runs,
                 _unlike(other, move),
-                self._left[_PlannedMove(*key, other.op.kind)] < 0.5 * move.wire_bytes,
+                self._left[key, other.op.kind] < 0.5 * move.wire_bytes,
                 key,
                 other.op.kind,
             )
@@ -208,7 +192,7 @@ class ProgramKeys:
         ]
         if alike:
             *_, key, kind = min(alike)
-            self._left[_PlannedMove(*key, kind)] -= move.wire_bytes
+            self._left[key, kind] -= move.wire_bytes
             return key._replace(axes=move.axes)
         name = operation or move.places[0] or move.scope.rpartition("/")[2] or move.op.name
         return MoveKey(name, when, move.axes)
@@ -220,7 +204,7 @@ class ProgramKeys:
         return move
 
     def _place(self, move: CollectiveMove) -> _RingPlace:
-        return _RingPlace(self.source.at(*move.places), move.op.phase, move.axes)
+        return (self.source.at(*move.places), move.op.phase, move.axes)
 
 
 def _elements(move: CollectiveMove) -> float:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tpusim.compiler_check.collective_moves import wire_bytes
 from tpusim.compiler_check.compare_collectives import (
     CollectiveTraffic,
     ComparedCollective,
@@ -10,6 +9,7 @@ from tpusim.compiler_check.compare_collectives import (
     same_mode_share,
 )
 from tpusim.compiler_check.differences import grouped, ranked_differences, short_names
+from tpusim.costs.route import received_bytes
 from tpusim.program import CollectiveKind
 
 
@@ -44,7 +44,7 @@ def row(
 def test_bytes_on_the_wire_are_those_that_a_device_receives(
     kind: CollectiveKind, devices: int, expected: float
 ) -> None:
-    assert wire_bytes(kind, 100.0, devices) == expected
+    assert received_bytes(kind, devices) * 100.0 == expected
 
 
 def test_a_row_in_one_mode_counts_with_the_bytes_of_both_sides() -> None:
