@@ -16,7 +16,6 @@ from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, assignment, indented, plain
 from tpusim.export.weight_source import WeightSource, weight_source
 from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
-from tpusim.partition import Layout
 
 POLICIES = {"full": "", "minimal": "dots_with_no_batch_dims_saveable", "dots": "dots_saveable"}
 """JAX's checkpoint policy for each of the plan's; `full` needs none."""
@@ -68,7 +67,12 @@ class StepBodies:
             return [
                 line
                 for given, made in zip(op.inputs, op.outputs, strict=True)
-                for line in self._result(made, value_name(given), op.name, self._moves(given, made))
+                for line in self._result(
+                    made,
+                    value_name(given),
+                    op.name,
+                    context.layouts[given.name] != context.layouts[made.name],
+                )
             ]
         value = expression(op, context)
         besides = made_besides(op, context)
@@ -79,10 +83,6 @@ class StepBodies:
         for tensor in op.outputs:
             lines += self._result(tensor, value_name(tensor), op.name)
         return lines
-
-    def _moves(self, given: Tensor, made: Tensor) -> bool:
-        layouts: dict[str, Layout] = self.context.layouts
-        return layouts[given.name] != layouts[made.name]
 
     def _result(
         self, tensor: Tensor, value: str, op: str, constrained: bool = True
@@ -142,19 +142,21 @@ class StepBodies:
             ", ".join(map(value_name, each))
             for each in ((part for _, part in op.slices), (inside for inside, _ in op.stacks))
         )
-        given = [_steps_moved(op.steps, whole, value_name(whole)) for whole, _ in op.slices]
+        given = [
+            f"jnp.moveaxis({value_name(whole)}, {whole.dims.index(op.steps)}, 0)"
+            for whole, _ in op.slices
+        ]
         name, outside = op.name, self.context
         saved = _sums(op)
         self.context = replace(outside, named=outside.named | saved)
         body, self.context = self.lines(op.body), outside
-        head = StepLine(f"def {name}(states, parts):")
-        start = [StepLine(f"{entered}, = states"), StepLine(f"{parts}, = parts")]
-        end = StepLine(f"return ({left},), ({wholes},)")
+        start = (f"{entered}, = states", f"{parts}, = parts")
+        end = f"return ({left},), ({wholes},)"
         names = ", ".join(f'"{one}"' for one in sorted(saved))
         policy = f"{CHECKPOINTS}.save_only_these_names({names})"
         step = f"jax.checkpoint({name}, prevent_cse=False, policy={policy})"
         call = f"lax.scan({step}, ({before},), ({', '.join(given)},))"
-        lines = [StepLine(""), head, *indented([*start, *body, end]), StepLine("")]
+        lines = _local_function(f"{name}(states, parts)", start, body, end)
         lines += assignment(f"_, {name}_steps", call, op.name)
         for number, (_, whole) in enumerate(op.stacks):
             moved = f"jnp.moveaxis({name}_steps[{number}], 0, {whole.dims.index(op.steps)})"
@@ -252,15 +254,10 @@ class StepBodies:
         names = [_read_name(part) for _, part in op.slices]
         given = [self._tiles(whole, part) for whole, part in op.slices]
         body = self.lines(op.body)
-        head = StepLine(f"def {op.name}(_, parts):")
-        start = StepLine(f"{', '.join(names)} = parts")
-        end = StepLine(f"return None, {value_name(inside)}")
+        start, end = f"{', '.join(names)} = parts", f"return None, {value_name(inside)}"
         call = f"lax.scan(jax.checkpoint({op.name}, prevent_cse=False), None, ({', '.join(given)}))"
         return [
-            StepLine(""),
-            head,
-            *indented([start, *body, end]),
-            StepLine(""),
+            *_local_function(f"{op.name}(_, parts)", (start,), body, end),
             *assignment(f"_, {value_name(outside)}", call, op.name),
         ]
 
@@ -278,6 +275,14 @@ class StepBodies:
         return f"tiles({', '.join([_read_name(whole), *cuts])})"
 
 
+def _local_function(
+    head: str, start: Iterable[str], body: Iterable[StepLine], end: str
+) -> list[StepLine]:
+    """Return the body of a scan as a function within another."""
+    inner = [*map(StepLine, start), *body, StepLine(end)]
+    return [StepLine(""), StepLine(f"def {head}:"), *indented(inner), StepLine("")]
+
+
 def _sums(op: Scan) -> frozenset[str]:
     """Return the short names of the sums of matmuls, which a recurrence saves for its gradient."""
     summed = [one for one in op.body if isinstance(one, Pointwise) and one.linear]
@@ -285,11 +290,6 @@ def _sums(op: Scan) -> frozenset[str]:
     products = [t for one in op.body if isinstance(one, Einsum) for t in one.outputs]
     made = [*(t for one in summed for t in one.outputs), *products]
     return frozenset(tensor.short for tensor in made if tensor.name not in terms)
-
-
-def _steps_moved(steps: str, whole: Tensor, value: str) -> str:
-    """Return a tensor with its steps first."""
-    return f"jnp.moveaxis({value}, {whole.dims.index(steps)}, 0)"
 
 
 def _read_name(tensor: Tensor) -> str:

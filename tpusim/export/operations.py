@@ -36,7 +36,7 @@ from tpusim.graph import (
 from tpusim.lowering.passes.quantise import may_be_quantised
 from tpusim.partition import Layout
 from tpusim.partition.lookups import exchanged_tables
-from tpusim.partition.split import Split, contraction
+from tpusim.partition.split import contraction
 from tpusim.plan import AttentionKernel
 from tpusim.program import ATTENTION_BLOCK
 
@@ -89,11 +89,35 @@ def _(op: Einsum, context: StepContext) -> str:
 
 
 def _product(op: Einsum, context: StepContext) -> str:
-    if weight_of(op) and (context.moves_weights_apart or is_narrow(op, context)):
-        op = with_weight_last(op)
-        return product_of_weight(op, formula(op, context), _factor(op.lhs, context), context)
-    factors = f"{_factor(op.lhs, context)}, {_factor(op.rhs, context)}"
-    return f'jnp.einsum("{formula(op, context)}", {factors})'
+    weight = next((tensor for tensor in op.inputs if tensor.role is TensorRole.PARAM), None)
+    narrow = context.plan.dtypes.quantised and may_be_quantised(op)
+    if weight is not None and (context.moves_weights_apart or narrow):
+        if op.rhs is not weight:
+            op = replace(op, lhs=op.rhs, rhs=op.lhs)
+        return _product_of_weight(op, context, narrow)
+    factors = (_factor(tensor, context) for tensor in (op.lhs, op.rhs))
+    return call("jnp.einsum", f'"{formula(op, context)}"', *factors)
+
+
+def _product_of_weight(op: Einsum, context: StepContext, narrow: bool) -> str:
+    """Return the call that multiplies by a weight, the right operand, in dtypes of its own.
+
+    narrow: one of its matmuls is in a narrow dtype.
+    """
+    layouts, subscripts = context.layouts, formula(op, context)
+    operands = [(tensor, layouts[tensor.name]) for tensor in op.inputs]
+    split = contraction(operands, op.output, layouts[op.output.name])
+    factors = [f'"{subscripts}"', _factor(op.lhs, context), f'w["{weight_name(op.rhs)}"]']
+    if narrow:
+        of_operands = subscripts.partition("->")[0].replace(",", "")
+        letters = dict(zip((*op.lhs.dims, *op.rhs.dims), of_operands, strict=True))
+        axes = [f"{letters[dim]}={entry(split[dim])}" for dim in letters if split.get(dim)]
+        if context.plan.dtypes.gathers_quantised:
+            return call("narrow_weight_einsum", *factors, context.spec(op.rhs), *axes)
+        return call("quantised_einsum", *factors, *axes)
+    if context.gathers_apart:
+        factors.append(spec(tuple(split.get(dim, ()) for dim in op.rhs.dims)))
+    return call("weight_einsum", *factors)
 
 
 def _factor(tensor: Tensor, context: StepContext) -> str:
@@ -132,10 +156,21 @@ def _(op: Gather, context: StepContext) -> str:
     if op.table.dims[:shared] != op.ids.dims[:shared]:
         raise unsaid(op.name, f"a lookup along {op.dim}, which is not the table's first dimension")
     if shared:
-        return f"rows_of_examples({read(op.table, context)}, {ids})"
+        return call("rows_of_examples", read(op.table, context), ids)
     if context.moves_weights_apart:
-        return rows_of_table(op, ids, context)
+        gathered = [spec(_table_layout(op, context))] if context.gathers_apart else []
+        return call("lookup", f'w["{weight_name(op.table)}"]', ids, *gathered)
     return f"{read(op.table, context)}[{ids}]"
+
+
+def _table_layout(op: Gather, context: StepContext) -> Layout:
+    """Return the layout in which a table is read: its rows are whole, or they are exchanged."""
+    layout = context.layouts[op.table.name]
+    if op.table.name in exchanged_tables(context.graph, context.plan, context.layouts):
+        return layout
+    return tuple(
+        axes if dim == op.dim else () for dim, axes in zip(op.table.dims, layout, strict=True)
+    )
 
 
 @expression.register
@@ -152,13 +187,12 @@ def _(op: Attention, context: StepContext) -> str:
     if key[2] not in (query[2], ()):
         raise unsaid(op.name, f"a kernel with heads over {query[2]} and K/V heads over {key[2]}")
     given = [read(tensor, context) for tensor in (op.query, op.key, op.value)]
-    options = [f"{spec(query)}", f"{spec(key)}"]
-    options += ["causal=True"] if op.causal else []
+    options = ["causal=True"] if op.causal else []
     options += [f"window={op.window}"] if op.window else []
     options += ["order=ORDER"] if op.causal and context.order > 1 else []
     options += _kernel_options(context.plan.attention_kernel)
     options += [f'saved_as="{op.output.short}"'] if op.output.short in context.named else []
-    return f"flash_attention({', '.join([*given, *options])})"
+    return call("flash_attention", *given, spec(query), spec(key), *options)
 
 
 def _kernel_options(kernel: AttentionKernel) -> list[str]:
@@ -203,52 +237,44 @@ def _(op: Pointwise, context: StepContext) -> str:
     if op.on_device and context.plan.devices > 1:
         raise unsaid(op.name, "a norm of what one device has")
     special = _SPECIAL.get(op.function.name)
-    return special(op, context, given) if special else called(op.function, given)
+    return special(op, op.function, context, given) if special else called(op.function, given)
 
 
-def called(of: Function, given: list[str], *more: str) -> str:
-    """Return the call of a library function; names of dimensions stand for their sizes."""
+def called(of: Function, given: list[str], *more: str, last: str = "") -> str:
+    """Return the call of a library function; names of dimensions stand for their sizes.
+
+    more: arguments that follow the operands. last: that which follows all.
+    """
     sizes = [constant_name(value) for _, value in of.constants if isinstance(value, str)]
     others = [f"{n}={v}" for n, v in of.constants if v and not isinstance(v, str)]
-    return f"{of.name}({', '.join([*given, *more, *sizes, *others])})"
+    return call(of.name, *given, *more, *sizes, *others, *filter(None, (last,)))
 
 
-def _top_k(op: Pointwise, context: StepContext, given: list[str]) -> str:
+def _top_k(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
     """Write the choice, with the weights by expert besides where they are asked for."""
-    assert op.function is not None
     if len(op.outputs) == 1:
-        return called(op.function, given)
-    of = replace(op.function, name="top_k_of_experts")
-    return f"{called(of, given)[:-1]}, EXPERT)"
+        return called(of, given)
+    return called(replace(of, name="top_k_of_experts"), given, last="EXPERT")
 
 
-def _add(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    """Write the sum; a term that lacks dimensions is repeated along them."""
+def _add(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
+    """Write the sum; a term that lacks other dimensions than the first is repeated along them."""
     dims = op.outputs[0].dims
-    terms = (
-        one if _ends_with(dims, tensor.dims) else f"{one}[{_spread(dims, tensor.dims)}]"
-        for tensor, one in zip(op.inputs, given, strict=True)
+    return " + ".join(
+        one
+        if len(dims) == len(own) or dims[len(dims) - len(own) :] == own
+        else f"{one}[{', '.join(':' if dim in own else 'None' for dim in dims)}]"
+        for own, one in zip((tensor.dims for tensor in op.inputs), given, strict=True)
     )
-    return " + ".join(terms)
 
 
-def _ends_with(dims: tuple[str, ...], last: tuple[str, ...]) -> bool:
-    """Return True for the last dimensions of a tensor, or for as many as it has."""
-    return len(dims) == len(last) or dims[len(dims) - len(last) :] == last
-
-
-def _spread(dims: tuple[str, ...], own: tuple[str, ...]) -> str:
-    """Return the index that gives a tensor of dimensions `own` the others of `dims`."""
-    return ", ".join(":" if dim in own else "None" for dim in dims)
-
-
-def _zeros(op: Pointwise, context: StepContext, given: list[str]) -> str:
+def _zeros(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
     (made,) = op.outputs
     sizes = ", ".join(map(constant_name, made.dims))
     return f"jnp.zeros(({sizes},), {context.dtype(made)})"
 
 
-def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
+def _repeat(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
     (tensor,) = op.inputs
     sizes, made = context.graph.sizes, given[0]
     for narrow, wide in op.repeats:
@@ -257,37 +283,31 @@ def _repeat(op: Pointwise, context: StepContext, given: list[str]) -> str:
     return made
 
 
-def _with_dtype(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    assert op.function is not None
-    return called(op.function, given, context.dtype(op.outputs[0]))
+def _with_dtype(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
+    return called(of, given, context.dtype(op.outputs[0]))
 
 
-def _positioned(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    assert op.function is not None
-    call = called(op.function, given)
-    return f"{call[:-1]}, ORDER)" if context.order > 1 else call
+def _positioned(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
+    return called(of, given, last="ORDER" if context.order > 1 else "")
 
 
-def _cross_entropy(op: Pointwise, context: StepContext, given: list[str]) -> str:
-    assert op.function is not None
+def _cross_entropy(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
     name = "cross_entropy_by_index" if op.picks else "cross_entropy"
-    caps = [f"{key}={value}" for key, value in op.function.constants]
-    return f"{name}({', '.join([given[0], target_name(op.inputs[1]), *caps])})"
+    caps = [f"{key}={value}" for key, value in of.constants]
+    return call(name, given[0], target_name(op.inputs[1]), *caps)
 
 
-def _slot_masks(op: Pointwise, context: StepContext, given: list[str]) -> str:
+def _slot_masks(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
     """Write the masks, the experts first where the result lists them so."""
-    assert op.function is not None
-    call = f"{called(op.function, given)[:-1]}, COMPUTE)"
+    masks = called(of, given, last="COMPUTE")
     moved = [t.dims[0] == "expert" for t in op.outputs]
-    masks = [
-        f"{call}[{n}]" + (".transpose(2, 0, 1, 3)" if first else "")
-        for n, first in enumerate(moved)
-    ]
-    return call if moved == [False, False] else ", ".join(masks)
+    if moved == [False, False]:
+        return masks
+    turned = (".transpose(2, 0, 1, 3)" if first else "" for first in moved)
+    return ", ".join(f"{masks}[{n}]{turn}" for n, turn in enumerate(turned))
 
 
-_SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
+_SPECIAL: dict[str, Callable[[Pointwise, Function, StepContext, list[str]], str]] = {
     "add": _add,
     "zeros": _zeros,
     "repeat": _repeat,
@@ -300,64 +320,3 @@ _SPECIAL: dict[str, Callable[[Pointwise, StepContext, list[str]], str]] = {
     "slot_masks": _slot_masks,
 }
 """Functions whose expression is more than a call with the operands."""
-
-
-def weight_of(op: Einsum) -> Tensor | None:
-    """Return the weight of a matmul; None where both operands are activations."""
-    return next((tensor for tensor in op.inputs if tensor.role is TensorRole.PARAM), None)
-
-
-def is_narrow(op: Einsum, context: StepContext) -> bool:
-    """Return True for a matmul of a weight that multiplies in narrow dtypes, or its transposes."""
-    return context.plan.dtypes.quantised and may_be_quantised(op)
-
-
-def with_weight_last(op: Einsum) -> Einsum:
-    """Return a matmul with its weight as the right operand."""
-    return op if op.rhs is weight_of(op) else replace(op, lhs=op.rhs, rhs=op.lhs)
-
-
-def product_of_weight(op: Einsum, formula: str, given: str, context: StepContext) -> str:
-    """Return the call that multiplies by a weight, the right operand.
-
-    formula, given: the subscripts, and the expression of the left operand.
-    """
-    split = _split(op, context)
-    factors = [f'"{formula}"', given, f'w["{weight_name(op.rhs)}"]']
-    if is_narrow(op, context):
-        letters = dict(zip((*op.lhs.dims, *op.rhs.dims), _letters(formula), strict=True))
-        axes = [f"{letters[dim]}={entry(split[dim])}" for dim in letters if split.get(dim)]
-        if context.plan.dtypes.gathers_quantised:
-            return call("narrow_weight_einsum", *factors, context.spec(op.rhs), *axes)
-        return call("quantised_einsum", *factors, *axes)
-    if context.gathers_apart:
-        factors.append(spec(tuple(split.get(dim, ()) for dim in op.rhs.dims)))
-    return call("weight_einsum", *factors)
-
-
-def _split(op: Einsum, context: StepContext) -> Split:
-    """Return the axes over which each dimension of a matmul is divided."""
-    layouts = context.layouts
-    operands = [(tensor, layouts[tensor.name]) for tensor in op.inputs]
-    return contraction(operands, op.output, layouts[op.output.name])
-
-
-def _letters(formula: str) -> str:
-    """Return the letters of both operands."""
-    return formula.partition("->")[0].replace(",", "")
-
-
-def rows_of_table(op: Gather, ids: str, context: StepContext) -> str:
-    """Return the call that looks up rows of a table."""
-    gathered = [spec(_table_layout(op, context))] if context.gathers_apart else []
-    return call("lookup", f'w["{weight_name(op.table)}"]', ids, *gathered)
-
-
-def _table_layout(op: Gather, context: StepContext) -> Layout:
-    """Return the layout in which a table is read: its rows are whole, or they are exchanged."""
-    layout = context.layouts[op.table.name]
-    if op.table.name in exchanged_tables(context.graph, context.plan, context.layouts):
-        return layout
-    return tuple(
-        axes if dim == op.dim else () for dim, axes in zip(op.table.dims, layout, strict=True)
-    )
