@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import asset, policy, template
-from tpusim.twin import TwinComparison
 
 ROWS_SHOWN = 40
 """Rows of a table of the page; the files beside it have all."""
@@ -27,9 +27,9 @@ def comparison_page(comparison: TwinComparison) -> str:
     """Return the comparison as one HTML page that needs no other file."""
     found = comparison
     times = [
-        (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s)
+        (row.what, str(row.phase or "whole step"), row.plan, row.program)
         for row in found.times
-        if row.plan_s or row.program_s
+        if row.plan or row.program
     ]
     differing = [
         (row.words, ", ".join(filter(None, (row.what, row.when))), row.plan_s, row.program_s)
