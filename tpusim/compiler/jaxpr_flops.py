@@ -6,9 +6,9 @@ from typing import Any
 
 from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
-from tpusim.compiler.lower.op_metadata import REMAT_SCOPE
-from tpusim.compiler.lower.trip_counts import count_iterations
 from tpusim.compiler.stablehlo_flops import Counting, UnknownFlopsError, stablehlo_flops
+from tpusim.compiler.to_program.op_metadata import REMAT_SCOPE
+from tpusim.compiler.to_program.trip_counts import count_iterations
 from tpusim.compiler.work.attention_kernels import attention_work, splash_mask, useful_flops
 
 
@@ -149,7 +149,7 @@ _SIGNS = {"add": 1, "sub": -1}
 def while_trip_count(eqn: Any) -> int:
     """Return the trip count of a `while` that counts between constants in equal steps; otherwise 1.
 
-    The same loops are read in the compiled program (`tpusim.compiler.lower.trip_counts`).
+    The same loops are read in the compiled program (`tpusim.compiler.to_program.trip_counts`).
     """
     params = eqn.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr

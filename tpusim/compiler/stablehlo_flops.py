@@ -7,8 +7,8 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from tpusim.compiler.lower.op_metadata import REMAT_SCOPE
-from tpusim.compiler.lower.trip_counts import count_iterations
+from tpusim.compiler.to_program.op_metadata import REMAT_SCOPE
+from tpusim.compiler.to_program.trip_counts import count_iterations
 from tpusim.compiler.work.dots import window_pairs, window_products
 
 _KERNEL = "tpu_custom_call"

@@ -59,7 +59,7 @@ def command(*arguments: str) -> str:
 
 PACKAGES = {"numpy", "pydantic", "simpy", "typer", "jinja2", "pyarrow", "yaml"} | HEAVY
 ROOMS = {
-    *("compiler.hlo", "compiler.lower", "exploration", "graph", "hardware", "lowering"),
+    *("compiler.hlo", "compiler.to_program", "exploration", "graph", "hardware", "lowering"),
     *("maxtext", "models", "report.figures", "simulation", "training", "twin", "validation"),
 }
 HELP = {"typer"}

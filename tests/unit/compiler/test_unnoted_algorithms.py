@@ -7,7 +7,7 @@ import pytest
 from hlo import DATA
 
 import tpusim as ts
-from tpusim.compiler.lower.unnoted_algorithms import unnoted_algorithm
+from tpusim.compiler.to_program.unnoted_algorithms import unnoted_algorithm
 from tpusim.program import CollectiveKind
 
 NOTES = r'"(?:collective_algorithm_config":\{[^{}]*\}|estimated_cycles":"\d+"),?'

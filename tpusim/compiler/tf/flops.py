@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from tpusim.base.phase import Phase
 from tpusim.compiler.hlo.attributes import called_computations, op_name
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
-from tpusim.compiler.lower.trip_counts import trip_count
 from tpusim.compiler.tf.traced import TracedOperation
+from tpusim.compiler.to_program.trip_counts import trip_count
 from tpusim.compiler.work.dots import DOT_OPCODES, dot_shape
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from tpusim.base.errors import PlanError
 from tpusim.compiler.hlo.replica_groups import Ids, ReplicaGroups
-from tpusim.compiler.lower.device_ids import Coordinates, DeviceIds, check_device_count
-from tpusim.compiler.lower.mesh_axes import ProgramAxes, merge_spans, program_axes
-from tpusim.compiler.lower.torus_digits import SLICES, Parts, TorusDigits, mesh_parts
+from tpusim.compiler.to_program.device_ids import Coordinates, DeviceIds, check_device_count
+from tpusim.compiler.to_program.mesh_axes import ProgramAxes, merge_spans, program_axes
+from tpusim.compiler.to_program.torus_digits import SLICES, Parts, TorusDigits, mesh_parts
 from tpusim.hardware import DCN_PREFIX, ListedGroups, Placement, Slice, Span
 
 RARE_FACTOR = 10

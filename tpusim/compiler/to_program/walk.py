@@ -1,4 +1,4 @@
-"""Lowering of a compiled module's computations, in the order of issue.
+"""Translation of a compiled module's computations, in the order of issue.
 
 A `while` becomes a loop, a start an asynchronous operation, and its done the point at which the
 core waits. A fusion is one operation on the core.
@@ -13,21 +13,21 @@ from tpusim.base.phase import Phase
 from tpusim.compiler.hlo.attributes import callees, op_name
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_KINDS
-from tpusim.compiler.lower.branches import costliest_branch
-from tpusim.compiler.lower.collectives import movement_of
-from tpusim.compiler.lower.data_movement import (
+from tpusim.compiler.to_program.branches import costliest_branch
+from tpusim.compiler.to_program.collectives import movement_of
+from tpusim.compiler.to_program.data_movement import (
     AsyncRole,
     DataMovement,
     MovementKind,
     padding_share,
     total_bytes,
 )
-from tpusim.compiler.lower.infer_mesh import InferredMesh
-from tpusim.compiler.lower.memory_profile import BufferChange
-from tpusim.compiler.lower.op_metadata import before_forward, name_bearer, phase_of, scope_of
-from tpusim.compiler.lower.source_locations import SourceLocations, name_and_line
-from tpusim.compiler.lower.trip_counts import trip_count
-from tpusim.compiler.lower.unnoted_algorithms import unnoted_algorithm
+from tpusim.compiler.to_program.infer_mesh import InferredMesh
+from tpusim.compiler.to_program.memory_profile import BufferChange
+from tpusim.compiler.to_program.op_metadata import before_forward, name_bearer, phase_of, scope_of
+from tpusim.compiler.to_program.source_locations import SourceLocations, name_and_line
+from tpusim.compiler.to_program.trip_counts import trip_count
+from tpusim.compiler.to_program.unnoted_algorithms import unnoted_algorithm
 from tpusim.compiler.work.instruction_work import Costs, InstructionWork, instruction_work, is_free
 from tpusim.hardware import DTYPES
 from tpusim.network import dimension_sizes
@@ -56,8 +56,8 @@ TRANSFER_KINDS = {
 
 
 @dataclass(slots=True)
-class ModuleLowering:
-    """State that the computations of one module share while they are lowered.
+class ModuleTranslation:
+    """State that the computations of one module share while they are translated.
 
     costs: the compiler's or the model's.
     buffers: HBM that instructions allocate and free.
@@ -90,7 +90,9 @@ class ModuleLowering:
 
     def body(self, name: str, phase: Phase, around: Instruction | None = None) -> tuple[Op, ...]:
         """Return a computation's operations in order; around: the loop or call that runs it."""
-        return _ComputationLowering(self, self.module.computations[name], phase, around).lower()
+        return _ComputationTranslation(
+            self, self.module.computations[name], phase, around
+        ).translate()
 
     def unique(self, name: str) -> str:
         """Return a unique name for an operation: a computation may be called twice."""
@@ -103,8 +105,8 @@ class ModuleLowering:
 
 
 @dataclass(slots=True)
-class _ComputationLowering:
-    """One computation while it is lowered.
+class _ComputationTranslation:
+    """One computation while it is translated.
 
     phase: that of the last instruction whose name has one.
     around: the loop or call that runs the computation, whose name those without one take.
@@ -115,7 +117,7 @@ class _ComputationLowering:
     early: instructions from which the forward pass is computed.
     """
 
-    walk: ModuleLowering
+    walk: ModuleTranslation
     computation: Computation
     phase: Phase
     around: Instruction | None
@@ -130,7 +132,7 @@ class _ComputationLowering:
     def __post_init__(self) -> None:
         self.early = before_forward(self.computation) if self.walk.training else frozenset()
 
-    def lower(self) -> tuple[Op, ...]:
+    def translate(self) -> tuple[Op, ...]:
         """Return all operations of the computation."""
         for instruction in self.computation.instructions:
             self.phase = self._named_phase(instruction, instruction) or self.phase
