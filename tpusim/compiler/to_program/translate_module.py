@@ -135,10 +135,11 @@ def translate_module(
         is_training(names),
         changes,
         pod.chip.flops,
-        "" if noted else pod.chip.generation,
+        None if noted else pod.chip.compiler_rules,
         padding_taps,
     )
     body = walk.body(module.entry, Phase.FORWARD)
+    usual = () if noted else pod.chip.unsaid("collectives run by their usual algorithms")
     program = Program(
         name=module.name,
         axes=inferred.axes,
@@ -154,7 +155,7 @@ def translate_module(
             OUTPUTS: output_bytes(changes),
             TEMPORARIES: float(heap_bytes(module, changes)),
         },
-        notes=(*module.notes, *filter(None, (devices.note,)), *walk.notes),
+        notes=(*module.notes, *filter(None, (devices.note,)), *usual, *walk.notes),
         unknown=walk.unknown,
         estimated=walk.estimated,
         padding_flops=walk.padding_flops,

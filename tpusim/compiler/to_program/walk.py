@@ -14,6 +14,7 @@ from tpusim.compiler.hlo.attributes import callees, op_name
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_KINDS
 from tpusim.compiler.to_program.branches import costliest_branch
+from tpusim.compiler.to_program.collective_metadata import unnoted_algorithm
 from tpusim.compiler.to_program.collectives import movement_of
 from tpusim.compiler.to_program.data_movement import (
     AsyncRole,
@@ -27,9 +28,8 @@ from tpusim.compiler.to_program.memory_profile import BufferChange
 from tpusim.compiler.to_program.op_metadata import before_forward, name_bearer, phase_of, scope_of
 from tpusim.compiler.to_program.source_locations import SourceLocations, name_and_line
 from tpusim.compiler.to_program.trip_counts import trip_count
-from tpusim.compiler.to_program.unnoted_algorithms import unnoted_algorithm
 from tpusim.compiler.work.instruction_work import Costs, InstructionWork, instruction_work, is_free
-from tpusim.hardware import DTYPES
+from tpusim.hardware import DTYPES, CompilerRules
 from tpusim.network import dimension_sizes
 from tpusim.program import (
     Alloc,
@@ -62,7 +62,7 @@ class ModuleTranslation:
     costs: the compiler's or the model's.
     buffers: HBM that instructions allocate and free.
     dtypes: those that the chip multiplies.
-    unnoted: the chip's generation if no code was generated, so that algorithms are not noted.
+    unnoted: the chip's rules if no code was generated, so that algorithms are not noted.
     padding_taps: True if FLOPs count the taps of convolutions on padding.
     notes: assumptions made.
     unknown: the reasons why operations are not understood, by name.
@@ -76,7 +76,7 @@ class ModuleTranslation:
     training: bool
     buffers: Mapping[str, BufferChange]
     dtypes: Collection[str] = DTYPES
-    unnoted: str = ""
+    unnoted: CompilerRules | None = None
     padding_taps: bool = True
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
@@ -240,15 +240,15 @@ class _ComputationTranslation:
 
     def _unnoted(self, movement: DataMovement, axes: tuple[str, ...]) -> str:
         """Return the algorithm that generating code would have noted; empty for the default."""
-        mesh, generation = self.walk.mesh, self.walk.unnoted
+        mesh, rules = self.walk.mesh, self.walk.unnoted
         within = axes and not set(axes) & set(mesh.axes_across(None))
-        if not generation or not within or mesh.placement.listed_as(axes):
+        if rules is None or not within or mesh.placement.listed_as(axes):
             return ""
         spans = tuple(span for axis in axes for span in mesh.placement.spans(axis))
         assert movement.collective is not None
         sides = dimension_sizes(spans).values()
         devices = prod(span.size for span in spans)
-        return unnoted_algorithm(generation, movement.collective, sides, devices, movement.bytes)
+        return unnoted_algorithm(rules, movement.collective, sides, devices, movement.bytes)
 
     def _parts(self, instruction: Instruction, nbytes: float) -> tuple[CollectivePart, ...]:
         """Return the tensors that a collective moves together, if they are several.
