@@ -65,7 +65,7 @@ class LoweringDecisions:
         self.plan = plan
         self.chip = place.pod.chip
         self.ideal = plan.compiler.lowering == "ideal"
-        waits = permutes_wait(self.chip.generation, plan.compiler, place.pod.topology.chips)
+        waits = permutes_wait(self.chip, plan.compiler, place.pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
         self._place = place

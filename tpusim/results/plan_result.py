@@ -209,6 +209,9 @@ class PlanResult(Result):
         yield from borrowed_notes(
             self.plan, self.pod, self.placement, collective_axes(self.programs)
         )
+        yield from self.pod.chip.unsaid(
+            "no buffer of a step is kept on the chip, and permutes are asynchronous on every slice"
+        )
         if self.input is not None and self.pod.chip.host_bytes is None:
             held = format_bytes(self.input.held_bytes)
             yield (

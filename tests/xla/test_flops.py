@@ -1,4 +1,4 @@
-"""FLOPs counted of a function that JAX has traced, against closed forms."""
+"""FLOPs counted of a function that JAX has lowered, against closed forms."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tpusim.compiler.jaxpr_flops import count_flops
+from tpusim.compiler.flops import lowered_flops
 
 ROWS, WIDTH, LAYERS = 32, 16, 5
 ONE = 2 * ROWS * WIDTH * WIDTH
@@ -20,8 +20,10 @@ W = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
 X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
 
 
-def walk_ops(fn, *args, **options):
-    return count_flops(jax.jit(fn).trace(*args).jaxpr, **options)
+def walk_ops(fn, *args, padding_taps=True, **options):
+    lowered = jax.jit(fn).trace(*args).lower(lowering_platforms=("tpu",))
+    found = lowered_flops(lowered, **options)
+    return found.total if padding_taps else found.total - found.on_padding
 
 
 def layer(x, w):

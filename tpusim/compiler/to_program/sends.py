@@ -8,7 +8,7 @@ import numpy as np
 from tpusim.base.errors import FileError
 from tpusim.compiler.hlo.module import HloModule, Instruction
 from tpusim.compiler.hlo.replica_groups import Ids, ReplicaGroups
-from tpusim.compiler.lower.data_movement import (
+from tpusim.compiler.to_program.data_movement import (
     AsyncRole,
     DataMovement,
     MovementKind,

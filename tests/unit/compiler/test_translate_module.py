@@ -8,8 +8,8 @@ from hlo import DATA, module_of
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.compiler.hlo.read import read_module
-from tpusim.compiler.lower.device_ids import DeviceIds
-from tpusim.compiler.lower.lower_module import LoweredModule, lower_module
+from tpusim.compiler.to_program.device_ids import DeviceIds
+from tpusim.compiler.to_program.translate_module import TranslatedModule, translate_module
 from tpusim.costs import Task, TaskLoop, cost_program
 from tpusim.engine import run
 from tpusim.hardware import parse_slice
@@ -31,11 +31,13 @@ IN_ORDER = DeviceIds.in_order(POD)
 
 
 @cache
-def program(name: str, slice_: str = "v5e:2x2", costs: str = "model") -> LoweredModule:
+def program(name: str, slice_: str = "v5e:2x2", costs: str = "model") -> TranslatedModule:
     text = (DATA / "by_hand" / f"{name}.hlo").read_text("utf-8")
     pod, module = parse_slice(slice_), module_of(text)
     devices = DeviceIds.in_order(pod)
-    return lower_module(module, pod, devices, costs="compiler" if costs == "compiler" else "model")
+    return translate_module(
+        module, pod, devices, costs="compiler" if costs == "compiler" else "model"
+    )
 
 
 def test_a_loop_of_steps_of_two_stays_a_loop_with_half_the_trips() -> None:
@@ -73,7 +75,7 @@ def test_passes_come_from_names_and_flops_are_of_all_devices() -> None:
 def test_what_crosses_slices_is_waited_for_where_it_arrives() -> None:
     module = read_module((DATA / "pipeline_v5e_2x2_x4.hlo.gz").read_bytes())
     pod = parse_slice("v5e:2x2 x 4")
-    program = lower_module(module, pod, DeviceIds.in_order(pod)).program
+    program = translate_module(module, pod, DeviceIds.in_order(pod)).program
     bodies = (op.body for op in program.body if isinstance(op, Loop))
     forward = next(body for body in bodies if any(op.name == "send.17" for op in body))
     plain = [op for op in forward if not isinstance(op, Loop)]
@@ -89,7 +91,7 @@ def test_a_rotation_over_slices_in_two_shares_no_network_card() -> None:
     """Forward the last stage sends to the first, and beside it all others to the next."""
     module = read_module((DATA / "pipeline_v5e_2x2_x4.hlo.gz").read_bytes())
     pod = parse_slice("v5e:2x2 x 4")
-    found = lower_module(module, pod, DeviceIds.in_order(pod))
+    found = translate_module(module, pod, DeviceIds.in_order(pod))
     body = cost_program(found.program, pod, found.placement).body
     tasks = {task.name: dict(task.uses) for loop in body if isinstance(loop, TaskLoop)
              for task in loop.body if isinstance(task, Task)}  # fmt: skip
@@ -102,7 +104,7 @@ def test_a_rotation_over_slices_in_two_shares_no_network_card() -> None:
 def test_casts_of_weights_before_the_forward_pass_belong_to_it() -> None:
     module = read_module((DATA / "encoder_v4_2x2x4.hlo.gz").read_bytes())
     pod = parse_slice("v4:2x2x4")
-    body = lower_module(module, pod, DeviceIds.in_order(pod)).program.body
+    body = translate_module(module, pod, DeviceIds.in_order(pod)).program.body
     first = next(at for at, op in enumerate(body) if isinstance(op, Loop))
     assert {op.phase for op in body[:first] if not isinstance(op, Loop)} == {Phase.FORWARD}
     assert body[-2].phase is Phase.OPTIMIZER
@@ -147,7 +149,9 @@ def test_notes_say_which_line_of_the_user_they_are_about() -> None:
     line = (
         'false_computation=%large, metadata={op_name="f" source_file="/me/mine.py" source_line=7}'
     )
-    found = lower_module(module_of(text.replace("false_computation=%large", line)), POD, IN_ORDER)
+    found = translate_module(
+        module_of(text.replace("false_computation=%large", line)), POD, IN_ORDER
+    )
     assert any(note.startswith("conditional either (mine.py:7) runs large") for note in found.notes)
 
 
@@ -165,7 +169,7 @@ ENTRY %main (p: bf16[256,256]) -> (bf16[256,256], bf16[256,256], bf16[256,256]) 
 
 
 def test_a_product_without_a_name_is_of_the_pass_of_what_it_multiplies() -> None:
-    found = {op.name: op for op in lower_module(module_of(UNNAMED), POD, IN_ORDER).program.body}
+    found = {op.name: op for op in translate_module(module_of(UNNAMED), POD, IN_ORDER).program.body}
     assert found["moved"].phase is Phase.OPTIMIZER, "a copy: of the pass in which it is issued"
     assert found["product"].phase is Phase.BACKWARD
 
@@ -173,7 +177,7 @@ def test_a_product_without_a_name_is_of_the_pass_of_what_it_multiplies() -> None
 def test_an_end_without_a_beginning_in_sight_is_noted() -> None:
     text = (DATA / "by_hand" / "ring.hlo").read_text("utf-8")
     text = text.replace("collective-permute-done(%start)", "copy-done(%x)")
-    found = lower_module(module_of(text), POD, DeviceIds.in_order(POD))
+    found = translate_module(module_of(text), POD, DeviceIds.in_order(POD))
     assert "done ends a transfer that starts elsewhere: nothing waits for it" in found.notes
 
 
@@ -191,7 +195,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 
 def test_what_is_received_and_never_sent_is_noted() -> None:
-    found = lower_module(module_of(ALONE), POD, IN_ORDER)
+    found = translate_module(module_of(ALONE), POD, IN_ORDER)
     assert "e ends a transfer that starts elsewhere: nothing waits for it" in found.notes
     assert [op.deps for op in found.program.body] == [()]
 
@@ -225,6 +229,6 @@ ENTRY %main (p: f8e4m3fn[256,256]) -> bf16[256,256] {
     dtypes = {}
     for chip in ("v5e", "v6e"):
         pod = parse_slice(f"{chip}:1x1")
-        (op,) = lower_module(module_of(text), pod, DeviceIds.in_order(pod)).program.body
+        (op,) = translate_module(module_of(text), pod, DeviceIds.in_order(pod)).program.body
         dtypes[chip] = op.work.dtype
     assert dtypes == {"v5e": "bf16", "v6e": "fp8"}

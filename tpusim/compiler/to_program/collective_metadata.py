@@ -1,11 +1,12 @@
-"""Algorithm and memory spaces of a collective, from what the compiler notes on it."""
+"""Algorithm and memory spaces of a collective, from what the compiler notes on it, or would."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tpusim.compiler.hlo.module import Computation, Instruction
 from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape
+from tpusim.hardware import CompilerRules
 from tpusim.network import Algorithm
 from tpusim.program import CollectiveKind
 
@@ -42,6 +43,36 @@ _EXCHANGE_EMITTERS = (
     "RaggedAllToAllEmitter",
 )
 """Emitters of all-to-alls and permutes."""
+
+
+def unnoted_algorithm(
+    rules: CompilerRules,
+    kind: CollectiveKind,
+    sides: Collection[int],
+    devices: int,
+    nbytes: float,
+) -> str:
+    """Return the algorithm of a synchronous collective for which no code was generated.
+
+    rules: of the chip. They have what is not the default of the network's model, as seen in
+        programs with notes (libtpu 0.0.42.1), but for one: on v5e, some plain gathers over a 16x16
+        slice go through the router.
+    sides: chips of a group along each dimension of the torus that it covers.
+    devices: of a group; more than its chips if it crosses the die.
+
+    It is empty for the default of the kind.
+    """
+    if len(sides) < 2 or set(sides) != {2}:
+        return ""
+    short = bool(rules.short_ring) and nbytes <= rules.short_ring
+    if kind is CollectiveKind.ALL_REDUCE and len(sides) == 3 and devices == 8 and short:
+        return Algorithm.RING
+    pairs = {
+        CollectiveKind.ALL_GATHER: rules.pair_gathers,
+        CollectiveKind.ALL_REDUCE: rules.pair_reductions,
+        CollectiveKind.REDUCE_SCATTER: rules.pair_scatters,
+    }
+    return pairs.get(kind, "")
 
 
 def hbm_shares(

@@ -8,7 +8,7 @@ import numpy as np
 
 from tpusim.base.errors import PlanError
 from tpusim.compiler.hlo.replica_groups import Ids
-from tpusim.compiler.lower.device_ids import Coordinates, DeviceIds
+from tpusim.compiler.to_program.device_ids import Coordinates, DeviceIds
 from tpusim.hardware import DIE, Slice, Span
 
 SLICES = -2

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpusim.compiler.lower.torus_digits import SLICES, Parts
+from tpusim.compiler.to_program.torus_digits import SLICES, Parts
 from tpusim.hardware import DCN_PREFIX, DIE, Span
 
 _Cuts = Mapping[int, Sequence[int]]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from tpusim.compiler.hlo.attributes import callees
 from tpusim.compiler.hlo.module import Computation, HloModule
 from tpusim.compiler.hlo.shapes import Shape, Shapes
-from tpusim.compiler.lower.buffers import CALLING_OPCODES, RENAMING_OPCODES
-from tpusim.compiler.lower.memory_profile import TEMPORARIES, BufferChange
+from tpusim.compiler.to_program.buffers import CALLING_OPCODES, RENAMING_OPCODES
+from tpusim.compiler.to_program.memory_profile import TEMPORARIES, BufferChange
 
 ALIGNMENT = 512
 """Bytes to whose multiples buffers are rounded up: the least that a buffer assignment has."""

@@ -9,12 +9,12 @@ from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_KINDS, FREE_TARGETS
 from tpusim.compiler.hlo.replica_groups import ReplicaGroups, read_groups
 from tpusim.compiler.hlo.shapes import HBM_SPACE, HOST_SPACE, Shape, flatten_shape
-from tpusim.compiler.lower.collective_metadata import (
+from tpusim.compiler.to_program.collective_metadata import (
     collective_algorithm,
     fusion_results,
     hbm_shares,
 )
-from tpusim.compiler.lower.data_movement import (
+from tpusim.compiler.to_program.data_movement import (
     NO_MOVEMENT,
     AsyncRole,
     DataMovement,
@@ -24,7 +24,7 @@ from tpusim.compiler.lower.data_movement import (
     padding_share,
     total_bytes,
 )
-from tpusim.compiler.lower.sends import send_movement
+from tpusim.compiler.to_program.sends import send_movement
 from tpusim.compiler.work.instruction_work import instruction_work, is_free
 from tpusim.program import CollectiveKind
 

@@ -1,4 +1,4 @@
-"""Lowering of a compiled module's computations, in the order of issue.
+"""Translation of a compiled module's computations, in the order of issue.
 
 A `while` becomes a loop, a start an asynchronous operation, and its done the point at which the
 core waits. A fusion is one operation on the core.
@@ -13,23 +13,23 @@ from tpusim.base.phase import Phase
 from tpusim.compiler.hlo.attributes import callees, op_name
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_KINDS
-from tpusim.compiler.lower.branches import costliest_branch
-from tpusim.compiler.lower.collectives import movement_of
-from tpusim.compiler.lower.data_movement import (
+from tpusim.compiler.to_program.branches import costliest_branch
+from tpusim.compiler.to_program.collective_metadata import unnoted_algorithm
+from tpusim.compiler.to_program.collectives import movement_of
+from tpusim.compiler.to_program.data_movement import (
     AsyncRole,
     DataMovement,
     MovementKind,
     padding_share,
     total_bytes,
 )
-from tpusim.compiler.lower.infer_mesh import InferredMesh
-from tpusim.compiler.lower.memory_profile import BufferChange
-from tpusim.compiler.lower.op_metadata import before_forward, name_bearer, phase_of, scope_of
-from tpusim.compiler.lower.source_locations import SourceLocations, name_and_line
-from tpusim.compiler.lower.trip_counts import trip_count
-from tpusim.compiler.lower.unnoted_algorithms import unnoted_algorithm
+from tpusim.compiler.to_program.infer_mesh import InferredMesh
+from tpusim.compiler.to_program.memory_profile import BufferChange
+from tpusim.compiler.to_program.op_metadata import before_forward, name_bearer, phase_of, scope_of
+from tpusim.compiler.to_program.source_locations import SourceLocations, name_and_line
+from tpusim.compiler.to_program.trip_counts import trip_count
 from tpusim.compiler.work.instruction_work import Costs, InstructionWork, instruction_work, is_free
-from tpusim.hardware import DTYPES
+from tpusim.hardware import DTYPES, CompilerRules
 from tpusim.network import dimension_sizes
 from tpusim.program import (
     Alloc,
@@ -56,13 +56,13 @@ TRANSFER_KINDS = {
 
 
 @dataclass(slots=True)
-class ModuleLowering:
-    """State that the computations of one module share while they are lowered.
+class ModuleTranslation:
+    """State that the computations of one module share while they are translated.
 
     costs: the compiler's or the model's.
     buffers: HBM that instructions allocate and free.
     dtypes: those that the chip multiplies.
-    unnoted: the chip's generation if no code was generated, so that algorithms are not noted.
+    unnoted: the chip's rules if no code was generated, so that algorithms are not noted.
     padding_taps: True if FLOPs count the taps of convolutions on padding.
     notes: assumptions made.
     unknown: the reasons why operations are not understood, by name.
@@ -76,7 +76,7 @@ class ModuleLowering:
     training: bool
     buffers: Mapping[str, BufferChange]
     dtypes: Collection[str] = DTYPES
-    unnoted: str = ""
+    unnoted: CompilerRules | None = None
     padding_taps: bool = True
     notes: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
@@ -90,7 +90,9 @@ class ModuleLowering:
 
     def body(self, name: str, phase: Phase, around: Instruction | None = None) -> tuple[Op, ...]:
         """Return a computation's operations in order; around: the loop or call that runs it."""
-        return _ComputationLowering(self, self.module.computations[name], phase, around).lower()
+        return _ComputationTranslation(
+            self, self.module.computations[name], phase, around
+        ).translate()
 
     def unique(self, name: str) -> str:
         """Return a unique name for an operation: a computation may be called twice."""
@@ -103,8 +105,8 @@ class ModuleLowering:
 
 
 @dataclass(slots=True)
-class _ComputationLowering:
-    """One computation while it is lowered.
+class _ComputationTranslation:
+    """One computation while it is translated.
 
     phase: that of the last instruction whose name has one.
     around: the loop or call that runs the computation, whose name those without one take.
@@ -115,7 +117,7 @@ class _ComputationLowering:
     early: instructions from which the forward pass is computed.
     """
 
-    walk: ModuleLowering
+    walk: ModuleTranslation
     computation: Computation
     phase: Phase
     around: Instruction | None
@@ -130,7 +132,7 @@ class _ComputationLowering:
     def __post_init__(self) -> None:
         self.early = before_forward(self.computation) if self.walk.training else frozenset()
 
-    def lower(self) -> tuple[Op, ...]:
+    def translate(self) -> tuple[Op, ...]:
         """Return all operations of the computation."""
         for instruction in self.computation.instructions:
             self.phase = self._named_phase(instruction, instruction) or self.phase
@@ -238,15 +240,15 @@ class _ComputationLowering:
 
     def _unnoted(self, movement: DataMovement, axes: tuple[str, ...]) -> str:
         """Return the algorithm that generating code would have noted; empty for the default."""
-        mesh, generation = self.walk.mesh, self.walk.unnoted
+        mesh, rules = self.walk.mesh, self.walk.unnoted
         within = axes and not set(axes) & set(mesh.axes_across(None))
-        if not generation or not within or mesh.placement.listed_as(axes):
+        if rules is None or not within or mesh.placement.listed_as(axes):
             return ""
         spans = tuple(span for axis in axes for span in mesh.placement.spans(axis))
         assert movement.collective is not None
         sides = dimension_sizes(spans).values()
         devices = prod(span.size for span in spans)
-        return unnoted_algorithm(generation, movement.collective, sides, devices, movement.bytes)
+        return unnoted_algorithm(rules, movement.collective, sides, devices, movement.bytes)
 
     def _parts(self, instruction: Instruction, nbytes: float) -> tuple[CollectivePart, ...]:
         """Return the tensors that a collective moves together, if they are several.

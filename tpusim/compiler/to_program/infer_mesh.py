@@ -15,9 +15,9 @@ import numpy as np
 
 from tpusim.base.errors import PlanError
 from tpusim.compiler.hlo.replica_groups import Ids, ReplicaGroups
-from tpusim.compiler.lower.device_ids import Coordinates, DeviceIds, check_device_count
-from tpusim.compiler.lower.mesh_axes import ProgramAxes, merge_spans, program_axes
-from tpusim.compiler.lower.torus_digits import SLICES, Parts, TorusDigits, mesh_parts
+from tpusim.compiler.to_program.device_ids import Coordinates, DeviceIds, check_device_count
+from tpusim.compiler.to_program.mesh_axes import ProgramAxes, merge_spans, program_axes
+from tpusim.compiler.to_program.torus_digits import SLICES, Parts, TorusDigits, mesh_parts
 from tpusim.hardware import DCN_PREFIX, ListedGroups, Placement, Slice, Span
 
 RARE_FACTOR = 10
@@ -182,11 +182,11 @@ def locate_devices(
     across = {f"{DCN_PREFIX}slices": pod.num_slices} if pod.num_slices > 1 else {}
     found = DeviceIds.on_mesh(across | {f"axis_{at}": size for at, size in enumerate(sizes)}, pod)
     shape = " x ".join(map(str, [*across.values(), *sizes]))
-    return replace(
-        found,
-        note="the program does not record the positions of its devices: its groups are those of a "
-        f"mesh of {shape}, placed on {pod} as JAX does; give the mesh that it was compiled for",
+    note = (
+        "the program does not record the positions of its devices: its groups are those of a mesh "
+        f"of {shape}, placed on {pod} as JAX does; give the mesh that it was compiled for"
     )
+    return replace(found, note="; ".join(filter(None, (found.note, note))))
 
 
 def implied_mesh(module_groups: Iterable[ReplicaGroups], count: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tpusim.compiler.hlo.module import Computation, HloModule
 from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape
-from tpusim.compiler.lower.buffers import RENAMING_OPCODES, BufferTable
+from tpusim.compiler.to_program.buffers import RENAMING_OPCODES, BufferTable
 from tpusim.program import Alloc
 
 TEMPORARIES, OUTPUTS = "temporaries", "outputs"

@@ -23,7 +23,7 @@ _RING_ORDERS: Mapping[tuple[int, ...], tuple[int, ...]] = {
     (2, 4): (0, 1, 2, 3, 7, 6, 5, 4),
     (4, 4): (0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8, 4),
 }
-"""JAX's order of devices on small slices of v5e and v6e, of chips numbered row by row along x."""
+"""JAX's order of devices on small slices that are one ring: chips row by row along x."""
 _HOST_ORDER = (0, 1, 2, 3, 6, 7, 4, 5)
 """JAX's order of the 8 devices of a host with two per chip."""
 
@@ -80,9 +80,9 @@ class DeviceIds:
         """Return the order that JAX's `mesh_utils.create_device_mesh` gives the mesh (jax 0.10.2).
 
         Axes take whole dimensions of the torus where they can, the last axis first; otherwise parts
-        of dimensions, with the later axes on neighbouring chips. Small slices of v5e, v6e and 7x
-        are traversed as one ring, v2 and v3 in the order of `jax.devices()`. Axes that start with
-        `dcn_` run across slices (`create_hybrid_device_mesh`).
+        of dimensions, with the later axes on neighbouring chips. Other orders, on small slices or
+        on all, are those that the chip's file names (`CompilerRules.mesh_order`). Axes that start
+        with `dcn_` run across slices (`create_hybrid_device_mesh`).
 
         Raise PlanError for a mesh that does not have the devices of the pod.
         """
@@ -96,7 +96,8 @@ class DeviceIds:
             np.broadcast_to(slices, (*sizes, 1)),
             np.broadcast_to(one, (*sizes, one.shape[-1])),
         )
-        return cls(np.concatenate(parts, axis=-1).reshape(prod(sizes), -1))
+        note = pod.chip.unsaid("JAX is taken to lay meshes along the dimensions of the torus")
+        return cls(np.concatenate(parts, axis=-1).reshape(prod(sizes), -1), "".join(note))
 
     @classmethod
     def in_order(cls, pod: Slice) -> "DeviceIds":
@@ -148,14 +149,15 @@ def _slice_order(pod: Slice) -> Coordinates:
 
 def _mesh_order(sizes: Sequence[int], pod: Slice) -> Coordinates:
     """Return coordinates and core of a mesh's devices on one slice, in the order of the mesh."""
-    generation, dims = pod.chip.generation, pod.topology.dims
+    order, dims = pod.chip.compiler_rules.mesh_order, pod.topology.dims
     ordered = _slice_order(pod)
-    if generation in ("v2", "v3"):
+    if order == "hosts":
         return _host_order(ordered) if len(ordered) == 8 or sizes[-1] == 8 else ordered
-    if generation in ("7x", "7") and len(ordered) <= 32 and max(dims[:2]) <= 2 and prod(dims) > 1:
+    small = len(ordered) <= 32 and max(dims[:2]) <= 2 and prod(dims) > 1
+    if order == "small hosts" and small:
         return _host_order(ordered)
     one_ring = dims in _RING_ORDERS and (dims != (4, 4) or max(sizes) == 16)
-    if generation in ("v5e", "v6e") and one_ring:
+    if order == "small rings" and one_ring:
         ring = np.array(_RING_ORDERS[dims])
         chips = np.stack(np.unravel_index(ring, dims[::-1])[::-1], axis=1)
         return np.append(chips, np.zeros((len(ring), 1), np.intp), axis=1)

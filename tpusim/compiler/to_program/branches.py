@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from tpusim.compiler.hlo.attributes import called_computations
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
-from tpusim.compiler.lower.buffers import CALLING_OPCODES
-from tpusim.compiler.lower.collectives import movement_of
-from tpusim.compiler.lower.data_movement import AsyncRole, MovementKind
-from tpusim.compiler.lower.source_locations import name_and_line
-from tpusim.compiler.lower.trip_counts import trip_count
+from tpusim.compiler.to_program.buffers import CALLING_OPCODES
+from tpusim.compiler.to_program.collectives import movement_of
+from tpusim.compiler.to_program.data_movement import AsyncRole, MovementKind
+from tpusim.compiler.to_program.source_locations import name_and_line
+from tpusim.compiler.to_program.trip_counts import trip_count
 from tpusim.compiler.work.instruction_work import instruction_work, is_free
 
 HBM_BYTES_PER_CYCLE, LINK_BYTES_PER_CYCLE, FLOPS_PER_CYCLE = 1000.0, 100.0, 200_000.0
