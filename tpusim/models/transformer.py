@@ -18,7 +18,7 @@ from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_heads, check_length, check_types, check_values
 from tpusim.models.layer_patterns import in_turn
-from tpusim.models.model_keys import MODEL_KEYS, Biases, TransformerKeys, Norms
+from tpusim.models.model_keys import MODEL_KEYS, Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
 
