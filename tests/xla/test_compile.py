@@ -12,6 +12,7 @@ import pytest
 
 import tpusim as ts
 from tpusim.base.errors import CompileError
+from tpusim.compiler import compile_apart
 
 pytestmark = [
     pytest.mark.xla,
@@ -108,13 +109,13 @@ def test_devices_are_in_the_order_of_the_ids(slice_: str, mesh: dict, devices: i
 
 
 def test_the_second_time_it_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = subprocess.Popen, []
+    start, started = compile_apart._child, []
 
-    def counted(command: list[str], **given: Any) -> subprocess.Popen:
-        started.append(command)
-        return start(command, **given)
+    def counted(*given: Any) -> Any:
+        started.append(given)
+        return start(*given)
 
-    monkeypatch.setattr(subprocess, "Popen", counted)
+    monkeypatch.setattr(compile_apart, "_child", counted)
     first, second = (compiled() for _ in range(2))
     assert len(started) == 1
     assert (first.from_cache, second.from_cache) == (False, True)
