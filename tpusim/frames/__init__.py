@@ -3,7 +3,12 @@
 from tpusim.frames.accumulate import MICROBATCHES, accumulator, addition, zeros
 from tpusim.frames.body_frame import infeed, sizes_of, stored_weights
 from tpusim.frames.optimizer import Updates, trained
-from tpusim.frames.training_frame import TrainingFrame, choices_of, updates_of
+from tpusim.frames.training_frame import (
+    TrainingFrame,
+    asked_place,
+    choices_of,
+    updates_of,
+)
 
 __all__ = [
     "MICROBATCHES",
@@ -11,6 +16,7 @@ __all__ = [
     "Updates",
     "accumulator",
     "addition",
+    "asked_place",
     "choices_of",
     "infeed",
     "sizes_of",

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.frames import TrainingFrame, choices_of, sizes_of
+from tpusim.frames import TrainingFrame, asked_place
 from tpusim.graph import (
     Graph,
     LayerRow,
@@ -77,9 +77,7 @@ class PlannedStep:
 
     def programs_on(self, placement: Placement) -> Programs:
         """Return the programs on a placement; one object for all that the lowering sees alike."""
-        return self.known.on(
-            AskedPlace(self.pod, placement, self.plan.mesh, self.plan.compiler), self.lower
-        )
+        return self.known.on(asked_place(self.pod, placement, self.plan), self.lower)
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
@@ -94,7 +92,7 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
             pod,
             graph,
             distinct_drops(partitioned.dropped),
-            lambda place: (_training_frame(graph, plan, place).program(graph, partitioned),),
+            lambda place: (TrainingFrame.of(graph, plan, place).program(graph, partitioned),),
         )
     inner = stage_plan(plan)
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
@@ -110,12 +108,6 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
         _dropped(partitioned_parts),
         lambda place: stage_programs(model.name, parts, partitioned_parts, plan, place),
     )
-
-
-def _training_frame(graph: Graph, plan: Plan, place: AskedPlace) -> TrainingFrame:
-    """Return the frame of a step without a pipeline."""
-    choices = choices_of(plan)
-    return TrainingFrame(plan, choices, sizes_of(graph, choices), place)
 
 
 def _circular(
