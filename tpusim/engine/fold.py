@@ -14,11 +14,13 @@ folded before it has ended. Memory does not steer the engine, so its level is no
 """
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpusim.engine.instructions import LoopEnd
-from tpusim.engine.journal import Journal, JournalMark
-from tpusim.engine.lane_clock import LaneClock
+from tpusim.engine.journal import JournalMark
+
+if TYPE_CHECKING:
+    from tpusim.engine.lane import Lane
 
 
 class Fold(NamedTuple):
@@ -28,20 +30,6 @@ class Fold(NamedTuple):
     trips: int
     repeats: int
     period_ps: int
-
-
-class FoldedLane(Protocol):
-    """A lane whose periods are booked."""
-
-    @property
-    def clock(self) -> LaneClock:
-        """Its clock."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """What it has done."""
-        ...
 
 
 class FoldDetector:
@@ -63,7 +51,7 @@ class FoldDetector:
         self.wanted[loop] = folding
 
     def skip(
-        self, loop: LoopEnd, trip: int, state: Hashable, lanes: Sequence[FoldedLane], left: int
+        self, loop: LoopEnd, trip: int, state: Hashable, lanes: "Sequence[Lane]", left: int
     ) -> int:
         """Return the iterations to skip at the start of `trip`; book their time and records.
 
