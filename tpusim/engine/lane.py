@@ -164,7 +164,7 @@ class Lane:
     def _skip(self, loop: LoopEnd, trip: int) -> int:
         """Return the iterations to skip at the start of `trip`, if the lane has repeated itself."""
         state = self._state(min(trip, loop.reach))
-        return self.folder.skip(loop, trip, state, (self,), loop.trips - trip)
+        return self.folder.skip(loop, trip, state, [(self.clock, self.journal)], loop.trips - trip)
 
     def _state(self, reached: int) -> Hashable:
         """Return everything that the future depends on, relative to now (between two tasks)."""
