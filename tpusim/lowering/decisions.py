@@ -26,7 +26,7 @@ from tpusim.partition import (
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Compiler, Context, Dtypes, Plan
+from tpusim.plan import Axes, Compiler, Context, Numerics, Plan
 from tpusim.program import CollectiveKind, Mode
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -220,7 +220,7 @@ class Body:
         return self._decisions.ideal
 
     @property
-    def dtypes(self) -> Dtypes:
+    def dtypes(self) -> Numerics:
         """The plan's dtypes."""
         return self._decisions.plan.dtypes
 

@@ -11,7 +11,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
-from tpusim.plan.dtypes import NARROW_DTYPES
+from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.program import Program, Single
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
