@@ -16,7 +16,7 @@ from tpusim.plan import (
     DEFAULT_TILES,
     RING,
     WIDE_DTYPES,
-    Dtypes,
+    Numerics,
     Plan,
     part_bounds,
     stage_plan,
@@ -74,7 +74,7 @@ def _pipeline(plan: Plan) -> Iterator[tuple[str, object, str]]:
         yield "dtypes.accumulator", sums, f"write {plan.dtypes.grad!r}, as grad is"
 
 
-def _transfers(dtypes: Dtypes) -> Iterator[tuple[str, object, str]]:
+def _transfers(dtypes: Numerics) -> Iterator[tuple[str, object, str]]:
     """Yield what cannot be said of the dtypes in which weights and gradients are sent.
 
     JAX's gradient of a weight has the dtype of the weight, and no matmul makes a narrower result

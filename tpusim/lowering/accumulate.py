@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
 from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
-from tpusim.plan import Dtypes, Plan
+from tpusim.plan import Numerics, Plan
 from tpusim.program import Alloc, Compute, Dep, Loop, Op, VectorWork
 
 MICROBATCHES = "microbatches"
@@ -58,7 +58,7 @@ def accumulate_microbatches(
     return (zeros(tuple(sums.values())), loop), GradientDeps(summed, after)
 
 
-def accumulator(weight: StoredWeight, dtypes: Dtypes, sizes: Sizes) -> Alloc:
+def accumulator(weight: StoredWeight, dtypes: Numerics, sizes: Sizes) -> Alloc:
     """Return the accumulator of one weight's gradients, over all its layers."""
     item = DTYPE_BYTES[dtypes.of("accumulator")]
     nbytes = weight.copies * sizes.elements(weight.summed) * item
@@ -79,7 +79,7 @@ def zeros(sums: tuple[Alloc, ...]) -> Compute:
 
 
 def addition(
-    weight: StoredWeight, dtypes: Dtypes, sizes: Sizes, gradients: GradientDeps
+    weight: StoredWeight, dtypes: Numerics, sizes: Sizes, gradients: GradientDeps
 ) -> Compute:
     """Return the addition of one microbatch's gradients: it reads both and writes in place.
 

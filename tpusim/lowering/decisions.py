@@ -26,7 +26,7 @@ from tpusim.partition import (
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Compiler, Context, Dtypes, Plan
+from tpusim.plan import Axes, Compiler, Context, Numerics, Plan
 from tpusim.program import CollectiveKind, Mode
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -65,7 +65,7 @@ class LoweringDecisions:
         self.plan = plan
         self.chip = place.pod.chip
         self.ideal = plan.compiler.lowering == "ideal"
-        waits = permutes_wait(self.chip.generation, plan.compiler, place.pod.topology.chips)
+        waits = permutes_wait(self.chip, plan.compiler, place.pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
         self._place = place
@@ -220,7 +220,7 @@ class Body:
         return self._decisions.ideal
 
     @property
-    def dtypes(self) -> Dtypes:
+    def dtypes(self) -> Numerics:
         """The plan's dtypes."""
         return self._decisions.plan.dtypes
 

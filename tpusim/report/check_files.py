@@ -35,12 +35,13 @@ def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:
     from tpusim.report.figures.render import png_bytes
     from tpusim.report.html.comparison_page import comparison_page
 
+    figure = png_bytes(lambda: plot_check(comparison)[0], comparison.title)
     return {
         "check.txt": f"{comparison}\n".encode(),
         "check.json": f"{json_text(comparison.facts())}\n".encode(),
         "differences.csv": differences_csv(comparison).encode(),
-        "report.html": comparison_page(comparison).encode(),
-        "check.png": png_bytes(lambda: plot_check(comparison)[0], comparison.title),
+        "report.html": comparison_page(comparison, figure).encode(),
+        "check.png": figure,
     }
 
 
