@@ -7,7 +7,6 @@ from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler_check import TwinComparison
 from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import template
-from tpusim.twin import TwinComparison
 
 ROWS_SHOWN = 40
 """Rows of a table of the page; the files beside it have all."""
