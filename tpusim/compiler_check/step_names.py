@@ -9,9 +9,9 @@ from math import prod
 
 from tpusim.base.phase import Phase
 from tpusim.graph import Convolution, Einsum, Gather, Op, Pointwise, Tensor, TensorRole, walk
-from tpusim.partition import Layout, resolve_rules
+from tpusim.partition import Layout
 from tpusim.partition.propagate import layouts
-from tpusim.pipeline.planned_step import planned_graph
+from tpusim.pipeline.planned_step import checked_rules, planned_graph
 from tpusim.plan import stage_plan
 from tpusim.program import Program, walk_ops
 from tpusim.results import PlanResult
@@ -54,7 +54,7 @@ class StepNames:
             {op.name: op for op, _ in forward},
             {tensor.name: op.name for op, _ in forward for tensor in op.outputs},
             runs,
-            layouts(graph, inner, resolve_rules(inner, graph)),
+            layouts(graph, inner.sharding, checked_rules(inner, graph)),
         )
 
     @cached_property
