@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.compiler_check.core_times import TimedOperation
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
+from tpusim.graph import Convolution, Einsum
 from tpusim.program import Collective, Compute, Single, walk_ops
 from tpusim.results import COMPUTE_LABELS, PlanResult, Result
 
@@ -98,7 +99,8 @@ class ComparedSide:
             elif label == "attention":
                 yield _CoreTime(ATTENTION, phase, ATTENTION, op, seconds)
             else:
-                known = name in self.names.products and phase is not Phase.OPTIMIZER
+                behind = None if phase is Phase.OPTIMIZER else self.names.operations.get(name)
+                known = isinstance(behind, Einsum | Convolution)
                 yield _CoreTime(WORK, phase, name if known else OTHERS, op, seconds)
 
     def waits(self) -> Iterator[tuple[str, float]]:
