@@ -28,36 +28,37 @@ EFFECTIVE_AT_ONE = (
 
 
 @cache
-def _toml(name: str) -> Mapping[str, Any]:
+def shipped(name: str) -> Mapping[str, Any]:
+    """Return one of the tables."""
     return tomllib.loads((resources.files("tpusim.maxtext") / f"{name}.toml").read_text("utf-8"))
 
 
 @cache
 def defaults() -> Mapping[str, Any]:
     """Return each key that is read, and its default."""
-    return {key: value for part in _toml("defaults").values() for key, value in part.items()}
+    return {key: value for part in shipped("defaults").values() for key, value in part.items()}
 
 
 def models() -> Mapping[str, Mapping[str, Any]]:
     """Return the keys that each `model_name` sets."""
-    return _toml("models")
+    return shipped("models")
 
 
 def decoder_blocks() -> Mapping[str, dict[str, Any]]:
     """Return what distinguishes the layers of each `decoder_block` that can be simulated."""
-    return _toml("decoder_blocks")
+    return shipped("decoder_blocks")
 
 
 def unsimulated(part: str) -> Mapping[str, str]:
     """Return what is `renamed`, `left_out`, `refused`, or one of the `decoder_blocks` refused."""
-    found: Mapping[str, str] = _toml("unsimulated")[part]
+    found: Mapping[str, str] = shipped("unsimulated")[part]
     return found
 
 
 @cache
 def _patterns() -> tuple[str, ...]:
     """Return the keys that change no step; `*` stands for any letters."""
-    return tuple(key for part in _toml("ignored").values() for key in part)
+    return tuple(key for part in shipped("ignored").values() for key in part)
 
 
 @cache
