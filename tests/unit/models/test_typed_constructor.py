@@ -19,6 +19,7 @@ flat = Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, attention="dot", 
 moe = {"experts": 2, "experts_per_token": 1}
 own = SelfAttention(window=8)
 ts.models.Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, attention=own, moe=moe)
+ts.Plan(mesh={"fsdp": 2}, global_batch=2, seq_len=8, remat="full", dtypes={"gather": "int8"})
 flat.replace(latent=Latent(), experts=2, experts_per_token=1).replace(**{"moe.expert_mlp": 4})
 """
 WRONG = {
@@ -28,6 +29,9 @@ WRONG = {
     "Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, window='all')": "arg-type",
     "Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, moe=4)": "arg-type",
     "Transformer(layers=2.5, embed=8, mlp=8, heads=2, vocab=8)": "arg-type",
+    "ts.Plan(mesh={'fsdp': 2}, global_batch=2, sequence=4)": "call-arg",
+    "ts.Plan(mesh={'fsdp': 2})": "call-arg",
+    "ts.Plan(mesh={'fsdp': 2}, global_batch=2, seq_len='all')": "arg-type",
 }
 """Lines of a user's file, and the error that mypy reports for each."""
 
