@@ -10,9 +10,10 @@ from tpusim.bounds.footprints import ring_seconds_per_byte
 from tpusim.bounds.groups import GroupAnswers, GroupTable, PlanGroups
 from tpusim.bounds.habits import GroupHabits
 from tpusim.bounds.plan_arrays import Floats, PlanArrays
+from tpusim.frames import choices_of
 from tpusim.hardware import Slice
 from tpusim.lowering.op_work import collective_bytes
-from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes, weights_are_tiled
+from tpusim.partition import DTYPE_BYTES, CollectiveNode, Purpose, Sizes
 from tpusim.plan import CIRCULAR, Axes, Plan
 from tpusim.program import CollectiveKind, Number
 
@@ -53,7 +54,7 @@ class GroupQuestions:
     def tiled(self, axes: Axes) -> bool:
         """Return `weights_are_tiled` of a collective over some axes."""
         if axes not in self._tiled:
-            self._tiled[axes] = weights_are_tiled(self.inner, axes)
+            self._tiled[axes] = choices_of(self.inner).tiles_weights(axes)
         return self._tiled[axes]
 
     def habit(self, group: Groups, tiled: bool, name: str) -> Number:

@@ -166,7 +166,8 @@ def _(op: Gather, context: StepContext) -> str:
 def _table_layout(op: Gather, context: StepContext) -> Layout:
     """Return the layout in which a table is read: its rows are whole, or they are exchanged."""
     layout = context.layouts[op.table.name]
-    if op.table.name in exchanged_tables(context.graph, context.plan, context.layouts):
+    sharding, style = context.plan.sharding, context.plan.compiler.style
+    if op.table.name in exchanged_tables(context.graph, sharding, style, context.layouts):
         return layout
     return tuple(
         axes if dim == op.dim else () for dim, axes in zip(op.table.dims, layout, strict=True)

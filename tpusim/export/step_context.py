@@ -20,7 +20,8 @@ from tpusim.graph import (
     training_step,
     walk,
 )
-from tpusim.partition import Layout, layouts, resolve_rules, update_layouts
+from tpusim.partition import Layout, layouts, update_layouts
+from tpusim.pipeline.planned_step import checked_rules
 from tpusim.plan import STAGE_AXES, Plan, stage_plan
 
 PADDABLE = "vocab"
@@ -127,7 +128,7 @@ def row_layout(layout: Layout) -> Layout:
 def step_context(graph: Graph, plan: Plan) -> StepContext:
     """Return the facts of a forward pass under a plan. Raise PlanError as partitioning does."""
     inner = stage_plan(plan)
-    rules = resolve_rules(inner, graph)
+    rules = checked_rules(inner, graph)
     table = dict(rules.table)
     causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))
     balanced = causal and plan.context.balanced
@@ -135,11 +136,13 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     order = 1
     for axis in gathered if balanced else ():
         order *= plan.mesh[axis]
-    found = layouts(graph, inner, rules)
+    found = layouts(graph, inner.sharding, rules)
     named = frozenset(_named(graph.ops, plan))
     padded = dict(_padded(graph, plan, found))
     stages = entry([axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1])
-    updates = dict(update_layouts(training_step(graph, Remat()), inner, found))
+    axes = tuple(plan.optimizer.axes)
+    step = training_step(graph, Remat())
+    updates = dict(update_layouts(step, inner.sharding, axes, found))
     within = stages if plan.stages > 1 else ""
     return StepContext(graph, plan, found, named, padded, order, within, updates)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tpusim.export.names import constant_name, entry, spec, unsaid, weight_name
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, indented
+from tpusim.frames import choices_of, sizes_of
 from tpusim.graph import Tensor, layer_matrices
-from tpusim.lowering import sizes_of
 from tpusim.partition import LocalShape, StoredWeight, matrix_stack
 
 SHAPES, SPECS, UPDATE_SPECS = "SHAPES", "SPECS", "UPDATE_SPECS"
@@ -74,7 +74,7 @@ def _matrices(
     local = LocalShape(tensor.dims, context.layouts[tensor.name])
     divided = LocalShape(tensor.dims, context.updates.get(tensor.name, local.layout))
     weight = StoredWeight(tensor.name, local, copies[tensor.name], matrix, update=divided)
-    extents = sizes_of(context.graph, context.plan)
+    extents = sizes_of(context.graph, choices_of(context.plan))
     stack = matrix_stack(weight, extents, context.plan.stages > 1)
     outer = sizes[: len(sizes) - len(matrix.rows) - len(matrix.columns)]
     sides = [" * ".join(map(constant_name, dims)) for dims in (matrix.rows, matrix.columns)]

@@ -2,7 +2,7 @@
 
 from tpusim.plan.attention_kernel import ONE_KERNEL, TWO_KERNELS, AttentionKernel
 from tpusim.plan.axes import Axes, Rule, axes_of, check_known, check_once
-from tpusim.plan.compiler import Compiler
+from tpusim.plan.compiler import Compiler, Style
 from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
 from tpusim.plan.default_rules import DEFAULT_RULES, STYLE_RULES
 from tpusim.plan.experts import DEFAULT_TILES, Experts
@@ -52,6 +52,7 @@ __all__ = [
     "Plan",
     "Rule",
     "Sharding",
+    "Style",
     "Training",
     "axes_of",
     "check_known",

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import log10
 
+from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Chip
-from tpusim.lowering import MICROBATCHES
 from tpusim.program import CombinedWork, ConvolutionWork, Loop, MatmulWork, Program, TopOp, Work
 from tpusim.results import PlanResult, is_pipeline_loop
 

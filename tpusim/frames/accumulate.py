@@ -8,39 +8,24 @@ a loop, but only one whose result goes to nothing but the addition; those of sca
 the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tpusim.base.phase import Phase
+from tpusim.lowering import GradientDeps
 from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
-from tpusim.plan import Numerics, Plan
-from tpusim.program import Alloc, Compute, Dep, Loop, Op, VectorWork
+from tpusim.plan import Numerics
+from tpusim.program import Alloc, Compute, Loop, Op, VectorWork
 
 MICROBATCHES = "microbatches"
 """The name of the loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class GradientDeps:
-    """The complete gradients of weights: the buffers that hold them, and their last operations.
-
-    held: weight -> tensor that holds the gradients of all its layers.
-    after: weight -> operation to wait for, where it is not in program order.
-    """
-
-    held: Mapping[str, str]
-    after: Mapping[str, str]
-
-    def deps(self, weight: str) -> tuple[Dep, ...]:
-        """Return the dependencies of a reader of a weight's gradient."""
-        return (Dep(self.after[weight]),) if weight in self.after else ()
 
 
 def accumulate_microbatches(
     body: tuple[Op, ...],
     gradients: GradientDeps,
     weights: tuple[StoredWeight, ...],
-    plan: Plan,
+    microbatches: int,
+    numerics: Numerics,
     sizes: Sizes,
     held: tuple[str, ...] = (),
 ) -> tuple[tuple[Op, ...], GradientDeps]:
@@ -49,18 +34,18 @@ def accumulate_microbatches(
     held: tensors that a microbatch holds to its end.
     """
     trained = [weight for weight in weights if weight.name in gradients.held]
-    sums = {weight.name: accumulator(weight, plan.dtypes, sizes) for weight in trained}
-    additions = [addition(weight, plan.dtypes, sizes, gradients) for weight in trained]
+    sums = {weight.name: accumulator(weight, numerics, sizes) for weight in trained}
+    additions = [addition(weight, numerics, sizes, gradients) for weight in trained]
     additions[0] = replace(additions[0], frees=(*additions[0].frees, *held))
-    loop = Loop(name=MICROBATCHES, trips=plan.microbatches, body=(*body, *additions))
+    loop = Loop(name=MICROBATCHES, trips=microbatches, body=(*body, *additions))
     after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
     summed = {name: alloc.tensor for name, alloc in sums.items()}
     return (zeros(tuple(sums.values())), loop), GradientDeps(summed, after)
 
 
-def accumulator(weight: StoredWeight, dtypes: Numerics, sizes: Sizes) -> Alloc:
+def accumulator(weight: StoredWeight, numerics: Numerics, sizes: Sizes) -> Alloc:
     """Return the accumulator of one weight's gradients, over all its layers."""
-    item = DTYPE_BYTES[dtypes.of("accumulator")]
+    item = DTYPE_BYTES[numerics.of("accumulator")]
     nbytes = weight.copies * sizes.elements(weight.summed) * item
     padded = nbytes * sizes.padding(weight.summed)
     return Alloc(f"{weight.name}/accumulator", nbytes, ACCUMULATORS, padded)
@@ -79,15 +64,15 @@ def zeros(sums: tuple[Alloc, ...]) -> Compute:
 
 
 def addition(
-    weight: StoredWeight, dtypes: Numerics, sizes: Sizes, gradients: GradientDeps
+    weight: StoredWeight, numerics: Numerics, sizes: Sizes, gradients: GradientDeps
 ) -> Compute:
     """Return the addition of one microbatch's gradients: it reads both and writes in place.
 
     One vector operation per element, and a conversion for each of the three where they are narrow.
     """
     elements = weight.copies * sizes.elements(weight.summed)
-    held = DTYPE_BYTES[dtypes.of("accumulator")]
-    given = DTYPE_BYTES[dtypes.grad]
+    held = DTYPE_BYTES[numerics.of("accumulator")]
+    given = DTYPE_BYTES[numerics.grad]
     narrow = [item < DTYPE_BYTES["f32"] for item in (given, held, held)]
     return Compute(
         name=f"accumulate/{weight.name}",

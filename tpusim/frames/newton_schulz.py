@@ -29,7 +29,7 @@ from tpusim.partition import (
     matrix_stack,
     reshard,
 )
-from tpusim.plan import Axes, Plan
+from tpusim.plan import Axes
 from tpusim.program import (
     Alloc,
     Collective,
@@ -54,9 +54,12 @@ CATEGORY = "optimizer updates"
 F32, BF16 = DTYPE_BYTES["f32"], DTYPE_BYTES["bf16"]
 
 
-def orthogonalised(weight: StoredWeight, plan: Plan, sizes: Sizes) -> tuple[Op, ...]:
-    """Return the operations that make a weight's momentum orthogonal, in place and as stored."""
-    stack = matrix_stack(weight, sizes, plan.stages > 1)
+def orthogonalised(weight: StoredWeight, sizes: Sizes, staged: bool) -> tuple[Op, ...]:
+    """Return the operations that make a weight's momentum orthogonal, in place and as stored.
+
+    staged: the weight is one stage's.
+    """
+    stack = matrix_stack(weight, sizes, staged)
     made = NewtonSchulz(weight.name, stack, sizes)
     return (
         *made.norm(),

@@ -8,7 +8,7 @@ whole, but for the axes that shard them in the step, to the end of the backward 
 from collections.abc import Collection, Iterator, Sequence
 
 from tpusim.base.phase import Phase
-from tpusim.lowering.asked_place import AskedPlace
+from tpusim.lowering import AskedPlace, BodyChoices
 from tpusim.partition import (
     DTYPE_BYTES,
     LocalShape,
@@ -16,16 +16,14 @@ from tpusim.partition import (
     StoredWeight,
     is_across,
     reshard,
-    weights_are_tiled,
 )
-from tpusim.plan import Plan
 from tpusim.program import Alloc, Collective, Mode
 
 
 def gathers(
     weights: Sequence[StoredWeight],
     shards: Collection[str],
-    plan: Plan,
+    choices: BodyChoices,
     sizes: Sizes,
     place: AskedPlace,
 ) -> tuple[Collective, ...]:
@@ -41,8 +39,8 @@ def gathers(
         for weight in weights
         for one in _of(
             weight,
-            plan.dtypes.compute if weight.name in shards else plan.dtypes.param,
-            plan,
+            choices.numerics.compute if weight.name in shards else choices.numerics.param,
+            choices,
             sizes,
             place,
         )
@@ -50,12 +48,12 @@ def gathers(
 
 
 def _of(
-    weight: StoredWeight, dtype: str, plan: Plan, sizes: Sizes, place: AskedPlace
+    weight: StoredWeight, dtype: str, choices: BodyChoices, sizes: Sizes, place: AskedPlace
 ) -> Iterator[Collective]:
     taken: tuple[str, ...] = ()
     for step in reshard(weight.updated.layout, (), weight.local.layout):
         axes = tuple(axis for axis in sizes.axes if axis in step.axes)
-        low = place.lowering((axes, weights_are_tiled(plan, axes)))
+        low = place.lowering((axes, choices.tiles_weights(axes)))
         elements = weight.copies * sizes.elements(LocalShape(weight.local.dims, step.payload))
         nbytes = elements * DTYPE_BYTES[dtype]
         name = f"{weight.name}/whole@{','.join(axes)}"

@@ -4,14 +4,11 @@ They are a body of their own, of collectives alone, which the same passes lower 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from tpusim.lowering.accumulate import GradientDeps
-from tpusim.lowering.asked_place import AskedPlace
-from tpusim.lowering.decisions import LoweringDecisions
-from tpusim.lowering.lower_body import BodyLowerer
+from tpusim.lowering import AskedPlace, BodyChoices, BodyLowerer, GradientDeps, LoweringDecisions
 from tpusim.partition import Sizes, StoredWeight, late_reductions
-from tpusim.plan import Plan
 from tpusim.program import Op
 
 
@@ -26,21 +23,21 @@ class Reduced(NamedTuple):
 def reduce_once(
     weights: Sequence[StoredWeight],
     sums: GradientDeps,
-    plan: Plan,
+    choices: BodyChoices,
     sizes: Sizes,
     place: AskedPlace,
 ) -> Reduced:
-    """Return the reductions of the sums that microbatches left as terms; of no others any.
+    """Return the reductions of the sums that microbatches left as terms.
 
     sums: the accumulators of the weights.
     """
-    if not plan.reduces_once:
-        return Reduced((), sums, ())
-    dtype = plan.dtypes.of("accumulator")
+    dtype = choices.numerics.of("accumulator")
     made = late_reductions(weights, sums.held, dtype, sizes)
-    finished = plan.replace(grad_dtype=dtype, accumulator_dtype=dtype)
+    kept: Any = {"grad": dtype, "accumulator": dtype}
+    numerics = replace(choices.numerics, **kept)
+    finished = choices._replace(numerics=numerics)
     decisions = LoweringDecisions(made.graph, made.sizes, finished, place)
-    lowerer = BodyLowerer(made.sizes, made.graph, decisions, finished)
+    lowerer = BodyLowerer(made.sizes, made.graph, decisions)
     (body,), reduced = lowerer.passes(_written_by(sums))
     gradients = GradientDeps({**sums.held, **reduced.held}, {**sums.after, **reduced.after})
     return Reduced(body, gradients, tuple(lowerer.crossing))
