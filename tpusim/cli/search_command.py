@@ -11,9 +11,8 @@ from tpusim.base.errors import blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.base.text_width import printed_on, unbroken
-from tpusim.cli.app import INTERRUPTED
-from tpusim.cli.executor_option import executor_of
-from tpusim.cli.progress import now_and_then
+from tpusim.cli.app import INTERRUPTED, executor_of
+from tpusim.cli.progress import drawn, now_and_then
 from tpusim.exploration import PlanSpace, SearchResult, SearchState, search
 from tpusim.exploration.best import LOCAL
 from tpusim.exploration.format import TEXT_INDENT
@@ -120,11 +119,9 @@ def state_text(state: SearchState, unit: str) -> str:
 @contextmanager
 def _progress_bar(unit: str) -> Iterator[ReportProgress]:
     """Show a bar on the terminal until the search is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    columns = (BarColumn(20), MofNCompleteColumn(), "plans", TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with drawn(BarColumn(20), MofNCompleteColumn(), "plans", "{task.description}") as bar:
         task = bar.add_task("bounding all plans", total=None)
 
         def report(state: SearchState) -> None:

@@ -12,7 +12,7 @@ from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import InterruptedWorkError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_width import wrapped
-from tpusim.cli.executor_option import executor_of
+from tpusim.cli.app import executor_of
 from tpusim.cli.progress import show_progress
 from tpusim.exploration import Space, sweep
 from tpusim.exploration.format import TEXT_INDENT, refused_kinds, sweep_text
