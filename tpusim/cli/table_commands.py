@@ -2,8 +2,10 @@
 
 import json
 import re
+import sys
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +13,9 @@ import typer
 from tpusim.base.collection import garbage_collector_on
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
+from tpusim.base.text_width import printed_on, wrapped
 from tpusim.cli.app import (
+    INTERRUPTED,
     AsJson,
     ClusterAddress,
     FigureFolder,
@@ -24,6 +28,7 @@ from tpusim.cli.app import (
     Workers,
     app,
     argument,
+    executor_of,
     option,
     out_folder,
     printed,
@@ -82,13 +87,41 @@ def sweep(
     quiet: Quiet = False,
 ) -> tuple[str, int]:
     """Simulate many plans: mesh shapes, placements, any values."""
-    from tpusim.cli.sweep_command import sweep_file
+    from tpusim.base.csv_cells import frame_csv
+    from tpusim.cli.progress import show_progress
+    from tpusim.cli.sweep_command import REFUSED, kinds, resumable, sweep_json
+    from tpusim.exploration import Space, sweep
+    from tpusim.exploration.format import TEXT_INDENT, refused_kinds, sweep_text
+    from tpusim.runfile import read_sweep
 
-    text, code = sweep_file(
-        path, settings or (), out_folder(out, "table"), workers, cluster,
-        as_csv=as_csv, as_json=as_json, quiet=quiet,
-    )  # fmt: skip
-    return printed(text, as_json=as_csv or as_json, quiet=quiet), code
+    folder, where_run = out_folder(out, "table"), executor_of(cluster, workers)
+    given = read_sweep(path, settings or ())
+    run, began = given.run, monotonic()
+    with blame(run.where):
+        space = Space(base=run.plan, **given.tries)
+        progress_shown = show_progress("sweep", "plans", quiet=quiet)
+        with resumable(folder), where_run as executor, progress_shown as progress:
+            table = sweep(
+                run.model, space, run.pod, input=run.input, workers=workers, executor=executor,
+                progress=progress, out=folder,
+            )  # fmt: skip
+    refused = list(refused_kinds(table, kinds(space)))
+    code = REFUSED if refused else 0
+    if as_csv or as_json:
+        print("".join(f"{line}\n" for line in refused), end="", file=sys.stderr)
+        return sweep_json(table) if as_json else frame_csv(table).rstrip("\n"), code
+    where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
+    head = (
+        f"{len(table):,} plans of {run.model.name} on {where} ({run.pod.chips} chips) "
+        f"in {monotonic() - began:.1f} s"
+    )
+    answer = sweep_text(table, head)
+    if folder is not None:
+        answer += f"\n\ntable       {folder}"
+    lines = [line for each in refused for line in wrapped(each, "", TEXT_INDENT)]
+    if lines:
+        answer = "\n".join([answer, "", *lines])
+    return printed(answer, as_json=False, quiet=quiet), code
 
 
 @app.command()
@@ -107,11 +140,35 @@ def search(
     ] = None,
 ) -> str | tuple[str, int]:
     """Find the best plan of a space and prove it, without simulating all."""
-    from tpusim.cli.search_command import search_file
+    from tpusim.cli.search_command import counted_plans, show_search, write_search
+    from tpusim.exploration import search
+    from tpusim.exploration.best import LOCAL
+    from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
+    from tpusim.exploration.search_report import search_text, space_text
+    from tpusim.exploration.search_request import SearchRequest
+    from tpusim.runfile import read_search
 
-    return search_file(
-        path, settings or (), out_folder(out, "table"), workers, cluster, local=local, count=count
-    )
+    where_run = executor_of(cluster, workers)
+    given = read_search(path, settings or ())
+    folder = tried_folder(out, "table")
+    with blame(given.where):
+        asked = SearchRequest(**{**given.keys, **({"method": LOCAL} if local else {})})
+        space = asked.space(given.plan, given.pod).of(given.model)
+        counted = f"{space_text(space)}, of {given.model.name}"
+        if count:
+            return counted_plans(counted, space)
+        unit = OBJECTIVES[checked_objectives(asked.objective)[0]].unit
+        with where_run as executor, show_search(unit, counted) as progress:
+            found = search(
+                given.model, space, **asked.how, run=given.train, input=given.input,
+                workers=workers, executor=executor, progress=progress,
+            )  # fmt: skip
+    answer = search_text(found, space, given.model.name)
+    if folder is not None:
+        with printed_on(None):
+            write_search(found, space, search_text(found, space, given.model.name), folder)
+        answer += f"\n\ntable       {folder}"
+    return (answer, INTERRUPTED) if found.interrupted else answer
 
 
 @app.command(cls=PlanCommand)

@@ -37,8 +37,8 @@ def test_it_goes_on_after_an_error(outer: AbstractContextManager[None]) -> None:
     ("command", "function", "collects"),
     [
         ("simulate", "cli.simulate_command.simulate_run_file", False),
-        ("sweep", "cli.sweep_command.sweep_file", True),
-        ("search", "cli.search_command.search_file", True),
+        ("sweep", "runfile.read_sweep", True),
+        ("search", "runfile.read_search", True),
         ("scaling", "runfile.read_run", True),
         ("validate", "cli.validate_command.validate_runs", True),
         ("check", "runfile.read_run", True),
