@@ -157,7 +157,7 @@ def executor_of(
 
     Raise TpusimError if both are given.
     """
-    from tpusim.exploration import cluster
+    from tpusim.sweeps import cluster
 
     if address is not None and workers is not None:
         raise TpusimError("--workers is for this machine and --cluster for others; give one")

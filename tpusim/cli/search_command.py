@@ -11,13 +11,13 @@ from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.base.text_width import unbroken
 from tpusim.cli.progress import drawn, now_and_then
-from tpusim.exploration import PlanSpace, SearchResult, SearchState
-from tpusim.exploration.format import TEXT_INDENT
-from tpusim.exploration.search_report import (
+from tpusim.searches import PlanSpace, SearchResult, SearchState
+from tpusim.searches.report import (
     left_out_lines,
     search_facts,
     search_frame,
 )
+from tpusim.sweeps.format import TEXT_INDENT
 
 ReportProgress: TypeAlias = Callable[[SearchState], None]
 

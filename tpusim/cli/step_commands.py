@@ -181,10 +181,10 @@ def check(
     """Compare a run with what the TPU compiler makes of it (extra: xla)."""
     from tpusim.cli.progress import show_work
     from tpusim.compiler.compile_apart import check_time_limit
+    from tpusim.compiler_check import check
+    from tpusim.compiler_check.compile_step import step_versions
     from tpusim.report import write_check
     from tpusim.runfile import read_run
-    from tpusim.twin import check
-    from tpusim.twin.compile_step import step_versions
 
     given = read_run(run, settings or ())
     with blame("--time-limit"):
@@ -206,8 +206,8 @@ def export(
 ) -> str:
     """Write the training step of a run as a JAX program."""
     from tpusim.base.text_files import atomic_write, blame_writing
+    from tpusim.export import export_jax
     from tpusim.runfile import read_run
-    from tpusim.twin import export_jax
 
     given = read_run(run, settings or ())
     with blame(given.where):

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpusim.base.errors import InterruptedWorkError
 from tpusim.base.json_text import json_text
-from tpusim.exploration import Space
+from tpusim.sweeps import Space
 
 REFUSED = 3
 """The exit code of a sweep in which every plan of a kind is refused."""

@@ -37,7 +37,7 @@ from tpusim.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from tpusim.exploration.scaling import Scaling
+    from tpusim.sweeps.scaling import Scaling
 
 
 @app.command()
@@ -90,9 +90,9 @@ def sweep(
     from tpusim.base.csv_cells import frame_csv
     from tpusim.cli.progress import show_progress
     from tpusim.cli.sweep_command import REFUSED, kinds, resumable, sweep_json
-    from tpusim.exploration import Space, sweep
-    from tpusim.exploration.format import TEXT_INDENT, refused_kinds, sweep_text
     from tpusim.runfile import read_sweep
+    from tpusim.sweeps import Space, sweep
+    from tpusim.sweeps.format import TEXT_INDENT, refused_kinds, sweep_text
 
     folder, where_run = out_folder(out, "table"), executor_of(cluster, workers)
     given = read_sweep(path, settings or ())
@@ -141,12 +141,12 @@ def search(
 ) -> str | tuple[str, int]:
     """Find the best plan of a space and prove it, without simulating all."""
     from tpusim.cli.search_command import counted_plans, show_search, write_search
-    from tpusim.exploration import search
-    from tpusim.exploration.best import LOCAL
-    from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
-    from tpusim.exploration.search_report import search_text, space_text
-    from tpusim.exploration.search_request import SearchRequest
     from tpusim.runfile import read_search
+    from tpusim.searches import search
+    from tpusim.searches.best import LOCAL
+    from tpusim.searches.objectives import OBJECTIVES, checked_objectives
+    from tpusim.searches.report import search_text, space_text
+    from tpusim.searches.request import SearchRequest
 
     where_run = executor_of(cluster, workers)
     given = read_search(path, settings or ())
@@ -191,8 +191,8 @@ def scaling(
 ) -> str:
     """Show weak and strong scaling of a run over chips and slices."""
     from tpusim.cli.progress import show_work
-    from tpusim.exploration.scaling import scaling
     from tpusim.runfile import read_run
+    from tpusim.sweeps.scaling import scaling
     from tpusim.validation.measured_points import with_measured
 
     given = read_run(run, settings or ())

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.csv_tables import csv_text
-from tpusim.twin import TwinComparison
 
 DIFFERENCE_COLUMNS = (
     *("what", "when", "topic", "seconds", "plan_s", "program_s", "words"),

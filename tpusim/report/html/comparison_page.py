@@ -4,9 +4,9 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 
 from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import template
-from tpusim.twin import TwinComparison
 
 ROWS_SHOWN = 40
 """Rows of a table of the page; the files beside it have all."""
@@ -19,9 +19,9 @@ def comparison_page(comparison: TwinComparison, figure: bytes) -> str:
     """
     found = comparison
     times = [
-        (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s)
+        (row.what, str(row.phase or "whole step"), row.plan, row.program)
         for row in found.times
-        if row.plan_s or row.program_s
+        if row.plan or row.program
     ]
     differing = [
         (row.words, ", ".join(filter(None, (row.what, row.when))), row.plan_s, row.program_s)
