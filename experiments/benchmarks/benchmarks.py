@@ -23,14 +23,14 @@ from large_hlo import large_text
 
 import tpusim as ts
 from tpusim import costs, engine, hardware
-from tpusim.exploration.best import SearchResult
-from tpusim.exploration.bound import bounds
-from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.search_request import SearchRequest
+from tpusim.bounds.groups import GroupAnswers
+from tpusim.bounds.plan_bounds import bounds
 from tpusim.models import Transformer
 from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, read_search
+from tpusim.searches.best import SearchResult
+from tpusim.searches.request import SearchRequest
 from tpusim.simulation import plan_run
 from tpusim.simulation.known_steps import KnownSteps
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from tpusim.models.model_keys import MODEL_KEYS
-from tpusim.plan.plan import PLAN_KEYS
+from tpusim.plan.keys import PLAN_KEYS
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.remark_rules import SETTING
 from tpusim.validation.remarks_about import ABOUT

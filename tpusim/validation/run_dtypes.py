@@ -1,4 +1,4 @@
-"""Dtypes of a measured run: its matmuls, weights, gradients and moments."""
+"""Numerics of a measured run: its matmuls, weights, gradients and moments."""
 
 from collections.abc import Iterator
 

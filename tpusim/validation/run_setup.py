@@ -85,10 +85,9 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
     """Return the plan of a run, and notes on its mesh."""
     mesh, notes = device_mesh(run, pod)
     remat, save, offload = _remat_fields(run, model)
-    plan = Plan(
+    keys: dict[str, Any] = dict(
         mesh=mesh,
         seq_len=run.seq_len,
-        global_batch=run.global_batch,
         remat=remat,
         save=save,
         offload=offload,
@@ -107,6 +106,7 @@ def plan_of(run: MeasuredRun, model: Transformer, pod: Slice) -> tuple[Plan, tup
         **dtypes_of(run),
         **loss_of(run, model),
     )
+    plan = Plan(global_batch=run.global_batch, **keys)
     rules = _sharding_rules(run, mesh, model)
     return plan.replace(**{**remarks_of(run).plan, "rules": rules}), notes
 

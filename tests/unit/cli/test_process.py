@@ -56,8 +56,9 @@ def command(*arguments: str) -> str:
 
 PACKAGES = {"numpy", "pydantic", "simpy", "typer", "jinja2", "pyarrow", "yaml"} | HEAVY
 ROOMS = {
-    *("compiler.hlo", "compiler.lower", "exploration", "graph", "hardware", "lowering"),
-    *("maxtext", "models", "report.figures", "simulation", "training", "twin", "validation"),
+    *("bounds", "compiler.hlo", "compiler.to_program", "graph", "hardware", "lowering", "maxtext"),
+    *("models", "report.figures", "searches", "simulation", "sweeps", "training", "validation"),
+    *("compiler_check", "export"),
 }
 HELP = {"typer"}
 OF_PLANS = {"typer", "pydantic", "numpy"}

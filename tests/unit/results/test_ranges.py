@@ -7,8 +7,8 @@ from replays import small_replay
 import tpusim as ts
 from tpusim.accuracy import measured_errors
 from tpusim.base.units import format_seconds
-from tpusim.exploration.rows import RANGE_COLUMNS
 from tpusim.report import document
+from tpusim.sweeps.rows import RANGE_COLUMNS
 
 MODEL = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)
 MESH = {"fsdp": 16}
