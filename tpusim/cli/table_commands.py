@@ -144,7 +144,7 @@ def scaling(
     ] = None,
     measured: Annotated[
         str | None,
-        typer.Option("--measured", metavar="RUNS.csv", help="Measured runs; else published ones."),
+        typer.Option("--measured", metavar="RUNS", help="Measured runs; else published ones."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -162,7 +162,9 @@ def scaling(
 @app.command()
 @garbage_collector_on()
 def validate(
-    runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],
+    runs: Annotated[
+        str, typer.Argument(metavar="RUNS", help="A folder of measured run files, or a table.")
+    ],
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write the tables there.")
     ] = None,
