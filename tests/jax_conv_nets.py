@@ -9,13 +9,13 @@ from conv_nets import ConvNet
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from tpusim.export.jax_library.images import standardise
+from tpusim.export.names import value_name, weight_name
+from tpusim.export.operations import expression
+from tpusim.export.step_context import StepContext
 from tpusim.graph import Tensor, TensorRole
 from tpusim.partition import layouts, resolve_rules
 from tpusim.plan import Plan
-from tpusim.twin.image_functions import standardise
-from tpusim.twin.names import value_name, weight_name
-from tpusim.twin.operations import expression
-from tpusim.twin.step_context import StepContext
 
 NAMES = {
     "jax": jax, "jnp": jnp, "lax": lax, "P": P, "standardise": standardise,

@@ -25,14 +25,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_comp
 import mechanisms
 from docstring_entries import entries
 
-from tpusim.exploration import Space
-from tpusim.exploration.search_request import SearchRequest
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
-from tpusim.models.hf.families import FAMILIES, REFUSED
+from tpusim.models.hf.families import families, refused_types
 from tpusim.plan import Input, Plan
 from tpusim.runfile import Measured
 from tpusim.runfile.schema import FIELDS
+from tpusim.searches.request import SearchRequest
+from tpusim.sweeps import Space
 
 DOCS = Path(__file__).parents[1]
 UNITS = {
@@ -202,7 +202,7 @@ def tables() -> dict[str, dict[str, str]]:
 
 def _families() -> str:
     lines = ["| family | `model_type` | read as | not modelled |", "| --- | --- | --- | --- |"]
-    for family in FAMILIES:
+    for family in families():
         asked = [f"{what} (`{key}`)" for key, what in family.left_out.items()]
         shown = ", ".join(f"`{name}`" for name in family.types)
         left = "; ".join([*family.always, *asked])
@@ -212,7 +212,7 @@ def _families() -> str:
 
 def _refused() -> str:
     lines = ["| `model_type` | missing | nearest family |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {what} | {near} |" for name, (what, near) in REFUSED.items()]
+    lines += [f"| `{name}` | {what} | {near} |" for name, (what, near) in refused_types().items()]
     return "\n".join(lines) + "\n"
 
 

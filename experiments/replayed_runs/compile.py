@@ -20,7 +20,7 @@ import jax  # noqa: E402
 from step import Step  # noqa: E402
 
 import tpusim as ts  # noqa: E402
-from tpusim.twin.check import flags_of  # noqa: E402
+from tpusim.compiler_check.plan_check import flags_of  # noqa: E402
 from tpusim.validation import measured_runs  # noqa: E402
 
 RUNS = ROOT / "tests/measured/runs"

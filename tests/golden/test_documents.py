@@ -15,10 +15,10 @@ from commands import said
 from unit.test_layering import ROWS
 
 import tpusim as ts
-from tpusim.exploration import candidates
-from tpusim.exploration.search_request import SearchRequest
 from tpusim.runfile import read_run, read_search, read_sweep
 from tpusim.runfile.schema import FIELDS
+from tpusim.searches.request import SearchRequest
+from tpusim.sweeps import candidates
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -25,19 +25,20 @@ from test_any_plan import (
 )
 
 from tpusim.base.errors import TpusimError
+from tpusim.bounds import PlanArrays, bound, bounds
+from tpusim.bounds.bodies import Rests
+from tpusim.bounds.footprints import Footprints, least_seconds
+from tpusim.bounds.groups import GroupAnswers
+from tpusim.bounds.placed_bounds import columns_of, placed_seconds
 from tpusim.costs.collective import route_seconds
 from tpusim.costs.route import route
-from tpusim.exploration import PlanArrays, PlanSpace, bound, bounds
-from tpusim.exploration.bound_bodies import Rests
-from tpusim.exploration.bound_footprints import Footprints, least_seconds
-from tpusim.exploration.bound_groups import GroupAnswers
-from tpusim.exploration.placed_bounds import columns_of, placed_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.network import ALGORITHMS as NETWORK_ALGORITHMS
 from tpusim.network import Algorithm
 from tpusim.plan import Plan
 from tpusim.program import CollectiveKind
+from tpusim.searches import PlanSpace
 from tpusim.simulation import simulate
 
 BLOCK = 25

@@ -12,9 +12,9 @@ from test_any_plan import Case
 from test_bound import pipelined_plan
 
 from tpusim.base.errors import TpusimError
-from tpusim.exploration import PlanArrays, bound, bounds
-from tpusim.exploration.bound_bodies import LoopSeconds, StepParts
-from tpusim.exploration.bound_pipeline import LayerLoops, pipelined_seconds
+from tpusim.bounds import PlanArrays, bound, bounds
+from tpusim.bounds.bodies import LoopSeconds, StepParts
+from tpusim.bounds.pipeline import LayerLoops, pipelined_seconds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan, make_schedule

@@ -13,7 +13,6 @@ from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, ran
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
-from tpusim.exploration import Space, sweep
 from tpusim.hardware import Slice
 from tpusim.lowering import on_chip_buffers
 from tpusim.lowering.passes import fuse_collectives, merge_gradients
@@ -21,6 +20,7 @@ from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, MatmulWork, Op, Program, dumps, loads
 from tpusim.simulation import simulate
+from tpusim.sweeps import Space, sweep
 
 NEAR = [pod for pod in (*PODS, *SEVERAL) if pod[1] not in ("8x8x16", "16x16")]
 INT8 = {"matmul_dtype": "int8"}

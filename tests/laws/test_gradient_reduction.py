@@ -14,6 +14,7 @@ from test_partition_memory import run as run_memory
 
 from tpusim.base.errors import PlanError, TpusimError
 from tpusim.base.phase import Phase
+from tpusim.export.plan_to_jax import check_sayable
 from tpusim.hardware import Slice, placements
 from tpusim.lowering import AskedPlace
 from tpusim.lowering.accumulate import MICROBATCHES
@@ -25,7 +26,6 @@ from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program
 from tpusim.results.unused_keys import unused_keys
 from tpusim.simulation import simulate
-from tpusim.twin.admission import check_sayable
 
 MODEL = small(embed=1024, mlp=4096, heads=8, head_dim=128, vocab=2048)
 """With no more rows than a device has tokens in a microbatch, so that its table is gathered."""

@@ -11,11 +11,12 @@ import pytest
 from extent import seeds
 
 from tpusim.base.errors import TpusimError
-from tpusim.exploration import PlanSpace, bounds, search
+from tpusim.bounds import bounds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.results import Result
+from tpusim.searches import PlanSpace, search
 from tpusim.simulation import simulate
 
 DENSE = Transformer(

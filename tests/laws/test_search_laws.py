@@ -8,12 +8,12 @@ import pytest
 from extent import sample, thorough
 
 from tpusim.base.errors import TpusimError
-from tpusim.exploration import OBJECTIVES, PlanSpace, search
-from tpusim.exploration.objectives import Goal
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.results import Result
+from tpusim.searches import OBJECTIVES, PlanSpace, search
+from tpusim.searches.objectives import Goal
 from tpusim.simulation import simulate
 from tpusim.training import Checkpoints, TrainingRun
 

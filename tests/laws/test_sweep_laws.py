@@ -7,10 +7,10 @@ from extent import seeds
 from pandas import DataFrame, concat
 from test_any_plan import random_model, random_plan, random_rules
 
-from tpusim.exploration import Space, candidates, sweep
-from tpusim.exploration.frame import sweep_columns, sweep_frame
-from tpusim.exploration.rows import RESULT_NUMBERS, breakdown_labels, simulate_chunk
 from tpusim.hardware import Slice
+from tpusim.sweeps import Space, candidates, sweep
+from tpusim.sweeps.frame import sweep_columns, sweep_frame
+from tpusim.sweeps.rows import RESULT_NUMBERS, breakdown_labels, simulate_chunk
 
 PODS = (("v4", "2x2x4", 1), ("v5e", "4x4", 1), ("v5e", "4x4", 2), ("7x", "2x2x2", 1))
 

@@ -13,9 +13,9 @@ import pytest
 from plan_vs_compiler import module, twins
 
 import tpusim as ts
+from tpusim.compiler_check.collective_moves import collective_moves
+from tpusim.compiler_check.core_times import CoreTimes
 from tpusim.results import PlanResult
-from tpusim.twin.collective_moves import collective_moves
-from tpusim.twin.core_times import CoreTimes
 
 
 class Errors(NamedTuple):

@@ -8,10 +8,10 @@ from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_work
 from tpusim.compiler.compile_apart import check_time_limit
+from tpusim.compiler_check import check
+from tpusim.compiler_check.compile_step import step_versions
 from tpusim.report import check_folder, write_check
 from tpusim.runfile import read_run
-from tpusim.twin import check
-from tpusim.twin.compile_step import step_versions
 
 
 def check_run_file(

@@ -4,7 +4,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 
 from tpusim.base.errors import TpusimError
-from tpusim.exploration import cluster
+from tpusim.sweeps import cluster
 
 
 def executor_of(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tpusim.base.errors import FileError, blame
 from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.export import export_jax
 from tpusim.runfile import read_run
-from tpusim.twin import export_jax
 
 
 def export_run_file(path: str, settings: Sequence[str], out: str | None) -> str:

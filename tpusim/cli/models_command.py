@@ -73,7 +73,7 @@ def _dimensions(model: Architecture) -> dict[str, Any]:
     """
     if isinstance(model, Transformer):
         sizes = ("layers", "embed", "mlp", "heads", "vocab")
-        plain = Transformer(**dict.fromkeys(sizes, 1)).flat()
+        plain = Transformer(layers=1, embed=1, mlp=1, heads=1, vocab=1).flat()
         follow = {"kv_heads": model.heads, "head_dim": model.embed // model.heads}
         return {
             key: value

@@ -11,9 +11,9 @@ from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_work
-from tpusim.exploration.scaling import Scaling, scaling
 from tpusim.report import check_folder, plot_scaling, scaling_data
 from tpusim.runfile import read_run
+from tpusim.sweeps.scaling import Scaling, scaling
 from tpusim.validation.measured_points import with_measured
 
 

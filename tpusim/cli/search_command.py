@@ -14,20 +14,20 @@ from tpusim.base.text_width import printed_on, unbroken
 from tpusim.cli.app import INTERRUPTED
 from tpusim.cli.executor_option import executor_of
 from tpusim.cli.progress import now_and_then
-from tpusim.exploration import PlanSpace, SearchResult, SearchState, search
-from tpusim.exploration.best import LOCAL
-from tpusim.exploration.format import TEXT_INDENT
-from tpusim.exploration.objectives import OBJECTIVES, checked_objectives
-from tpusim.exploration.search_report import (
+from tpusim.report import check_folder
+from tpusim.runfile import read_search
+from tpusim.searches import PlanSpace, SearchResult, SearchState, search
+from tpusim.searches.best import LOCAL
+from tpusim.searches.objectives import OBJECTIVES, checked_objectives
+from tpusim.searches.report import (
     left_out_lines,
     search_facts,
     search_frame,
     search_text,
     space_text,
 )
-from tpusim.exploration.search_request import SearchRequest
-from tpusim.report import check_folder
-from tpusim.runfile import read_search
+from tpusim.searches.request import SearchRequest
+from tpusim.sweeps.format import TEXT_INDENT
 
 ReportProgress: TypeAlias = Callable[[SearchState], None]
 

@@ -14,9 +14,9 @@ from tpusim.base.json_text import json_text
 from tpusim.base.text_width import wrapped
 from tpusim.cli.executor_option import executor_of
 from tpusim.cli.progress import show_progress
-from tpusim.exploration import Space, sweep
-from tpusim.exploration.format import TEXT_INDENT, refused_kinds, sweep_text
 from tpusim.runfile import read_sweep
+from tpusim.sweeps import Space, sweep
+from tpusim.sweeps.format import TEXT_INDENT, refused_kinds, sweep_text
 
 REFUSED = 3
 """The exit code of a sweep in which every plan of a kind is refused."""

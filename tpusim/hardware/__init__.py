@@ -4,6 +4,7 @@ from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entri
 from tpusim.hardware.chip import DTYPES, Chip, CostConstants, Device, PeakRates
 from tpusim.hardware.chip_fields import format_shape, parse_shape
 from tpusim.hardware.chip_table import show_chip, show_chips
+from tpusim.hardware.compiler_rules import CompilerRules
 from tpusim.hardware.legality import default_shape, legal_shapes
 from tpusim.hardware.listed_groups import ListedGroups
 from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, placement_from
@@ -30,6 +31,7 @@ __all__ = [
     "SLOW_ADVICE",
     "TWISTED",
     "Chip",
+    "CompilerRules",
     "CostConstants",
     "Device",
     "ListedGroups",

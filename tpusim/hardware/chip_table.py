@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
 from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
-from tpusim.hardware.chip_fields import EXPONENT, SHARE
+from tpusim.hardware.chip_fields import EXPONENT, FACTOR, SHARE
 
 _INDENT = " " * 4
 _COLUMN_FIELDS = (
@@ -68,7 +68,7 @@ def show_chip(name: str) -> str:
 
 
 def _written(entry: Sourced) -> str:
-    return f"{entry.text} ({entry.unit})" if entry.unit in (SHARE, EXPONENT) else entry.text
+    return f"{entry.text} ({entry.unit})" if entry.unit in (SHARE, EXPONENT, FACTOR) else entry.text
 
 
 def _kinds(entries: Mapping[str, Sourced]) -> str:

@@ -7,9 +7,10 @@ from math import prod
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering.collective_lowering import TableLine
 from tpusim.lowering.collectives_by_generation import line_for
+from tpusim.lowering.decisions import BodyChoices
 from tpusim.lowering.device_groups import DeviceGroup, group_of
-from tpusim.partition import across_slices, weights_are_tiled
-from tpusim.plan import Axes, Plan
+from tpusim.partition import across_slices
+from tpusim.plan import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +37,36 @@ class LoweringEvidence:
 
 
 def lowering_evidence(
-    plan: Plan, pod: Slice, placement: Placement, groups: Iterable[Axes]
+    choices: BodyChoices, pod: Slice, placement: Placement, groups: Iterable[Axes]
 ) -> tuple[LoweringEvidence, ...]:
     """Return the evidence for each group of axes within a slice; none if the lowering is ideal.
 
     groups: axes of the collectives of a step.
     """
-    if plan.compiler.lowering == "ideal":
+    if choices.compiler.lowering == "ideal":
         return ()
     generation = pod.chip.generation
     found = []
     for axes in sorted(set(groups)):
-        spanned = prod(plan.mesh[axis] for axis in across_slices(axes))
-        group = group_of(axes, pod, placement, weights_are_tiled(plan, axes), spanned)
+        spanned = prod(choices.sharding.mesh[axis] for axis in across_slices(axes))
+        group = group_of(axes, pod, placement, choices.tiles_weights(axes), spanned)
         if group.size > 1 and group.dimensions:
-            line = line_for(generation, plan.compiler, group)
-            borrowed = f"{generation} {plan.compiler.style}" not in line.lowering.seen_on
+            line = line_for(generation, choices.compiler, group)
+            borrowed = f"{generation} {choices.compiler.style}" not in line.lowering.seen_on
             found.append(LoweringEvidence(axes, group, line, borrowed))
     return tuple(found)
 
 
 def borrowed_notes(
-    plan: Plan, pod: Slice, placement: Placement, groups: Iterable[Axes]
+    choices: BodyChoices, pod: Slice, placement: Placement, groups: Iterable[Axes]
 ) -> Iterator[str]:
     """Yield a sentence for the lowerings that no program of the generation and style shows."""
     borrowed: dict[str, list[str]] = {}
-    for one in lowering_evidence(plan, pod, placement, groups):
+    for one in lowering_evidence(choices, pod, placement, groups):
         if one.borrowed:
             borrowed.setdefault(", ".join(one.line.lowering.seen_on), []).append("+".join(one.axes))
     for seen_on, axes in borrowed.items():
         yield (
-            f"no {plan.compiler.style} program compiled for {pod.chip.generation} shows how "
+            f"no {choices.compiler.style} program compiled for {pod.chip.generation} shows how "
             f"collectives over {', '.join(axes)} run; they run as on {seen_on}"
         )

@@ -172,10 +172,10 @@ def run_passes(
     """
     if current_log() is not None:
         return _passed(decisions, nodes, name, looped)
-    plan = decisions.plan
-    choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context), decisions.permutes
+    sharding, numerics, compiler, remat, _ = decisions.choices
+    choices = numerics, compiler, remat, hashable(sharding.context), decisions.permutes
     held = Same((decisions.declared, *nodes))
-    known = _known_bodies(held, name, looped, tuple(plan.mesh), choices)
+    known = _known_bodies(held, name, looped, tuple(sharding.mesh), choices)
     for body in tuple(known):
         log, made = body
         if decisions.agrees(log):

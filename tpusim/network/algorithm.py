@@ -51,7 +51,7 @@ class CollectiveAlgorithm:
     is_default: returns True if the TPU compiler picks it for a group. If several algorithms claim a
         group, the one registered last is picked.
     covers_dimensions: `is_default` holds for groups of several whole dimensions alone. Many groups
-        at a time are then not asked (`exploration.bound_footprints`).
+        at a time are then not asked (`bounds.footprints`).
     in_best: `collectives = "best"` considers it.
     runs_as: the collective that replaces the requested one, with its own default algorithm.
     adds_after: reductions are added up when a phase's bytes have arrived, not in transit.

@@ -24,6 +24,8 @@ from tpusim.partition.partitioned_graph import (
 from tpusim.partition.propagate import layouts
 from tpusim.partition.reshard import reshard
 from tpusim.partition.rules import (
+    ShardingRules,
+    check_batch,
     distinct_drops,
     idle_rules,
     resolve_rules,
@@ -31,7 +33,7 @@ from tpusim.partition.rules import (
     weights_are_tiled,
 )
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
-from tpusim.partition.update_layouts import update_layouts
+from tpusim.partition.update_layouts import WeightUpdates, update_layouts
 
 __all__ = [
     "ACCUMULATORS",
@@ -49,11 +51,14 @@ __all__ = [
     "Node",
     "PartitionedGraph",
     "Purpose",
+    "ShardingRules",
     "Sizes",
     "StoredWeight",
+    "WeightUpdates",
     "across_slices",
     "body_nodes",
     "buffers_of",
+    "check_batch",
     "distinct_drops",
     "exchanged_by",
     "idle_rules",

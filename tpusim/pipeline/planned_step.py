@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
+from tpusim.frames import TrainingFrame, choices_of, sizes_of
 from tpusim.graph import (
     Graph,
     LayerRow,
@@ -25,10 +26,13 @@ from tpusim.graph import (
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import AskedPlace, SharedLowerings, check_switches, lower
+from tpusim.lowering import AskedPlace, SharedLowerings, check_switches
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     PartitionedGraph,
+    ShardingRules,
+    WeightUpdates,
+    check_batch,
     distinct_drops,
     kernel_copies,
     loss_parts,
@@ -73,7 +77,9 @@ class PlannedStep:
 
     def programs_on(self, placement: Placement) -> Programs:
         """Return the programs on a placement; one object for all that the lowering sees alike."""
-        return self.known.on(AskedPlace(self.pod, placement, self.plan), self.lower)
+        return self.known.on(
+            AskedPlace(self.pod, placement, self.plan.mesh, self.plan.compiler), self.lower
+        )
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
@@ -82,13 +88,13 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     check_switches(plan.compiler.without_passes)
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
-        partitioned = partition_graph(graph, plan)
+        partitioned = partitioned_graph(graph, plan)
         return PlannedStep(
             plan,
             pod,
             graph,
             distinct_drops(partitioned.dropped),
-            lambda place: (lower(partitioned, graph, plan, place),),
+            lambda place: (_training_frame(graph, plan, place).program(graph, partitioned),),
         )
     inner = stage_plan(plan)
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
@@ -96,7 +102,7 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
         return _circular(model, plan, pod, graph, bounds)
     cut = part_of_model if not schedule_of(plan).splits else split_part_of_model
     parts = _parts(model, _graph_key(model, inner), bounds, cut)
-    partitioned_parts = partition_parts(graph, inner, parts)
+    partitioned_parts = _partitioned_parts(graph, inner, parts)
     return PlannedStep(
         plan,
         pod,
@@ -104,6 +110,12 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
         _dropped(partitioned_parts),
         lambda place: stage_programs(model.name, parts, partitioned_parts, plan, place),
     )
+
+
+def _training_frame(graph: Graph, plan: Plan, place: AskedPlace) -> TrainingFrame:
+    """Return the frame of a step without a pipeline."""
+    choices = choices_of(plan)
+    return TrainingFrame(plan, choices, sizes_of(graph, choices), place)
 
 
 def _circular(
@@ -116,10 +128,10 @@ def _circular(
     loops = _rounds(model.name, row, chunks, bounds, plan.stages)
     check_circular(plan, max(map(len, loops)))
     firsts = [chunks[rounds[0]] for rounds in loops]
-    layers = partition_parts(graph, inner, firsts)
+    layers = _partitioned_parts(graph, inner, firsts)
     joints = _joints(model, key, (*(row.begins_at(bounds[r[0]]) for r in loops), len(row.scans)))
     standing = [joint for joint in joints if joint]
-    outer = partition_parts(_whole(model, key), edges, standing)
+    outer = _partitioned_parts(_whole(model, key), edges, standing)
     placed = dict(zip(map(id, standing), outer, strict=True))
     pieces = CircularParts(
         tuple(
@@ -173,6 +185,32 @@ def _dropped(parts: Iterable[PartitionedGraph]) -> tuple[tuple[str, int, str, in
     return distinct_drops(drop for partitioned in found for drop in partitioned.dropped)
 
 
+def checked_rules(plan: Plan, graph: Graph) -> ShardingRules:
+    """Return the rules in force for the graph of one microbatch.
+
+    Raise PlanError for rules that the graph does not admit, and a batch that does not divide.
+    """
+    rules = resolve_rules(plan.sharding, graph, plan.compiler.style)
+    check_batch(plan.sharding, rules, graph, plan.global_batch, plan.microbatches)
+    return rules
+
+
+def partitioned_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
+    """Return the partitioned graph of a training step. Raise PlanError as `checked_rules` does."""
+    return partition_graph(graph, plan.sharding, checked_rules(plan, graph), _updates(plan))
+
+
+def _partitioned_parts(
+    graph: Graph, plan: Plan, parts: Sequence[ModelPart]
+) -> list[PartitionedGraph]:
+    rules = checked_rules(plan, graph)
+    return partition_parts(graph, plan.sharding, rules, _updates(plan), parts)
+
+
+def _updates(plan: Plan) -> WeightUpdates:
+    return WeightUpdates(tuple(plan.optimizer.axes), plan.reduces_once)
+
+
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward and backward pass of one microbatch of `plan`."""
     return _whole(model, _graph_key(model, inner_plan(plan)))
@@ -215,7 +253,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
-    rules = resolve_rules(plan, forward)
+    rules = checked_rules(plan, forward)
     return key._replace(
         tiles=tuple(loss_parts(plan.vocab_tiles, forward, rules, axes).items()),
         copies=kernel_copies(forward, rules, axes),

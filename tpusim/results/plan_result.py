@@ -7,11 +7,12 @@ from typing import Any
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
 from tpusim.base.units import format_bytes
 from tpusim.engine import Timeline
+from tpusim.frames import choices_of
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
-from tpusim.plan.dtypes import NARROW_DTYPES
+from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.program import Program, Single
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
@@ -207,7 +208,10 @@ class PlanResult(Result):
         for dim, size, axis, shards in self.verdicts.dropped:
             yield f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
         yield from borrowed_notes(
-            self.plan, self.pod, self.placement, collective_axes(self.programs)
+            choices_of(self.plan), self.pod, self.placement, collective_axes(self.programs)
+        )
+        yield from self.pod.chip.unsaid(
+            "no buffer of a step is kept on the chip, and permutes are asynchronous on every slice"
         )
         if self.input is not None and self.pod.chip.host_bytes is None:
             held = format_bytes(self.input.held_bytes)

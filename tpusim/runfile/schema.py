@@ -15,7 +15,7 @@ from pydantic import Field as Limits
 from tpusim.base.grouped_keys import GroupedKeys
 from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
-from tpusim.plan import PLAN_KEYS, Input, Plan, Rule
+from tpusim.plan import PLAN_KEYS, Input, Rule
 from tpusim.plan.context import ContextExchanges
 from tpusim.runfile.measured import Measured
 
@@ -123,9 +123,14 @@ _SLICE_KINDS: Mapping[str, Any] = {
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
 """The sections whose keys have two spellings."""
 
-_OWNERS: Mapping[str, type] = {"model": Transformer, "plan": Plan}
+_OWNERS: Mapping[str, type] = {"model": Transformer}
+"""The dataclass of a section that is not made of parts."""
+
 _FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    section: {group: _hints(kind) for group, kind in keys.groups.items()}
+    section: {
+        group: {name: hint for name, hint in _hints(kind).items() if name not in keys.groups}
+        for group, kind in keys.groups.items()
+    }
     for section, keys in KEYS.items()
 }
 """For each section the groups that it may have as tables, with the types of their fields."""
@@ -133,8 +138,12 @@ _FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def _flat_hints(section: str) -> dict[str, Any]:
     """Return the type of each flat key of a section, in the order of its table."""
-    homes = {"": _hints(_OWNERS[section])} | dict(_FIELD_GROUPS[section])
-    return {key: homes[group][name] for key, (group, name) in KEYS[section].table.items()}
+    keys = KEYS[section]
+    own: dict[str, Any] = {}
+    for kind in keys.own or (_OWNERS[section],):
+        own |= _hints(kind)
+    homes = {"": own} | dict(_FIELD_GROUPS[section])
+    return {key: homes[group][name] for key, (group, name) in keys.table.items()}
 
 
 SECTIONS: Mapping[str, str] = {
@@ -305,7 +314,7 @@ def run_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", required(Plan)), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         measured=(_section("measured", required(Measured)), None),
     )
@@ -359,4 +368,4 @@ def search_file() -> type[BaseModel]:
 
 
 def _needed_besides_mesh() -> list[str]:
-    return [key for key in required(Plan) if key != "mesh"]
+    return [key for key in PLAN_KEYS.needed if key != "mesh"]

@@ -1,7 +1,6 @@
-"""The tables and the figure of errors in README, changelog and docs, generated from a validation.
+"""The tables and the figure of errors in README and docs, generated from a validation.
 
-    python -m tpusim.validation.error_table FOLDER README.md CHANGELOG.md docs/accuracy.md \\
-        docs/accuracy.svg
+    python -m tpusim.validation.error_table FOLDER README.md docs/accuracy.md docs/accuracy.svg
 
 replaces the text between the `errors` markers of each page, and between the `ranges` markers where
 a page has them; a path that ends in `.svg` gets the figure.

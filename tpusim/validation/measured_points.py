@@ -14,11 +14,11 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of
-from tpusim.exploration.scaling import Scaling
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun
+from tpusim.sweeps.scaling import Scaling
 from tpusim.validation.measured_runs import MeasuredRun, measured_runs
 
 _CHECKOUT = Path(__file__).parents[2] / "tests" / "measured" / "runs"

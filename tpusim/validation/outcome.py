@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tpusim.accuracy import ErrorRange, RunFeatures, measured_errors
 from tpusim.base.errors import TpusimError
 from tpusim.models import Architecture, Transformer
-from tpusim.plan.dtypes import NARROW_DTYPES
+from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.results import Fit, PlanResult, verdict_need
 from tpusim.runfile import SimulationRun
 from tpusim.simulation import simulate

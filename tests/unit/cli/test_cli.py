@@ -103,7 +103,7 @@ def test_chips(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(["--version"], capsys)
-    assert (code, out) == (0, "tpusim 0.2.0\n")
+    assert (code, out) == (0, "tpusim 0.3.0\n")
     code, out, _ = said([], capsys)
     assert code == 0
     assert out == said(["--help"], capsys)[1]

@@ -10,7 +10,7 @@ from pandas import read_csv, read_parquet
 
 from tpusim.cli import search_command
 from tpusim.cli.main import run
-from tpusim.exploration import SearchState
+from tpusim.searches import SearchState
 
 SEARCH = f"""{SMALL}[search]
 axes = ["fsdp", "tensor"]

@@ -15,10 +15,10 @@ from pandas import read_csv, read_parquet
 
 from tpusim.base.errors import FileError, PlanError, TpusimError
 from tpusim.cli.main import run
-from tpusim.exploration import Space
-from tpusim.exploration.processes import run_chunks
 from tpusim.runfile import read_sweep
 from tpusim.runfile.schema import VARIED, wanted
+from tpusim.sweeps import Space
+from tpusim.sweeps.processes import run_chunks
 
 ROOT = Path(__file__).parents[3]
 SWEEP = f"""{SMALL}[sweep]

@@ -235,7 +235,7 @@ def test_a_weight_moves_in_a_ring_where_its_matmul_hides_more_than_two_chunks(
 def test_the_core_waits_for_permutes_on_large_slices_of_v5e(
     chip: str, style: str, chips: int, wanted: bool
 ) -> None:
-    assert permutes_wait(chip, Compiler(style=style), chips) == wanted
+    assert permutes_wait(load_chip(chip), Compiler(style=style), chips) == wanted
 
 
 @pytest.mark.parametrize(

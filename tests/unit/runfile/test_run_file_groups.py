@@ -6,12 +6,12 @@ import pytest
 from test_runfile import P, written
 
 from tpusim.base.errors import ModelError, PlanError, TpusimError
-from tpusim.exploration.space import candidates
 from tpusim.graph import Remat
 from tpusim.models import MODEL_KEYS
 from tpusim.plan import PLAN_KEYS
 from tpusim.runfile import changed_plan, read_run, read_sweep
 from tpusim.runfile.schema import wanted
+from tpusim.sweeps.space import candidates
 
 MOE = "layers = 2\nembed = 64\nmlp = 256\nheads = 4\nvocab = 100"
 
@@ -132,7 +132,7 @@ def test_a_sweep_varies_keys_of_either_spelling(vary: str, tmp_path: Path) -> No
 
 
 def sweep_space(sweep):
-    from tpusim.exploration import Space
+    from tpusim.sweeps import Space
 
     return Space(base=sweep.run.plan, **sweep.tries)
 

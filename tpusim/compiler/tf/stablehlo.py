@@ -26,7 +26,7 @@ _OP_NAMES = {
     Phase.BACKWARD: "jit()/transpose(jvp())/{name}",
     Phase.OPTIMIZER: "jit()/{name}",
 }
-"""How JAX names the operations of each pass (`tpusim.compiler.lower.op_metadata`); that of the
+"""How JAX names the operations of each pass (`tpusim.compiler.to_program.op_metadata`); that of the
 function is in front of it where XLA inlines the call."""
 
 

@@ -33,7 +33,7 @@ from tpusim.graph import (
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
 from tpusim.partition import Buffer, ComputeNode, Layout, LocalShape, Node
-from tpusim.plan import MATMUL_DTYPES, WIDE_DTYPES, Dtypes
+from tpusim.plan import MATMUL_DTYPES, WIDE_DTYPES, Numerics
 
 QUANTISE_FLOPS = 5.0
 """Vector operations per element beside conversions: absolute value, maximum, scaling, rounding and
@@ -49,7 +49,7 @@ UNQUANTISED = "vocab"
 QuantisedKey = tuple[str, str, tuple[str, ...], Layout]
 
 
-def check_dtypes(dtypes: Dtypes, chip: Chip) -> None:
+def check_dtypes(dtypes: Numerics, chip: Chip) -> None:
     """Raise PlanError for a dtype that the chip has no rate for, and for those that contradict."""
     for key, dtype in (("dtype", dtypes.compute), *dtypes.matmuls.items()):
         if dtype not in chip.flops:
@@ -66,7 +66,7 @@ def check_dtypes(dtypes: Dtypes, chip: Chip) -> None:
         )
 
 
-def _check_gathers(dtypes: Dtypes) -> None:
+def _check_gathers(dtypes: Numerics) -> None:
     """Raise PlanError for gathers in a dtype that the weights are never in."""
     dtype = dtypes.of("gather")
     forward = {key: dtypes.matmuls[key] for key in ("matmul_dtype", "matmul_dtype_dx")}
@@ -85,7 +85,7 @@ def _check_gathers(dtypes: Dtypes) -> None:
     )
 
 
-def mark_quantised(nodes: Sequence[Node], dtypes: Dtypes, weights: frozenset[str]) -> list[Node]:
+def mark_quantised(nodes: Sequence[Node], dtypes: Numerics, weights: frozenset[str]) -> list[Node]:
     """Mark the operands of quantised matmuls with the dtype in which they multiply."""
     if not dtypes.quantised:
         return list(nodes)
@@ -94,7 +94,7 @@ def mark_quantised(nodes: Sequence[Node], dtypes: Dtypes, weights: frozenset[str
     ]
 
 
-def _marked(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str]) -> ComputeNode:
+def _marked(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> ComputeNode:
     dtype = _matmul_dtype(compute, dtypes, weights)
     if not dtype or dtype == dtypes.compute:
         return compute
@@ -104,7 +104,7 @@ def _marked(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str]) -> Co
     return replace(compute, op=replace(op, lhs=lhs, rhs=rhs))
 
 
-def _matmul_dtype(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str]) -> str:
+def _matmul_dtype(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> str:
     """Return the plan's dtype for a layer's matmul with a weight or its gradient; else ""."""
     op = compute.op
     if not isinstance(op, Einsum):

@@ -26,12 +26,12 @@ from tpusim.partition import (
     Purpose,
     body_nodes,
 )
-from tpusim.plan import Dtypes
+from tpusim.plan import Numerics
 
 GRADIENTS = "unreduced gradients"
 
 
-def reduced_in(dtypes: Dtypes, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
+def reduced_in(dtypes: Numerics, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
     """Return the buffers, with unreduced gradients in the dtype of their reduction."""
     dtype = _tensor_dtype(dtypes.of("reduce"), dtypes)
     return {
@@ -46,7 +46,7 @@ def _is_term(buffer: Buffer) -> bool:
 
 
 def set_transfer_dtypes(
-    nodes: Sequence[Node], dtypes: Dtypes, weights: frozenset[str], buffers: dict[str, Buffer]
+    nodes: Sequence[Node], dtypes: Numerics, weights: frozenset[str], buffers: dict[str, Buffer]
 ) -> list[Node]:
     """Set the dtypes of collectives of weights and gradients.
 
@@ -73,7 +73,7 @@ def set_transfer_dtypes(
     return [*passes.values(), *result]
 
 
-def gather_dtypes(nodes: Sequence[Node], dtypes: Dtypes) -> dict[str, str]:
+def gather_dtypes(nodes: Sequence[Node], dtypes: Numerics) -> dict[str, str]:
     """Return the dtype of each weight gather that is not in the compute dtype, by its name.
 
     A weight that is quantised first is gathered for quantised matmuls alone, by whatever route.
@@ -97,7 +97,7 @@ def gather_dtypes(nodes: Sequence[Node], dtypes: Dtypes) -> dict[str, str]:
     return dict.fromkeys((name for name, fits in fit.items() if fits), dtype)
 
 
-def cast_before(partitioned: PartitionedGraph, dtypes: Dtypes) -> frozenset[str]:
+def cast_before(partitioned: PartitionedGraph, dtypes: Numerics) -> frozenset[str]:
     """Return the weights whose shards are cast to the compute dtype, once per step."""
     names = frozenset(weight.name for weight in partitioned.weights)
     if dtypes.of("gather") == dtypes.compute:
@@ -130,7 +130,7 @@ def _stored(node: Node, made: set[str]) -> Iterator[str]:
 def _gathered(
     collective: CollectiveNode,
     dtype: str,
-    dtypes: Dtypes,
+    dtypes: Numerics,
     passes: dict[str, ComputeNode],
     buffers: dict[str, Buffer],
 ) -> CollectiveNode:
@@ -146,7 +146,7 @@ def _quantised(
     source: str,
     collective: CollectiveNode,
     dtype: str,
-    dtypes: Dtypes,
+    dtypes: Numerics,
     passes: dict[str, ComputeNode],
     buffers: dict[str, Buffer],
 ) -> str:
@@ -241,6 +241,6 @@ def _with_gradient_dtype(op: Pointwise, weights: frozenset[str], dtype: str) -> 
     return replace(op, inputs=inputs, outputs=outputs)
 
 
-def _tensor_dtype(dtype: str, dtypes: Dtypes) -> str:
+def _tensor_dtype(dtype: str, dtypes: Numerics) -> str:
     """Return the dtype as tensors name it, which call the plan's own `compute`."""
     return COMPUTE if dtype == dtypes.compute else dtype

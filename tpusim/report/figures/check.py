@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import (
     COMPUTE_STYLES,
@@ -17,7 +18,6 @@ from tpusim.report.figures.palette import (
     styles,
 )
 from tpusim.results import EXPOSED
-from tpusim.twin import TwinComparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,8 +84,8 @@ def check_data(comparison: TwinComparison) -> CheckData:
     times: dict[str, list[float]] = {}
     for row in comparison.times:
         pair = times.setdefault(row.what, [0.0, 0.0])
-        pair[0] += row.plan_s
-        pair[1] += row.program_s
+        pair[0] += row.plan
+        pair[1] += row.program
     return CheckData(
         title=f"{comparison.title}: {comparison.verdict.partition(', mostly')[0]}",
         times=tuple(CheckRow(name, *pair) for name, pair in times.items() if any(pair)),

@@ -42,12 +42,16 @@ class SourceRow(NamedTuple):
 
 
 def chip_sources(chip: Chip) -> list[SourceRow]:
-    """Return the numbers of a chip of the catalogue, with their sources."""
+    """Return the numbers of a chip of the catalogue, with their sources.
+
+    What the compiler does for it is no number of the hardware.
+    """
     if chip.name not in chip_names():
         return []
     return [
         SourceRow(name, *_value(chip, name, entry), _origin(entry))
         for name, entry in load_entries(chip.name).items()
+        if not name.startswith("compiler.")
     ]
 
 

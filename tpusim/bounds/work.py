@@ -1,0 +1,171 @@
+"""Seconds of the core's work in a partitioned graph, on arrays of plans."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.bounds.plan_arrays import PlanArrays
+from tpusim.costs import work_seconds
+from tpusim.frames import accumulator, addition, trained, updates_of
+from tpusim.hardware import Chip
+from tpusim.lowering import GradientDeps
+from tpusim.lowering.loop_stacks import stack_copies
+from tpusim.lowering.on_chip import without_on_chip
+from tpusim.lowering.on_chip_buffers import on_chip_room
+from tpusim.lowering.op_work import buffer_bytes, work_of
+from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
+from tpusim.lowering.passes.transfer_dtypes import cast_before, reduced_in
+from tpusim.partition import (
+    CollectiveNode,
+    ComputeNode,
+    LoopNode,
+    Node,
+    PartitionedGraph,
+    Sizes,
+    StoredWeight,
+)
+from tpusim.plan import Plan
+from tpusim.program import AttentionWork, Number, Work, largest, seen_keys
+
+
+class WorkSeconds:
+    """Seconds of nodes on arrays of sizes, none above what the lowered operation takes."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        chip: Chip,
+        partitioned: PartitionedGraph,
+        sizes: Sizes,
+        plans: PlanArrays | None = None,
+    ) -> None:
+        self.plans = plans
+        self.plan, self.device, self.sizes, self.partitioned = plan, chip.device, sizes, partitioned
+        self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
+        self.weights = frozenset(weight.name for weight in partitioned.weights)
+        self.room = on_chip_room(chip, plan.compiler)
+        self.recurrent = self.device.vmem_bytes + self.device.cmem_bytes
+
+    def work(self, node: ComputeNode, looped: bool, recurrent: bool) -> Work:
+        """Return the work of a compute node.
+
+        looped: it is in a loop, whose buffers do not stay on the chip, unless it is a recurrence.
+        """
+        work = work_of(node, self.sizes, self.buffers)
+        room = self.recurrent if recurrent else 0.0 if looped else self.room
+        if room:
+            keys = [key for key in {*node.reads, *node.writes} if key in self.buffers]
+            kept = {
+                key: np.asarray(buffer_bytes(self.buffers[key], self.sizes) <= room, np.float64)
+                for key in keys
+            }
+            work = without_on_chip(work, node, kept, self.sizes, self.buffers)
+        return _on_slowest(work, self.plan.context.balanced)
+
+    def seconds(self, work: Work) -> Number:
+        """Return the seconds of the work once, of attention in the kernel of each plan."""
+        plans = self.plans
+        if plans is None or plans.kernel is None or not isinstance(work, AttentionWork):
+            return work_seconds(work, self.device)
+        found: Number = 0.0
+        for number, kernel in enumerate(plans.kernels):
+            block = kernel.block_of(backward=work.backward)
+            each = work_seconds(replace(work, block=block, fused=kernel.fused), self.device)
+            found = np.where(plans.kernel == number, each, found)
+        return found
+
+    def quantised(self, nodes: Sequence[Node]) -> list[ComputeNode]:
+        """Return the compute nodes of a body, with the passes that cast operands of matmuls.
+
+        What is gathered in a narrow dtype is cast before, on its shard: such passes are left out.
+        """
+        dtypes = self.plan.dtypes
+        if not dtypes.quantised:
+            return [node for node in nodes if isinstance(node, ComputeNode)]
+        marked = mark_quantised(nodes, dtypes, self.weights)
+        moved: set[str] = set()
+        if dtypes.gathers_quantised:
+            moved = {
+                key for node in nodes if isinstance(node, CollectiveNode) for key in node.writes
+            }
+        computes = [node for node in marked if isinstance(node, ComputeNode)]
+        known = {node.name for node in computes}
+        found = insert_quantisations(computes, self.buffers, dtypes.noise)
+        return [
+            node
+            for node in found
+            if isinstance(node, ComputeNode)
+            and (node.name in known or moved.isdisjoint(node.reads))
+        ]
+
+    def ring_attention(self, node: ComputeNode, devices: Number) -> Number:
+        """Return the least seconds of a kernel round which a ring of devices sends its keys.
+
+        It runs once for its own keys and once for each of the others; all together they visit the
+        keys that queries see, in blocks that are no larger than those of a kernel of as many keys.
+        """
+        work = _on_slowest(work_of(node, self.sizes, self.buffers), self.plan.context.balanced)
+        assert isinstance(work, AttentionWork)
+        seen = seen_keys(work)
+        widest = largest(seen, work.kv_len / devices)
+        alone = replace(
+            work,
+            batch=work.batch * (seen / widest),
+            kv_len=widest,
+            causal=False,
+            late=False,
+            window=0,
+            read_bytes=0.0,
+            write_bytes=0.0,
+        )
+        return self.seconds(alone)
+
+    def stacks(self, node: LoopNode, gradients: Number) -> Number:
+        """Return the seconds of the copies between a loop's body and its stacks, in a trip.
+
+        gradients: 1 where gradients are stacked, else 0.
+        """
+        if self.plan.compiler.lowering == "ideal" or node.scan.unrolled:
+            return 0.0
+        copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.grad)
+        return sum(
+            work_seconds(op.work, self.device) * (gradients if op.scope == "gradients" else 1.0)
+            for op in copies
+        )
+
+    def cast(self, weights: tuple[StoredWeight, ...]) -> Number:
+        """Return the seconds to cast the weights' shards to the dtype in which they are used."""
+        shards = cast_before(self.partitioned, self.plan.dtypes)
+        updates = updates_of(self.plan, self.sizes)
+        op = updates.cast(tuple(w for w in weights if w.name in shards))
+        return work_seconds(op.work, self.device) if op else 0.0
+
+    def stored(self, weights: tuple[StoredWeight, ...], summed: NDArray[np.float64]) -> Number:
+        """Return the bytes of weights and moments, and of sums of gradients where there are.
+
+        summed: 1 for each plan that has such sums, else 0.
+        """
+        dtypes, sizes = self.plan.dtypes, self.sizes
+        found = sum(alloc.bytes for alloc in updates_of(self.plan, sizes).resident(weights))
+        for weight in trained(weights) if summed.any() else ():
+            found = found + summed * accumulator(weight, dtypes, sizes).bytes
+        return found
+
+    def accumulation(self, weights: tuple[StoredWeight, ...]) -> Number:
+        """Return the seconds to add the gradients of one microbatch to their sums."""
+        some = trained(weights)
+        deps = GradientDeps({weight.name: "" for weight in some}, {})
+        adds = [addition(weight, self.plan.dtypes, self.sizes, deps) for weight in some]
+        return sum(work_seconds(op.work, self.device) for op in adds)
+
+
+def _on_slowest(work: Work, balanced: bool) -> Work:
+    """Return the work of the slowest device, as `ring_attention.on_slowest` does, on arrays.
+
+    Plans that differ in which device is last take the work that is less.
+    """
+    if not isinstance(work, AttentionWork) or balanced or not work.causal:
+        return work
+    return replace(work, late=bool(np.all(work.q_len < work.kv_len)))

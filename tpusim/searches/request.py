@@ -1,0 +1,111 @@
+"""A search as a run file asks for it: its slices, its space and how to search."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpusim.base.errors import HardwareError, PlanError
+from tpusim.hardware import Slice
+from tpusim.plan import Plan
+from tpusim.searches.best import PROVED
+from tpusim.searches.plan_space import PlanSpace
+from tpusim.searches.slices import slices_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """The keys of [search].
+
+    slices: to choose from, as results print them (`v4:8x16x16`) or by name (`v4-4096`). Without
+        this and `generations`, it is the slice of [slice].
+    generations: chips whose legal slices are tried instead, in one order of their dimensions.
+    chips: the least and the most chips of all slices of a plan; needed with `generations`.
+    num_slices: numbers of slices, joined by DCN, with `generations`; one slice by default.
+    twisted: also the twisted torus of the shapes that have one, with `generations`.
+    axes: names of mesh axes; every way to write the devices of a slice as a product of their sizes
+        is a mesh. Axes named `dcn_...` divide the slices instead.
+    meshes: meshes to try, instead, each on all slices that have its devices.
+    most: axis -> its largest size.
+    vary: key of a plan, flat (`gather_dtype`) or grouped (`dtypes.gather`) -> values to try.
+    objective: `step_time`, `chip_time` (seconds of a chip for each token, one over tokens per
+        second and chip), `cost` (USD for each token, on demand), `energy` (J for each token),
+        `time_to_train` or `cost_to_train` (of [train]), or a list of two for their Pareto front.
+    top: the number of plans to find; a front has as many as there are.
+    at_most: limits of a plan: of any objective, of `chips`, and of `hbm`, the peak as a fraction of
+        what programs can use.
+    method: `proved`, or `local` for a space that is too large to bound, which proves nothing.
+    starts: descents of a local search.
+    seed: of a local search.
+    """
+
+    slices: Sequence[str] = ()
+    generations: Sequence[str] = ()
+    chips: Sequence[int] = ()
+    num_slices: Sequence[int] = ()
+    twisted: bool = False
+    axes: Sequence[str] = ()
+    meshes: Sequence[Mapping[str, int]] = ()
+    most: Mapping[str, int] = field(default_factory=dict)
+    vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    objective: str | Sequence[str] = "step_time"
+    top: int = 1
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    method: str = PROVED
+    starts: int = 4
+    seed: int = 0
+
+    def space(self, base: Plan, pod: Slice | None) -> PlanSpace:
+        """Return the space. Raise as `PlanSpace` and `slices_of` do.
+
+        base: the plan that it varies.
+        pod: the slice of [slice], if there is one.
+        """
+        return PlanSpace(
+            base=base,
+            slices=self._slices(pod),
+            axes=self.axes,
+            meshes=self.meshes,
+            most=self.most,
+            vary=self.vary,
+        )
+
+    @property
+    def how(self) -> Mapping[str, Any]:
+        """The arguments of `search` besides model, space and what simulates."""
+        names = ("objective", "top", "at_most", "method", "starts", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def _slices(self, pod: Slice | None) -> Sequence[Slice]:
+        given = [bool(self.slices), bool(self.generations), pod is not None]
+        if sum(given) != 1:
+            raise PlanError(
+                "a search takes its slices from one of search.slices, search.generations and "
+                f"[slice]; {'write one' if not any(given) else 'leave the others out'}"
+            )
+        if pod is not None:
+            return [pod]
+        if self.slices:
+            return [_slice(name) for name in self.slices]
+        if len(self.chips) != 2:
+            raise PlanError(
+                f"search.chips is {list(self.chips)}; write the least and the most chips of a "
+                "slice, such as [2048, 6144]"
+            )
+        least, most = self.chips
+        counts = self.num_slices or (1,)
+        return slices_of(self.generations, least, most, twisted=self.twisted, num_slices=counts)
+
+
+def _slice(name: str) -> Slice:
+    """Return the slice of `v4:8x16x16`, of `v4:8x16x16 x 2 slices`, or of a name."""
+    chip, colon, shape = name.partition(":")
+    if not colon:
+        return Slice.from_name(name)
+    shape, _, count = shape.partition(" x ")
+    number = count.removesuffix(" slices")
+    if count and not number.isdecimal():
+        raise HardwareError(
+            f"search.slices has {name!r}; write a slice such as 'v4:8x16x16' or "
+            "'v4:8x16x16 x 2 slices'"
+        )
+    return Slice(chip, shape, int(number or 1))
