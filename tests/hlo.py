@@ -1,10 +1,9 @@
 """Modules of HLO for tests, by hand and the real ones of tests/data/hlo; they need jaxlib."""
 
-import gzip
-import re
 from pathlib import Path
 
 import pytest
+from scripts import EXPERIMENTS, script
 
 from tpusim.compiler.hlo.module import HloModule
 
@@ -37,12 +36,5 @@ def main_of(main: str, before: str = "", head: str = ", is_scheduled=true") -> H
 
 def large_text(size: float) -> str:
     """The real program with its computations again and again under new names, so many bytes."""
-    plain = gzip.decompress(REAL.read_bytes()).decode()
-    first = re.search(r"^%", plain, re.MULTILINE)
-    assert first is not None
-    head, bodies = plain[: first.start()], plain[first.start() : plain.index("\nENTRY") + 1]
-    copies = (
-        re.sub(r"(%[\w.\-]+)", rf"\1.c{copy}", bodies)
-        for copy in range(int((size - len(plain)) / len(bodies)) + 1)
-    )
-    return "".join([head, bodies, *copies, plain[plain.index("\nENTRY") :]])
+    text: str = script(EXPERIMENTS / "benchmarks/large_hlo.py").large_text(size)
+    return text

@@ -9,13 +9,14 @@ from conv_nets import ConvNet
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from tpusim.export.jax_library.images import standardise
+from tpusim.export.names import value_name, weight_name
+from tpusim.export.operations import expression
+from tpusim.export.step_context import StepContext
 from tpusim.graph import Tensor, TensorRole
-from tpusim.partition import layouts, resolve_rules
+from tpusim.partition import layouts
+from tpusim.pipeline.planned_step import checked_rules
 from tpusim.plan import Plan
-from tpusim.twin.image_functions import standardise
-from tpusim.twin.names import value_name, weight_name
-from tpusim.twin.operations import expression
-from tpusim.twin.step_context import StepContext
 
 NAMES = {
     "jax": jax, "jnp": jnp, "lax": lax, "P": P, "standardise": standardise,
@@ -28,7 +29,7 @@ def loss_of(net: ConvNet, plan: Plan, sharded: bool) -> tuple[Callable[..., Any]
     """The mean loss of an image and the weights, by name; and their shapes, the image first."""
     graph = net.graph()
     context = StepContext(
-        graph, plan, layouts(graph, plan, resolve_rules(plan, graph)), frozenset(), {}, 1
+        graph, plan, layouts(graph, plan.sharding, checked_rules(plan, graph)), frozenset(), {}, 1
     )
     lines = ["def loss(image, w):"]
     for op in graph.ops:

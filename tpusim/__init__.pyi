@@ -4,6 +4,9 @@ from . import models as models
 from . import xla as xla
 from .base.errors import TpusimError as TpusimError
 from .bounds import bound as bound
+from .compiler_check import PlanCheck as PlanCheck
+from .compiler_check import check as check
+from .export import export_jax as export_jax
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip
@@ -40,9 +43,6 @@ from .training import Evaluations as Evaluations
 from .training import TrainingResult as TrainingResult
 from .training import TrainingRun as TrainingRun
 from .training import train as train
-from .twin import PlanCheck as PlanCheck
-from .twin import check as check
-from .twin import export_jax as export_jax
 from .validation import validate as validate
 from .validation import with_measured as with_measured
 

@@ -9,6 +9,7 @@ configs. README.md: what its ten lines print.
 """
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -27,8 +28,9 @@ from docstring_entries import entries
 
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
-from tpusim.models.hf.families import FAMILIES, REFUSED
+from tpusim.models.hf.families import families, refused_types
 from tpusim.plan import Input, Plan
+from tpusim.runfile import Measured
 from tpusim.runfile.schema import FIELDS
 from tpusim.searches.request import SearchRequest
 from tpusim.sweeps import Space
@@ -190,6 +192,7 @@ def tables() -> dict[str, dict[str, str]]:
             "model": _grouped(Transformer, MODEL_MEANINGS, [HF]),
             "plan": _grouped(Plan, PLAN_MEANINGS),
             "input": table(list(keys_of(Input, {}))),
+            "measured": table(list(keys_of(Measured, {}))),
             "sweep": table(list(keys_of(Space, {}, FIELDS["sweep"]))),
             "search": table(list(keys_of(SearchRequest, {}, FIELDS["search"]))),
         },
@@ -200,7 +203,7 @@ def tables() -> dict[str, dict[str, str]]:
 
 def _families() -> str:
     lines = ["| family | `model_type` | read as | not modelled |", "| --- | --- | --- | --- |"]
-    for family in FAMILIES:
+    for family in families():
         asked = [f"{what} (`{key}`)" for key, what in family.left_out.items()]
         shown = ", ".join(f"`{name}`" for name in family.types)
         left = "; ".join([*family.always, *asked])
@@ -210,7 +213,7 @@ def _families() -> str:
 
 def _refused() -> str:
     lines = ["| `model_type` | missing | nearest family |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {what} | {near} |" for name, (what, near) in REFUSED.items()]
+    lines += [f"| `{name}` | {what} | {near} |" for name, (what, near) in refused_types().items()]
     return "\n".join(lines) + "\n"
 
 
@@ -234,19 +237,20 @@ def _slice_keys() -> Iterator[Key]:
 
 def _grouped(owner: type, meanings: Mapping[str, str], more: Sequence[Key] = ()) -> str:
     """The keys of a class; those of each group under a heading, by both of their spellings."""
-    keys = owner.KEYS.table if hasattr(owner, "KEYS") else {}
-    flat = {place: key for key, place in keys.items()}
-    hints = get_type_hints(owner)
-    about = entries(owner.__doc__ or "", list(hints))
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parts = [table([*keys_of(owner, meanings), *more])]
-    for group, kind in groups.items():
+    keys = owner.KEYS
+    homes = keys.own or (owner,)
+    about: dict[str, str] = {}
+    for home in (*homes, *keys.groups.values()):
+        about |= entries(home.__doc__ or "", list(get_type_hints(home)))
+    own = [key for home in homes for key in keys_of(home, meanings)]
+    parts = [table([*own, *more])]
+    for group, kind in keys.groups.items():
         rows = [
             key._replace(name=f"{name}` or `{group}.{key.name}", unit=UNITS.get(name, key.unit))
             for key in keys_of(kind, meanings)
-            for name in (flat[group, key.name],)
+            for name in (keys.flat_keys[group, key.name],)
         ]
-        said = about[group]
+        said = about.get(group) or inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
         parts.append(f"### {group}\n\n{said[:1].upper()}{said[1:]}\n\n{table(rows)}")
     return "\n".join(parts)
 

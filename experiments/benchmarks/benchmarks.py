@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 import simpy
+from large_hlo import large_text
 
 import tpusim as ts
 from tpusim import costs, engine, hardware
@@ -30,6 +31,8 @@ from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, read_search
 from tpusim.searches.best import SearchResult
 from tpusim.searches.request import SearchRequest
+from tpusim.simulation import plan_run
+from tpusim.simulation.known_steps import KnownSteps
 
 EXPERIMENTS = Path(__file__).parents[1]
 FLAGSHIP = EXPERIMENTS / "bert_480b" / "run.toml"
@@ -83,6 +86,29 @@ def sweep_command() -> Once:
         with TemporaryDirectory() as folder:
             out = str(Path(folder) / str(number))
             return command("-m", "tpusim", "sweep", str(MESH_SHAPES), "--out", out)(number)
+
+    return once
+
+
+def report_command() -> Once:
+    """Return `tpusim simulate` of the flagship with all files of a report, into a new folder."""
+
+    def once(number: int) -> int:
+        with TemporaryDirectory() as folder:
+            return command("-m", "tpusim", "simulate", str(FLAGSHIP), "--out", folder)(number)
+
+    return once
+
+
+def replay_command() -> Once:
+    """Return `tpusim replay` of a file of 10 MB, with the process that parses it."""
+    text = large_text(10e6)
+
+    def once(number: int) -> int:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "large.hlo"
+            path.write_text(text)
+            return command("-m", "tpusim", "replay", str(path), "--slice", "v5e:2x2")(number)
 
     return once
 
@@ -265,6 +291,56 @@ def search_counts() -> dict[str, int]:
     return {"search_simulated": found.simulated, "search_space": found.plans}
 
 
+def warm_on(shape: str, slices: int) -> Once:
+    """Return new plans of a known kind on slices of v5e: another batch each, placement given."""
+    pod = ts.Slice("v5e", shape, slices)
+    model = Transformer(layers=16, embed=4096, mlp=16384, heads=32, vocab=32000)
+    mesh = {"fsdp": pod.topology.chips, "dcn_data": pod.num_slices}
+    placement = next(iter(hardware.candidates(pod, mesh)))
+
+    def simulate(times: int) -> None:
+        plan = Plan(mesh=mesh, seq_len=2048, global_batch=pod.devices * times)
+        ts.simulate(model, plan, pod, placement=placement)
+
+    for times in (1, 2, 3):
+        simulate(times)
+
+    def once(number: int) -> int:
+        for at in range(15):
+            simulate(4 + 15 * number + at)
+        return 15
+
+    return once
+
+
+def lowered_anew(slow: dict[str, object] | None) -> Once:
+    """Return the flagship on a slice with slow parts or without, as if it had not been seen."""
+    run = ts.read_run(FLAGSHIP)
+    pod = ts.Slice("v4", "8x16x16", slow=slow)
+
+    def once(_: int) -> int:
+        plan_run.KNOWN_STEPS = KnownSteps()
+        ts.simulate(run.model, run.plan, pod)
+        return 1
+
+    once(-1)
+    return once
+
+
+def ranges() -> Once:
+    """Return ranges of a prediction."""
+    run = ts.read_run(FLAGSHIP)
+    result = ts.simulate(run.model, run.plan, run.pod)
+
+    def once(_: int) -> int:
+        for _ in range(100):
+            if result.error_range is None:
+                raise AssertionError("the flagship has no range")
+        return 100
+
+    return once
+
+
 def unfolded_512() -> Once:
     """Return a step of two layers on 512 chips, one of them slow, each device a lane."""
     pod = ts.Slice("v4", "8x8x8", slow={"chips": [{"at": [1, 2, 3], "compute": 0.7}]})
@@ -350,6 +426,14 @@ BENCHMARKS = {
         "tpusim simulate of the flagship, in a fresh process",
         lambda: command("-m", "tpusim", "simulate", str(FLAGSHIP)),
     ),
+    "report_s": Benchmark(
+        "tpusim simulate of the flagship with its report, in a fresh process",
+        report_command,
+        samples=3,
+    ),
+    "replay_10mb_s": Benchmark(
+        "tpusim replay of 10 MB of HLO, in a fresh process", replay_command, samples=3
+    ),
     "import_s": Benchmark(
         "import tpusim in a fresh process", lambda: command("-c", "import tpusim", times=20)
     ),
@@ -364,6 +448,20 @@ BENCHMARKS = {
     "flagship_warm_s": Benchmark(
         "later visits: the flagship with another batch, placement given", flagship_warm
     ),
+    "few_chips_warm_s": Benchmark(
+        "later visits: 16 layers on 64 chips, placement given", lambda: warm_on("4x4", 4)
+    ),
+    "many_chips_warm_s": Benchmark(
+        "later visits: the same layers on 102,400 chips", lambda: warm_on("16x16", 400)
+    ),
+    "healthy_2048_s": Benchmark(
+        "the flagship as if it had not been seen", lambda: lowered_anew(None)
+    ),
+    "slow_chip_2048_s": Benchmark(
+        "the same with a slow chip",
+        lambda: lowered_anew({"chips": [{"at": [0, 0, 0], "compute": 0.8}]}),
+    ),
+    "range_s": Benchmark("the range of a prediction", ranges),
     "plans_per_s": Benchmark(
         "later visits: the 78 meshes, free placement, with another batch",
         lambda: free_placements(1),
@@ -374,3 +472,9 @@ BENCHMARKS = {
     ),
 }
 """By the name of what is measured: seconds (`_s`), or how many per second (`per_s`)."""
+
+AT_MOST = {
+    "many_chips_warm_s": ("few_chips_warm_s", 1.3),
+    "slow_chip_2048_s": ("healthy_2048_s", 5.0),
+}
+"""Benchmarks that take at most so many times the seconds of another, on any machine."""

@@ -4,7 +4,8 @@
 
 Prints the median and the spread of each benchmark and writes `benchmarks.json`. `--only NAME` runs
 it alone (several times for several), `--check` compares with the ratios stored beside this
-file and exits with 1 if one got slower by half, `--store` stores those of today.
+file and exits with 1 if one got slower by half, or takes too long beside another; one sample within
+its bound is enough, as other work on the machine only ever adds. `--store` stores those of today.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import BENCHMARKS, search_counts
+from benchmarks import AT_MOST, BENCHMARKS, search_counts
 from yardstick import user_seconds
 
 STORED = Path(__file__).with_name("ratios.json")
@@ -24,7 +25,7 @@ SLOWER = 1.5
 """Times the stored ratio: from here on a benchmark counts as slower."""
 
 TRIES = 3
-"""How often a benchmark is taken that seems slower: other work on the machine only ever adds."""
+"""How often a benchmark is taken whole that seems slower after one sample."""
 
 YARDSTICK = "yardstick_s"
 
@@ -63,12 +64,11 @@ class Measured:
         return median(sample.ratio for sample in self.samples)
 
 
-def take_samples(name: str) -> Iterator[Sample]:
+def take_samples(name: str, count: int) -> Iterator[Sample]:
     """Yield samples of a benchmark in this process, the yardstick before and after each."""
-    benchmark = BENCHMARKS[name]
-    once = benchmark.prepare()
+    once = BENCHMARKS[name].prepare()
     before = yardstick_seconds()
-    for number in range(benchmark.samples):
+    for number in range(count):
         began = user_seconds()
         units = once(number)
         seconds = user_seconds() - began
@@ -83,11 +83,13 @@ def yardstick_seconds() -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def measure(name: str) -> Measured:
-    """Take the samples of a benchmark in processes of its own."""
+def measure(name: str, samples: int | None = None) -> Measured:
+    """Take the samples of a benchmark in processes of its own, or so many in one process."""
+    benchmark = BENCHMARKS[name]
     command = [sys.executable, str(Path(__file__)), "--samples", name]
+    command += ["--count", str(samples or benchmark.samples)]
     found: list[Sample] = []
-    for _ in range(BENCHMARKS[name].processes):
+    for _ in range(1 if samples else benchmark.processes):
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found += [Sample(*each) for each in json.loads(text)]
     return Measured(name, found)
@@ -127,14 +129,28 @@ def show(name: str, values: Sequence[float], ratio: str, title: str) -> None:
     print(f"{name:24}{mid:>10}{f'{low} to {high}':>24}{ratio:>10}  {title}", flush=True)
 
 
-def checked(name: str, stored: Mapping[str, float] | None) -> Measured:
-    """Measure a benchmark, again while it seems slower than stored."""
-    best = measure(name)
-    for _ in range(TRIES - 1):
-        if stored is None or not any(slower({name: best.ratio}, stored)):
+def checked(name: str, stored: Mapping[str, float]) -> Measured:
+    """Take one sample of a benchmark, and all of them while it seems slower than stored."""
+    best = measure(name, samples=1)
+    for _ in range(TRIES):
+        if not any(slower({name: best.ratio}, stored)):
             break
         best = min(best, measure(name), key=lambda each: each.ratio)
     return best
+
+
+def too_long(found: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each benchmark that takes too long beside another, measured again."""
+    for name, (other, most) in AT_MOST.items():
+        if name not in found or other not in found:
+            continue
+        times = found[name] / found[other]
+        for _ in range(TRIES):
+            if times <= most:
+                break
+            times = min(times, measure(name).ratio / measure(other).ratio)
+        if times > most:
+            yield f"{name} takes {times:.3g} times as long as {other}; {most} are allowed"
 
 
 def main() -> int:
@@ -145,17 +161,17 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the stored ratios")
     parser.add_argument("--store", action="store_true", help="store the ratios of today")
     parser.add_argument("--samples", choices=BENCHMARKS, help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=int, default=1, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.samples:
-        print(
-            json.dumps([[s.seconds, s.units, s.yardstick_s] for s in take_samples(given.samples)])
-        )
+        taken = take_samples(given.samples, given.count)
+        print(json.dumps([[each.seconds, each.units, each.yardstick_s] for each in taken]))
         return 0
     stored = json.loads(STORED.read_text()) if given.check else None
     print(f"{'benchmark':24}{'median':>10}{'spread':>24}{'ratio':>10}")
     found = []
     for name in given.only or BENCHMARKS:
-        found.append(checked(name, stored))
+        found.append(measure(name) if stored is None else checked(name, stored))
         show(name, found[-1].values, f"{found[-1].ratio:.3g}", BENCHMARKS[name].title)
     show(YARDSTICK, yardsticks(found), "1", "400,000 calls of plain Python")
     given.out.mkdir(parents=True, exist_ok=True)
@@ -164,7 +180,7 @@ def main() -> int:
     if given.store:
         known = json.loads(STORED.read_text()) if STORED.exists() else {}
         STORED.write_text(f"{json.dumps(known | ratios, indent=2)}\n")
-    wrong = list(slower(ratios, stored)) if stored is not None else []
+    wrong = [*slower(ratios, stored), *too_long(ratios)] if stored is not None else []
     for sentence in wrong:
         print(f"error: {sentence}", file=sys.stderr)
     return int(bool(wrong))

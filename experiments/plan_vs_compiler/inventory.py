@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.compiler import Compiled
-from tpusim.compiler.compiled_lowering import lower_compiled
+from tpusim.compiler.to_program.translate_module import translate_compiled
 from tpusim.engine import Record
 from tpusim.program import (
     Collective,
@@ -79,7 +79,7 @@ def _core_seconds(program: ReplayResult) -> Counter[str]:
 
 def _cycles(compiled: Compiled) -> dict[str, float]:
     """Return the compiler's estimate of cycles for one run of each operation that has one."""
-    lowered = lower_compiled(compiled, costs="compiler")
+    lowered = translate_compiled(compiled, costs="compiler")
     ops = (op for op, _ in walk_ops(lowered.program.body, lowered.program.segments))
     works = ((op.name, op.work) for op in ops if isinstance(op, Compute))
     return {name: work.cycles for name, work in works if isinstance(work, EstimatedWork)}

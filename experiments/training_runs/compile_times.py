@@ -50,9 +50,9 @@ def row_of(name: str) -> dict[str, str]:
     """Return the row of a program that is compiled to code now."""
     import tpusim as ts
     from tpusim.compiler.topologies import versions
+    from tpusim.compiler_check.compile_step import StepCompilation, compile_step
+    from tpusim.export.plan_to_jax import export_step
     from tpusim.training.compile_time import program_size
-    from tpusim.twin.compile_step import StepCompilation, compile_step
-    from tpusim.twin.export import export_step
 
     asked = program(name)
     model, plan, pod = asked.arguments()

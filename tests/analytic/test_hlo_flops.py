@@ -7,7 +7,7 @@ from hlo import DATA
 
 from tpusim.compiler.hlo.attributes import callees
 from tpusim.compiler.hlo.module import Computation, HloModule
-from tpusim.compiler.lower.trip_counts import trip_count
+from tpusim.compiler.to_program.trip_counts import trip_count
 from tpusim.compiler.work.instruction_work import InstructionWork, instruction_work, is_free
 from tpusim.costs import work_seconds
 from tpusim.hardware import load_chip

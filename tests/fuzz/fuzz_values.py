@@ -75,7 +75,8 @@ def _words() -> dict[str, tuple[str, ...]]:
     """The words of each key whose type lists them."""
     found: dict[str, tuple[str, ...]] = {}
     for owner, keys in ((Plan, PLAN_KEYS), (Transformer, MODEL_KEYS)):
-        for group, kind in {"": owner, **keys.groups}.items():
+        own = (("", kind) for kind in keys.own or (owner,))
+        for group, kind in (*own, *keys.groups.items()):
             for name, words in choices_of(kind).items():
                 found[keys.flat_keys[group, name]] = words
     return found

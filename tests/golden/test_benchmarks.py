@@ -20,6 +20,7 @@ NAMED = {
 
 
 sys.modules["yardstick"] = load(FOLDER / "yardstick.py")
+sys.modules["large_hlo"] = load(FOLDER / "large_hlo.py")
 benchmarks = sys.modules["benchmarks"] = load(FOLDER / "benchmarks.py")
 script = load(FOLDER / "run.py")
 
@@ -53,15 +54,52 @@ def test_what_is_slower_by_half_is_found() -> None:
     assert unknown.startswith("new_s has no stored ratio; run with --store")
 
 
-def test_what_seems_slower_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    takes = iter([5.0, 4.0, 2.0, 9.0])
+def test_one_sample_within_its_bound_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
 
-    def measure(name: str) -> object:
-        return script.Measured(name, [script.Sample(next(takes), 1, 1.0)])
+    def measure(name: str, samples: int | None = None) -> object:
+        asked.append(samples)
+        return script.Measured(name, [script.Sample(2.9, 1, 1.0)])
+
+    monkeypatch.setattr(script, "measure", measure)
+    assert script.checked("cold_s", {"cold_s": 2.0}).ratio == 2.9
+    assert asked == [1]
+
+
+def test_what_seems_slower_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    takes = iter([(5.0, 1), (5.0, None), (4.0, None), (2.0, None), (9.0, None)])
+
+    def measure(name: str, samples: int | None = None) -> object:
+        seconds, expected = next(takes)
+        assert samples == expected
+        return script.Measured(name, [script.Sample(seconds, 1, 1.0)])
 
     monkeypatch.setattr(script, "measure", measure)
     assert script.checked("cold_s", {"cold_s": 2.0}).ratio == 2.0
-    assert next(takes) == 9.0
+    assert next(takes) == (9.0, None)
+
+
+def test_what_takes_too_long_beside_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"many_chips_warm_s": 1.4, "few_chips_warm_s": 1.0}
+
+    def measure(name: str, samples: int | None = None) -> object:
+        return script.Measured(name, [script.Sample(seconds[name], 1, 1.0)])
+
+    monkeypatch.setattr(script, "measure", measure)
+    (sentence,) = script.too_long({"many_chips_warm_s": 2.0, "few_chips_warm_s": 1.0})
+    assert sentence.startswith("many_chips_warm_s takes 1.4 times as long as few_chips_warm_s")
+    assert not list(script.too_long({"many_chips_warm_s": 1.2, "few_chips_warm_s": 1.0}))
+    seconds["many_chips_warm_s"] = 1.2
+    assert not list(script.too_long({"many_chips_warm_s": 2.0, "few_chips_warm_s": 1.0}))
+
+
+def test_a_benchmark_is_bounded_by_another() -> None:
+    """A later visit on 102,400 chips by one on 64; a slow chip of 2,048 by none."""
+    assert set(benchmarks.AT_MOST.values()) == {
+        ("few_chips_warm_s", 1.3), ("healthy_2048_s", 5.0),
+    }  # fmt: skip
+    others = {other for other, _ in benchmarks.AT_MOST.values()}
+    assert others | set(benchmarks.AT_MOST) <= set(benchmarks.BENCHMARKS)
 
 
 def test_the_meshes_are_all_products_of_three_powers_of_two() -> None:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import tpusim as ts
 from tpusim.models.hf import from_hf, recognise
-from tpusim.models.hf.family import HfFamily
+from tpusim.models.hf.families import read_families
 from tpusim.network import ALGORITHMS
 from tpusim.report.figures.registry import FIGURES
 
@@ -65,14 +66,11 @@ def test_a_new_chip(capsys: pytest.CaptureFixture[str]) -> None:
     assert new.step_time_s < old.step_time_s
 
 
-def test_a_new_model_family(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, _ = walked("A new model family", capsys)
-    family = names["OURS"]
-    assert isinstance(family, HfFamily)
-    monkeypatch.setitem(recognise._CLASSES, "OursForCausalLM", family)
-    monkeypatch.setitem(recognise._TYPES, "ours", family)
+def test_a_new_model_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [written] = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.S | re.M)
+    [family] = read_families(tomllib.loads(written))
+    monkeypatch.setattr(recognise, "by_class", lambda: {"OursForCausalLM": family})
+    monkeypatch.setattr(recognise, "by_type", lambda: {"ours": family})
     (tmp_path / "config.json").write_text(
         '{"model_type": "ours", "architectures": ["OursForCausalLM"], "hidden_size": 4096, '
         '"intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, '

@@ -21,7 +21,7 @@ def compile_times() -> list[dict[str, str]]:
 
 def predicted_over_measured(row: dict[str, str]) -> float:
     size = ProgramSize(int(row["operations"]), float(row["decades"]))
-    return seconds_of_size(size, parse_slice(row["slice"]).chip.generation) / float(row["cpu_s"])
+    return seconds_of_size(size, parse_slice(row["slice"]).chip) / float(row["cpu_s"])
 
 
 def test_compile_times_that_were_not_fitted_are_in_the_range() -> None:

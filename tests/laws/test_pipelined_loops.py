@@ -11,6 +11,7 @@ from extent import sample
 from plans import flat, small
 
 from tpusim.base.errors import PlanError
+from tpusim.export.plan_to_jax import export_jax
 from tpusim.hardware import Slice
 from tpusim.models import Architecture, EncoderDecoder, MoE, TwoTowers, VisionTransformer
 from tpusim.models.two_towers import TextTower
@@ -20,7 +21,6 @@ from tpusim.report import pipeline_data
 from tpusim.results import PlanResult
 from tpusim.results.stage_uses import stage_uses
 from tpusim.simulation import simulate
-from tpusim.twin.export import export_jax
 
 POD, STAGE = Slice("v5e", "4x4"), Slice("v5e", "2x2")
 STAGES, MICROBATCHES, BATCH = 4, 8, 64

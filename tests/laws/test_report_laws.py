@@ -29,7 +29,7 @@ from tpusim.report import (
 )
 from tpusim.report.figures.torus_panels import torus_panels
 from tpusim.report.figures.utilisation import resource_name
-from tpusim.report.html.chart_data import use_data
+from tpusim.report.html.resource_use import resource_rows
 from tpusim.report.link_traffic import link_loads, link_volumes
 from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
 from tpusim.results import LEAST_SHOWN, PlanResult
@@ -151,7 +151,7 @@ def test_a_perfect_compiler_is_never_slower(seed: int) -> None:
 def test_the_page_has_the_busy_shares_of_the_summary(seed: int) -> None:
     """Directions that are alike are one row; DCN and PCIe are left out where they are idle."""
     run = result(seed)
-    shown = {row["name"]: row["mean"] for row in use_data(run)["rows"][1:]}
+    shown = {row.name: row.mean for row in resource_rows(run)[1:]}
     for link, share in run.link_use.items():
         name = resource_name(link)
         either = shown.get(name, shown.get(re.sub(r"[+−]$| out$| in$", "", name)))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
+from tpusim.compiler_check.plan_check import check
 from tpusim.models import Architecture
 from tpusim.models.diffusion_unet import DiffusionUNet
 from tpusim.models.resnet import ResNet
-from tpusim.twin.check import check
 
 pytestmark = [
     pytest.mark.xla,

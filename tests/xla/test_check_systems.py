@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
+from tpusim.compiler_check.plan_check import check
 from tpusim.models import (
     Architecture,
     Conformer,
@@ -14,7 +15,6 @@ from tpusim.models import (
     TwoTowers,
     VisionTransformer,
 )
-from tpusim.twin.check import check
 
 pytestmark = [
     pytest.mark.xla,

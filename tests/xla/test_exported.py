@@ -16,10 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 import tpusim as ts
 from tpusim.base.errors import CompileError, FileError
-from tpusim.cli.compile_command import compile_file
+from tpusim.cli.program_commands import compile_ as compile_file
 from tpusim.compiler.exported import mesh_of, read_program, wrap_stablehlo
-from tpusim.compiler.jaxpr_flops import count_flops
-from tpusim.compiler.stablehlo_flops import stablehlo_flops
+from tpusim.compiler.flops import lowered_flops
 
 MESH = {"fsdp": 2, "tensor": 2}
 LAYERS, WIDTH, ROWS = 3, 256, 512
@@ -45,12 +44,15 @@ def jitted():
 
 
 def text_of(fn, *args) -> bytes:
-    lowered = jax.jit(fn).trace(*args).lower(lowering_platforms=("tpu",))
-    return lowered.as_text(debug_info=True).encode()
+    return lowered(fn, *args).as_text(debug_info=True).encode()
+
+
+def lowered(fn, *args):
+    return jax.jit(fn).trace(*args).lower(lowering_platforms=("tpu",))
 
 
 def flops_of_text(fn, *args, **counted):
-    return stablehlo_flops(wrap_stablehlo(text_of(fn, *args)), **counted)
+    return lowered_flops(lowered(wrap_stablehlo(text_of(fn, *args)).call, *args), **counted)
 
 
 def convolve(stride, groups, padding="SAME"):
@@ -94,18 +96,17 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_flops_of_text_are_those_of_the_function(case: str) -> None:
     fn, *args = CASES[case]
-    wanted = count_flops(jax.jit(fn).trace(*args).jaxpr)
-    assert flops_of_text(fn, *args) == wanted > 0
-    assert count_flops(jax.jit(read_program(text_of(fn, *args)).call).trace(*args).jaxpr) == wanted
-    on_data = count_flops(jax.jit(fn).trace(*args).jaxpr, padding_taps=False)
-    assert flops_of_text(fn, *args, padding_taps=False) == on_data
-    assert (on_data < wanted) == (case in ("convolution", "groups")), "the others have no padding"
+    wanted = lowered_flops(lowered(fn, *args))
+    assert flops_of_text(fn, *args) == wanted
+    assert wanted.total > 0
+    assert lowered_flops(lowered(read_program(text_of(fn, *args)).call, *args)) == wanted
+    assert (wanted.on_padding > 0) == (case in ("convolution", "groups")), "others have no padding"
 
 
 def test_what_is_recomputed_counts_only_if_asked() -> None:
     step = jax.grad(lambda w, x: loss(w, x, jax.checkpoint(layer)))
-    assert flops_of_text(step, W, X) == 3 * LAYERS * ONE
-    assert flops_of_text(step, W, X, recomputed=True) == 4 * LAYERS * ONE
+    assert flops_of_text(step, W, X).total == 3 * LAYERS * ONE
+    assert flops_of_text(step, W, X, recomputed=True).total == 4 * LAYERS * ONE
 
 
 @pytest.mark.parametrize(
@@ -121,8 +122,8 @@ def test_a_kernel_without_an_estimate_makes_the_flops_unknown(estimate: str, wan
         return %0 : tensor<8xf32>
       }}
     }}"""
-    traced = jax.jit(read_program(text).call).trace(array(8))
-    assert count_flops(traced.jaxpr) == wanted
+    found = lowered_flops(lowered(read_program(text).call, array(8)))
+    assert (found and found.total) == wanted
 
 
 def test_text_keeps_arguments_shardings_and_donation() -> None:

@@ -54,9 +54,10 @@ def _sentence(
     named = [each for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
     by_place = [each.name for each in named if each.kind in _BY_PLACE]
     known = [each.name for each in named if each.kind is not Parameter.POSITIONAL_ONLY]
+    needed = [each.name for each in named if each.default is Parameter.empty]
     if grouped := getattr(owner, "KEYS", None):
         known = [*known, *grouped.table, *grouped.groups]
-    needed = [each.name for each in named if each.default is Parameter.empty]
+        needed += grouped.needed
     call = f"write {name}({', '.join(_written(needed, by_place))})"
     for key in keys:
         if "." not in key and key not in known:

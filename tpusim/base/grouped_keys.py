@@ -16,7 +16,7 @@ class GroupedKeys:
 
     The flat key `gather_dtype` is the field `gather` of the group `dtypes`, which may also be
     written as a mapping (`dtypes={"gather": "int8"}`), as a path (`dtypes.gather`, in a sweep) or
-    as the group itself (`Dtypes(gather="int8")`). Checks of a group name its fields by their
+    as the group itself (`Numerics(gather="int8")`). Checks of a group name its fields by their
     paths; here they get the spelling that the user chose.
 
     owner: the class's name, for messages.
@@ -25,6 +25,8 @@ class GroupedKeys:
     groups: each group's class, by the name of its field in the owner.
     table: (group, field) by flat key, in the order in which keys are listed and written. The group
         is empty for a field of the owner itself.
+    own: classes of the parts that have the owner's own fields; none where it has them itself.
+    needed: flat keys without a default, where the owner's constructor does not name them.
     """
 
     owner: str
@@ -32,6 +34,8 @@ class GroupedKeys:
     error: type[TpusimError]
     groups: Mapping[str, type[Any]]
     table: Mapping[str, tuple[str, str]]
+    own: tuple[type[Any], ...] = ()
+    needed: tuple[str, ...] = ()
 
     @cached_property
     def paths(self) -> Mapping[str, tuple[str, str]]:
@@ -151,7 +155,7 @@ class GroupedKeys:
         if group not in self.groups:
             hint = nearest(path, [*self.table, *self.groups])
             return ArgumentError(f"{self.owner} has no key {path!r}; {hint}")
-        names = [field.name for field in fields(self.groups[group])]
+        names = [inner for home, inner in self.table.values() if home == group]
         where = f"{self.prefix}{group}"
         if not name:
             return self.error(f"{where} is {value!r}; write a table of {', '.join(names)}")

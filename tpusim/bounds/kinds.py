@@ -11,8 +11,8 @@ from tpusim.base.errors import PlanError
 from tpusim.bounds.plan_arrays import PlanArrays, distinct, distinct_rows, split_by
 from tpusim.graph import Gather, Graph, Pointwise, Scan, layer_count, walk
 from tpusim.models import Architecture
-from tpusim.partition import resolve_rules, rule_prefixes
-from tpusim.pipeline.planned_step import forward_graph, planned_graph
+from tpusim.partition import rule_prefixes
+from tpusim.pipeline.planned_step import checked_rules, forward_graph, planned_graph
 from tpusim.plan import STAGE_AXES, Axes, Plan, inner_plan, part_bounds
 from tpusim.program import Number
 
@@ -74,7 +74,7 @@ def _with_equal_tiles(
     plan = inner_plan(plans.plan(first)).replace(vocab_tiles=1)
     try:
         forward = forward_graph(model, plan)
-        layout = resolve_rules(plan, forward).layout(forward.loss)
+        layout = checked_rules(plan, forward).layout(forward.loss)
     except PlanError:
         yield some
         return
@@ -105,7 +105,7 @@ def _layout_columns(
     in parts and norms of groups may depend on more.
     """
     base = plans.base
-    for dim, axes in rule_prefixes(base, graph):
+    for dim, axes in rule_prefixes(base.sharding, base.compiler.style, graph):
         yield _product(plans, axes) > extents[dim]
     within = tuple(axis for axis in plans.mesh if axis not in STAGE_AXES)
     groups = [some for count in range(1, len(within) + 1) for some in combinations(within, count)]
@@ -178,7 +178,7 @@ class BatchAxes:
             batch = count * int(self.plans.microbatches[at])
             try:
                 plan = inner_plan(self.plans.plan(at).replace(global_batch=batch))
-                rules = resolve_rules(plan, planned_graph(self.model, plan))
+                rules = checked_rules(plan, planned_graph(self.model, plan))
             except PlanError:
                 return ()
             self.known[active] = dict(rules.table)["act_batch"]

@@ -30,18 +30,21 @@ from tpusim.bounds.kinds import (
 from tpusim.bounds.pipeline import LayerLoops, pipelined_seconds
 from tpusim.bounds.plan_arrays import Floats, PlanArrays, split_by
 from tpusim.costs.program_costs import skew_seconds
+from tpusim.frames import choices_of, sizes_of
 from tpusim.graph import Graph, layer_row, whole_dim
 from tpusim.hardware import Slice
-from tpusim.lowering import sizes_of
 from tpusim.models import Architecture
 from tpusim.partition import (
     PartitionedGraph,
     across_slices,
     body_nodes,
-    partition_graph,
-    resolve_rules,
 )
-from tpusim.pipeline.planned_step import planned_graph, planned_step
+from tpusim.pipeline.planned_step import (
+    checked_rules,
+    partitioned_graph,
+    planned_graph,
+    planned_step,
+)
 from tpusim.plan import Plan, inner_plan, part_bounds
 from tpusim.program import Number, largest
 from tpusim.simulation.arguments import check_arguments
@@ -135,7 +138,7 @@ class _KnownStep(NamedTuple):
         if plan.active_schedule:
             loops = LayerLoops.of(layer_row(forward_of(model, plan, plan.microbatch)))
             part_bounds(plan, loops.layers, model.name)
-        return cls(plan, graph, partition_graph(graph, inner_plan(plan)), loops)
+        return cls(plan, graph, partitioned_graph(graph, inner_plan(plan)), loops)
 
     @property
     def form(self) -> Hashable:
@@ -163,7 +166,7 @@ class _KnownStep(NamedTuple):
 
     def divides(self, plans: PlanArrays) -> NDArray[np.bool_]:
         """Return True for plans whose axes divide their batch, and their parts the layers."""
-        rules = dict(resolve_rules(self.inner, self.graph).table)
+        rules = dict(checked_rules(self.inner, self.graph).table)
         group = np.prod([np.ones(len(plans)), *(plans.mesh[a] for a in rules["act_batch"])], axis=0)
         fine: NDArray[np.bool_] = (plans.batch % group == 0) & (
             plans.global_batch % plans.microbatches == 0
@@ -189,7 +192,7 @@ class _KnownStep(NamedTuple):
             if (whole := whole_dim(dim)) in extents:
                 dims[dim] = extents[whole] / (known[whole] // known[dim])
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
-        sizes = replace(sizes_of(self.graph, self.inner), dims=dims, axes=axes)
+        sizes = replace(sizes_of(self.graph, choices_of(self.inner)), dims=dims, axes=axes)
         given = self.plan, self.inner, self.partitioned, sizes, plans, answers
         return BodySeconds(*given, self.loops.stacked(self.plan, plans)).step_parts()
 

@@ -11,6 +11,7 @@ from tpusim.bounds.footprints import MOST_DIMENSIONS, Footprints, ring_seconds_p
 from tpusim.bounds.groups import GroupAnswers, GroupTable, Reach
 from tpusim.bounds.plan_arrays import Floats, PlanArrays, Whole, distinct_rows
 from tpusim.costs.collective import BEST_ALGORITHM
+from tpusim.frames import choices_of
 from tpusim.hardware import Slice
 from tpusim.lowering.collective_choice import CollectiveChoice
 from tpusim.lowering.collective_lowering import Lowering
@@ -22,7 +23,6 @@ from tpusim.partition import (
     Purpose,
     Sizes,
     is_across,
-    weights_are_tiled,
     within_slice,
 )
 from tpusim.plan import CIRCULAR, Axes, Plan
@@ -84,7 +84,7 @@ class PlanGroups:
         self._ask, self.within = ask, within_slice(axes)
         self._reach = Reach.ACROSS if is_across(axes) else Reach.WITHIN
         self._axes = self.within or axes
-        tiled = bool(self.within) and weights_are_tiled(ask.inner, axes)
+        tiled = bool(self.within) and choices_of(ask.inner).tiles_weights(axes)
         self._either = tuple(sorted({False, tiled}))
         self._tiled = self._either if of_experts else (tiled,)
         ones = np.ones(len(ask.plans), np.int64)

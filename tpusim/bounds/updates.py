@@ -8,8 +8,8 @@ import numpy as np
 from tpusim.bounds.plan_arrays import distinct_rows
 from tpusim.bounds.transfers import TransferSeconds
 from tpusim.costs import work_seconds
-from tpusim.lowering import optimizer
-from tpusim.lowering.accumulate import GradientDeps
+from tpusim.frames import trained, updates_of
+from tpusim.lowering import GradientDeps
 from tpusim.partition import StoredWeight
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Number, Op
@@ -46,11 +46,11 @@ class UpdateSeconds:
 
     def _updates(self, weights: tuple[StoredWeight, ...], transfers: TransferSeconds) -> Number:
         deps = GradientDeps({weight.name: "" for weight in weights}, {})
-        given = transfers.ask.inner, transfers.ask.sizes
+        updates = updates_of(transfers.ask.inner, transfers.ask.sizes)
         ops = [
-            *optimizer.clip(weights, *given, deps),
-            *optimizer.rates(weights, *given, deps),
-            *(op for w in optimizer.trained(weights) for op in optimizer.update(w, *given, "")),
+            *updates.clip(weights, deps),
+            *updates.rates(weights, deps),
+            *(op for w in trained(weights) for op in updates.update(w, "")),
         ]
         total: Number = 0.0
         for op, times in _operations(ops, looped=not self.plan.active_schedule):

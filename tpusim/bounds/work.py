@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from tpusim.bounds.plan_arrays import PlanArrays
 from tpusim.costs import work_seconds
+from tpusim.frames import accumulator, addition, cast_weights, trained, updates_of
 from tpusim.hardware import Chip
-from tpusim.lowering import optimizer
-from tpusim.lowering.accumulate import GradientDeps, accumulator, addition
+from tpusim.lowering import GradientDeps
 from tpusim.lowering.loop_stacks import stack_copies
 from tpusim.lowering.on_chip import without_on_chip
 from tpusim.lowering.on_chip_buffers import on_chip_room
@@ -138,7 +138,8 @@ class WorkSeconds:
     def cast(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds to cast the weights' shards to the dtype in which they are used."""
         shards = cast_before(self.partitioned, self.plan.dtypes)
-        op = optimizer.cast(tuple(w for w in weights if w.name in shards), self.plan, self.sizes)
+        some = tuple(w for w in weights if w.name in shards)
+        op = cast_weights(some, self.plan.numerics, self.sizes)
         return work_seconds(op.work, self.device) if op else 0.0
 
     def stored(self, weights: tuple[StoredWeight, ...], summed: NDArray[np.float64]) -> Number:
@@ -147,16 +148,16 @@ class WorkSeconds:
         summed: 1 for each plan that has such sums, else 0.
         """
         dtypes, sizes = self.plan.dtypes, self.sizes
-        found = sum(alloc.bytes for alloc in optimizer.resident(weights, self.plan, sizes))
-        for weight in optimizer.trained(weights) if summed.any() else ():
+        found = sum(alloc.bytes for alloc in updates_of(self.plan, sizes).resident(weights))
+        for weight in trained(weights) if summed.any() else ():
             found = found + summed * accumulator(weight, dtypes, sizes).bytes
         return found
 
     def accumulation(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds to add the gradients of one microbatch to their sums."""
-        trained = optimizer.trained(weights)
-        deps = GradientDeps({weight.name: "" for weight in trained}, {})
-        adds = [addition(weight, self.plan.dtypes, self.sizes, deps) for weight in trained]
+        some = trained(weights)
+        deps = GradientDeps({weight.name: "" for weight in some}, {})
+        adds = [addition(weight, self.plan.dtypes, self.sizes, deps) for weight in some]
         return sum(work_seconds(op.work, self.device) for op in adds)
 
 

@@ -1,4 +1,4 @@
-"""Compiled programs: JAX functions compiled for a TPU slice, or HLO, lowered for replay.
+"""Compiled programs: JAX functions compiled for a TPU slice, or HLO, translated for replay.
 
 Needs the extra `xla`: jaxlib reads HLO, and jax with libtpu compiles without a TPU. Neither is
 imported before it is needed. The names are listed in `__init__.pyi` and load on first use, so that

@@ -4,12 +4,12 @@ from .compiled import Compiled as Compiled
 from .compiled import MemoryReport as MemoryReport
 from .compiled import check_flops as check_flops
 from .compiled import load as load
-from .compiled_lowering import lower_compiled as lower_compiled
 from .compiling import compile as compile
-from .lower.lower_module import LoweredModule as LoweredModule
 from .tf import StepVariable as StepVariable
 from .tf import TensorFlowStep as TensorFlowStep
 from .tf import tensorflow as tensorflow
+from .to_program.translate_module import TranslatedModule as TranslatedModule
+from .to_program.translate_module import translate_compiled as translate_compiled
 from .topologies import make_mesh as make_mesh
 from .topologies import place_mesh as place_mesh
 from .work.instruction_work import Costs as Costs

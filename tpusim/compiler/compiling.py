@@ -19,7 +19,7 @@ from tpusim.compiler.compile_request import CalledBackError
 from tpusim.compiler.compiled import Compiled, Until, check_flops, check_until
 from tpusim.compiler.exported import ExportedProgram, is_program, mesh_of, read_program
 from tpusim.compiler.exported_call import ExportedCall, check_exported, exported_call
-from tpusim.compiler.jaxpr_flops import count_flops
+from tpusim.compiler.flops import lowered_flops
 from tpusim.compiler.memory_report import memory_report
 from tpusim.compiler.options import (
     ENVIRONMENT,
@@ -146,7 +146,7 @@ def compile(
         jitted = fn if hasattr(fn, "trace") and not options else jax.jit(fn, **options)
         traced = jitted.trace(*abstract)
         lowered = traced.lower()
-        plain = jax.jit(without_remat, **constant).trace(*abstract) if without_remat else None
+        plain = jax.jit(without_remat, **constant).lower(*abstract) if without_remat else None
     flags = {**own_options(traced), **chosen}
 
     def run() -> Compiled:
@@ -163,9 +163,7 @@ def compile(
     if model_flops is None and isinstance(fn, TensorFlowStep) and plain is None:
         model_flops, padding = fn.model_flops or None, fn.padding_flops
     elif model_flops is None:
-        jaxpr = (plain or traced).jaxpr
-        model_flops = count_flops(jaxpr)
-        padding = (model_flops or 0) - (count_flops(jaxpr, padding_taps=False) or 0)
+        model_flops, padding = lowered_flops(plain or lowered) or (None, 0.0)
     return replace(made, name=name, slice=pod, model_flops=model_flops, padding_flops=padding)
 
 

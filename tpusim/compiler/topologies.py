@@ -13,9 +13,6 @@ from tpusim.compiler.compiled import TESTED, DevicePosition
 from tpusim.hardware import DCN_PREFIX, DIE, Placement, Slice, check_mesh, parse_slice
 
 INSTALL = "pip install 'tpusim[xla]'"
-_LIBTPU_GENERATIONS = {"7x": "tpu7x"}
-"""libtpu's names of generations, where they differ from ours."""
-
 _LIBTPU_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -58,16 +55,16 @@ def devices_of(pod: Slice) -> tuple[Any, ...]:
     """
     from jax.experimental import topologies
 
-    generation, topology = pod.chip.generation, pod.topology
+    rules, topology = pod.chip.compiler_rules, pod.topology
     bounds = (min(2, topology.dims[0]), min(2, topology.dims[1]), 1)
     options: dict[str, Any] = {"chips_per_host_bounds": bounds}
-    if generation == "v4":
-        options["chip_config_name"] = "megacore"
+    if rules.libtpu_config:
+        options["chip_config_name"] = rules.libtpu_config
     if topology.twisted:
         options["wrap"] = (True, True, True)
     if pod.num_slices > 1:
         options["num_slices"] = pod.num_slices
-    name = f"{_LIBTPU_GENERATIONS.get(generation, generation)}:{topology}"
+    name = f"{rules.libtpu_name or pod.chip.generation}:{topology}"
     try:
         with _environment():
             made = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)

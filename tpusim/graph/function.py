@@ -12,7 +12,7 @@ class Function:
 
     Costs need none: they follow from sizes. A program that is written from the graph does.
 
-    name: name of the function, such as `rms_norm`; the library of `tpusim/twin` has its JAX.
+    name: name of the function, such as `rms_norm`; `tpusim/export/jax_library` has its JAX.
     constants: (name, value) of its constants; the value of a size is the name of its dimension.
     """
 

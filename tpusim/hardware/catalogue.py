@@ -19,12 +19,21 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError, UnitError, blame, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
-from tpusim.hardware.chip import CHIP_UNITS, COST_UNITS, DTYPES, Chip, CostConstants, PeakRates
+from tpusim.hardware.chip import (
+    CHIP_UNITS,
+    COMPILER_UNITS,
+    COST_UNITS,
+    DTYPES,
+    Chip,
+    CostConstants,
+    PeakRates,
+)
 from tpusim.hardware.chip_fields import read_value, units_of
+from tpusim.hardware.compiler_rules import CompilerRules
 from tpusim.hardware.slice_rules import SliceRules
 
 Kind = Literal["published", "derived", "measured", "fitted", "assumed"]
-FieldValue: TypeAlias = float | int | tuple[int, ...]
+FieldValue: TypeAlias = float | int | str | tuple[int, ...]
 
 CHIP_SECTIONS: dict[str, tuple[str, ...]] = {
     "chip": ("year", "devices", "tensor_cores", "sparse_cores"),
@@ -38,10 +47,15 @@ CHIP_SECTIONS: dict[str, tuple[str, ...]] = {
 }
 """The numbers of a chip's file, by section."""
 
+COMPILER = "compiler"
+"""The section of what the compiler does for the chip, which a file may leave out."""
+
 _RULE_UNITS = units_of(SliceRules)
 _OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
     *("host_cpus", "host_bytes"),
     *("max_cubes", "any_order", "wrap_length", "twistable"),
+    *("libtpu_name", "libtpu_config", "pair_gathers", "pair_reductions", "pair_scatters"),
+    *("short_ring", "asynchronous_permutes"),
 }
 
 
@@ -63,6 +77,13 @@ class Sourced:
     note: str = ""
     range: tuple[str, ...] = ()
     data: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The source, the data, the range and the note, as sentences."""
+        parts = [self.source, f"data: {self.data}" if self.data else ""]
+        parts += [f"range: {' to '.join(self.range)}" if self.range else "", self.note]
+        return ". ".join(part.rstrip(".") for part in parts if part) + "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +208,8 @@ def read_chip_file(text: str, file: str, name: str) -> ChipFile:
     if not isinstance(chip, dict) or chip.pop("name", None) != name:
         raise HardwareError(f"{file} [chip]: name must be {name!r}, as the file is called")
     required = (*CHIP_SECTIONS, "slices")
-    _check_keys(tables, (*required, "variants"), {*required, "variants"}, file)
+    known = (*required, COMPILER, "variants")
+    _check_keys(tables, known, {*known}, file)
     for section in required:
         if section not in tables:
             raise HardwareError(
@@ -209,11 +231,13 @@ def read_chip_file(text: str, file: str, name: str) -> ChipFile:
 
 
 def _entries(tables: Mapping[str, Any], file: str) -> Iterator[tuple[str, Sourced]]:
-    for section, names in CHIP_SECTIONS.items():
+    units = CHIP_UNITS | COST_UNITS | COMPILER_UNITS
+    sections = CHIP_SECTIONS | ({COMPILER: tuple(COMPILER_UNITS)} if COMPILER in tables else {})
+    for section, names in sections.items():
         _check_keys(tables[section], names, _OPTIONAL_FIELDS, f"{file} [{section}]")
         for name in (name for name in names if name in tables[section]):
-            key = f"{section}.{name}" if section in ("flops", "costs") else name
-            unit = "FLOP/s" if section == "flops" else (CHIP_UNITS | COST_UNITS)[name]
+            key = f"{section}.{name}" if section in ("flops", "costs", COMPILER) else name
+            unit = "FLOP/s" if section == "flops" else units[name]
             yield key, _sourced(tables[section][name], unit, f"{file} [{section}.{name}]")
 
 
@@ -299,11 +323,14 @@ def _chip(name: str, entries: Mapping[str, Sourced], rules: SliceRules) -> Chip:
     values: dict[str, Any] = {key: entry.value for key, entry in entries.items()}
     flops = {dtype: values.pop(f"flops.{dtype}") for dtype in DTYPES if f"flops.{dtype}" in values}
     costs = CostConstants(**{key: values.pop(f"costs.{key}") for key in COST_UNITS})
+    said = {key: f"{COMPILER}.{key}" for key in COMPILER_UNITS if f"{COMPILER}.{key}" in values}
+    compiler = {key: values.pop(entry) for key, entry in said.items()}
     return Chip(
         name=name,
         generation=name,
         slice_rules=rules,
         flops=PeakRates.of(flops),
         costs=costs,
+        compiler=CompilerRules(**compiler) if compiler else None,
         **values,
     )

@@ -22,6 +22,7 @@ from tpusim.hardware.chip_fields import (
     read_value,
     units_of,
 )
+from tpusim.hardware.compiler_rules import CompilerRules
 from tpusim.hardware.slice_rules import SliceRules
 
 DTYPES = ("bf16", "f32", "int8", "fp8", "int4")
@@ -171,6 +172,7 @@ class Chip:
     ici_shares: bandwidth of the links along each torus dimension over `ici_bandwidth`, where a
         what-if makes them differ (`with_ici`); () where all are alike.
     costs: constants of the cost model.
+    compiler: what the compiler does for the generation; None if the chip's file does not say.
     """
 
     name: str
@@ -205,6 +207,7 @@ class Chip:
     clock_share: float = 1.0
     ici_shares: tuple[float, ...] = ()
     costs: CostConstants
+    compiler: CompilerRules | None = None
     _device: Device | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -218,7 +221,9 @@ class Chip:
             )
 
     def replace(self, **changes: Any) -> "Chip":
-        """Return the chip with other numbers: a what-if. Constants of `costs` are named directly.
+        """Return the chip with other numbers: a what-if.
+
+        Fields of `costs` and `compiler` are named directly.
 
         changes: new values by field; a quantity is text with its unit, or a number in SI. `flops`
             changes the dtypes that it names.
@@ -230,8 +235,8 @@ class Chip:
         >>> load_chip("v4").replace(hbm_bandwidth="2.4 TB/s", hop_latency=1e-6).hbm_bandwidth
         2400000000000.0
         """
-        others = dict.fromkeys(("name", "generation", "slice_rules", "costs"), "")
-        known = CHIP_UNITS | COST_UNITS | others
+        others = dict.fromkeys(("name", "generation", "slice_rules", "costs", "compiler"), "")
+        known = CHIP_UNITS | COST_UNITS | COMPILER_UNITS | others
         for name in changes:
             if name not in known:
                 raise HardwareError(f"a chip has no field {name!r}; {nearest(name, known)}")
@@ -241,10 +246,11 @@ class Chip:
             name: read_value(change, known[name], name) if isinstance(change, str) else change
             for name, change in changes.items()
         }
-        inner = {name: values.pop(name) for name in COST_UNITS if name in values}
-        if inner:
-            costs = values.get("costs", self.costs)
-            values["costs"] = dataclasses.replace(costs, **inner)
+        for part, units in (("costs", COST_UNITS), ("compiler", COMPILER_UNITS)):
+            inner = {name: values.pop(name) for name in units if name in values}
+            if inner:
+                whole = values.get(part, getattr(self, part)) or CompilerRules()
+                values[part] = dataclasses.replace(whole, **inner)
         return dataclasses.replace(self, **values)
 
     def with_ici(self, dimension: int, factor: float) -> "Chip":
@@ -311,6 +317,19 @@ class Chip:
         return html_table(f"Chip: TPU {self.name}, {self.year}", rows)
 
     @property
+    def compiler_rules(self) -> CompilerRules:
+        """What the compiler does for the chip; its defaults if the chip's file does not say."""
+        return self.compiler or CompilerRules()
+
+    def unsaid(self, assumed: str) -> tuple[str, ...]:
+        """Return the note that a default is taken of what the chip's file does not say, if so.
+
+        assumed: the default, as a sentence.
+        """
+        missing = f"the file of {self.name} has no section [compiler]"
+        return () if self.compiler else (f"{missing}, so {assumed}",)
+
+    @property
     def full_peak(self) -> float:
         """bf16 FLOP/s at the chip's own clock, against which utilisation counts."""
         return self.flops["bf16"] / self.clock_share
@@ -339,6 +358,7 @@ class Chip:
 
 CHIP_UNITS = units_of(Chip)
 COST_UNITS = units_of(CostConstants)
+COMPILER_UNITS = units_of(CompilerRules)
 
 
 def _rates(changes: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ Dims = tuple[int, ...]
 
 COUNT, YEAR, SHAPE, SHARE, EXPONENT = "count", "year", "shape", "share", "exponent"
 SHAPE_LIST, NAME_LIST, FLAG = "shapes", "names", "flag"
+FACTOR, WORD = "factor", "word"
 BYTES = MappingProxyType({"unit": "B"})
 BANDWIDTH = MappingProxyType({"unit": "B/s"})
 FLOPS = MappingProxyType({"unit": "FLOP/s"})
@@ -42,6 +43,9 @@ _MAY_BE_ZERO = {
     "turnaround",
     "price",
     "max_cubes",
+    "on_chip_room",
+    "short_ring",
+    "asynchronous_permutes",
     "wrap_length",
 }
 
@@ -75,7 +79,7 @@ def format_shape(dims: Dims) -> str:
 def read_value(raw: Any, unit: str, where: str) -> Any:
     """Return the value written for a field, in SI.
 
-    raw: a quantity with its unit, a shape, a plain number, or a list of shapes or names.
+    raw: a quantity with its unit, a shape, a plain number, a word, or a list of shapes or names.
     unit: unit of the field, as its metadata has it; "" for a field without one.
     where: name of the field, for the message.
 
@@ -91,7 +95,11 @@ def read_value(raw: Any, unit: str, where: str) -> Any:
         if not isinstance(raw, bool):
             raise HardwareError(f"{where} is {raw!r}; write true or false")
         return raw
-    if unit in (SHARE, EXPONENT, COUNT, YEAR):
+    if unit == WORD:
+        if not isinstance(raw, str):
+            raise HardwareError(f"{where} is {raw!r}; write a word in quotes")
+        return raw
+    if unit in (SHARE, EXPONENT, FACTOR, COUNT, YEAR):
         whole = unit in (COUNT, YEAR)
         if isinstance(raw, bool) or not isinstance(raw, int if whole else (int, float)):
             kind = "a whole number" if whole else "a number"
@@ -107,10 +115,12 @@ def units_of(kind: type) -> dict[str, str]:
 
 
 def check_fields(part: Any, where: str) -> None:
-    """Raise HardwareError unless each number of a chip, its costs or its slice rules is valid."""
+    """Raise HardwareError unless each number of a chip, its costs or its rules is valid."""
     for entry in dataclasses.fields(part):
         value, unit = getattr(part, entry.name), entry.metadata.get("unit")
-        if unit in (None, SHAPE_LIST, NAME_LIST, FLAG) or (value is None and entry.default is None):
+        if unit in (None, SHAPE_LIST, NAME_LIST, FLAG, WORD) or (
+            value is None and entry.default is None
+        ):
             continue
         for number in _numbers(value):
             _check_number(number, unit, f"{where}: {entry.name}", entry.name in _MAY_BE_ZERO)

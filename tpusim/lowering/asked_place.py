@@ -5,7 +5,7 @@ nothing else of a placement. So a lowering is given a placement in this form alo
 asked is not known, and placements that answer every question alike have the same program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
@@ -16,7 +16,7 @@ from tpusim.lowering.collectives_by_generation import lowering_for
 from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.pass_log import current_log
 from tpusim.partition import across_slices
-from tpusim.plan import Axes, Plan
+from tpusim.plan import Axes, Compiler
 
 Made = TypeVar("Made")
 
@@ -52,13 +52,15 @@ class Answers:
 class AskedPlace:
     """A mesh on a slice, which a lowering may ask about.
 
-    plan: of the step; its mesh and the compiler's choices count.
+    mesh: axis -> size.
+    compiler: its choices.
     answers: to all questions so far.
     """
 
     pod: Slice
     placement: Placement
-    plan: Plan
+    mesh: Mapping[str, int]
+    compiler: Compiler
     answers: Answers = field(default_factory=Answers)
     _groups: dict[GroupKey, DeviceGroup] = field(default_factory=dict)
 
@@ -84,7 +86,7 @@ class AskedPlace:
         )
 
     def _lowering(self, group: GroupKey) -> Lowering:
-        return lowering_for(self.pod.chip.generation, self.plan.compiler, self._group(group))
+        return lowering_for(self.pod.chip.generation, self.compiler, self._group(group))
 
     def _holds(self, question: GroupPredicate) -> bool:
         return bool(question.holds(self._group(question.group), *question.given))
@@ -93,7 +95,7 @@ class AskedPlace:
         found = self._groups.get(key)
         if found is None:
             axes, tiled = key
-            spanned = prod(self.plan.mesh[axis] for axis in across_slices(axes))
+            spanned = prod(self.mesh[axis] for axis in across_slices(axes))
             found = self._groups[key] = group_of(axes, self.pod, self.placement, tiled, spanned)
         return found
 
@@ -115,7 +117,7 @@ class SharedLowerings(Generic[Made]):
             if place.answers_as(answers):
                 place.answers.add(answers)
                 return made
-        alone = AskedPlace(place.pod, place.placement, place.plan)
+        alone = AskedPlace(place.pod, place.placement, place.mesh, place.compiler)
         made = lower(alone)
         if not recorded:
             self._known = [(alone.answers, made), *self._known[: MOST_ALIKE - 1]]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from tpusim.hardware import Slice
+from tpusim.hardware import Chip, Slice
 from tpusim.lowering.collective_lowering import (
     IDEAL,
     LAYER_AT_ONCE,
@@ -132,9 +132,6 @@ _RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max
 (libtpu 0.0.42.1), the layers' gradients are rings in 131 of the 138 with such groups, and in none
 of the others: 17 over two devices, 70 over 64 and more, 104 whose weights are replicated."""
 
-_LARGEST_WITH_ASYNCHRONOUS_PERMUTES = {"v2": 0, "v3": 0, "v5e": 16}
-"""Chips of the largest slice on which permutes are asynchronous, where they are not on all."""
-
 _MAXTEXT = (
     TableLine(GATHERS_AND_ALL_REDUCES, "maxtext", whole=True),
     TableLine(GATHERS_AND_SCATTERS, "maxtext"),
@@ -247,10 +244,10 @@ def possible_lowerings(
     return tuple(dict.fromkeys(found))
 
 
-def permutes_wait(generation: str, compiler: Compiler, chips: int) -> bool:
+def permutes_wait(chip: Chip, compiler: Compiler, chips: int) -> bool:
     """Return True if the core waits for every permute, those of collective matmuls too.
 
-    generation: of the chip, such as `v5e`.
+    chip: of the slice; its file says how large slices with asynchronous permutes are.
     compiler: the plan's choices.
     chips: of a slice.
 
@@ -262,7 +259,8 @@ def permutes_wait(generation: str, compiler: Compiler, chips: int) -> bool:
     """
     if compiler.lowering == "ideal" or compiler.style != "plain":
         return False
-    return chips > _LARGEST_WITH_ASYNCHRONOUS_PERMUTES.get(generation, chips)
+    largest = chip.compiler_rules.asynchronous_permutes
+    return largest is not None and chips > largest
 
 
 def in_circular_pipeline(low: Lowering) -> Lowering:

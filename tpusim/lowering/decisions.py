@@ -27,10 +27,28 @@ from tpusim.partition import (
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Compiler, Context, Dtypes, Plan
+from tpusim.plan import Axes, Compiler, Context, Numerics, Sharding
 from tpusim.program import CollectiveKind, Mode
 
 Said = TypeVar("Said")
+
+
+class BodyChoices(NamedTuple):
+    """What a user decides about bodies: the parts of a plan that their lowering reads.
+
+    remat: what a backward pass finds saved, and where.
+    updated: axes over which the updates of weights are divided.
+    """
+
+    sharding: Sharding
+    numerics: Numerics
+    compiler: Compiler
+    remat: Remat = Remat()
+    updated: Axes = ()
+
+    def tiles_weights(self, over: Axes = ()) -> bool:
+        """Return True if weights are sharded over all axes, see `weights_are_tiled`."""
+        return weights_are_tiled(self.sharding, self.compiler.style, self.updated, over)
 
 
 class LoweringDecisions:
@@ -47,20 +65,20 @@ class LoweringDecisions:
         self,
         partitioned: PartitionedGraph,
         sizes: Sizes,
-        plan: Plan,
+        choices: BodyChoices,
         place: AskedPlace,
         circular: bool = False,
     ) -> None:
         """circular: True if the bodies are those of a circular pipeline's loop."""
         self.sizes = sizes
         self.log: list[BodyEvent] = []
-        self.buffers = LoggedBuffers(reduced_in(plan.dtypes, partitioned.buffers), self.log)
+        self.buffers = LoggedBuffers(reduced_in(choices.numerics, partitioned.buffers), self.log)
         self.declared = partitioned.buffers
         self.weights = frozenset(weight.name for weight in partitioned.weights)
-        self.plan = plan
+        self.choices = choices
         self.chip = place.pod.chip
-        self.ideal = plan.compiler.lowering == "ideal"
-        waits = permutes_wait(self.chip.generation, plan.compiler, place.pod.topology.chips)
+        self.ideal = choices.compiler.lowering == "ideal"
+        waits = permutes_wait(self.chip, choices.compiler, place.pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
         self._circular = circular and not self.ideal
         self._place = place
@@ -125,7 +143,7 @@ class LoweringDecisions:
     def _is_tiled(self, axes: Axes) -> bool:
         found = self._tiled.get(axes)
         if found is None:
-            found = self._tiled[axes] = weights_are_tiled(self.plan, axes)
+            found = self._tiled[axes] = self.choices.tiles_weights(axes)
         return found
 
 
@@ -215,29 +233,29 @@ class Body:
         return self._decisions.ideal
 
     @property
-    def dtypes(self) -> Dtypes:
+    def dtypes(self) -> Numerics:
         """The plan's dtypes."""
-        return self._decisions.plan.dtypes
+        return self._decisions.choices.numerics
 
     @property
     def compiler(self) -> Compiler:
         """The plan's choices of the compiler."""
-        return self._decisions.plan.compiler
+        return self._decisions.choices.compiler
 
     @property
     def remat(self) -> Remat:
         """What the plan saves."""
-        return self._decisions.plan.remat
+        return self._decisions.choices.remat
 
     @property
     def context(self) -> Context:
         """How the plan shards sequences."""
-        return self._decisions.plan.context
+        return self._decisions.choices.sharding.context
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes of the mesh, in order."""
-        return tuple(self._decisions.plan.mesh)
+        return tuple(self._decisions.choices.sharding.mesh)
 
     @property
     def weights(self) -> frozenset[str]:

@@ -7,9 +7,10 @@ from math import prod
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering.collective_lowering import Lowering, TableLine
 from tpusim.lowering.collectives_by_generation import line_for, possible_lowerings
+from tpusim.lowering.decisions import BodyChoices
 from tpusim.lowering.device_groups import DeviceGroup, group_of, places_of
-from tpusim.partition import across_slices, weights_are_tiled
-from tpusim.plan import Axes, Plan
+from tpusim.partition import across_slices
+from tpusim.plan import Axes, Compiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +43,46 @@ class LoweringEvidence:
 
 
 def lowering_evidence(
-    plan: Plan, pod: Slice, placement: Placement, groups: Iterable[Axes]
+    choices: BodyChoices, pod: Slice, placement: Placement, groups: Iterable[Axes]
 ) -> tuple[LoweringEvidence, ...]:
     """Return the evidence for each group of axes within a slice; none if the lowering is ideal.
 
     groups: axes of the collectives of a step.
     """
-    if plan.compiler.lowering == "ideal":
+    if choices.compiler.lowering == "ideal":
         return ()
     generation = pod.chip.generation
     found = []
     for axes in sorted(set(groups)):
-        spanned = prod(plan.mesh[axis] for axis in across_slices(axes))
-        group = group_of(axes, pod, placement, weights_are_tiled(plan, axes), spanned)
+        spanned = prod(choices.sharding.mesh[axis] for axis in across_slices(axes))
+        group = group_of(axes, pod, placement, choices.tiles_weights(axes), spanned)
         if group.size > 1 and group.dimensions:
-            line = line_for(generation, plan.compiler, group)
-            borrowed = f"{generation} {plan.compiler.style}" not in line.lowering.seen_on
-            others = _elsewhere(plan, pod, group, group.size // spanned, line.lowering)
+            line = line_for(generation, choices.compiler, group)
+            borrowed = f"{generation} {choices.compiler.style}" not in line.lowering.seen_on
+            others = _elsewhere(choices.compiler, pod, group, group.size // spanned, line.lowering)
             found.append(LoweringEvidence(axes, group, line, borrowed, others))
     return tuple(found)
 
 
 def _elsewhere(
-    plan: Plan, pod: Slice, group: DeviceGroup, within: int, low: Lowering
+    compiler: Compiler, pod: Slice, group: DeviceGroup, within: int, low: Lowering
 ) -> tuple[str, ...]:
     """Return the names of the other lowerings that a group may have, of so many devices a slice."""
     places, tiled = places_of(pod, within), (group.tiled,)
-    every = possible_lowerings(pod, plan.compiler, group.size, places, tiled)
+    every = possible_lowerings(pod, compiler, group.size, places, tiled)
     return tuple(each.name for each in every if each != low)
 
 
 def borrowed_notes(
-    plan: Plan, pod: Slice, placement: Placement, groups: Iterable[Axes]
+    choices: BodyChoices, pod: Slice, placement: Placement, groups: Iterable[Axes]
 ) -> Iterator[str]:
     """Yield a sentence for the lowerings that no program of the generation and style shows."""
     borrowed: dict[str, list[str]] = {}
-    for one in lowering_evidence(plan, pod, placement, groups):
+    for one in lowering_evidence(choices, pod, placement, groups):
         if one.borrowed:
             borrowed.setdefault(", ".join(one.line.lowering.seen_on), []).append("+".join(one.axes))
     for seen_on, axes in borrowed.items():
         yield (
-            f"no {plan.compiler.style} program compiled for {pod.chip.generation} shows how "
+            f"no {choices.compiler.style} program compiled for {pod.chip.generation} shows how "
             f"collectives over {', '.join(axes)} run; they run as on {seen_on}"
         )

@@ -5,7 +5,6 @@ from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.lowering.accumulate import GradientDeps
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
@@ -18,6 +17,7 @@ from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_matmul import ring_ops
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.dependencies import BodyDependencies, dependencies_of
+from tpusim.lowering.gradients import GradientDeps
 from tpusim.lowering.loop_stacks import with_stacks
 from tpusim.lowering.offload import (
     LAST,
@@ -41,7 +41,7 @@ from tpusim.partition import (
     Sizes,
     is_across,
 )
-from tpusim.plan import Plan
+from tpusim.plan import Compiler
 from tpusim.program import (
     Collective,
     CollectiveKind,
@@ -81,7 +81,6 @@ class BodyLowerer:
         sizes: Sizes,
         partitioned: PartitionedGraph,
         decisions: LoweringDecisions,
-        plan: Plan,
         known: Bodies | None = None,
     ) -> None:
         self.known = known
@@ -89,13 +88,13 @@ class BodyLowerer:
         self.partitioned = partitioned
         self.decisions = decisions
         self.outside = dict(partitioned.gradients)
-        self.offload = plan.remat.offload
+        self.offload = decisions.choices.remat.offload
         self.memory = BufferLifetimes(
             sizes,
             decisions.buffers,
-            plan.dtypes.grad,
+            decisions.choices.numerics.grad,
             frozenset(self.outside.values()),
-            plan.remat.offload,
+            self.offload,
             partitioned.nodes,
         )
         self.reduced: dict[str, str] = {}
@@ -159,7 +158,7 @@ class BodyLowerer:
     ) -> dict[str, int]:
         """Return the buffers of the step itself that stay on the chip, each with 1."""
         names = self.memory.names
-        room = on_chip_room(self.decisions.chip, self.decisions.plan.compiler)
+        room = on_chip_room(self.decisions.chip, self.decisions.choices.compiler)
         placed = placed_on_chip(entries, lives, names, room)
         return {key: placed[name] for key, name in names.items() if name in placed}
 
@@ -196,8 +195,8 @@ class BodyLowerer:
                 ring = ring_ops(entry, self.sizes, self.decisions.buffers, deps)
                 return (*_allocation(entry.name, entry.phase, life), *ring)
             case RingAttention():
-                plan = self.decisions.plan
-                ring = kernel_ring(entry, self.sizes, self.decisions.buffers, deps, plan)
+                balanced = self.decisions.choices.sharding.context.balanced
+                ring = kernel_ring(entry, self.sizes, self.decisions.buffers, deps, balanced)
                 return (*_allocation(entry.name, entry.phase, life), *ring)
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
@@ -265,7 +264,7 @@ class BodyLowerer:
             phase=compute.phase,
             scope=compute.op.name,
             deps=deps,
-            work=on_slowest(work, self.decisions.plan.context.balanced),
+            work=on_slowest(work, self.decisions.choices.sharding.context.balanced),
             flops=flops_of(compute, self.sizes),
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),
@@ -285,7 +284,7 @@ class BodyLowerer:
             bytes=sum(each),
             dtype=sizes.dtype(first.dtype),
             mode=planned.mode,
-            algorithm=_algorithm(planned, self.decisions.plan),
+            algorithm=_algorithm(planned, self.decisions.choices.compiler),
             scope=first.tensor,
             asked=first.asked,
             parts=tuple(CollectivePart(c.tensor, nbytes) for c, nbytes in several),
@@ -295,10 +294,10 @@ class BodyLowerer:
         )
 
 
-def _algorithm(planned: PlannedCollective, plan: Plan) -> str:
-    """Return the algorithm of a collective: the lowering's, or `best` if the plan asks for it."""
+def _algorithm(planned: PlannedCollective, compiler: Compiler) -> str:
+    """Return the algorithm of a collective: the lowering's, or `best` if it is asked for."""
     several = (CollectiveKind.ALL_GATHER, *REDUCTIONS)
-    best = plan.compiler.collectives == "best" and planned.collectives[0].kind in several
+    best = compiler.collectives == "best" and planned.collectives[0].kind in several
     return "best" if best else planned.algorithm
 
 

@@ -27,10 +27,6 @@ from tpusim.program import Mode
 
 MIB = 2.0**20
 
-ROOM: Mapping[str, float] = {"v4": 128 * MIB, "v5e": 112 * MIB, "v6e": 96 * MIB}
-"""Bytes for the buffers of a program by generation: CMEM of v4, and VMEM of v5e and v6e without the
-16 and 32 MiB that operations have by default. None for other generations."""
-
 LARGEST = 32 * MIB
 """Bytes of the largest buffer that is placed on the chip."""
 
@@ -39,11 +35,11 @@ def on_chip_room(chip: Chip, compiler: Compiler) -> float:
     """Return the bytes that the buffers of a program can take on a chip.
 
     None in MaxText's style, whose recipes leave VMEM to operations (96 of 128 MiB on v6e). An ideal
-    compiler has what it has without such flags.
+    compiler has what it has without such flags. The chip's file says how many (`on_chip_room`).
     """
     if compiler.lowering != "ideal" and compiler.style != "plain":
         return 0.0
-    return ROOM.get(chip.generation, 0.0)
+    return chip.compiler_rules.on_chip_room
 
 
 @dataclass(frozen=True, slots=True)

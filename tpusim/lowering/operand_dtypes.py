@@ -1,4 +1,4 @@
-"""Dtypes of operands and transfers: which ones a step has, and what converts them.
+"""Numerics of operands and transfers: which ones a step has, and what converts them.
 
 Which matmuls are quantised, and in which dtype weights are gathered and gradients reduced, is said
 here; the passes that set and cast are `passes.quantise` and `passes.transfer_dtypes`.
@@ -20,7 +20,7 @@ from tpusim.partition import (
     Purpose,
     body_nodes,
 )
-from tpusim.plan import MATMUL_DTYPES, WIDE_DTYPES, Dtypes
+from tpusim.plan import MATMUL_DTYPES, WIDE_DTYPES, Numerics
 
 QUANTISE_FLOPS = 5.0
 """Vector operations per element beside conversions: absolute value, maximum, scaling, rounding and
@@ -34,7 +34,7 @@ UNQUANTISED = "vocab"
 GRADIENTS = "unreduced gradients"
 
 
-def check_dtypes(dtypes: Dtypes, chip: Chip) -> None:
+def check_dtypes(dtypes: Numerics, chip: Chip) -> None:
     """Raise PlanError for a dtype that the chip has no rate for, and for those that contradict."""
     for key, dtype in (("dtype", dtypes.compute), *dtypes.matmuls.items()):
         if dtype not in chip.flops:
@@ -51,7 +51,7 @@ def check_dtypes(dtypes: Dtypes, chip: Chip) -> None:
         )
 
 
-def _check_gathers(dtypes: Dtypes) -> None:
+def _check_gathers(dtypes: Numerics) -> None:
     """Raise PlanError for gathers in a dtype that the weights are never in."""
     dtype = dtypes.of("gather")
     forward = {key: dtypes.matmuls[key] for key in ("matmul_dtype", "matmul_dtype_dx")}
@@ -70,7 +70,7 @@ def _check_gathers(dtypes: Dtypes) -> None:
     )
 
 
-def mark_quantised(nodes: Sequence[Node], dtypes: Dtypes, weights: frozenset[str]) -> list[Node]:
+def mark_quantised(nodes: Sequence[Node], dtypes: Numerics, weights: frozenset[str]) -> list[Node]:
     """Mark the operands of quantised matmuls with the dtype in which they multiply."""
     if not dtypes.quantised:
         return list(nodes)
@@ -79,7 +79,7 @@ def mark_quantised(nodes: Sequence[Node], dtypes: Dtypes, weights: frozenset[str
     ]
 
 
-def _marked(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str]) -> ComputeNode:
+def _marked(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> ComputeNode:
     dtype = _matmul_dtype(compute, dtypes, weights)
     if not dtype or dtype == dtypes.compute:
         return compute
@@ -89,7 +89,7 @@ def _marked(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str]) -> Co
     return replace(compute, op=replace(op, lhs=lhs, rhs=rhs))
 
 
-def _matmul_dtype(compute: ComputeNode, dtypes: Dtypes, weights: frozenset[str]) -> str:
+def _matmul_dtype(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> str:
     """Return the plan's dtype for a layer's matmul with a weight or its gradient; else ""."""
     op = compute.op
     if not isinstance(op, Einsum):
@@ -141,7 +141,7 @@ def conversion(tensor: Tensor, source: str, phase: Phase) -> Pointwise:
     return Pointwise(f"{tensor.name}/cast", given, (cast,), 0.0, keeps="", phase=phase)
 
 
-def reduced_in(dtypes: Dtypes, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
+def reduced_in(dtypes: Numerics, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
     """Return the buffers, with unreduced gradients in the dtype of their reduction."""
     dtype = tensor_dtype(dtypes.of("reduce"), dtypes)
     return {
@@ -155,7 +155,7 @@ def _is_term(buffer: Buffer) -> bool:
     return buffer.category == GRADIENTS and buffer.dtype == COMPUTE
 
 
-def gather_dtypes(nodes: Sequence[Node], dtypes: Dtypes) -> dict[str, str]:
+def gather_dtypes(nodes: Sequence[Node], dtypes: Numerics) -> dict[str, str]:
     """Return the dtype of each weight gather that is not in the compute dtype, by its name.
 
     A weight that is quantised first is gathered for quantised matmuls alone, by whatever route.
@@ -179,12 +179,12 @@ def gather_dtypes(nodes: Sequence[Node], dtypes: Dtypes) -> dict[str, str]:
     return dict.fromkeys((name for name, fits in fit.items() if fits), dtype)
 
 
-def reduced_dtype(node: CollectiveNode, dtypes: Dtypes) -> str:
+def reduced_dtype(node: CollectiveNode, dtypes: Numerics) -> str:
     """Return the dtype in which a collective of a gradient moves it."""
     return tensor_dtype(dtypes.of("reduce"), dtypes) if node.dtype == COMPUTE else node.dtype
 
 
-def cast_before(partitioned: PartitionedGraph, dtypes: Dtypes) -> frozenset[str]:
+def cast_before(partitioned: PartitionedGraph, dtypes: Numerics) -> frozenset[str]:
     """Return the weights whose shards are cast to the compute dtype, once per step."""
     names = frozenset(weight.name for weight in partitioned.weights)
     if dtypes.of("gather") == dtypes.compute:
@@ -219,6 +219,6 @@ def weight_in(op: Op, name: str) -> Tensor:
     return next(tensor for tensor in op.inputs if tensor.name == name)
 
 
-def tensor_dtype(dtype: str, dtypes: Dtypes) -> str:
+def tensor_dtype(dtype: str, dtypes: Numerics) -> str:
     """Return the dtype as tensors name it, which call the plan's own `compute`."""
     return COMPUTE if dtype == dtypes.compute else dtype

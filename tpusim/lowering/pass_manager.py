@@ -3,7 +3,7 @@
 Graph passes rewrite nodes before the modes of collectives are known; then each collective gets its
 mode; schedule passes rewrite the entries that come out. A pass that is an optimisation of
 the compiler can be switched off by its name (`Plan.without_passes`, `--without`), and all that
-serve no published run by `observed`; the others are what the plan asks for.
+compiled programs alone showed by `observed`; the others are what the plan asks for.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -173,10 +173,10 @@ def run_passes(
     """
     if current_log() is not None:
         return _passed(decisions, nodes, name, looped)
-    plan = decisions.plan
-    choices = plan.dtypes, plan.compiler, plan.remat, hashable(plan.context), decisions.permutes
+    sharding, numerics, compiler, remat, _ = decisions.choices
+    choices = numerics, compiler, remat, hashable(sharding.context), decisions.permutes
     held = Same((decisions.declared, *nodes))
-    known = _known_bodies(held, name, looped, tuple(plan.mesh), choices)
+    known = _known_bodies(held, name, looped, tuple(sharding.mesh), choices)
     for body in tuple(known):
         log, made = body
         if decisions.agrees(log):

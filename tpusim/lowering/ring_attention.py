@@ -18,7 +18,6 @@ from tpusim import graph
 from tpusim.lowering.body_entries import RingAttention
 from tpusim.lowering.op_work import Buffers, flops_of, operand_bytes, work_of
 from tpusim.partition import DTYPE_BYTES, CollectiveNode, Sizes
-from tpusim.plan import Plan
 from tpusim.program import (
     Alloc,
     AttentionWork,
@@ -92,25 +91,33 @@ def ring_route(work: AttentionWork, devices: int, balanced: bool) -> RingRoute:
 
 
 def kernel_ring(
-    ring: RingAttention, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...], plan: Plan
+    ring: RingAttention, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...], balanced: bool
 ) -> tuple[Op, ...]:
-    """Return the operations of a kernel's ring; `deps` are the dependencies of its operands."""
-    return _RingSteps(ring, sizes, buffers, deps, plan).ops()
+    """Return the operations of a kernel's ring; `deps` are the dependencies of its operands.
+
+    balanced: each device has an early and a late part of the sequence.
+    """
+    return _RingSteps(ring, sizes, buffers, deps, balanced).ops()
 
 
 class _RingSteps:
     """Builder of one ring: the device's own keys, those that arrive, and the last of them."""
 
     def __init__(
-        self, ring: RingAttention, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...], plan: Plan
+        self,
+        ring: RingAttention,
+        sizes: Sizes,
+        buffers: Buffers,
+        deps: tuple[Dep, ...],
+        balanced: bool,
     ) -> None:
-        work = on_slowest(work_of(ring.compute, sizes, buffers), plan.context.balanced)
+        work = on_slowest(work_of(ring.compute, sizes, buffers), balanced)
         assert isinstance(work, AttentionWork)
         assert isinstance(ring.compute.op, graph.Attention)
         self.ring, self.sizes, self.deps = ring, sizes, deps
         self.compute, self.op, self.name = ring.compute, ring.compute.op, ring.name
         self.devices = int(sizes.group(ring.gathers[0].axes))
-        self.route = ring_route(work, self.devices, plan.context.balanced)
+        self.route = ring_route(work, self.devices, balanced)
         self.own, self.other = self._works(work)
         self.own_flops, self.flops = _shares(flops_of(ring.compute, sizes), self.route.hops + 1)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import lcm
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
@@ -17,9 +17,8 @@ from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_heads, check_length, check_types, check_values
-from tpusim.models.layer_form import Biases, Norms
 from tpusim.models.layer_patterns import in_turn
-from tpusim.models.model_keys import MODEL_KEYS
+from tpusim.models.model_keys import MODEL_KEYS, Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
 
@@ -100,16 +99,22 @@ class Transformer(GroupedFields, Architecture):
     norms: Norms = field(default_factory=Norms)
     biases: Biases = field(default_factory=Biases)
 
-    def __init__(
-        self, *, layers: int, embed: int, mlp: int, heads: int, vocab: int, **keys: Any
-    ) -> None:
-        sizes = {"layers": layers, "embed": embed, "mlp": mlp, "heads": heads, "vocab": vocab}
-        with blame(str(keys.get("name", "transformer"))):
-            self._fill(sizes | keys)
-            check_types(self)
-            self._derive()
-            check_values(self, _MODEL_CHOICES)
-            self._check()
+    if TYPE_CHECKING:  # paths, such as `moe.experts`, are keys as well
+
+        def __init__(self, **keys: Unpack[TransformerKeys]) -> None: ...
+
+    else:
+
+        def __init__(
+            self, *, layers: int, embed: int, mlp: int, heads: int, vocab: int, **keys: Any
+        ) -> None:
+            sizes = {"layers": layers, "embed": embed, "mlp": mlp, "heads": heads, "vocab": vocab}
+            with blame(str(keys.get("name", "transformer"))):
+                self._fill(sizes | keys)
+                check_types(self)
+                self._derive()
+                check_values(self, _MODEL_CHOICES)
+                self._check()
 
     def _derive(self) -> None:
         """Fill in the dimensions that follow from others."""

@@ -11,6 +11,7 @@ from tpusim.partition.late_reductions import ACCUMULATORS, late_reductions
 from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
 from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
 from tpusim.partition.partitioned_graph import (
+    STATE,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -18,12 +19,15 @@ from tpusim.partition.partitioned_graph import (
     Node,
     PartitionedGraph,
     Purpose,
+    StoredState,
     StoredWeight,
     body_nodes,
 )
 from tpusim.partition.propagate import layouts
 from tpusim.partition.reshard import reshard
 from tpusim.partition.rules import (
+    ShardingRules,
+    check_batch,
     distinct_drops,
     idle_rules,
     resolve_rules,
@@ -31,12 +35,13 @@ from tpusim.partition.rules import (
     weights_are_tiled,
 )
 from tpusim.partition.sizes import DTYPE_BYTES, Sizes
-from tpusim.partition.update_layouts import update_layouts
+from tpusim.partition.update_layouts import WeightUpdates, update_layouts
 
 __all__ = [
     "ACCUMULATORS",
     "DTYPE_BYTES",
     "HEADS",
+    "STATE",
     "Buffer",
     "CollectiveNode",
     "ComputeNode",
@@ -49,11 +54,15 @@ __all__ = [
     "Node",
     "PartitionedGraph",
     "Purpose",
+    "ShardingRules",
     "Sizes",
+    "StoredState",
     "StoredWeight",
+    "WeightUpdates",
     "across_slices",
     "body_nodes",
     "buffers_of",
+    "check_batch",
     "distinct_drops",
     "exchanged_by",
     "idle_rules",

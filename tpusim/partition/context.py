@@ -17,7 +17,7 @@ from typing import TypeGuard
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
 from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, is_sequence, walk, whole_dim
-from tpusim.plan import ALL_TO_ALL, GATHER, RING, Axes, Context, Plan
+from tpusim.plan import ALL_TO_ALL, GATHER, RING, Axes, Context, Sharding
 
 CONTEXT = "context"
 """The axis that shards sequences where no other is named."""
@@ -63,17 +63,18 @@ def _is_forward_kernel(op: Op) -> TypeGuard[Attention]:
     return isinstance(op, Attention) and op.phase is Phase.FORWARD
 
 
-def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[str, Axes]:
+def kernel_rules(sharding: Sharding, graph: Graph, table: Mapping[str, Axes]) -> dict[str, Axes]:
     """Return the rules of the kernels' tensors, whose axes move from tokens to heads.
 
     Raise PlanError if no kernel can be divided so.
     """
-    sharding = table["act_seq"]
-    exchanges = {exchange_over(plan.context, axis): axis for axis in sharding}
+    sequence = table["act_seq"]
+    exchanges = {exchange_over(sharding.context, axis): axis for axis in sequence}
     kernels = [op for op, _ in walk(graph.ops) if _is_forward_kernel(op)]
-    moved = exchanged_by(plan.context, sharding, ALL_TO_ALL)
+    moved = exchanged_by(sharding.context, sequence, ALL_TO_ALL)
     if any(op.causal for op in kernels):
-        _check_balance(plan, tuple(axis for axis in sharding if axis not in moved))
+        own = tuple(axis for axis in sequence if axis not in moved)
+        _check_balance(sharding, own, graph.sizes.get("seq", 0))
     if not exchanges.keys() & {RING, ALL_TO_ALL}:
         return {}
     if not kernels:
@@ -91,32 +92,32 @@ def kernel_rules(plan: Plan, graph: Graph, table: Mapping[str, Axes]) -> dict[st
     if not moved:
         return {}
     rules = {key.replace("act_", "kernel_"): axes for key, axes in table.items()}
-    rules["kernel_seq"] = tuple(axis for axis in sharding if axis not in moved)
+    rules["kernel_seq"] = tuple(axis for axis in sequence if axis not in moved)
     for dim in dict.fromkeys(t.dims[2] for op in kernels for t in (op.query, op.key)):
-        rules[f"kernel_{dim}"] = _heads(plan, dim, graph.sizes[dim], table, moved)
+        rules[f"kernel_{dim}"] = _heads(sharding, dim, graph.sizes[dim], table, moved)
     return rules
 
 
 def few_heads(
-    plan: Plan, graph: Graph, table: Mapping[str, Axes]
+    sharding: Sharding, graph: Graph, table: Mapping[str, Axes]
 ) -> list[tuple[str, int, str, int]]:
     """Return (dimension, size, axis, size) where K/V heads are too few for an exchange."""
     dims = {op.key.dims[2] for op, _ in walk(graph.ops) if _is_forward_kernel(op)}
     if dims.isdisjoint((NARROW, COPIES)):
         return []
     kept = table[f"kernel_{NARROW}"] if NARROW in dims else table[f"act_{NARROW}"]
-    moved = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
+    moved = exchanged_by(sharding.context, table["act_seq"], ALL_TO_ALL)
     size = graph.sizes[NARROW]
-    return [(NARROW, size, axis, plan.mesh[axis]) for axis in moved if axis not in kept]
+    return [(NARROW, size, axis, sharding.mesh[axis]) for axis in moved if axis not in kept]
 
 
-def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Axes) -> Axes:
+def _heads(sharding: Sharding, dim: str, size: int, table: Mapping[str, Axes], moved: Axes) -> Axes:
     """Return the axes of heads in a kernel, without those that do not divide K/V heads."""
     axes = tuple(dict.fromkeys((*table.get(f"act_{dim}", ()), *moved)))
-    while dim != "heads" and size % prod(plan.mesh[axis] for axis in axes):
+    while dim != "heads" and size % prod(sharding.mesh[axis] for axis in axes):
         axes = axes[:-1]
-    if size % prod(plan.mesh[axis] for axis in axes):
-        named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+    if size % prod(sharding.mesh[axis] for axis in axes):
+        named = " x ".join(f"{axis}={sharding.mesh[axis]}" for axis in axes)
         raise PlanError(
             f"plan.context_exchange shards the {size} {dim} of the model over {named}, "
             "which does not divide them; write a smaller axis for the all-to-all, and a ring or a "
@@ -125,21 +126,21 @@ def _heads(plan: Plan, dim: str, size: int, table: Mapping[str, Axes], moved: Ax
     return axes
 
 
-def _check_balance(plan: Plan, axes: Axes) -> None:
+def _check_balance(sharding: Sharding, axes: Axes, seq_len: int) -> None:
     """Raise PlanError for a sequence without an early and a late part for each device."""
-    parts = 2 * prod(plan.mesh[axis] for axis in axes)
-    if axes and plan.context.balanced and plan.seq_len % parts:
-        named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+    parts = 2 * prod(sharding.mesh[axis] for axis in axes)
+    if axes and sharding.context.balanced and seq_len % parts:
+        named = " x ".join(f"{axis}={sharding.mesh[axis]}" for axis in axes)
         raise PlanError(
             f"plan.context_balanced gives each device of {named} an early and a late part of a "
-            f"sequence, but its {plan.seq_len} tokens do not divide into {parts}; write a multiple "
+            f"sequence, but its {seq_len} tokens do not divide into {parts}; write a multiple "
             f"of {parts}, or context_balanced = false"
         )
 
 
-def check_exchange(plan: Plan, table: Mapping[str, Axes]) -> None:
+def check_exchange(sharding: Sharding, table: Mapping[str, Axes]) -> None:
     """Raise PlanError for an exchange over an axis that shards the batch."""
-    exchanges = plan.context.exchange
+    exchanges = sharding.context.exchange
     named = () if isinstance(exchanges, str) else exchanges
     batch = table["act_batch"]
     for axis in named:
@@ -151,16 +152,16 @@ def check_exchange(plan: Plan, table: Mapping[str, Axes]) -> None:
             )
 
 
-def check_sequence(plan: Plan, table: Mapping[str, Axes], sizes: Mapping[str, int]) -> None:
+def check_sequence(sharding: Sharding, table: Mapping[str, Axes], sizes: Mapping[str, int]) -> None:
     """Raise PlanError for a sequence that its axes do not divide."""
     for dim, length in sizes.items():
         if not is_sequence(dim, keys=False):
             continue
         for key in ("act", "act_residual"):
             axes = table.get(f"{key}_{whole_dim(dim)}", ())
-            shards = prod(plan.mesh[axis] for axis in axes)
+            shards = prod(sharding.mesh[axis] for axis in axes)
             if length % shards:
-                named = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+                named = " x ".join(f"{axis}={sharding.mesh[axis]}" for axis in axes)
                 given = "plan.seq_len" if dim == "seq" else f"the model's {dim}"
                 raise PlanError(_does_not_divide(given, length, shards, named))
 

@@ -8,24 +8,30 @@ from random import Random
 
 from tpusim.base.divisors import divisor_from, divisor_up_to
 from tpusim.base.errors import PlanError
-from tpusim.plan import Axes, Experts, Plan
+from tpusim.plan import Axes, Experts, Sharding
 from tpusim.program import Number, largest, smallest
 
-_ONLY_EXPERTS = ("capacity_factor", "dispatch", "expert_buffer", "expert_skew")
+_ONLY_EXPERTS = {
+    "capacity_factor": "capacity_factor",
+    "dispatch": "dispatch",
+    "expert_buffer": "buffer",
+    "expert_skew": "skew",
+}
+"""The keys that need experts, and their fields."""
 
 
-def check_experts(plan: Plan, sharding: Collection[Axes], sizes: Mapping[str, int]) -> None:
+def check_experts(sharding: Sharding, over: Collection[Axes], sizes: Mapping[str, int]) -> None:
     """Raise PlanError for experts that their axes do not divide, or expert keys of dense models.
 
-    sharding: the axes of the experts' weights, and of the tokens dispatched to them.
+    over: the axes of the experts' weights, and of the tokens dispatched to them.
     """
     experts = sizes.get("expert", 0)
     if not experts:
-        return _check_dense(plan)
-    for axes in sharding:
-        shards = prod(plan.active_axes[axis] for axis in axes)
+        return _check_dense(sharding)
+    for axes in over:
+        shards = prod(sharding.active_axes[axis] for axis in axes)
         if experts % shards:
-            named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
+            named = " x ".join(f"{axis}={sharding.active_axes[axis]}" for axis in axes)
             below, above = divisor_up_to(experts, shards), divisor_from(experts, shards)
             raise PlanError(
                 f"the {experts} experts of the model do not divide over {named}; write "
@@ -33,14 +39,14 @@ def check_experts(plan: Plan, sharding: Collection[Axes], sizes: Mapping[str, in
             )
 
 
-def _check_dense(plan: Plan) -> None:
-    if plan.active_axes.get("expert", 1) > 1:
+def _check_dense(sharding: Sharding) -> None:
+    if sharding.active_axes.get("expert", 1) > 1:
         raise PlanError(
-            f"plan.mesh.expert is {plan.mesh['expert']}, but the model has no experts; call the "
-            "axis fsdp or data, or give the model experts"
+            f"plan.mesh.expert is {sharding.mesh['expert']}, but the model has no experts; call "
+            "the axis fsdp or data, or give the model experts"
         )
-    for key in _ONLY_EXPERTS:
-        if value := plan.value(key):
+    for key, name in _ONLY_EXPERTS.items():
+        if value := getattr(sharding.experts, name):
             raise PlanError(
                 f"plan.{key} is {value!r}, but the model has no experts; leave it out, or give "
                 "the model experts"

@@ -13,50 +13,61 @@ from tpusim.partition.lookups import exchanged_tables
 from tpusim.partition.norm_groups import NormGroups, norm_groups
 from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
 from tpusim.partition.propagate import layouts
-from tpusim.partition.rules import resolve_rules
-from tpusim.partition.update_layouts import update_layouts
-from tpusim.plan import Plan
+from tpusim.partition.rules import ShardingRules
+from tpusim.partition.update_layouts import WeightUpdates, update_layouts
+from tpusim.plan import Sharding
+
+NO_UPDATES = WeightUpdates()
+"""Those of a graph without gradients."""
 
 MOST_ALIKE = 16
 """Partitioned graphs of one structure that are kept."""
 
 
-def partition_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
-    """Return the partitioned graph of a training step under `plan`.
+def partition_graph(
+    graph: Graph, sharding: Sharding, rules: ShardingRules, updates: WeightUpdates = NO_UPDATES
+) -> PartitionedGraph:
+    """Return the partitioned graph of a forward pass, or of a training step.
+
+    rules: those in force for the graph, see `resolve_rules`.
 
     It is the same for all plans whose rules give the same layouts: only which axes are larger than
     one matters, and which dimensions are too small for theirs. Raise PlanError for a plan that the
     graph does not admit.
     """
-    rules = resolve_rules(plan, graph)
-    found = layouts(graph, plan, rules)
-    exchanged = exchanged_tables(graph, plan, found)
-    updates = update_layouts(graph, plan, found)
+    found = layouts(graph, sharding, rules)
+    exchanged = exchanged_tables(graph, sharding, rules.style, found)
+    divided = update_layouts(graph, sharding, updates.axes, found)
     layouts_of = tuple(sorted(found.items()))
-    groups = norm_groups(graph, plan, found)
-    made = _emitted(graph, layouts_of, (), exchanged, plan.reduces_once, updates, groups)
-    return replace(made, axes=tuple(plan.active_axes), dropped=rules.dropped)
+    groups = norm_groups(graph, sharding, found)
+    made = _emitted(graph, layouts_of, (), exchanged, updates.late, divided, groups)
+    return replace(made, axes=tuple(sharding.active_axes), dropped=rules.dropped)
 
 
-def partition_parts(graph: Graph, plan: Plan, parts: Sequence[ModelPart]) -> list[PartitionedGraph]:
+def partition_parts(
+    graph: Graph,
+    sharding: Sharding,
+    rules: ShardingRules,
+    updates: WeightUpdates,
+    parts: Sequence[ModelPart],
+) -> list[PartitionedGraph]:
     """Return the partitioned graph of each part of the model whose training step is `graph`.
 
     Their tensors have the layouts of the whole model. Raise PlanError as `partition_graph` does.
     """
-    rules = resolve_rules(plan, graph)
-    whole = layouts(graph, plan, rules)
-    exchanged = exchanged_tables(graph, plan, whole)
-    updates = dict(update_layouts(graph, plan, whole))
-    groups = norm_groups(graph, plan, whole)
+    whole = layouts(graph, sharding, rules)
+    exchanged = exchanged_tables(graph, sharding, rules.style, whole)
+    divided = dict(update_layouts(graph, sharding, updates.axes, whole))
+    groups = norm_groups(graph, sharding, whole)
     made: dict[int, PartitionedGraph] = {}
     for part in {id(part): part for part in parts}.values():
         own = {name: whole[like] for name, like in part.origin if like in whole}
         found = tuple(sorted((whole | own).items()))
-        names = {name: like for name, like in part.origin if like in updates}
-        own_updates = tuple((updates | {n: updates[like] for n, like in names.items()}).items())
-        late = plan.reduces_once
+        names = {name: like for name, like in part.origin if like in divided}
+        own_updates = tuple((divided | {n: divided[like] for n, like in names.items()}).items())
+        late = updates.late
         partitioned = _emitted(part.graph, found, part.passes, exchanged, late, own_updates, groups)
-        axes = tuple(plan.active_axes)
+        axes = tuple(sharding.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
 

@@ -15,23 +15,25 @@ from math import prod
 from tpusim.base.phase import Phase
 from tpusim.graph import Gather, Graph, walk
 from tpusim.partition.layout import Layout, within_slice
-from tpusim.plan import Plan
+from tpusim.plan import Sharding
 
 STYLE = "plain"
 """The style of the programs that show it."""
 
 
-def exchanged_tables(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> frozenset[str]:
+def exchanged_tables(
+    graph: Graph, sharding: Sharding, style: str, found: Mapping[str, Layout]
+) -> frozenset[str]:
     """Return the names of the tables whose rows are exchanged.
 
     found: layout of each tensor of the forward pass.
     """
-    if plan.compiler.style != STYLE:
+    if style != STYLE:
         return frozenset()
-    return frozenset(_exchanged(graph, plan, found))
+    return frozenset(_exchanged(graph, sharding, found))
 
 
-def _exchanged(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[str]:
+def _exchanged(graph: Graph, sharding: Sharding, found: Mapping[str, Layout]) -> Iterator[str]:
     sizes = graph.sizes
     forward = [op for op, _ in walk(graph.ops) if op.phase is Phase.FORWARD]
     readers = Counter(tensor.name for op in forward for tensor in op.inputs)
@@ -48,6 +50,6 @@ def _exchanged(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterato
         made = found[op.output.name]
         whole = all(not axes for axes in made[len(ids) :])
         same = set(columns) <= set(ids[0]) and within_slice(columns) == columns
-        tokens = prod(sizes[dim] for dim in op.ids.dims) // prod(plan.mesh[a] for a in columns)
+        tokens = prod(sizes[dim] for dim in op.ids.dims) // prod(sharding.mesh[a] for a in columns)
         if columns and whole and same and tokens < sizes[op.dim]:
             yield op.table.name

@@ -11,13 +11,13 @@ from math import prod
 from tpusim.base.errors import PlanError
 from tpusim.graph import Graph, Pointwise, walk
 from tpusim.partition.layout import Layout
-from tpusim.plan import Axes, Plan
+from tpusim.plan import Axes, Sharding
 
 NormGroups = tuple[tuple[tuple[Axes, int], Axes], ...]
 """For the axes of a batch and the examples of a group: the axes over which it is summed."""
 
 
-def norm_groups(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> NormGroups:
+def norm_groups(graph: Graph, sharding: Sharding, found: Mapping[str, Layout]) -> NormGroups:
     """Return the axes of the sums of each kind of group in a graph.
 
     found: the layout of each forward tensor.
@@ -33,7 +33,7 @@ def norm_groups(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> NormGr
             axes = layout[0] if layout else ()
             key = axes, op.group
             if key not in made:
-                made[key] = _summed(op.group, axes, graph.sizes[main.dims[0]], plan.mesh)
+                made[key] = _summed(op.group, axes, graph.sizes[main.dims[0]], sharding.mesh)
     return tuple(made.items())
 
 

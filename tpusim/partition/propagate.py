@@ -14,12 +14,12 @@ from tpusim.base.phase import Phase
 from tpusim.graph import TILE, Graph, Op, Pointwise, Scan, Tensor, TensorRole, whole_dim
 from tpusim.partition.layout import Layout
 from tpusim.partition.rules import ShardingRules
-from tpusim.plan import Axes, Plan, axes_of, check_known, check_once
+from tpusim.plan import Axes, Sharding, axes_of, check_known, check_once
 
 _Open = list[Axes | None]
 
 
-def layouts(graph: Graph, plan: Plan, rules: ShardingRules) -> dict[str, Layout]:
+def layouts(graph: Graph, sharding: Sharding, rules: ShardingRules) -> dict[str, Layout]:
     """Return the layout of every tensor of the forward pass, by name.
 
     A gradient has the layout of its primal.
@@ -29,9 +29,9 @@ def layouts(graph: Graph, plan: Plan, rules: ShardingRules) -> dict[str, Layout]
     for group in (*pairs, *((*op.outputs, *op.inputs) for op in ops)):
         for tensor in group:
             tensors.setdefault(tensor.name, tensor)
-    if not plan.annotate:
+    if not sharding.annotate:
         return {name: rules.layout(tensor) for name, tensor in tensors.items()}
-    given = _annotated(plan, tensors.values(), graph.sizes)
+    given = _annotated(sharding, tensors.values(), graph.sizes)
     state: dict[str, _Open] = {
         name: list(given.get(name, ())) or _start(tensor, rules) for name, tensor in tensors.items()
     }
@@ -43,11 +43,12 @@ def layouts(graph: Graph, plan: Plan, rules: ShardingRules) -> dict[str, Layout]
 
 
 def _start(tensor: Tensor, rules: ShardingRules) -> _Open:
-    """Return the layout known from the start: of weights and inputs, and of the experts' tensors.
+    """Return the layout known from the start: of what the step is given, and of experts' tensors.
 
     Codes always constrain the latter: their axis comes from the batch, which spreads no further.
     """
-    fixed = tensor.role in (TensorRole.PARAM, TensorRole.INPUT) or "expert" in tensor.dims
+    given = (TensorRole.PARAM, TensorRole.INPUT, TensorRole.STATE)
+    fixed = tensor.role in given or "expert" in tensor.dims
     return list(rules.layout(tensor)) if fixed else [None] * len(tensor.dims)
 
 
@@ -117,12 +118,12 @@ def _fill(opened: _Open, layout: Layout) -> None:
 
 
 def _annotated(
-    plan: Plan, tensors: Iterable[Tensor], sizes: Mapping[str, int]
+    sharding: Sharding, tensors: Iterable[Tensor], sizes: Mapping[str, int]
 ) -> dict[str, Layout]:
     """Return the layout of each annotated tensor; annotated axes must divide their dimension."""
     known = {tensor.name: tensor for tensor in tensors if not tensor.name.startswith(TILE)}
     found = {}
-    for name, given in plan.annotate.items():
+    for name, given in sharding.annotate.items():
         if name not in known:
             raise PlanError(
                 f"plan.annotate names {name!r}, which is no tensor of the model: "
@@ -138,8 +139,8 @@ def _annotated(
         layout = tuple(axes_of(rule) for rule in given)
         check_once(f"plan.annotate.{name}", [axis for axes in layout for axis in axes])
         for dim, axes in zip(tensor.dims, layout, strict=True):
-            _check_annotated(f"plan.annotate.{name}", dim, sizes[dim], axes, plan.mesh)
-        found[name] = tuple(tuple(a for a in axes if plan.mesh[a] > 1) for axes in layout)
+            _check_annotated(f"plan.annotate.{name}", dim, sizes[dim], axes, sharding.mesh)
+        found[name] = tuple(tuple(a for a in axes if sharding.mesh[a] > 1) for axes in layout)
     return found
 
 

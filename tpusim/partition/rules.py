@@ -43,7 +43,8 @@ from tpusim.plan import (
     STAGE_AXES,
     STYLE_RULES,
     Axes,
-    Plan,
+    Sharding,
+    Style,
     axes_of,
     check_known,
     check_once,
@@ -75,12 +76,14 @@ class ShardingRules:
     dropped: (dimension, size, axis, size) where a dimension is smaller than its axis.
     exchanged: axes that shard the sequence outside of attention kernels, and heads within them.
     kernels: names of the tensors of those kernels.
+    style: of the programs whose rules they are.
     """
 
     table: tuple[tuple[str, Axes], ...]
     dropped: tuple[tuple[str, int, str, int], ...]
     exchanged: Axes = ()
     kernels: frozenset[str] = frozenset()
+    style: Style = "plain"
 
     def layout(self, tensor: Tensor) -> Layout:
         """Return the layout that the rules give a tensor."""
@@ -97,47 +100,46 @@ class ShardingRules:
         return tuple(layout)
 
 
-def resolve_rules(plan: Plan, graph: Graph) -> ShardingRules:
-    """Return the rules of `plan` for the dimensions of `graph`.
+def resolve_rules(sharding: Sharding, graph: Graph, style: Style = "plain") -> ShardingRules:
+    """Return the rules of a sharding for the dimensions of `graph`.
 
-    Raise PlanError for a rule on a dimension or an axis that does not exist, for a mesh axis that
-    shards nothing, for a batch that its axes do not divide, and for a graph of another batch.
+    style: whose programs' rules are the default.
+
+    Raise PlanError for a rule on a dimension or an axis that does not exist, and for a mesh axis
+    that shards nothing.
     """
     sizes = graph.sizes
-    active = plan.active_axes
+    active = sharding.active_axes
     table, dropped = {}, []
-    for key, axes in _given_rules(plan, sizes).items():
+    for key, axes in _given_rules(sharding, style, sizes).items():
         size = _size_of(key, sizes)
         kept = tuple(axis for axis in axes if axis in active)
         while kept and not _is_exact(key) and prod(active[a] for a in kept) > size > 0:
             dropped.append((key.removeprefix("act_"), size, kept[-1], active[kept[-1]]))
             kept = kept[:-1]
         table[key] = kept
-    _check_axes_used(plan, table, dropped)
-    check_experts(plan, (table["expert"], table["act_expert"]), sizes)
-    for key, axes in table.items():
-        if _of_parts(key) == "act_batch":
-            _check_batch(plan, axes, sizes)
-    check_exchange(plan, table)
-    check_sequence(plan, table, sizes)
-    table |= kernel_rules(plan, graph, table)
-    exchanged = exchanged_by(plan.context, table["act_seq"], ALL_TO_ALL)
+    _check_axes_used(sharding, table, dropped)
+    check_experts(sharding, (table["expert"], table["act_expert"]), sizes)
+    check_exchange(sharding, table)
+    check_sequence(sharding, table, sizes)
+    table |= kernel_rules(sharding, graph, table)
+    exchanged = exchanged_by(sharding.context, table["act_seq"], ALL_TO_ALL)
     kernels = kernel_tensors(graph) if exchanged else frozenset()
-    dropped += few_heads(plan, graph, table) if exchanged else []
-    return ShardingRules(tuple(table.items()), distinct_drops(dropped), exchanged, kernels)
+    dropped += few_heads(sharding, graph, table) if exchanged else []
+    return ShardingRules(tuple(table.items()), distinct_drops(dropped), exchanged, kernels, style)
 
 
-def rule_prefixes(plan: Plan, graph: Graph) -> Iterator[tuple[str, Axes]]:
+def rule_prefixes(sharding: Sharding, style: Style, graph: Graph) -> Iterator[tuple[str, Axes]]:
     """Yield the axes that may be too large for a dimension, with its name in the graph.
 
     A dimension is sharded over the longest of them that it is large enough for, for each of its
     rules: plans for which the same ones are have the same rules.
     """
     found: dict[tuple[str, Axes], None] = {}
-    for key, axes in _given_rules(plan, graph.sizes).items():
+    for key, axes in _given_rules(sharding, style, graph.sizes).items():
         dim = _dim_of(key)
         if dim in graph.sizes and not _is_exact(key):
-            kept = tuple(axis for axis in axes if axis in plan.mesh)
+            kept = tuple(axis for axis in axes if axis in sharding.mesh)
             found.update(((dim, kept[:count]), None) for count in range(1, len(kept) + 1))
     yield from found
 
@@ -149,8 +151,8 @@ def distinct_drops(
     return tuple({(dim, axis): (dim, size, axis, n) for dim, size, axis, n in dropped}.values())
 
 
-def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
-    """Yield a sentence for each rule of `plan` that gives an axis to no tensor of `graph`.
+def idle_rules(sharding: Sharding, graph: Graph, rules: ShardingRules) -> Iterator[str]:
+    """Yield a sentence for each rule of a sharding that gives an axis to no tensor of `graph`.
 
     Axes of size one are left out, and those that are dropped because a dimension is too small.
     """
@@ -160,7 +162,7 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
             for dim, axes in zip(tensor.dims, rules.layout(tensor), strict=True):
                 given.setdefault(_key(tensor, dim), set()).update(axes)
     dropped = {(dim, axis) for dim, _, axis, _ in rules.dropped}
-    for written, rule in plan.rules.items():
+    for written, rule in sharding.rules.items():
         key = _own_key(written)
         name = key.removeprefix("act_")
         dim = _SIZE_OF.get(key, name)
@@ -174,7 +176,7 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
             )
             continue
         for axis in axes_of(rule):
-            idle = axis in plan.active_axes and axis not in given.get(key, ())
+            idle = axis in sharding.active_axes and axis not in given.get(key, ())
             if idle and (name, axis) not in dropped:
                 yield (
                     f"plan.rules.{written} gives {axis} to no tensor: another dimension has it "
@@ -182,18 +184,21 @@ def idle_rules(plan: Plan, graph: Graph, rules: ShardingRules) -> Iterator[str]:
                 )
 
 
-def weights_are_tiled(plan: Plan, over: Axes = ()) -> bool:
-    """Return True if `plan` shards weights over all axes of its mesh but stages'.
+def weights_are_tiled(
+    sharding: Sharding, style: Style, updated: Axes = (), over: Axes = ()
+) -> bool:
+    """Return True if weights are sharded over all axes of the mesh but stages'.
 
+    updated: axes over which updates are divided.
     over: axes of a collective. One over axes that divide updates is of gradients or of updated
         weights, and these are sharded over the axes of the updates too.
 
     No device then has a part of a weight that another has too, as with an axis of data alone. The
     default rules of dimensions that repeat that of `embed`, and that few models have, do not count.
     """
-    named = named_axes(plan.context, plan.mesh)
+    named = named_axes(sharding.context, sharding.mesh)
     default = {key: rule for key, rule in DEFAULT_RULES.items() if key not in _AS_EMBED}
-    rules = {**default, **STYLE_RULES[plan.compiler.style], **plan.rules}
+    rules = {**default, **STYLE_RULES[style], **sharding.rules}
     given = {
         axis
         for key, rule in rules.items()
@@ -201,19 +206,19 @@ def weights_are_tiled(plan: Plan, over: Axes = ()) -> bool:
         for axis in axes_of(rule)
     }
     given |= set(named) if CONTEXT in given else set()
-    given |= set() if set(over).isdisjoint(plan.optimizer.axes) else set(plan.optimizer.axes)
-    return set(plan.active_axes) - set(STAGE_AXES) <= given
+    given |= set() if set(over).isdisjoint(updated) else set(updated)
+    return set(sharding.active_axes) - set(STAGE_AXES) <= given
 
 
-def _given_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
+def _given_rules(sharding: Sharding, style: Style, sizes: Mapping[str, int]) -> dict[str, Axes]:
     """Return all axes of each rule, larger than one or not.
 
     sizes: of the dimensions of a graph.
     """
     merged = {
-        **_default_rules(plan),
-        **STYLE_RULES[plan.compiler.style],
-        **_user_rules(plan, sizes),
+        **_default_rules(sharding),
+        **STYLE_RULES[style],
+        **_user_rules(sharding, sizes),
     }
     merged["act_residual_seq"] = tuple(
         dict.fromkeys((*merged["act_seq"], *merged["act_residual_seq"]))
@@ -231,12 +236,12 @@ def _size_of(key: str, sizes: Mapping[str, int]) -> int:
     return sizes.get(_dim_of(key), 0)
 
 
-def _default_rules(plan: Plan) -> Mapping[str, Axes]:
+def _default_rules(sharding: Sharding) -> Mapping[str, Axes]:
     """Return the default rules, with the axes of `context_exchange` in place of `context`.
 
     One that shards the dimension anyway, as `fsdp` does weights, stays where it is.
     """
-    named = named_axes(plan.context, plan.mesh)
+    named = named_axes(sharding.context, sharding.mesh)
     return {
         key: tuple(
             dict.fromkeys(a for axis in axes for a in (named if axis == CONTEXT else (axis,)))
@@ -263,12 +268,12 @@ def _inherited(rules: Mapping[str, Axes], sizes: Mapping[str, int]) -> dict[str,
     return found
 
 
-def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
+def _user_rules(sharding: Sharding, sizes: Mapping[str, int]) -> dict[str, Axes]:
     dims = {whole_dim(dim) for dim in sizes}
     dims |= {plain_dim(dim) for dim in dims}
     valid = {*DEFAULT_RULES, *dims, *(f"act_{dim}" for dim in dims)}
     rules = {}
-    for written, rule in plan.rules.items():
+    for written, rule in sharding.rules.items():
         key = _own_key(written)
         if key not in valid:
             known = {_written_key(one) for one in valid}
@@ -277,7 +282,7 @@ def _user_rules(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Axes]:
             )
         rules[key] = axes_of(rule)
         check_once(f"plan.rules.{written}", rules[key])
-        check_known(f"plan.rules.{written} shards", rules[key], plan.mesh)
+        check_known(f"plan.rules.{written} shards", rules[key], sharding.mesh)
     return rules
 
 
@@ -307,11 +312,12 @@ def _written_key(key: str) -> str:
 
 
 def _check_axes_used(
-    plan: Plan, table: Mapping[str, Axes], dropped: Iterable[tuple[str, int, str, int]]
+    sharding: Sharding, table: Mapping[str, Axes], dropped: Iterable[tuple[str, int, str, int]]
 ) -> None:
     used = {axis for axes in table.values() for axis in axes} | {axis for _, _, axis, _ in dropped}
-    used |= {axis for given in plan.annotate.values() for rule in given for axis in axes_of(rule)}
-    for axis in plan.active_axes:
+    noted = (rule for given in sharding.annotate.values() for rule in given)
+    used |= {axis for rule in noted for axis in axes_of(rule)}
+    for axis in sharding.active_axes:
         if axis not in used:
             names = sorted({a for axes in DEFAULT_RULES.values() for a in axes})
             ours = our_name(axis, [*names, *STAGE_AXES])
@@ -322,22 +328,33 @@ def _check_axes_used(
             )
 
 
-def _check_batch(plan: Plan, axes: Axes, sizes: Mapping[str, int]) -> None:
-    shards = prod(plan.active_axes[axis] for axis in axes)
-    if plan.global_batch % (shards * plan.microbatches):
-        named = " x ".join(f"{axis}={plan.active_axes[axis]}" for axis in axes)
-        of = f"the {shards} shards of its axes ({named})" if axes else "1 shard"
-        raise PlanError(_does_not_divide(plan, shards, of))
-    if sizes.get("batch", plan.microbatch) != plan.microbatch:
+def check_batch(
+    sharding: Sharding, rules: ShardingRules, graph: Graph, global_batch: int, microbatches: int
+) -> None:
+    """Raise PlanError for a batch that its axes do not divide, and for a graph of another batch.
+
+    graph: of one microbatch.
+    """
+    for key, axes in rules.table:
+        if _of_parts(key) == "act_batch":
+            shards = prod(sharding.active_axes[axis] for axis in axes)
+            if global_batch % (shards * microbatches):
+                named = " x ".join(f"{axis}={sharding.active_axes[axis]}" for axis in axes)
+                of = f"the {shards} shards of its axes ({named})" if axes else "1 shard"
+                raise PlanError(_does_not_divide(global_batch, microbatches, shards, of))
+    each = max(global_batch // microbatches, 1)
+    if graph.sizes.get("batch", each) != each:
         raise PlanError(
-            f"the graph has a batch of {sizes['batch']}, but a microbatch of the plan has "
-            f"{plan.microbatch} sequences; build the graph with batch = plan.microbatch"
+            f"the graph has a batch of {graph.sizes['batch']}, but a microbatch of the plan has "
+            f"{each} sequences; build the graph with batch = plan.microbatch"
         )
 
 
-def _does_not_divide(plan: Plan, shards: int, of: str) -> str:
-    """Return the message, with the nearest batches that divide, or fewer microbatches."""
-    batch, count = plan.global_batch, plan.microbatches
+def _does_not_divide(batch: int, count: int, shards: int, of: str) -> str:
+    """Return the message, with the nearest batches that divide, or fewer microbatches.
+
+    count: microbatches.
+    """
     parts = shards * count
     small = "is smaller than" if batch < parts else "does not divide by"
     nearby = sorted({max(batch // parts, 1) * parts, -(-batch // parts) * parts})

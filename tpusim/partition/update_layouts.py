@@ -9,30 +9,43 @@ for each weight.
 
 from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
 from tpusim.graph import Graph, Tensor
 from tpusim.partition.layout import Layout
-from tpusim.plan import Axes, Plan
+from tpusim.plan import Axes, Sharding
+
+
+class WeightUpdates(NamedTuple):
+    """What the frame around a body asks of the gradients of weights.
+
+    axes: over which updates are divided (`weight_update_axes`).
+    late: gradients are summed over devices once per step, not once per microbatch.
+    """
+
+    axes: Axes = ()
+    late: bool = False
 
 
 def update_layouts(
-    graph: Graph, plan: Plan, found: Mapping[str, Layout]
+    graph: Graph, sharding: Sharding, over: Axes, found: Mapping[str, Layout]
 ) -> tuple[tuple[str, Layout], ...]:
     """Return the layouts of the weights whose updates are divided further than they are stored.
 
     graph: a training step.
+    over: axes over which updates are divided.
     found: the layout of each weight.
 
-    Each axis of `weight_update_axes` that does not shard a weight divides one of its dimensions
+    Each such axis that does not shard a weight divides one of its dimensions
     evenly: one that is sharded already, as gradients that are scattered over all axes of one
     dimension move in rings, and over those of two in an all-reduce (language model over 4 x 4
     devices of v5e, libtpu 0.0.42.1); else the largest. A weight without one is updated by each
     device.
     """
-    axes = tuple(axis for axis in plan.optimizer.axes if axis in plan.active_axes)
+    axes = tuple(axis for axis in over if axis in sharding.active_axes)
     trained = {weight for weight, _ in graph.gradients}
     pairs = (
-        (p.tensor.name, _divided(p.tensor, found[p.tensor.name], axes, graph.sizes, plan.mesh))
+        (p.tensor.name, _divided(p.tensor, found[p.tensor.name], axes, graph.sizes, sharding.mesh))
         for p in graph.parameters
         if axes and p.tensor.name in trained
     )

@@ -18,22 +18,9 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
+from tpusim.frames import TrainingFrame, accumulator, choices_of, zeros
 from tpusim.graph import ModelPart, Tensor
-from tpusim.lowering import (
-    AskedPlace,
-    Bodies,
-    GradientDeps,
-    accumulator,
-    barrier,
-    batch_copy,
-    cast_before,
-    check_dtypes,
-    gathers,
-    optimizer,
-    reduce_once,
-    with_optimizer,
-    zeros,
-)
+from tpusim.lowering import AskedPlace, Bodies, GradientDeps, cast_before, check_dtypes
 from tpusim.partition import DTYPE_BYTES, LocalShape, PartitionedGraph, StoredWeight
 from tpusim.pipeline.circular_iteration import IterationBuilder, Ops, loop_state
 from tpusim.pipeline.own_names import OwnNames, map_ops
@@ -108,8 +95,9 @@ def check_circular(plan: Plan, rounds: int) -> None:
 
 def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedPlace) -> Program:
     """Return the program of one device; all stages run it."""
-    check_dtypes(plan.dtypes, place.pod.chip)
-    inner, edges, known = stage_plan(plan), edge_plan(plan), Bodies()
+    check_dtypes(plan.numerics, place.pod.chip)
+    inner, edges = choices_of(stage_plan(plan)), choices_of(edge_plan(plan))
+    known = Bodies()
     names = OwnNames()
     chunks = tuple(
         lower_part(*loop.chunk, inner, place, known, summed=True, circular=True)
@@ -125,49 +113,46 @@ def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedP
         for number, (chunk, loop) in enumerate(zip(chunks, pieces.loops, strict=True))
     )
     weights, sums = _weights(plan, chunks, pieces.loops, joints)
-    sizes = joints[0].sizes
     terms = GradientDeps({weight: alloc.tensor for weight, alloc in sums.items()}, {})
-    reduced = reduce_once(weights, terms, inner, chunks[0].sizes, place)
+    frame = TrainingFrame(plan, inner, joints[0].sizes, place)
+    reduced = replace(frame, sizes=chunks[0].sizes).reduced(weights, terms)
     gradients = _gradients((*(joint.gradients for joint in joints), reduced.gradients))
     between = iter(joints)
     placed = tuple(next(between) if piece else None for piece in pieces.joints)
     body = (
         *_passes(loops, placed, zeros(tuple(sums.values())), names),
-        *_sums_of_uses(joints, plan),
+        *_sums_of_uses(joints, plan.numerics.grad),
         *reduced.ops,
-        *barrier(inner, reduced.crossing),
+        *frame.barrier(reduced.crossing),
     )
-    cast = [cast_before(joint.partitioned, edges.dtypes) for joint in joints]
-    cast += [cast_before(chunk.partitioned, inner.dtypes) for chunk in chunks]
+    cast = [cast_before(joint.partitioned, plan.numerics) for joint in joints]
+    cast += [cast_before(chunk.partitioned, plan.numerics) for chunk in chunks]
     shards = frozenset().union(*cast)
     axes = loops[0].iterations.axes
     return Program(
         name=name,
         axes=tuple(plan.mesh.items()),
         body=(
-            _input(joints, edges),
-            *with_optimizer(
+            _input(joints, frame),
+            *frame.around(
                 body,
                 weights,
                 shards,
-                plan,
-                sizes,
                 gradients,
-                (),
-                optimizer.clip(weights, plan, sizes, gradients, axes),
-                gathers(weights, shards, plan, sizes, place),
+                frame.updates.clip(weights, gradients, axes),
+                whole=frame.gathers(weights, shards),
             ),
         ),
-        resident=optimizer.resident(weights, plan, sizes),
+        resident=frame.updates.resident(weights),
     )
 
 
-def _input(joints: Sequence[LoweredPart], edges: Plan) -> Transfer:
+def _input(joints: Sequence[LoweredPart], frame: TrainingFrame) -> Transfer:
     """Return the infeed of what the parts outside of the loops read."""
     first, *others = joints
     ops = tuple(op for joint in (first, *others) for op in joint.part.graph.ops)
     graph = replace(first.part.graph, ops=ops)
-    return batch_copy(graph, first.partitioned, edges, first.sizes)
+    return frame.infeed(graph, first.partitioned, 1)
 
 
 def _bytes(tensors: Sequence[Tensor], joint: LoweredPart) -> Number:
@@ -314,21 +299,21 @@ def _around(before: Ops, after: Ops, state: Alloc) -> tuple[Ops, Ops]:
     )
 
 
-def _sums_of_uses(joints: Sequence[LoweredPart], plan: Plan) -> Ops:
+def _sums_of_uses(joints: Sequence[LoweredPart], dtype: str) -> Ops:
     """Return the sums of the gradients of weights that are read in several places."""
     uses: dict[str, list[LoweredPart]] = {}
     for joint in joints:
         for weight in joint.partitioned.weights:
             if weight.name in joint.gradients.held:
                 uses.setdefault(weight.name, []).append(joint)
-    return tuple(_sum_of_uses(name, parts, plan) for name, parts in uses.items() if len(parts) > 1)
+    return tuple(_sum_of_uses(name, parts, dtype) for name, parts in uses.items() if len(parts) > 1)
 
 
-def _sum_of_uses(name: str, parts: Sequence[LoweredPart], plan: Plan) -> Compute:
+def _sum_of_uses(name: str, parts: Sequence[LoweredPart], dtype: str) -> Compute:
     """Return the sum of a weight's gradients, which is written over that of its last use."""
     held = next(w.updated for w in parts[-1].partitioned.weights if w.name == name)
     elements = parts[-1].sizes.elements(held)
-    nbytes = elements * DTYPE_BYTES[plan.dtypes.grad]
+    nbytes = elements * DTYPE_BYTES[dtype]
     return Compute(
         name=f"add/{name}",
         phase=Phase.BACKWARD,

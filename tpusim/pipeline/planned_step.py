@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
+from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, sizes_of
 from tpusim.graph import (
     Graph,
     LayerRow,
@@ -15,6 +16,7 @@ from tpusim.graph import (
     Remat,
     Tiling,
     chunk_of_model,
+    forward_pass,
     joint_of_model,
     layer_count,
     layer_row,
@@ -25,10 +27,13 @@ from tpusim.graph import (
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import AskedPlace, SharedLowerings, check_switches, lower
+from tpusim.lowering import AskedPlace, BodyChoices, SharedLowerings, check_switches
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     PartitionedGraph,
+    ShardingRules,
+    WeightUpdates,
+    check_batch,
     distinct_drops,
     kernel_copies,
     loss_parts,
@@ -73,22 +78,25 @@ class PlannedStep:
 
     def programs_on(self, placement: Placement) -> Programs:
         """Return the programs on a placement; one object for all that the lowering sees alike."""
-        return self.known.on(AskedPlace(self.pod, placement, self.plan), self.lower)
+        return self.known.on(asked_place(self.pod, placement, self.plan), self.lower)
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
-    """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
+    """Return the training step of `model` under `plan` on `pod`.
+
+    Raise PlanError for an impossible plan.
+    """
     plan.check_together()
     check_switches(plan.compiler.without_passes)
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
-        partitioned = partition_graph(graph, plan)
+        partitioned = partitioned_graph(graph, plan)
         return PlannedStep(
             plan,
             pod,
             graph,
             distinct_drops(partitioned.dropped),
-            lambda place: (lower(partitioned, graph, plan, place),),
+            lambda place: (TrainingFrame.of(graph, plan, place).program(graph, partitioned),),
         )
     inner = stage_plan(plan)
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
@@ -96,7 +104,7 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
         return _circular(model, plan, pod, graph, bounds)
     cut = part_of_model if not schedule_of(plan).splits else split_part_of_model
     parts = _parts(model, _graph_key(model, inner), bounds, cut)
-    partitioned_parts = partition_parts(graph, inner, parts)
+    partitioned_parts = _partitioned_parts(graph, inner, parts)
     return PlannedStep(
         plan,
         pod,
@@ -116,10 +124,10 @@ def _circular(
     loops = _rounds(model.name, row, chunks, bounds, plan.stages)
     check_circular(plan, max(map(len, loops)))
     firsts = [chunks[rounds[0]] for rounds in loops]
-    layers = partition_parts(graph, inner, firsts)
+    layers = _partitioned_parts(graph, inner, firsts)
     joints = _joints(model, key, (*(row.begins_at(bounds[r[0]]) for r in loops), len(row.scans)))
     standing = [joint for joint in joints if joint]
-    outer = partition_parts(_whole(model, key), edges, standing)
+    outer = _partitioned_parts(_whole(model, key), edges, standing)
     placed = dict(zip(map(id, standing), outer, strict=True))
     pieces = CircularParts(
         tuple(
@@ -173,9 +181,64 @@ def _dropped(parts: Iterable[PartitionedGraph]) -> tuple[tuple[str, int, str, in
     return distinct_drops(drop for partitioned in found for drop in partitioned.dropped)
 
 
+def checked_rules(plan: Plan, graph: Graph) -> ShardingRules:
+    """Return the rules in force for the graph of one microbatch.
+
+    Raise PlanError for rules that the graph does not admit, and a batch that does not divide.
+    """
+    rules = resolve_rules(plan.sharding, graph, plan.compiler.style)
+    check_batch(plan.sharding, rules, graph, plan.global_batch, plan.microbatches)
+    return rules
+
+
+def partitioned_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
+    """Return the partitioned graph of a training step. Raise PlanError as `checked_rules` does."""
+    return partition_graph(graph, plan.sharding, checked_rules(plan, graph), _updates(plan))
+
+
+def _partitioned_parts(
+    graph: Graph, plan: Plan, parts: Sequence[ModelPart]
+) -> list[PartitionedGraph]:
+    rules = checked_rules(plan, graph)
+    return partition_parts(graph, plan.sharding, rules, _updates(plan), parts)
+
+
+def _updates(plan: Plan) -> WeightUpdates:
+    return WeightUpdates(tuple(plan.optimizer.axes), plan.reduces_once)
+
+
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward and backward pass of one microbatch of `plan`."""
     return _whole(model, _graph_key(model, inner_plan(plan)))
+
+
+def forward_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
+    """Return the forward pass of `model` alone, without its loss, on a batch of one microbatch.
+
+    Of the training of a plan its batch counts, its loss, saved tensors, optimizer and loop do not.
+    Raise PlanError for an impossible plan, and for one with a pipeline.
+    """
+    plan.check_together()
+    check_switches(plan.compiler.without_passes)
+    if plan.active_schedule:
+        raise PlanError(
+            f"the mesh has {plan.stages} stages, and a forward pass alone has no pipeline; write "
+            "stage = 1, and give its devices to another axis"
+        )
+    routing = _graph_key(model, plan).choices.routing
+    key = _graph_key(model, plan)._replace(choices=GraphChoices(routing=routing), tiles=())
+    graph = forward_pass(_forward(model, key))
+    rules = checked_rules(plan, graph)
+    partitioned = partition_graph(graph, plan.sharding, rules)
+    choices = BodyChoices(plan.sharding, plan.numerics, plan.compiler)
+    sizes = sizes_of(graph, choices)
+    return PlannedStep(
+        plan,
+        pod,
+        graph,
+        distinct_drops(partitioned.dropped),
+        lambda place: (ForwardFrame(choices, sizes, place).program(graph, partitioned),),
+    )
 
 
 def forward_graph(model: Architecture, plan: Plan) -> Graph:
@@ -215,7 +278,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
-    rules = resolve_rules(plan, forward)
+    rules = checked_rules(plan, forward)
     return key._replace(
         tiles=tuple(loss_parts(plan.vocab_tiles, forward, rules, axes).items()),
         copies=kernel_copies(forward, rules, axes),

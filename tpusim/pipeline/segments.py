@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tpusim.base.phase import Phase
+from tpusim.frames import addition, sizes_of
 from tpusim.graph import ModelPart, Scan, Tensor
 from tpusim.lowering import (
     AskedPlace,
     Bodies,
+    BodyChoices,
     BodyLowerer,
     GradientDeps,
     LoweringDecisions,
-    addition,
-    sizes_of,
 )
 from tpusim.partition import LocalShape, PartitionedGraph, Sizes, StoredWeight
-from tpusim.plan import Plan
+from tpusim.plan import Numerics
 from tpusim.program import Alloc, Compute, Loop, Number, Op, PassKind, Segment, VectorWork
 
 _VERBS = {
@@ -65,7 +65,7 @@ class LoweredPart:
 def lower_part(
     part: ModelPart,
     partitioned: PartitionedGraph,
-    plan: Plan,
+    choices: BodyChoices,
     place: AskedPlace,
     known: Bodies,
     *,
@@ -78,13 +78,17 @@ def lower_part(
     summed: True if each pass ends by adding its gradients to their sums over microbatches.
     circular: True if the part is one iteration of a circular pipeline.
     """
-    sizes = sizes_of(part.graph, plan)
-    decisions = LoweringDecisions(partitioned, sizes, plan, place, circular)
-    lowerer = BodyLowerer(sizes, partitioned, decisions, plan, known)
+    sizes = sizes_of(part.graph, choices)
+    decisions = LoweringDecisions(partitioned, sizes, choices, place, circular)
+    lowerer = BodyLowerer(sizes, partitioned, decisions, known)
     bodies, gradients = lowerer.passes()
     segments = {}
     for kind, body, held in zip(PassKind, bodies, lowerer.left_over, strict=True):
-        sums = _additions(body, partitioned.weights, gradients, plan, sizes) if summed else []
+        sums = (
+            _additions(body, partitioned.weights, gradients, choices.numerics, sizes)
+            if summed
+            else []
+        )
         name = f"{_VERBS[kind]} of {part.label}"
         if ops := _without_earlier_deps(_with_frees((*body, *sums), len(body), held, name)):
             segments[kind] = Segment(name=name, body=tuple(ops))
@@ -99,13 +103,13 @@ def _additions(
     body: Sequence[Op],
     weights: Iterable[StoredWeight],
     gradients: GradientDeps,
-    plan: Plan,
+    numerics: Numerics,
     sizes: Sizes,
 ) -> list[Compute]:
     """Return the additions for the weights whose gradients a pass allocates."""
     taken = {alloc.tensor for alloc in allocated(body)}
     return [
-        addition(weight, plan.dtypes, sizes, gradients)
+        addition(weight, numerics, sizes, gradients)
         for weight in weights
         if gradients.held.get(weight.name) in taken
     ]

@@ -10,23 +10,17 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tpusim.base.errors import PlanError
+from tpusim.frames import TrainingFrame, accumulator, choices_of, zeros
 from tpusim.graph import ModelPart
 from tpusim.hardware import Slice
 from tpusim.lowering import (
     AskedPlace,
     Bodies,
+    BodyChoices,
     GradientDeps,
     SharedLowerings,
-    accumulator,
-    barrier,
-    batch_copy,
     cast_before,
     check_dtypes,
-    gathers,
-    optimizer,
-    reduce_once,
-    with_optimizer,
-    zeros,
 )
 from tpusim.partition import PartitionedGraph
 from tpusim.pipeline.own_names import with_own_sizes
@@ -73,7 +67,7 @@ def stage_programs(
     parts: those of the model in its order; equal ones are one object.
     partitioned_parts: their partitioned graphs, in the same order.
     """
-    check_dtypes(plan.dtypes, place.pod.chip)
+    check_dtypes(plan.numerics, place.pod.chip)
     _check_trained(name, parts)
     inner = stage_plan(plan)
     distinct = {id(part): (part, like) for part, like in zip(parts, partitioned_parts, strict=True)}
@@ -97,7 +91,7 @@ def stage_programs(
         own = chosen[stage :: plan.stages]
         kind = tuple(map(id, own))
         if kind not in kinds:
-            kinds[kind] = StageProgram(own, plan, inner, place)
+            kinds[kind] = StageProgram(own, plan, choices_of(inner), place)
         programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
     return tuple(programs)
 
@@ -146,7 +140,7 @@ def _lowered(given: _PartitionedParts, place: AskedPlace) -> tuple[LoweredPart, 
     """Return the lowered parts."""
     known = Bodies()
     return with_own_sizes(
-        lower_part(*pair, given.plan, place, known, summed=True) for pair in given.parts
+        lower_part(*pair, choices_of(given.plan), place, known, summed=True) for pair in given.parts
     )
 
 
@@ -218,31 +212,35 @@ class StageProgram:
         self,
         parts: Sequence[LoweredPart],
         plan: Plan,
-        inner: Plan,
+        choices: BodyChoices,
         place: AskedPlace,
     ) -> None:
         self.passes = [segment for part in parts for segment in part.segments.values()]
         self.weights, sizes = merged_weights(parts), parts[0].sizes
         held = {name for part in parts for name in part.gradients.held}
-        sums = {w.name: accumulator(w, plan.dtypes, sizes) for w in self.weights if w.name in held}
+        numerics, frame = plan.numerics, TrainingFrame(plan, choices, sizes, place)
+        sums = {w.name: accumulator(w, numerics, sizes) for w in self.weights if w.name in held}
         terms = GradientDeps({name: alloc.tensor for name, alloc in sums.items()}, {})
-        reduced = reduce_once(self.weights, terms, inner, sizes, place)
+        reduced = frame.reduced(self.weights, terms)
         self.reductions = Segment(name="gradient reductions", body=reduced.ops)
         self.sums = GradientDeps(reduced.gradients.held, {})
-        self.norm = Segment(
-            name="gradient norm", body=optimizer.clip(self.weights, plan, sizes, self.sums)
-        )
-        shards = {name for part in parts for name in cast_before(part.partitioned, inner.dtypes)}
+        self.norm = Segment(name="gradient norm", body=frame.updates.clip(self.weights, self.sums))
+        shards = {name for part in parts for name in cast_before(part.partitioned, numerics)}
         clear = zeros(tuple(sums.values()))
-        whole = gathers(self.weights, shards, inner, sizes, place)
-        ops = with_optimizer(
-            (clear,), self.weights, shards, plan, sizes, self.sums, (), barrier(inner, ()), whole
+        whole = frame.gathers(self.weights, shards)
+        ops = frame.around(
+            (clear,), self.weights, shards, self.sums, frame.barrier(()), whole=whole
         )
         first = ops.index(clear) + 1
-        copies = [batch_copy(p.part.graph, p.partitioned, inner, p.sizes) for p in parts]
+        copies = [
+            replace(frame, sizes=part.sizes).infeed(
+                part.part.graph, part.partitioned, plan.microbatches
+            )
+            for part in parts
+        ]
         self.before = (*_input(copies), *ops[:first])
         self.after = ops[first:]
-        self.resident = (*optimizer.resident(self.weights, plan, sizes), *_buffers(parts))
+        self.resident = (*frame.updates.resident(self.weights), *_buffers(parts))
 
     def program(
         self, name: str, stage: int, calls: tuple[Call, ...], plan: Plan, exchange: StageExchange

@@ -1,10 +1,11 @@
 """The compiler that a plan assumes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from tpusim.base.value_checks import check_flag, check_names, check_words
+from tpusim.plan.attention_kernel import AttentionKernel
 
 Lowering: TypeAlias = Literal["xla", "ideal"]
 Collectives: TypeAlias = Literal["xla", "best"]
@@ -21,7 +22,8 @@ class Compiler:
     collective_matmul: the compiler may fuse a collective into the matmul beside it, as a ring. Its
         flag xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000 switches this off.
     without_passes: passes of the lowering that are switched off, by name (`--explain passes` lists
-        them); `observed` stands for all that serve no published run.
+        them); `observed` stands for all that compiled programs alone showed.
+    attention_kernel: the blocks and backward kernels of fused attention.
     """
 
     lowering: Lowering = "xla"
@@ -29,6 +31,7 @@ class Compiler:
     style: Style = "plain"
     collective_matmul: bool = True
     without_passes: Sequence[str] = ()
+    attention_kernel: AttentionKernel = field(default_factory=AttentionKernel)
 
     def __post_init__(self) -> None:
         check_words("plan.compiler", self)

@@ -1,7 +1,6 @@
 """The layers of each stage of a pipeline, and the plan of a stage by itself."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 from tpusim.base.errors import PlanError
@@ -13,7 +12,7 @@ from tpusim.plan.plan import Plan
 
 def stage_plan(plan: Plan) -> Plan:
     """Return the plan of one stage, whose mesh has the other axes: stages shard nothing inside."""
-    return replace(plan, mesh={a: 1 if a in STAGE_AXES else n for a, n in plan.mesh.items()})
+    return plan.replace(mesh={a: 1 if a in STAGE_AXES else n for a, n in plan.mesh.items()})
 
 
 def inner_plan(plan: Plan) -> Plan:
@@ -29,7 +28,7 @@ def edge_plan(plan: Plan) -> Plan:
     """
     batch = axes_of(plan.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
     axes = tuple(axis for axis in dict.fromkeys((*batch, *STAGE_AXES)) if axis in plan.mesh)
-    return replace(plan, microbatches=1, rules={**plan.rules, "act_batch": axes})
+    return plan.replace(microbatches=1, rules={**plan.rules, "act_batch": axes})
 
 
 def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:

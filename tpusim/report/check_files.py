@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.csv_tables import csv_text
-from tpusim.twin import TwinComparison
 
 DIFFERENCE_COLUMNS = (
     *("what", "when", "topic", "seconds", "plan_s", "program_s", "words"),
@@ -35,12 +35,13 @@ def check_files(comparison: TwinComparison) -> Mapping[str, bytes]:
     from tpusim.report.figures.render import png_bytes
     from tpusim.report.html.comparison_page import comparison_page
 
+    figure = png_bytes(lambda: plot_check(comparison)[0], comparison.title)
     return {
         "check.txt": f"{comparison}\n".encode(),
         "check.json": f"{json_text(comparison.facts())}\n".encode(),
         "differences.csv": differences_csv(comparison).encode(),
-        "report.html": comparison_page(comparison).encode(),
-        "check.png": png_bytes(lambda: plot_check(comparison)[0], comparison.title),
+        "report.html": comparison_page(comparison, figure).encode(),
+        "check.png": figure,
     }
 
 

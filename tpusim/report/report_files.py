@@ -50,14 +50,14 @@ def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> 
         "lines.csv": lines_csv(result),
         "program.txt": "\n\n".join(map(program_text, result.programs)) + "\n",
     }
+    figures = figure_bytes(result)
     if html:
         from tpusim.report.html import report_page
 
-        texts["report.html"] = report_page(
-            result, ideal, result.advice() if result.adviser else None
-        )
+        advice = result.advice() if result.adviser else None
+        texts["report.html"] = report_page(result, ideal, advice, figures)
     files = {name: content.encode() for name, content in texts.items()}
-    return files | {"trace.json.gz": trace_bytes(result)} | figure_bytes(result)
+    return files | {"trace.json.gz": trace_bytes(result)} | figures
 
 
 def perfect_compiler(result: Result) -> PlanResult | None:

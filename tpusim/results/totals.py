@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from tpusim.lowering import MICROBATCHES
+from tpusim.frames import MICROBATCHES
 from tpusim.program import (
     Call,
     Collective,

@@ -8,10 +8,9 @@ from tpusim.partition import (
     exchanged_by,
     idle_rules,
     layouts,
-    resolve_rules,
     update_layouts,
 )
-from tpusim.pipeline.planned_step import planned_graph
+from tpusim.pipeline.planned_step import checked_rules, planned_graph
 from tpusim.plan import ALL_TO_ALL, DEFAULT_TILES, GATHER, Axes, Plan, stage_plan
 
 
@@ -19,12 +18,14 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     """Yield a sentence for each key of `plan` that has no effect for `model`, with the reason."""
     graph = planned_graph(model, plan)
     inner = stage_plan(plan)
-    rules = resolve_rules(inner, graph)
+    rules = checked_rules(inner, graph)
     table = dict(rules.table)
     if plan.seq_len and not model.reads_text:
         yield f"plan.seq_len is not used, as {model.name} reads no text"
     yield from _of_gradients(plan)
-    if plan.optimizer.axes and not update_layouts(graph, inner, layouts(graph, inner, rules)):
+    found = layouts(graph, inner.sharding, rules)
+    axes = tuple(plan.optimizer.axes)
+    if axes and not update_layouts(graph, inner.sharding, axes, found):
         yield "plan.weight_update_axes is not used, as it divides no weight further"
     yield from _of_stages(plan)
     if "expert" in graph.sizes:
@@ -34,7 +35,7 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     if plan.experts.seed and not plan.experts.skew:
         yield "plan.seed is not used, as plan.expert_skew is 0"
     yield from _of_context(plan, graph, table["act_seq"])
-    yield from idle_rules(inner, graph, rules)
+    yield from idle_rules(inner.sharding, graph, rules)
 
 
 def _of_gradients(plan: Plan) -> Iterator[str]:

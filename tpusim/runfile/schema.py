@@ -1,4 +1,4 @@
-"""The keys of a run file and their types: those of `Slice`, `Transformer`, `Plan` and `Input`.
+"""The keys of a run file and their types: of `Slice`, `Transformer`, `Plan`, `Input`, `Measured`.
 
 The keys of a plan and of a model have two spellings, flat and grouped; a group is a table, such as
 [plan.dtypes].
@@ -15,8 +15,9 @@ from pydantic import Field as Limits
 from tpusim.base.grouped_keys import GroupedKeys
 from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
-from tpusim.plan import PLAN_KEYS, Input, Plan, Rule
+from tpusim.plan import PLAN_KEYS, Input, Rule
 from tpusim.plan.context import ContextExchanges
+from tpusim.runfile.measured import Measured
 
 LARGEST_COUNT = 10**9
 Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
@@ -122,9 +123,14 @@ _SLICE_KINDS: Mapping[str, Any] = {
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
 """The sections whose keys have two spellings."""
 
-_OWNERS: Mapping[str, type] = {"model": Transformer, "plan": Plan}
+_OWNERS: Mapping[str, type] = {"model": Transformer}
+"""The dataclass of a section that is not made of parts."""
+
 _FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    section: {group: _hints(kind) for group, kind in keys.groups.items()}
+    section: {
+        group: {name: hint for name, hint in _hints(kind).items() if name not in keys.groups}
+        for group, kind in keys.groups.items()
+    }
     for section, keys in KEYS.items()
 }
 """For each section the groups that it may have as tables, with the types of their fields."""
@@ -132,8 +138,12 @@ _FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def _flat_hints(section: str) -> dict[str, Any]:
     """Return the type of each flat key of a section, in the order of its table."""
-    homes = {"": _hints(_OWNERS[section])} | dict(_FIELD_GROUPS[section])
-    return {key: homes[group][name] for key, (group, name) in KEYS[section].table.items()}
+    keys = KEYS[section]
+    own: dict[str, Any] = {}
+    for kind in keys.own or (_OWNERS[section],):
+        own |= _hints(kind)
+    homes = {"": own} | dict(_FIELD_GROUPS[section])
+    return {key: homes[group][name] for key, (group, name) in keys.table.items()}
 
 
 SECTIONS: Mapping[str, str] = {
@@ -141,6 +151,7 @@ SECTIONS: Mapping[str, str] = {
     "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
     "plan": "a section [plan] with global_batch, mesh and seq_len",
     "input": 'a section [input] with kind = "jpeg" and workers = 32',
+    "measured": "a section [measured] with step_s = 21.6 and a source",
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
     "search": 'a section [search] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
@@ -149,6 +160,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "model": {**_flat_hints("model"), "hf": str},
     "plan": _flat_hints("plan"),
     "input": {**_hints(Input), "prefetch": OrNone},
+    "measured": _hints(Measured),
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
@@ -302,8 +314,19 @@ def run_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", required(Plan)), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
+        measured=(_section("measured", required(Measured)), None),
+    )
+
+
+@cache
+def measured_file() -> type[BaseModel]:
+    """Return the pydantic model of a run file of which only the measurement is read."""
+    return create_model(
+        "MeasuredFile",
+        __config__=ConfigDict(strict=True, defer_build=True),
+        measured=(_section("measured", required(Measured)), ...),
     )
 
 
@@ -345,4 +368,4 @@ def search_file() -> type[BaseModel]:
 
 
 def _needed_besides_mesh() -> list[str]:
-    return [key for key in required(Plan) if key != "mesh"]
+    return [key for key in PLAN_KEYS.needed if key != "mesh"]

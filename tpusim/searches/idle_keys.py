@@ -1,7 +1,6 @@
 """The keys of a plan that change nothing, so that plans that differ in them alone count once."""
 
 from collections.abc import Collection, Iterator, Set
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -151,7 +150,7 @@ class ModelKeys:
 
     def _first(self, remat: Remat) -> Remat:
         try:
-            graph = planned_graph(self.model, replace(self.base, remat=remat))
+            graph = planned_graph(self.model, self.base.replace(remat=remat))
         except PlanError:
             return remat
         for known, other in self.graphs:

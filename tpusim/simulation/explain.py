@@ -8,6 +8,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CollectiveCosts
+from tpusim.frames import choices_of
 from tpusim.hardware import Placement, Slice, candidates
 from tpusim.lowering import LoweringEvidence, lowering_evidence
 from tpusim.models import Architecture
@@ -178,7 +179,7 @@ def _evidence(result: Result) -> tuple[LoweringEvidence, ...]:
     if not isinstance(result, PlanResult):
         return ()
     groups = collective_axes(result.programs)
-    return lowering_evidence(result.plan, result.pod, result.placement, groups)
+    return lowering_evidence(choices_of(result.plan), result.pod, result.placement, groups)
 
 
 def _row(op: Collective, result: Result, machine: CollectiveCosts) -> CollectiveRow:

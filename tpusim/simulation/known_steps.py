@@ -10,13 +10,13 @@ from tpusim.base.same import Same
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_step
-from tpusim.plan import Plan
+from tpusim.plan import Plan, Sharding
 from tpusim.simulation.placement_search import StepOnPlacements
 
 MOST_STEPS = 16
 """Steps that are kept; the one that was not used for longest goes first."""
 
-_FIELDS = tuple(each.name for each in fields(Plan) if each.name != "placement")
+_SHARDING = tuple(each.name for each in fields(Sharding) if each.name != "placement")
 
 
 _TABLES = ("mesh", "rules", "annotate", "context")
@@ -41,10 +41,11 @@ class KnownSteps(local):
         return self._last[1]
 
     def _step(self, model: Architecture, plan: Plan, pod: Slice) -> StepOnPlacements:
-        key = (model, pod, *(hashable(getattr(plan, name)) for name in _FIELDS))
+        sharding = (hashable(getattr(plan.sharding, name)) for name in _SHARDING)
+        key = (model, pod, *sharding, hashable(plan.numerics), plan.compiler, plan.training)
         found = self._steps.get(key)
         if found is None:
-            step = planned_step(model, plan.replace(), pod)  # a copy, as the caller's may change
+            step = planned_step(model, plan.replace(placement=None), pod)  # a copy
             found = self._steps[key] = StepOnPlacements(step, pod)
             if len(self._steps) > MOST_STEPS:
                 self._steps.popitem(last=False)

@@ -24,7 +24,7 @@ from tpusim.simulation.advice import replay_advice
 from tpusim.simulation.two_costs import far_apart
 
 if TYPE_CHECKING:
-    from tpusim.compiler import Compiled, Costs, LoweredModule, MemoryReport
+    from tpusim.compiler import Compiled, Costs, MemoryReport, TranslatedModule
 
 DEFAULT_COSTS: "Costs" = "model"
 
@@ -57,7 +57,7 @@ def replay(
         plans do; without them they are those of XLA's own analysis.
     fold: as in `simulate`.
     """
-    from tpusim.compiler import check_flops, lower_compiled
+    from tpusim.compiler import check_flops, translate_compiled
 
     if isinstance(pod, Slice) and pod.slow:
         raise PlanError(
@@ -74,21 +74,23 @@ def replay(
             f"{compiled.name} was compiled with until='schedule', so it has no cycle estimates of "
             "the compiler; compile it with until='code', or write costs='model'"
         )
-    lowered = lower_compiled(compiled, pod, mesh, chosen, padding_taps)
-    replaced = _replaced_facts(compiled, lowered.pod, mesh)
-    apart = far_apart(lowered.program, lowered.estimated, lowered.pod.chip.device)
+    translated = translate_compiled(compiled, pod, mesh, chosen, padding_taps)
+    replaced = _replaced_facts(compiled, translated.pod, mesh)
+    apart = far_apart(translated.program, translated.estimated, translated.pod.chip.device)
     own = model_flops is None and not compiled.padding_flops
-    padding = _padding_share(lowered, padding_taps, model_keeps=own and bool(compiled.model_flops))
+    padding = _padding_share(
+        translated, padding_taps, model_keeps=own and bool(compiled.model_flops)
+    )
     result = replay_program(
-        lowered.program,
-        lowered.pod,
-        lowered.placement,
+        translated.program,
+        translated.pod,
+        translated.placement,
         origin=_origin(compiled),
         costs=chosen,
         fold=fold,
-        unknown=lowered.unknown,
-        remarks=tuple(dict.fromkeys((*replaced, *lowered.notes, *padding, *apart))),
-        held=_held_bytes(compiled.memory, lowered.held),
+        unknown=translated.unknown,
+        remarks=tuple(dict.fromkeys((*replaced, *translated.notes, *padding, *apart))),
+        held=_held_bytes(compiled.memory, translated.held),
         model_flops=_own_flops(compiled, padding_taps) if model_flops is None else model_flops,
     )
     return _without_impossible_flops(result)
@@ -101,16 +103,18 @@ def _own_flops(compiled: "Compiled", padding_taps: bool) -> float | None:
     return compiled.model_flops - compiled.padding_flops
 
 
-def _padding_share(lowered: "LoweredModule", counted: bool, *, model_keeps: bool) -> Iterator[str]:
+def _padding_share(
+    translated: "TranslatedModule", counted: bool, *, model_keeps: bool
+) -> Iterator[str]:
     """Yield a remark on taps of convolutions on padding, if there are enough of them.
 
     counted: the program's FLOPs count them.
     model_keeps: the model's FLOPs come from a file that does not say how many they are.
     """
     padding = total = 0.0
-    for op, times in walk_ops(lowered.program.body):
+    for op, times in walk_ops(translated.program.body):
         if isinstance(op, Compute):
-            skipped = lowered.padding_flops.get(op.name, 0.0)
+            skipped = translated.padding_flops.get(op.name, 0.0)
             padding += times * skipped
             total += times * (float(op.flops.total) + (0.0 if counted else skipped))
     if padding < UNMENTIONED_SHARE * total or not padding:

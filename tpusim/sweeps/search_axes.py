@@ -79,7 +79,7 @@ def mesh_axis(axes: Sequence[str], meshes: Sequence[Mapping[str, int]]) -> Searc
     """
     return SearchAxis(
         lambda candidate: meshes or _meshes(candidate.plan.mesh, axes, candidate.pod),
-        lambda candidate, mesh: replace(candidate, plan=replace(candidate.plan, mesh=mesh)),
+        lambda candidate, mesh: replace(candidate, plan=candidate.plan.replace(mesh=mesh)),
     )
 
 

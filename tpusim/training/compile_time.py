@@ -1,10 +1,11 @@
 """How long the TPU compiler takes for a step, from the size of its program."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import log10
 
-from tpusim.lowering import MICROBATCHES
+from tpusim.frames import MICROBATCHES
+from tpusim.hardware import Chip
 from tpusim.program import CombinedWork, ConvolutionWork, Loop, MatmulWork, Program, TopOp, Work
 from tpusim.results import PlanResult, is_pipeline_loop
 
@@ -13,9 +14,6 @@ OPERATION_S = 0.044
 DECADE_S = 0.88
 """Seconds of one processor core (AMD EPYC, Zen 5) for v2, v3 and v4, jax 0.10.2, libtpu 0.0.42.1:
 of any program, of each operation, and of each decade of FLOPs of each shape."""
-
-SLOWER: Mapping[str, float] = {"v5e": 1.49, "v5p": 1.49, "v6e": 2.09, "7x": 2.09}
-"""How many times as long the compiler takes for newer generations."""
 
 SPREAD = (0.5, 2.0)
 """The range of a compile time, over its prediction."""
@@ -97,10 +95,13 @@ def work_flops(work: MatmulWork | ConvolutionWork) -> float:
     return float(work.flops)
 
 
-def seconds_of_size(size: ProgramSize, generation: str) -> float:
-    """Return the seconds of a program: `(fixed + each operations + decade decades) slower`."""
+def seconds_of_size(size: ProgramSize, chip: Chip) -> float:
+    """Return the seconds of a program: `(fixed + each operations + decade decades) slower`.
+
+    How much slower the compiler is than for v4 is in the chip's file (`compile_time`).
+    """
     once = FIXED_S + OPERATION_S * size.operations + DECADE_S * size.decades
-    return once * SLOWER.get(generation, 1.0)
+    return once * chip.compiler_rules.compile_time
 
 
 def compile_seconds(result: PlanResult) -> float:
@@ -113,4 +114,4 @@ def compile_seconds(result: PlanResult) -> float:
     (experiments/training_runs/compile_times.csv); another 30 judge them.
     """
     size = program_size(result.programs, scanned=result.plan.remat.scan_layers)
-    return seconds_of_size(size, result.pod.chip.generation)
+    return seconds_of_size(size, result.pod.chip)

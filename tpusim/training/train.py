@@ -226,6 +226,7 @@ def _notes(step: PlanResult, run: TrainingRun) -> list[str]:
             f"compilation is taken as {compile_seconds(step):.0f} s, from the size of the program "
             f"(times {low:g} to {high:g}); write train.compile_s, 0 with a compilation cache"
         )
+        notes += step.pod.chip.unsaid("its programs are taken to compile as fast as those for v4")
     if run.step_time_s is None and step.error_range is None:
         notes.append("no measured run is like this step, so the wall time has no range of it")
     if run.checkpoints is not None and run.checkpoints.time_s is None:

@@ -13,8 +13,8 @@ import tpusim as ts
 from tpusim.base.errors import CompileError
 from tpusim.compiler import Compiled
 from tpusim.compiler.compiled import TESTED
-from tpusim.twin import compile_step
-from tpusim.twin.compile_step import StepCompilation
+from tpusim.compiler_check import compile_step
+from tpusim.compiler_check.compile_step import StepCompilation
 
 pytest.importorskip("jaxlib.xla_client")
 

@@ -1,14 +1,11 @@
 """The command as a process: what it loads, its time, pipes, and terminals that are none."""
 
 import os
-import resource
 import subprocess
 import sys
-from itertools import cycle
 from pathlib import Path
 
 import pytest
-from timing import least_seconds
 
 ROOT = Path(__file__).parents[3]
 FLAGSHIP = ROOT / "experiments" / "bert_480b" / "run.toml"
@@ -59,18 +56,9 @@ def command(*arguments: str) -> str:
 
 PACKAGES = {"numpy", "pydantic", "simpy", "typer", "jinja2", "pyarrow", "yaml"} | HEAVY
 ROOMS = {
-    *("bounds", "compiler.hlo", "compiler.lower", "graph", "hardware", "lowering"),
-    *(
-        "maxtext",
-        "models",
-        "report.figures",
-        "searches",
-        "simulation",
-        "sweeps",
-        "training",
-        "twin",
-        "validation",
-    ),
+    *("bounds", "compiler.hlo", "compiler.to_program", "graph", "hardware", "lowering", "maxtext"),
+    *("models", "report.figures", "searches", "simulation", "sweeps", "training", "validation"),
+    *("compiler_check", "export"),
 }
 HELP = {"typer"}
 OF_PLANS = {"typer", "pydantic", "numpy"}
@@ -122,26 +110,6 @@ def test_what_lives_is_not_read_for_cycles() -> None:
     assert int(objects) < 1000
 
 
-def user_seconds(*arguments: str, **environment: str) -> float:
-    """User CPU seconds of a process."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    assert python(*arguments, **environment).returncode == 0
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "allowed"),
-    [
-        (["-c", "import tpusim"], 0.4),
-        (["-m", "tpusim", "simulate", str(FLAGSHIP)], 1.5),
-    ],
-    ids=["import", "simulate"],
-)
-def test_it_is_quick(arguments: list[str], allowed: float) -> None:
-    """Promised: 0.4 and 1 s of user CPU; a busy machine is allowed half as much again."""
-    assert least_seconds(lambda: user_seconds(*arguments), allowed) < allowed
-
-
 def test_no_colours_and_no_terminal() -> None:
     plain = python("-m", "tpusim", "simulate", str(FLAGSHIP), TERM="xterm-256color")
     assert (plain.returncode, plain.stderr) == (0, "")
@@ -182,18 +150,15 @@ def test_a_full_disk_is_a_sentence() -> None:
 FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
 
 
-def test_a_report_is_quick_and_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    """Promised: 3 s of user CPU, half as much again on a busy machine. Under two hash seeds."""
-    folders = [tmp_path / "one", tmp_path / "two"]
-    seeds = cycle(zip(("1", "2"), folders, strict=True))
-
-    def seconds() -> float:
-        seed, folder = next(seeds)
+def test_the_same_run_gives_the_same_report(tmp_path: Path) -> None:
+    """To the byte, under two hash seeds."""
+    folders = {"1": tmp_path / "one", "2": tmp_path / "two"}
+    for seed, folder in folders.items():
         arguments = ("-m", "tpusim", "simulate", str(FLAGSHIP), "--out", str(folder))
-        return user_seconds(*arguments, PYTHONHASHSEED=seed)
-
-    assert least_seconds(lambda: min(seconds(), seconds()), 4.5) < 4.5
-    first, second = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders)
+        assert python(*arguments, PYTHONHASHSEED=seed).returncode == 0
+    first, second = (
+        {file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders.values()
+    )
     assert set(first) == {
         "summary.txt", "result.json", "operations.csv", "transfers.csv", "lines.csv",
         "program.txt", "report.html", "trace.json.gz",

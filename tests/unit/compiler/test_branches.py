@@ -3,7 +3,7 @@
 import pytest
 from hlo_lines import module
 
-from tpusim.compiler.lower.branches import costliest_branch
+from tpusim.compiler.to_program.branches import costliest_branch
 
 ARRAY = "f32[1024,1024]{1,0}"
 PARTS = f"""

@@ -4,8 +4,8 @@ import pytest
 from hlo import module_of
 
 from tpusim.base.phase import Phase
-from tpusim.compiler.lower.device_ids import DeviceIds
-from tpusim.compiler.lower.lower_module import lower_module
+from tpusim.compiler.to_program.device_ids import DeviceIds
+from tpusim.compiler.to_program.translate_module import translate_module
 from tpusim.hardware import parse_slice
 from tpusim.program import Collective, CollectivePart, walk_ops
 
@@ -33,7 +33,7 @@ ENTRY %main (p: f32[256,256]) -> f32[256,256] {{
 
 def collectives(text: str = TEXT) -> dict[str, Collective]:
     pod = parse_slice("v5e:2x2")
-    body = lower_module(module_of(text), pod, DeviceIds.in_order(pod)).program.body
+    body = translate_module(module_of(text), pod, DeviceIds.in_order(pod)).program.body
     return {op.name: op for op, _ in walk_ops(body) if isinstance(op, Collective)}
 
 

@@ -8,9 +8,9 @@ from hlo_lines import module
 
 from tpusim.base.errors import FileError
 from tpusim.compiler.hlo.module import HloModule
-from tpusim.compiler.lower.collective_metadata import collective_algorithm
-from tpusim.compiler.lower.collectives import module_groups, movement_of
-from tpusim.compiler.lower.data_movement import AsyncRole, DataMovement, MovementKind
+from tpusim.compiler.to_program.collective_metadata import collective_algorithm
+from tpusim.compiler.to_program.collectives import module_groups, movement_of
+from tpusim.compiler.to_program.data_movement import AsyncRole, DataMovement, MovementKind
 from tpusim.program import CollectiveKind as Kind
 
 MIB = 2**20

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 from hlo import module_of
 
-from tpusim.compiler.lower.device_ids import DeviceIds
-from tpusim.compiler.lower.lower_module import lower_module
+from tpusim.compiler.to_program.device_ids import DeviceIds
+from tpusim.compiler.to_program.translate_module import translate_module
 from tpusim.costs import CostedProgram, Task, alone_seconds, cost_program
 from tpusim.engine import run
 from tpusim.hardware import parse_slice
@@ -33,7 +33,7 @@ ENTRY %main (p: f32[4096,1024], q: f32[8192,8192]) -> (f32[16384,1024], f32[8192
 @cache
 def costed(operand: str, result: str) -> CostedProgram:
     module = module_of(TEXT.replace("IN", operand).replace("OUT", result))
-    found = lower_module(module, POD, DeviceIds.in_order(POD))
+    found = translate_module(module, POD, DeviceIds.in_order(POD))
     return cost_program(found.program, POD, found.placement)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpusim.base.errors import PlanError
-from tpusim.compiler.lower.device_ids import DeviceIds, check_device_count
+from tpusim.compiler.to_program.device_ids import DeviceIds, check_device_count
 from tpusim.compiler.topologies import devices_of
 from tpusim.hardware import Slice
 

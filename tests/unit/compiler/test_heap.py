@@ -9,14 +9,14 @@ from hlo import DATA, F32, REAL, main_of
 from tpusim.compiler.compiled import Compiled
 from tpusim.compiler.hlo.hlo_files import read_hlo_file
 from tpusim.compiler.hlo.read import read_module
-from tpusim.compiler.lower.heap import (
+from tpusim.compiler.to_program.heap import (
     TUPLE_TABLE,
     HeapBuffer,
     heap_bytes,
     output_bytes,
     packed_bytes,
 )
-from tpusim.compiler.lower.memory_profile import argument_allocs, buffer_changes
+from tpusim.compiler.to_program.memory_profile import argument_allocs, buffer_changes
 from tpusim.hardware import parse_slice
 from tpusim.simulation import replay
 

@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 
 from tpusim.base.errors import PlanError
 from tpusim.compiler.hlo.replica_groups import ReplicaGroups
-from tpusim.compiler.lower.device_ids import DeviceIds
-from tpusim.compiler.lower.infer_mesh import InferredMesh, implied_mesh, infer_mesh, locate_devices
+from tpusim.compiler.to_program.device_ids import DeviceIds
+from tpusim.compiler.to_program.infer_mesh import (
+    InferredMesh,
+    implied_mesh,
+    infer_mesh,
+    locate_devices,
+)
 from tpusim.hardware import DIE, Slice, Span
 
 FLAGSHIP = Slice("v4", "8x16x16")

@@ -11,8 +11,8 @@ from tpusim.compiler.hlo.attributes import callees
 from tpusim.compiler.hlo.hlo_files import read_hlo_file
 from tpusim.compiler.hlo.module import Computation, HloModule
 from tpusim.compiler.hlo.read import read_module
-from tpusim.compiler.lower.buffers import CALLING_OPCODES
-from tpusim.compiler.lower.memory_profile import (
+from tpusim.compiler.to_program.buffers import CALLING_OPCODES
+from tpusim.compiler.to_program.memory_profile import (
     OUTPUTS,
     BufferChange,
     argument_allocs,

@@ -6,7 +6,7 @@ from hlo import DATA
 import tpusim as ts
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
-from tpusim.compiler.compiled_lowering import BEFORE_CODE
+from tpusim.compiler.to_program.translate_module import BEFORE_CODE
 from tpusim.program import FUSED_SHARE, AttentionWork, walk_ops
 from tpusim.results.replay_result import ReplayResult
 

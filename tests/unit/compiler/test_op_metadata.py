@@ -4,7 +4,7 @@ import pytest
 from hlo_lines import module
 
 from tpusim.base.phase import Phase
-from tpusim.compiler.lower.op_metadata import (
+from tpusim.compiler.to_program.op_metadata import (
     before_forward,
     is_training,
     name_bearer,

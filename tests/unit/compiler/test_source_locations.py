@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 
 from tpusim.compiler.hlo.module import Instruction, SourceFrame
-from tpusim.compiler.lower.source_locations import SourceLocation, SourceLocations, callback_files
+from tpusim.compiler.to_program.source_locations import (
+    SourceLocation,
+    SourceLocations,
+    callback_files,
+)
 
 PACKAGES = "/venv/lib/python3.11/site-packages/"
 MINE = SourceFrame("/home/me/model.py", 42, "mlp")

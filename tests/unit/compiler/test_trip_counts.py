@@ -4,7 +4,7 @@ import pytest
 from hlo import module_of
 
 from tpusim.compiler.hlo.attributes import callees
-from tpusim.compiler.lower.trip_counts import trip_count
+from tpusim.compiler.to_program.trip_counts import trip_count
 
 LOOP = """
 HloModule loops, is_scheduled=true

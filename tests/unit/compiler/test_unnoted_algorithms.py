@@ -7,7 +7,7 @@ import pytest
 from hlo import DATA
 
 import tpusim as ts
-from tpusim.compiler.lower.unnoted_algorithms import unnoted_algorithm
+from tpusim.compiler.to_program.collective_metadata import unnoted_algorithm
 from tpusim.program import CollectiveKind
 
 NOTES = r'"(?:collective_algorithm_config":\{[^{}]*\}|estimated_cycles":"\d+"),?'
@@ -55,4 +55,5 @@ def test_step_memory_and_collectives_do_not_change(file: str) -> None:
 def test_what_is_not_the_default(
     generation: str, kind: str, sides: tuple[int, ...], devices: int, nbytes: float, algorithm: str
 ) -> None:
-    assert unnoted_algorithm(generation, CollectiveKind(kind), sides, devices, nbytes) == algorithm
+    rules = ts.load_chip(generation).compiler_rules
+    assert unnoted_algorithm(rules, CollectiveKind(kind), sides, devices, nbytes) == algorithm

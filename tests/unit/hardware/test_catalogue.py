@@ -31,7 +31,7 @@ def test_the_chip_is_its_entries(name: str) -> None:
     chip, entries = load_chip(name), load_entries(name)
     for field, entry in entries.items():
         section, _, key = field.rpartition(".")
-        held = {"": chip, "costs": chip.costs, "flops": None}[section]
+        held = {"": chip, "costs": chip.costs, "compiler": chip.compiler, "flops": None}[section]
         value = chip.flops[key] if section == "flops" else getattr(held, key)
         assert value == entry.value, field
 

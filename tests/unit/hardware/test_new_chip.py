@@ -7,8 +7,10 @@ import pytest
 
 import tpusim as ts
 from tpusim.base.errors import FileError, HardwareError
-from tpusim.hardware import legal_shapes
+from tpusim.compiler.to_program.device_ids import DeviceIds
+from tpusim.hardware import CompilerRules, legal_shapes
 from tpusim.hardware.catalogue import CHIP_SECTIONS
+from tpusim.training import TrainingRun, train_step
 
 V5P = Path(__file__).parents[3] / "hardware_specs" / "v5p.toml"
 MODEL = ts.models.Transformer(layers=3, embed=1024, mlp=4096, heads=8, vocab=1000)
@@ -37,6 +39,27 @@ def test_a_plan_is_simulated_on_a_chip_of_ones_own(tmp_path: Path) -> None:
     assert new.fits
     assert new.step_time_s < old.step_time_s
     assert "v9:2x4x4" in str(new)
+
+
+def test_a_file_that_says_nothing_of_the_compiler_gets_defaults_and_notes(tmp_path: Path) -> None:
+    """A section like v5p's gives the same seconds, and no note."""
+    file = written(tmp_path)
+    said = ts.load_chip(file)
+    parts = re.split(r"(?m)^(?=# What the TPU|# Constants)", file.read_text("utf-8"))
+    file.write_text(parts[0] + parts[2], "utf-8")
+    unsaid = ts.load_chip(file)
+    assert unsaid.compiler is None
+    assert unsaid.compiler_rules == CompilerRules()
+    new, old = (ts.simulate(MODEL, PLAN, ts.Slice(chip, "2x4x4")) for chip in (unsaid, said))
+    assert new.step_time_s == old.step_time_s
+    missing = "the file of v9 has no section [compiler], so "
+    assert f"{missing}no buffer of a step is kept on the chip" in str(new)
+    assert missing not in str(old)
+    trained = [train_step(each, TrainingRun(steps=10)) for each in (new, old)]
+    assert [any(missing in note for note in run.notes) for run in trained] == [True, False]
+    (note,) = {DeviceIds.on_mesh({"data": 32}, ts.Slice(unsaid, "2x4x4")).note}
+    assert note.startswith(f"{missing}JAX is taken to lay meshes along the dimensions")
+    assert unsaid.replace(on_chip_room="64 MiB").compiler == CompilerRules(on_chip_room=2.0**26)
 
 
 def test_a_copy_under_another_name_takes_as_long_where_no_compiler_is_imitated(
@@ -84,6 +107,10 @@ def test_a_section_that_is_missing_is_named(section: str, tmp_path: Path) -> Non
         ({"prefixes": "[]"}, r"\[slices.prefixes\] is \[\]; write a list of names"),
         ({"twistable": '"yes"'}, r"\[slices.twistable\] is 'yes'; write true or false"),
         ({"max_cubes": "-1"}, "slices of v9: max_cubes is -1; write a finite number not below"),
+        ({"mesh_order": '"rings"'}, "compiler: mesh_order is 'rings'; did you mean 'small rings'"),
+        ({"mesh_order": "3"}, r"\[compiler.mesh_order\] is 3; write a word in quotes"),
+        ({"on_chip_room": '"12"'}, r"compiler.on_chip_room.*12"),
+        ({"compile_time": "0"}, "compiler: compile_time is 0; write a finite number above zero"),
         ({"max_cubes": "true"}, r"\[slices.max_cubes\] is True; write a whole number"),
     ],
 )

@@ -8,11 +8,11 @@ from plans import plan_of, program_of, small
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
+from tpusim.export import export_step
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
 from tpusim.program import Compute, Loop, Op, Program, VectorWork
 from tpusim.simulation import simulate
-from tpusim.twin import export_step
 
 EMBED, MLP, HEADS, HEAD_DIM, SEQ = 64, 256, 8, 32, 16
 MODEL = small(gated=False, fused_qkv=True, rotary=False)

@@ -10,7 +10,7 @@ import pytest
 from tpusim import models
 from tpusim.base.errors import FileError, ModelError
 from tpusim.models import Transformer, from_hf, hf_dimensions, hf_notes
-from tpusim.models.layer_form import Biases, Norms
+from tpusim.models.model_keys import Biases, Norms
 
 FOLDER = Path(__file__).parent / "hf"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))

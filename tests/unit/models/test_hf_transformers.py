@@ -14,13 +14,13 @@ import pytest
 
 from tpusim.base.errors import ModelError
 from tpusim.models import from_hf, hf_notes
-from tpusim.models.hf.families import FAMILIES, REFUSED
-from tpusim.models.hf.family import SIZE_KEYS
+from tpusim.models.hf.families import SIZE_KEYS, families, refused_types
 
 transformers = pytest.importorskip(
     "transformers", reason="the package transformers, of the extra `test`, is not installed"
 )
 
+FAMILIES, REFUSED = families(), refused_types()
 TYPES = {name: family for family in FAMILIES for name in family.types}
 WITHOUT_A_CLASS = {"kimi_k2"}
 """Types that `transformers` has only as code beside the weights."""
@@ -111,6 +111,9 @@ def test_a_file_from_before_its_family_was_in_transformers() -> None:
 def test_older_keys_of_sarvam(model_type: str) -> None:
     today = built(model_type, attention_bias=True)
     spelled = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    if model_type == "sarvam_mla":
+        assert today["q_lora_rank"] is None
+        assert from_hf({k: v for k, v in today.items() if k != "q_lora_rank"}).q_rank == 0
     if model_type == "sarvam_moe":
         spelled["attention_bias"] = "use_qkv_bias"
     older = {spelled.get(key, key): value for key, value in today.items()}

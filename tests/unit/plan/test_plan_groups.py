@@ -3,14 +3,15 @@
 import copy
 import pickle
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from plans import plan_of
 
 from tpusim.base.errors import PlanError
 from tpusim.graph import Remat
-from tpusim.plan import PLAN_KEYS, Context, Dtypes, Experts, Optimizer, Pipeline, Plan
+from tpusim.plan import PLAN_KEYS, Context, Experts, Numerics, Optimizer, Pipeline, Plan
+from tpusim.plan.keys import KINDS, PlanKeys
 
 MESH = {"fsdp": 4, "stage": 2}
 OTHER: dict[str, Any] = {
@@ -45,9 +46,18 @@ def test_every_field_has_one_flat_key() -> None:
     homes = [
         (group, field.name) for group, kind in PLAN_KEYS.groups.items() for field in fields(kind)
     ]
-    own = [("", field.name) for field in fields(Plan) if field.name not in PLAN_KEYS.groups]
-    assert sorted(PLAN_KEYS.table.values()) == sorted(homes + own)
+    own = [("", field.name) for part in PLAN_KEYS.own for field in fields(part)]
+    leaves = [home for home in (*homes, *own) if home[1] not in PLAN_KEYS.groups]
+    assert sorted(PLAN_KEYS.table.values()) == sorted(leaves)
     assert list(OTHER) == list(PLAN_KEYS.table)
+
+
+def test_type_checkers_know_each_key_by_the_type_of_its_field() -> None:
+    hints = get_type_hints(PlanKeys)
+    assert hints.keys() | set(PLAN_KEYS.needed) == {*PLAN_KEYS.table, *PLAN_KEYS.groups}
+    for key in hints.keys() & PLAN_KEYS.table.keys():
+        field = KINDS[PLAN_KEYS.table[key]]
+        assert hints[key] == field or field in get_args(hints[key]) or key == "placement", key
 
 
 @pytest.mark.parametrize("key", OTHER)
@@ -98,20 +108,20 @@ def test_flat_keys_can_be_read() -> None:
     assert copy.deepcopy(plan) == pickle.loads(pickle.dumps(plan)) == plan
 
 
-def test_dataclasses_replace_serves_fields_and_refuses_to_drop_keys() -> None:
+def test_dataclasses_replace_serves_keys_too() -> None:
     plan = plan_of(MESH, save=["q"])
-    assert replace(plan, seq_len=8, dtypes=Dtypes(gather="int8")) == plan.replace(
+    assert replace(plan, seq_len=8, dtypes=Numerics(gather="int8")) == plan.replace(
         seq_len=8, gather_dtype="int8"
     )
-    with pytest.raises(PlanError, match=r"'none' would reset the other keys of plan.remat; write"):
-        replace(plan, remat="none")
+    assert replace(plan, remat="none") == plan.replace(remat="none")
+    assert replace(plan, remat="none").remat.save == ("q",)
 
 
 SAME = "are both given, but they set the same value; write one of them"
 TWICE = [
     ({"gather_dtype": "int8", "dtypes": {"gather": "int8"}},
      f"plan.gather_dtype and plan.dtypes.gather {SAME}"),
-    ({"dtypes": Dtypes(), "gather_dtype": "int8"}, f"plan.dtypes and plan.gather_dtype {SAME}"),
+    ({"dtypes": Numerics(), "gather_dtype": "int8"}, f"plan.dtypes and plan.gather_dtype {SAME}"),
     ({"save": ["q"], "remat": Remat("full")}, f"plan.remat and plan.save {SAME}"),
 ]  # fmt: skip
 

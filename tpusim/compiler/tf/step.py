@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from tpusim.base.errors import CompileError
+from tpusim.base.phase import Phase
+from tpusim.compiler.flops import StepFlops, module_flops
 from tpusim.compiler.hlo.read import read_module
-from tpusim.compiler.tf.flops import step_flops
 from tpusim.compiler.tf.stablehlo import StableProgram, stable_program
 from tpusim.compiler.tf.traced import traced_operations
 
@@ -41,7 +42,7 @@ class TensorFlowStep:
     inputs: of all arguments, as `jax.ShapeDtypeStruct`s.
     donate: numbers of the arguments that are written variables.
     model_flops: FLOPs of the step's matmuls and convolutions on all devices, without what
-        `tf.recompute_grad` recomputes.
+        `tf.recompute_grad` recomputes; 0 if they cannot be counted.
     padding_flops: those of taps of convolutions on padding.
     x64: True if an argument or result has 64 bits, which JAX narrows otherwise.
     """
@@ -108,14 +109,15 @@ def tensorflow(step: Any, *specs: Any) -> TensorFlowStep:
         )
         for at, each in enumerate(captured.names)
     )
-    flops = step_flops(module, operations)
+    again = {each for each, known in operations.items() if known.phase is Phase.RECOMPUTE}
+    flops = module_flops(module, again.__contains__) or StepFlops()
     return TensorFlowStep(
         name=name,
         inputs=_structs(program),
         variables=variables,
         donate=tuple(sorted(aliased)),
-        model_flops=flops,
-        padding_flops=flops - step_flops(module, operations, padding_taps=False),
+        model_flops=flops.total,
+        padding_flops=flops.on_padding,
         x64=any(each.dtype.itemsize == 8 for each in (*program.inputs, *program.outputs)),
         _exported=program.exported(name),
     )

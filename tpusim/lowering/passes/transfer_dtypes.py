@@ -31,11 +31,11 @@ from tpusim.partition import (
     Node,
     Purpose,
 )
-from tpusim.plan import Dtypes
+from tpusim.plan import Numerics
 
 
 def set_transfer_dtypes(
-    nodes: Sequence[Node], dtypes: Dtypes, weights: frozenset[str], buffers: dict[str, Buffer]
+    nodes: Sequence[Node], dtypes: Numerics, weights: frozenset[str], buffers: dict[str, Buffer]
 ) -> list[Node]:
     """Set the dtypes of collectives of weights and gradients.
 
@@ -65,7 +65,7 @@ def set_transfer_dtypes(
 def _gathered(
     collective: CollectiveNode,
     dtype: str,
-    dtypes: Dtypes,
+    dtypes: Numerics,
     passes: dict[str, ComputeNode],
     buffers: dict[str, Buffer],
 ) -> CollectiveNode:
@@ -81,7 +81,7 @@ def _quantised(
     source: str,
     collective: CollectiveNode,
     dtype: str,
-    dtypes: Dtypes,
+    dtypes: Numerics,
     passes: dict[str, ComputeNode],
     buffers: dict[str, Buffer],
 ) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import ModelError, TpusimError
-from tpusim.models.hf.family import HfFamily
+from tpusim.models.hf.families import HfFamily
 from tpusim.models.hf.json_file import find, read, shown
 from tpusim.models.hf.recognise import family_of
 

@@ -1,7 +1,8 @@
 """The attention of a config: heads, latents and windows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tpusim.models.hf.config import HfConfig
@@ -125,17 +126,38 @@ def _types(config: HfConfig, layers: int) -> Sequence[Any]:
                 f"layer_types is {shown(written)}; write a list of {layers} kinds, one per layer"
             )
         return written
-    if config.family.windows == "all":
-        return [LOCAL] * layers
-    if config.family.windows == "last":
-        first = config.count("max_window_layers", least=0) or 0
-        return [LOCAL if i >= first else WHOLE for i in range(layers)]
-    if config.family.windows == "alternate":
-        end = config.count("max_window_layers", least=0) or 0
-        return [LOCAL if i % 2 == 0 and i < end else WHOLE for i in range(layers)]
+    return _PATTERNS[config.family.windows](config, layers)
+
+
+def _last(config: HfConfig, layers: int) -> Sequence[str]:
+    """Return the kinds of layers of which those from `max_window_layers` on see a window."""
+    first = config.count("max_window_layers", least=0) or 0
+    return [LOCAL if i >= first else WHOLE for i in range(layers)]
+
+
+def _alternate(config: HfConfig, layers: int) -> Sequence[str]:
+    """Return the kinds of layers of which each other one up to `max_window_layers` does."""
+    end = config.count("max_window_layers", least=0) or 0
+    return [LOCAL if i % 2 == 0 and i < end else WHOLE for i in range(layers)]
+
+
+def _periodic(config: HfConfig, layers: int, whole: int) -> Sequence[str]:
+    """Return the kinds of layers of which each so many-th sees all keys.
+
+    whole: its place in each pattern, -1 for the last.
+    """
     every = config.count(PATTERN) or config.family.defaults[PATTERN]
-    ahead = 0 if config.family.windows == "first" else 1
-    return [WHOLE if (i + ahead) % every == 0 else LOCAL for i in range(layers)]
+    return [WHOLE if (i - whole) % every == 0 else LOCAL for i in range(layers)]
+
+
+_PATTERNS: Mapping[str, Callable[[HfConfig, int], Sequence[str]]] = {
+    "all": lambda _, layers: [LOCAL] * layers,
+    "pattern": partial(_periodic, whole=-1),
+    "first": partial(_periodic, whole=0),
+    "last": _last,
+    "alternate": _alternate,
+}
+"""The kinds of a config's layers, by the `windows` of its family."""
 
 
 def _global_period(config: HfConfig, types: Sequence[Any]) -> tuple[int, bool]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tpusim.models.hf.config import HfConfig
-from tpusim.models.hf.family import EXPERT_KEYS
+from tpusim.models.hf.families import EXPERT_KEYS
 from tpusim.models.hf.json_file import shown
 
 

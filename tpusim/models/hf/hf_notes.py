@@ -5,8 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.models.hf.config import HfConfig, config_of
-from tpusim.models.hf.family import DROPOUT
 from tpusim.models.hf.json_file import shown
+
+_DROPOUT = dict.fromkeys(
+    ("attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "emb_pdrop", "hidden_dropout",
+     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "resid_dropout",
+     "embed_dropout", "residual_dropout", "embedding_dropout", "mlp_dropout", "activation_dropout",
+     "dropout_rate"),
+    "dropout",
+)  # fmt: skip
 
 _ONE_IS_NONE = ("n_group",)
 """Keys whose value 1 has no effect: all experts are one group."""
@@ -23,7 +30,7 @@ def hf_notes(config: str | Path | Mapping[str, Any]) -> tuple[str, ...]:
 
 def _left_out(config: HfConfig) -> Iterator[str]:
     asked: dict[str, list[str]] = {}
-    for key, what in (DROPOUT | dict(config.family.left_out)).items():
+    for key, what in (_DROPOUT | dict(config.family.left_out)).items():
         value = config.value(key)
         if value and (key not in _ONE_IS_NONE or value != 1):
             asked.setdefault(what, []).append(f"{key} = {shown(config.value(key))}")

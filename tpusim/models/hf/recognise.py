@@ -1,33 +1,28 @@
 """The family of a config, or the reason that it cannot be simulated."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from tpusim.base.errors import ModelError
 from tpusim.models.hf.families import (
-    FAMILIES,
-    INACTIVE,
     OPTIONAL_FEATURES,
-    READS,
-    READS_BY_NAME,
-    REFUSED,
-    REFUSED_CLASSES,
-    UNSUPPORTED,
+    HfFamily,
+    by_class,
+    by_name,
+    by_type,
+    features,
+    refused_as,
 )
-from tpusim.models.hf.family import HfFamily
 from tpusim.models.hf.json_file import shown
 
 _CROSS = "attention over another sequence"
 _NEAR = 0.85
 """Similarity of a misspelt architecture; those that merely end alike are less similar."""
 
-_CLASSES = {name: family for family in reversed(FAMILIES) for name in family.architectures}
-"""The family of each class: the first that lists it, as later ones may reuse its code."""
-
-_TYPES = {name: family for family in FAMILIES for name in family.types}
-_NAMES = {family.name: family for family in FAMILIES}
-KNOWN = f"docs/models.md lists the {len(FAMILIES)} families that are, such as LlamaForCausalLM"
+_INACTIVE = (None, False, 0, 1, "absolute", "vision")
+"""Values with which the keys of features have no effect: one expert is an MLP, and tokens of images
+alone may attend in both directions."""
 
 
 def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> HfFamily:
@@ -43,7 +38,7 @@ def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> 
     name, kind = _architecture(where, table), _type(where, table)
     if name is None and kind is None:
         raise ModelError(
-            f"{where}: neither architectures nor model_type says what the model is; {KNOWN}"
+            f"{where}: neither architectures nor model_type says what the model is; {_known()}"
         )
     _refuse(where, name, kind, keys)
     family = _family(where, name, kind, keys)
@@ -72,10 +67,11 @@ def _type(where: str, table: Mapping[str, Any]) -> str | None:
 def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> None:
     """Raise ModelError for known features that cannot be simulated yet."""
     found = {
-        what: f"{what} ({key} = {shown(keys[key])})" for what, key in _requested(UNSUPPORTED, keys)
+        what: f"{what} ({key} = {shown(keys[key])})"
+        for what, key in _requested(features("unsupported"), keys)
     }
-    known = _named(name, kind) or _TYPES.get(kind or "")
-    what, near = REFUSED.get(REFUSED_CLASSES.get(name or "", kind or ""), ("", ""))
+    known = _named(name, kind) or by_type().get(kind or "")
+    what, near = ("", "") if known else refused_as(name, kind)
     if known is not None:
         found = {
             w: said for w, said in found.items() if w != _CROSS or known.kind != "encoder-decoder"
@@ -83,7 +79,7 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     elif what:
         found.setdefault(what, what)
     if found:
-        family = known or _NAMES.get(near)
+        family = known or by_name().get(near)
         raise ModelError(
             f"{where}: {name or kind!r} cannot be simulated yet, as it has "
             f"{' and '.join(found.values())}; {_nearest(family)}"
@@ -92,35 +88,40 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
 
 def _named(name: str | None, kind: str | None) -> HfFamily | None:
     """Return the family of a class; the type chooses among families that share it."""
-    of_type = _TYPES.get(kind or "")
+    of_type = by_type().get(kind or "")
     if name is None or (of_type is not None and name in of_type.architectures):
         return of_type
-    return _CLASSES.get(name)
+    return by_class().get(name)
+
+
+def _known() -> str:
+    """Return where the families that can be simulated are listed."""
+    return f"docs/models.md lists the {len(by_name())} families that are, such as LlamaForCausalLM"
 
 
 def _nearest(family: HfFamily | None) -> str:
     """Return the advice that names the nearest family, or where all of them are listed."""
     if family is None:
-        return KNOWN
+        return _known()
     return f"the nearest family is {family.name} ({family.architectures[0]})"
 
 
 def _requested(
-    features: Mapping[str, tuple[str, ...]], keys: Mapping[str, Any]
+    asking: Mapping[str, Sequence[str]], keys: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Yield the features that the keys ask for, each with its key."""
-    for what, names in features.items():
+    for what, names in asking.items():
         for key in names:
-            if keys.get(key) is True or keys.get(key) not in INACTIVE:
+            if keys.get(key) is True or keys.get(key) not in _INACTIVE:
                 yield what, key
 
 
 def _reads(kind: str, keys: Mapping[str, Any]) -> str:
     """Return what a model reads but text, and what says so; empty if nothing does."""
-    for what, key in _requested(READS, keys):
+    for what, key in _requested(features("reads"), keys):
         return f"{what} ({key} = {shown(keys[key])})"
     parts = set(kind.replace("-", "_").split("_"))
-    named = [what for what, words in READS_BY_NAME.items() if parts & set(words)]
+    named = [what for what, words in features("reads_by_name").items() if parts & set(words)]
     return f"{named[0]} (its type is {kind})" if named else ""
 
 
@@ -131,7 +132,7 @@ def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> 
         if not has[what]:
             raise ModelError(
                 f"{where}: {key} is {shown(keys[key])}, but {family.architectures[0]} has no "
-                f"{what}; leave it out, or write the architecture that has them; {KNOWN}"
+                f"{what}; leave it out, or write the architecture that has them; {_known()}"
             )
 
 
@@ -139,11 +140,11 @@ def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     family = _named(name, kind)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
-        near = get_close_matches(name or kind or "", _CLASSES if name else _TYPES, 1, _NEAR)
+        near = get_close_matches(name or kind or "", by_class() if name else by_type(), 1, _NEAR)
         if not near and (reads := _reads(kind or "", keys)):
             raise ModelError(
                 f"{where}: the {said} is no language model of a known family, as it reads "
-                f"{reads}; {KNOWN}"
+                f"{reads}; {_known()}"
             )
         hint = f"did you mean {near[0]!r}? " if near else ""
         asks = [
@@ -151,7 +152,7 @@ def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
             for what, key in _requested(OPTIONAL_FEATURES, keys)
         ]
         of = f", and so how it means its {' and '.join(asks)}" if asks else ""
-        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{KNOWN}")
+        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{_known()}")
     if kind is not None and kind not in family.types:
         raise ModelError(
             f"{where}: architectures says {name} and model_type {kind!r}; write "

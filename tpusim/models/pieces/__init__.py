@@ -11,6 +11,7 @@ from tpusim.models.pieces.attention import (
     attention,
     projected,
     projections,
+    relative_attention,
     rotary,
     seen,
 )
@@ -39,7 +40,7 @@ from tpusim.models.pieces.convolution import (
     upsample,
 )
 from tpusim.models.pieces.dropout import dropout
-from tpusim.models.pieces.embedding import embedding
+from tpusim.models.pieces.embedding import embedding, layer_embedding
 from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool, representation
 from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts, gated_by_token
 from tpusim.models.pieces.joint import (
@@ -51,7 +52,6 @@ from tpusim.models.pieces.joint import (
     parted,
 )
 from tpusim.models.pieces.latent import Latent, latent_projections
-from tpusim.models.pieces.layer_embedding import layer_embedding
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, classification_loss, language_model_loss
 from tpusim.models.pieces.masked import (
     chosen_positions,
@@ -60,7 +60,6 @@ from tpusim.models.pieces.masked import (
 )
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
 from tpusim.models.pieces.norms import NORM_KINDS, layer_norm, norm, norm_of_kind
-from tpusim.models.pieces.relative import relative_attention
 
 __all__ = [
     "ACTIVATION_FLOPS",

@@ -1,6 +1,8 @@
-"""Embeddings of tokens."""
+"""Embeddings of tokens: those of the model, and those that each layer has of its own."""
 
 from tpusim.graph import Gather, GraphWriter, Tensor, TensorRole
+from tpusim.models.pieces.mlp import activate
+from tpusim.models.pieces.norms import norm
 
 
 def embedding(
@@ -16,3 +18,28 @@ def embedding(
     rows = w.tensor(out, (*ids.dims, embed))
     w.write(Gather(f"{w.prefix}{out.replace('embedded', 'embed')}", table, ids, rows, vocab))
     return rows, table
+
+
+def layer_embedding(w: GraphWriter, x: Tensor, ids: Tensor, embedded: Tensor) -> Tensor:
+    """Write what the tokens themselves add to the result of a layer, and return it.
+
+    Each layer looks the tokens up in a table of its own, [vocab, layer_embed], and adds a
+    projection of their common embeddings; a gate computed from the layer's result selects from it,
+    and a second matrix widens it to `embed`.
+
+    Source: Gemma 3n and 4 (huggingface/transformers, models/gemma3n/modeling_gemma3n.py, per-layer
+    inputs). There one table holds those of all layers and one lookup precedes them: as many bytes.
+
+    x: [batch, sequence, embed], the layer's result so far.
+    ids: [batch, sequence], the tokens.
+    embedded: [batch, sequence, embed], their embeddings.
+    """
+    own = w.marked("layer_embed_")
+    table = own.weight("table", "vocab", "layer_embed")
+    looked_up, _ = embedding(own, ids, table, out="rows")
+    projected = norm(own, "norm", own.dense("wi", embedded, "layer_embed"), "layer_embed")
+    given = own.add("sum", projected, looked_up)
+    gated = activate(
+        own, "gelu", (own.dense("gate", x, "layer_embed"), given), "hidden", own.prefix
+    )
+    return norm(own, "post_norm", own.dense("wo", gated, "embed", out="out"))

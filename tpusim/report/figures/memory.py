@@ -165,12 +165,17 @@ def _is_far(use: MemoryFigure) -> bool:
 
 
 def _draw_level(ax: "Axes", use: MemoryFigure, factor: float, size: int) -> None:
-    edges = [factor * use.end_s * at / LEVEL_COLUMNS for at in range(LEVEL_COLUMNS + 1)]
-    base = np.zeros(LEVEL_COLUMNS + 1)
+    edges = factor * use.end_s / LEVEL_COLUMNS * np.arange(LEVEL_COLUMNS + 1)
+    base = np.zeros(LEVEL_COLUMNS)
     for name, style in holder_styles(use.stacks).items():
-        top = base + np.array([*use.stacks[name], use.stacks[name][-1]]) / size
+        top = base + np.array(use.stacks[name]) / size
+        changes = np.flatnonzero((np.diff(base) != 0) | (np.diff(top) != 0)) + 1
+        shown = [0, *changes, LEVEL_COLUMNS - 1]
+        times = [*edges[shown[:-1]], edges[-1]]
         look: Style = {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK}
-        ax.fill_between(edges, base, top, step="post", linewidth=0, **look)
+        ax.fill_between(
+            times, base[shown], top[shown], step="post", linewidth=0, snap=False, **look
+        )
         base = top
 
 

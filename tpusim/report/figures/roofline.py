@@ -157,7 +157,8 @@ def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     for point, position in zip(data.points, at, strict=True):
         shape, colour = MARKERS.get(point.label, "o"), known[point.label].face
         ax.plot(*position, shape, color=colour, **marker)
-    _draw_list(ax, result, data)
+    head = ("", "operation", "", "of step", "of roof")
+    canvas.draw_table(ax, [head, *operation_rows(result, data)], "><<>>")
     beyond = any(point.intensity > data.farthest for point in data.points)
     more = "; at the edge: data on the chip" if beyond else ""
     ax.set_xlabel(f"intensity [FLOP/B of HBM]{more}", color=INK)
@@ -212,15 +213,19 @@ def _set_ticks(axis: "Axis", unit: float) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}"))
 
 
-def _draw_list(ax: "Axes", result: Result, data: Roofline) -> None:
-    """Draw number, name, share of the step and of the roof of each operation beside the axes."""
-    rows = [("", "operation", "", "of step", "of roof")]
+def operation_rows(result: Result, data: Roofline) -> list[tuple[str, ...]]:
+    """Return number, name, pass, and share of the step and of the roof, of each operation."""
     ops = operations_by_name(result.program)
-    for number, point in enumerate(data.points, 1):
-        share, reached = point.seconds / result.step_time_s, data.reached(point)
-        name = list_name(ops[point.name], result)
-        rows.append((str(number), name, str(point.phase), f"{share:.1%}", f"{reached:.0%}"))
-    canvas.draw_table(ax, rows, "><<>>")
+    return [
+        (
+            str(number),
+            list_name(ops[point.name], result),
+            str(point.phase),
+            f"{point.seconds / result.step_time_s:.1%}",
+            f"{data.reached(point):.0%}",
+        )
+        for number, point in enumerate(data.points, 1)
+    ]
 
 
 def list_name(op: Single, result: Result) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Record
-from tpusim.lowering import MICROBATCHES
+from tpusim.frames import MICROBATCHES
 from tpusim.program import Call, Loop, Op, PassKind, TopOp
 from tpusim.report.link_traffic import LinkLoad, link_loads, starts_between
 from tpusim.report.track_slices import TrackSlice

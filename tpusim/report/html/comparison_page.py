@@ -1,35 +1,27 @@
 """A plan beside its compiled program, as one page."""
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.html.headline import Fact
-from tpusim.report.html.page import asset, policy, template
-from tpusim.twin import TwinComparison
+from tpusim.report.html.page import template
 
 ROWS_SHOWN = 40
 """Rows of a table of the page; the files beside it have all."""
 
 
-class ComparedRow(NamedTuple):
-    """A row of a table: its name, both values in words, and the share of the widest bar of each."""
+def comparison_page(comparison: TwinComparison, figure: bytes) -> str:
+    """Return the comparison as one HTML page that needs no other file.
 
-    name: str
-    about: str
-    plan: str
-    program: str
-    plan_share: float
-    program_share: float
-
-
-def comparison_page(comparison: TwinComparison) -> str:
-    """Return the comparison as one HTML page that needs no other file."""
+    figure: the PNG of `plot_check`.
+    """
     found = comparison
     times = [
-        (row.what, str(row.phase or "whole step"), row.plan_s, row.program_s)
+        (row.what, str(row.phase or "whole step"), row.plan, row.program)
         for row in found.times
-        if row.plan_s or row.program_s
+        if row.plan or row.program
     ]
     differing = [
         (row.words, ", ".join(filter(None, (row.what, row.when))), row.plan_s, row.program_s)
@@ -45,14 +37,13 @@ def comparison_page(comparison: TwinComparison) -> str:
         agrees=found.agrees,
         placement=found.placement,
         facts=_facts(found),
+        figure=b64encode(figure).decode(),
         tables=[
             ("time", "Where does the time go?", _rows(times, format_seconds)),
             ("differences", "What differs?", _rows(differing, format_seconds)),
             ("collectives", "What do the collectives move?", _rows(moved, format_bytes)),
             ("memory", "What holds HBM?", _rows(memory, format_bytes)),
         ],
-        css=asset("report.css"),
-        policy=policy(),
     )
 
 
@@ -78,11 +69,9 @@ def _facts(found: TwinComparison) -> list[Fact]:
 
 def _rows(
     values: Sequence[tuple[str, str, float, float]], written: Callable[[float], str]
-) -> list[ComparedRow]:
-    most = max((max(plan, program) for _, _, plan, program in values), default=0.0) or 1.0
+) -> list[tuple[str, ...]]:
+    """Return the first rows: name, what it is about, the values of plan and program."""
     return [
-        ComparedRow(
-            name, about, written(plan), written(program), 100 * plan / most, 100 * program / most
-        )
+        (name, about, written(plan), written(program))
         for name, about, plan, program in values[:ROWS_SHOWN]
     ]

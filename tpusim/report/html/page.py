@@ -1,49 +1,62 @@
-"""The page: the content of all sections, put into the template.
+"""The page: the content of all sections, put into the template, around the figures of the report.
 
-Jinja2 escapes every text, and a policy in the page forbids all requests and every script but its
-own two, so that nothing runs that a label might hold.
+Jinja2 escapes every text. A figure is an image of its own, whose names and styles reach nothing
+else, and a policy in the page forbids all requests and all scripts, so that nothing runs that a
+label might hold.
 """
 
-import json
-from base64 import b64encode
+import re
 from collections.abc import Mapping
 from functools import cache
-from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_bytes, format_seconds
+from tpusim.report.figures.roofline import operation_rows, roofline_data
 from tpusim.report.html.advice import changes, findings
-from tpusim.report.html.chart_data import chart_data
-from tpusim.report.html.drawings import heat_map, mesh_rows, roof_drawing
 from tpusim.report.html.headline import headline
-from tpusim.report.html.page_styles import holder_name, page_styles
+from tpusim.report.html.placement_rows import axis_rows
+from tpusim.report.html.resource_use import resource_rows
 from tpusim.report.html.time_parts import time_views
-from tpusim.report.html.torus_groups import axis_groups
 from tpusim.report.html.trust import chip_sources, conventions, runs_like
 from tpusim.report.link_traffic import BUSY
-from tpusim.results import EXPOSED, PICO, Advice, PlanResult, Result
+from tpusim.results import PICO, Advice, PlanResult, Result
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 ASSETS = "assets"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The content security policy of a page: no script, no request, its own styles and images."""
+
+LONG_COORDINATE = re.compile(r"([1-9]\d*\.\d\d)\d+")
+ESCAPED = '%"#&'
+"""A coordinate with more digits than are visible, and what an address in an attribute escapes."""
+
 LONGEST_SENTENCE = 1000
 """Characters of a text in the page; names are shorter."""
 
 
-def report_page(result: Result, ideal: Result | None = None, advice: Advice | None = None) -> str:
+def report_page(
+    result: Result,
+    ideal: Result | None = None,
+    advice: Advice | None = None,
+    figures: Mapping[str, bytes] | None = None,
+) -> str:
     """Return the report of a result as one HTML page that needs no other file.
 
     ideal: the lower bound of a perfect compiler, if it is known.
     advice: what bounds the step and what to change (`result.advice()`); without it, the page has
         what the result itself can say.
+    figures: content by file name, as `figure_bytes` returns it; drawn if they are not given.
     """
-    styles = page_styles(result)
-    held = result.memory_bytes.items()
-    views = time_views(result)
-    scripts = {"library": asset("uPlot.min.js"), "script": asset("report.js")}
+    if figures is None:
+        from tpusim.report.figures.render import figure_bytes
+
+        figures = figure_bytes(result)
+    stages = len(result.programs) > 1
     return template("report.html.jinja").render(
         title=plain(result.title),
         chips=result.pod.chips,
@@ -51,16 +64,16 @@ def report_page(result: Result, ideal: Result | None = None, advice: Advice | No
         facts=headline(result, ideal),
         plan=str(result.plan) if isinstance(result, PlanResult) else "",
         pipeline=result.pipeline,
-        device=f"stage {result.lane}, which holds most HBM" if len(result.programs) > 1 else "",
+        device=f"stage {result.lane}, which holds most HBM" if stages else "",
         chosen="given" if result.placement_given else "chosen by tpusim",
-        mesh=mesh_rows(result),
-        groups=axis_groups(result),
-        views=views,
-        bar=views[0].parts,
+        axes=axis_rows(result),
+        views=time_views(result),
         step_ps=float(result.timeline.total_ps),
-        memory=[(name, size, styles.get(holder_name(name))) for name, size in held],
-        heat=heat_map(result),
-        roof=roof_drawing(result),
+        memory=result.memory_bytes,
+        peak=result.hbm_peak_bytes,
+        limit=result.hbm_bytes,
+        resources=resource_rows(result),
+        operations=operation_rows(result, roofline_data(result)),
         findings=findings(result, advice is not None),
         limits=advice.limits if advice else (),
         changes=list(changes(advice)) if advice else (),
@@ -69,28 +82,25 @@ def report_page(result: Result, ideal: Result | None = None, advice: Advice | No
         sources=chip_sources(result.pod.chip),
         conventions=conventions(result),
         busy=BUSY,
-        styles=styles,
-        data=chart_data(result, styles),
-        css=asset("uPlot.min.css") + asset("report.css"),
-        policy=policy(*scripts.values()),
-        **scripts,
+        figures={
+            name.removesuffix(".svg"): svg_source(svg)
+            for name, svg in figures.items()
+            if name.endswith(".svg")
+        },
     )
 
 
-def policy(*scripts: str) -> str:
-    """Return a content security policy under which these scripts run and nothing is requested."""
-    known = " ".join(f"'sha256-{_digest(text)}'" for text in scripts) or "'none'"
-    return f"default-src 'none'; script-src {known}; style-src 'unsafe-inline'; img-src data:"
+def svg_source(svg: bytes) -> "Markup":
+    """Return the address of a drawing that is in the page itself, to a hundredth of a point.
 
+    No sign of it ends the attribute that it is in.
+    """
+    from markupsafe import Markup
 
-def _digest(text: str) -> str:
-    return b64encode(sha256(text.encode()).digest()).decode()
-
-
-@cache
-def asset(name: str) -> str:
-    """Return a file of the page's assets."""
-    return (files("tpusim.report.html") / ASSETS / name).read_text("utf-8")
+    text = LONG_COORDINATE.sub(r"\1", svg.decode()).replace("\n", " ")
+    for sign in ESCAPED:
+        text = text.replace(sign, f"%{ord(sign):02X}")
+    return Markup(f"data:image/svg+xml,{text}")
 
 
 @cache
@@ -110,27 +120,15 @@ def template(name: str) -> "Template":
         "bytes": format_bytes,
         "percent": lambda share: f"{share:.1%}",
         "plain": plain,
-        "data": _data,
     }
-    env.globals |= {"fill_of": fill_of}
-    return env.from_string(asset(name))
+    env.globals |= {"css": _asset("report.css"), "policy": POLICY}
+    return env.from_string(_asset(name))
+
+
+def _asset(name: str) -> str:
+    return (files("tpusim.report.html") / ASSETS / name).read_text("utf-8")
 
 
 def _shown(value: Any) -> Any:
     """Return what is printed, a text without what cannot be shown; the page's own parts as is."""
     return plain(value, LONGEST_SENTENCE) if type(value) is str else value
-
-
-def _data(value: Any) -> Any:
-    """Return data as JSON that no text in it can end."""
-    from markupsafe import Markup
-
-    written = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
-    for sign in "<>&":
-        written = written.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(written)
-
-
-def fill_of(label: str, styles: Mapping[str, Any]) -> Any:
-    """Return the fill of a kind of work or of an axis, or None."""
-    return styles.get(label.removeprefix(EXPOSED)) if label else None

@@ -47,13 +47,11 @@ class TimePart:
     """A part of the step.
 
     picoseconds: the mean of all cores.
-    label: of the kind of work, if it is all of one kind.
     about: its own largest parts, name and picoseconds.
     """
 
     name: str
     picoseconds: float
-    label: str
     about: tuple[tuple[str, float], ...] = ()
 
 
@@ -134,18 +132,10 @@ def _view(
 ) -> TimeView:
     """Return the cells grouped by `name`, and each group by `inner`."""
     groups: dict[str, Counter[str]] = {}
-    labels: dict[str, set[str]] = {}
     for cell, ps in cells.items():
         groups.setdefault(name(cell), Counter())[inner(cell)] += ps  # type: ignore[assignment]
-        labels.setdefault(name(cell), set()).add(cell.label)
     parts = [
-        TimePart(
-            group,
-            sum(inside.values()),
-            min(labels[group]) if len(labels[group]) == 1 else "",
-            _largest(inside),
-        )
-        for group, inside in groups.items()
+        TimePart(group, sum(inside.values()), _largest(inside)) for group, inside in groups.items()
     ]
     return TimeView(key, title, _shortened(sorted(parts, key=_order)))
 
@@ -167,5 +157,5 @@ def _shortened(parts: Sequence[TimePart]) -> tuple[TimePart, ...]:
         return tuple(parts)
     shown = sorted(parts, key=lambda part: -part.picoseconds)
     rest = shown[MOST_PARTS:]
-    others = TimePart(f"{len(rest):,} others", sum(part.picoseconds for part in rest), "")
+    others = TimePart(f"{len(rest):,} others", sum(part.picoseconds for part in rest))
     return (*shown[:MOST_PARTS], others)

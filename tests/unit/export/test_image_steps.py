@@ -1,0 +1,63 @@
+"""Steps of nets of images as JAX: what they compute has the shapes of the graph, and trains."""
+
+from typing import Any
+
+import pytest
+
+import tpusim as ts
+from tpusim.base.errors import PlanError
+from tpusim.export.plan_to_jax import export_jax
+from tpusim.models import Architecture
+from tpusim.models.detectors import SSD, MaskRCNN
+from tpusim.models.diffusion_unet import DiffusionUNet
+from tpusim.models.metnet2 import MetNet2
+from tpusim.models.resnet import ResNet
+from tpusim.models.unet3d import UNet3d
+
+SMALL: tuple[Architecture, ...] = (
+    ResNet(name="batch", blocks=(1, 1), strides=(1, 2), image=32, classes=10),
+    ResNet(name="group", blocks=(1, 1), strides=(1, 2), image=32, norm="group", preactivation=True),
+    UNet3d(name="volumes", patch=8, filters=(4, 8)),
+    DiffusionUNet(
+        name="diffusion", channels=(64, 128), blocks=1, attention_levels=1, latent=8, text_embed=32
+    ),
+    SSD(name="ssd"),
+    MaskRCNN(name="regions", image=(128, 192), rois=16, mask_rois=8),
+    MetNet2(name="rain", context=32, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
+)
+
+
+def exported(model: Architecture, **keys: Any) -> str:
+    plan = ts.Plan(mesh={"data": 1}, global_batch=2, optimizer="momentum", **keys)
+    return export_jax(model, plan, ts.Slice("v5e", "1x1"))
+
+
+@pytest.mark.parametrize("model", SMALL, ids=lambda model: model.name)
+def test_an_exported_step_has_the_weights_of_the_model_and_a_loss(model: Architecture) -> None:
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("optax")
+    space: dict[str, Any] = {"__name__": "step"}
+    exec(compile(exported(model), "step.py", "exec"), space)
+    axes = (jax.sharding.AxisType.Auto,)
+    with jax.set_mesh(jax.make_mesh((1,), ("data",), axis_types=axes)):
+        state = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
+        batch = {name: jax.ShapeDtypeStruct(*given) for name, given in space["INPUTS"].items()}
+        after, loss = jax.eval_shape(space["train_step"], state, batch)
+    assert sum(weight.size for weight in jax.tree.leaves(state[0])) == model.parameter_count
+    assert jax.tree.map(lambda leaf: leaf.shape, after) == jax.tree.map(lambda x: x.shape, state)
+    assert loss.shape == ()
+
+
+def test_inputs_are_named_and_microbatches_refused() -> None:
+    source = exported(SMALL[0])
+    assert '"image": ((BATCH, IN_HEIGHT, IN_WIDTH, N3_IN_CHANNELS,), jnp.bfloat16)' in source
+    assert "def train_step(state: State, batch: dict[str, Array])" in source
+    with pytest.raises(PlanError, match="a model of images in microbatches"):
+        exported(SMALL[0], microbatches=2)
+
+
+def test_a_norm_of_one_device_is_refused_on_several() -> None:
+    model = ResNet(name="own", blocks=(1,), strides=(1,), image=32, norm="device")
+    plan = ts.Plan(mesh={"data": 4}, global_batch=4)
+    with pytest.raises(PlanError, match="a norm of what one device has"):
+        export_jax(model, plan, ts.Slice("v4", "2x2x1"))

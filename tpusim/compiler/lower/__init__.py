@@ -1,1 +1,0 @@
-"""Lowering of a compiled module to a program that the engine runs."""

@@ -1,0 +1,1 @@
+"""Translation of a compiled module into a program that the engine runs."""

@@ -1,0 +1,292 @@
+"""Bodies of functions: the operations of a graph, one after the other, and its scans."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from tpusim.export.names import function_name, target_name, unsaid, value_name
+from tpusim.export.operations import expression
+from tpusim.export.routing import made_besides
+from tpusim.export.step_context import StepContext
+from tpusim.export.step_line import StepLine, assignment, indented, plain
+from tpusim.export.weight_source import WeightSource, weight_source
+from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
+
+POLICIES = {"full": "", "minimal": "dots_with_no_batch_dims_saveable", "dots": "dots_saveable"}
+"""JAX's checkpoint policy for each of the plan's; `full` needs none."""
+
+CHECKPOINTS = "jax.checkpoint_policies"
+
+
+@dataclass(slots=True)
+class StepBodies:
+    """The functions of a step, as they are written.
+
+    weights: each weight once, in the order of use.
+    functions: those of scans over layers.
+    staged: axes of the stages while the layers of a pipeline are written, as source.
+    """
+
+    context: StepContext
+    weights: dict[tuple[str, str], WeightSource] = field(default_factory=dict)
+    functions: list[StepLine] = field(default_factory=list)
+    staged: str = ""
+
+    def lines(
+        self, ops: Iterable[Op], group: str = "", own: frozenset[str] = frozenset()
+    ) -> list[StepLine]:
+        """Return the lines of operations.
+
+        group: the scan that they are in.
+        own: names of the weights of which each iteration of that scan has its own.
+        """
+        made: list[StepLine] = []
+        for op in ops:
+            if isinstance(op, Scan):
+                made += self._scan(op)
+                continue
+            for tensor in op.inputs:
+                if tensor.role is TensorRole.PARAM:
+                    self._add_weight(tensor, group if tensor.name in own else "")
+            made += self._operation(op)
+        return made
+
+    def _add_weight(self, tensor: Tensor, group: str) -> None:
+        made = weight_source(self.context, tensor, group, self.staged)
+        self.weights.setdefault((group, made.name), made)
+
+    def _operation(self, op: Op) -> list[StepLine]:
+        """Return the assignment of an operation's results, each with its sharding."""
+        context = self.context
+        if isinstance(op, Pointwise) and op.function == COPY:
+            return [
+                line
+                for given, made in zip(op.inputs, op.outputs, strict=True)
+                for line in self._result(
+                    made,
+                    value_name(given),
+                    op.name,
+                    context.layouts[given.name] != context.layouts[made.name],
+                )
+            ]
+        value = expression(op, context)
+        besides = made_besides(op, context)
+        if len(op.outputs) == 1 and not besides:
+            return self._result(op.outputs[0], value, op.name)
+        names = [*(value_name(tensor) for tensor in op.outputs), *besides]
+        lines = assignment(", ".join(names), value, op.name)
+        for tensor in op.outputs:
+            lines += self._result(tensor, value_name(tensor), op.name)
+        return lines
+
+    def _result(
+        self, tensor: Tensor, value: str, op: str, constrained: bool = True
+    ) -> list[StepLine]:
+        if constrained:
+            value = f"shard({value}, {self.context.value_spec(tensor)})"
+        if tensor.short in self.context.named:
+            value = f'checkpoint_name({value}, "{tensor.short}")'
+        return assignment(value_name(tensor), value, op)
+
+    def _scan(self, op: Scan) -> list[StepLine]:
+        if op.steps:
+            return self._recurrence(op)
+        if op.slices or op.stacks or not op.carries:
+            return self._scan_over_parts(op)
+        if len(op.carries) > 1 and (self.context.stages or self._saves_iterations()):
+            raise unsaid(op.name, f"a pipeline that carries {len(op.carries)} tensors")
+        before, first, last, after = (
+            ", ".join(map(value_name, each)) for each in zip(*op.carries, strict=True)
+        )
+        own = frozenset(
+            tensor.name
+            for one in op.body
+            for tensor in one.inputs
+            if tensor.role is TensorRole.PARAM
+        )
+        body = self._layers(op, own)
+        name = function_name(op.name.removesuffix("s"))
+        saved = [
+            StepLine(f'{value_name(given)} = checkpoint_name({value_name(given)}, "{given.short}")')
+            for _, given, _, _ in op.carries
+            if given.short in self.context.named or self._saves_iterations()
+        ]
+        shared = [value_name(tensor) for tensor in op.shared]
+        several = len(op.carries) > 1
+        left = f"({last})" if several else last
+        self.functions += [
+            *plain(f"\n\ndef {name}({', '.join([*shared, first])}, w):"),
+            *indented([*saved, *body, StepLine(f"return {left}, None")]),
+        ]
+        if self.context.stages:
+            return self._pipeline(op, name)
+        each = "*x" if several else "x"
+        given = ", ".join([*shared, each])
+        layer = f"lambda x, w: {name}({given}, w)" if shared or several else name
+        start, end = (f"({before})", f"({after})") if several else (before, after)
+        loop = "lax.scan" if self.context.scans_layers else "unrolled"
+        call = f'{loop}({self._checkpointed(layer)}, {start}, w["{op.name}"])'
+        return assignment(f"{end}, _", call, op.name)
+
+    def _recurrence(self, op: Scan) -> list[StepLine]:
+        """Return a scan over the steps of a sequence, which carries states and stacks some."""
+        before, entered, left, _ = (
+            ", ".join(map(value_name, each)) for each in zip(*op.carries, strict=True)
+        )
+        parts, wholes = (
+            ", ".join(map(value_name, each))
+            for each in ((part for _, part in op.slices), (inside for inside, _ in op.stacks))
+        )
+        given = [
+            f"jnp.moveaxis({value_name(whole)}, {whole.dims.index(op.steps)}, 0)"
+            for whole, _ in op.slices
+        ]
+        name, outside = op.name, self.context
+        saved = _sums(op)
+        self.context = replace(outside, named=outside.named | saved)
+        body, self.context = self.lines(op.body), outside
+        start = (f"{entered}, = states", f"{parts}, = parts")
+        end = f"return ({left},), ({wholes},)"
+        names = ", ".join(f'"{one}"' for one in sorted(saved))
+        policy = f"{CHECKPOINTS}.save_only_these_names({names})"
+        step = f"jax.checkpoint({name}, prevent_cse=False, policy={policy})"
+        call = f"lax.scan({step}, ({before},), ({', '.join(given)},))"
+        lines = _local_function(f"{name}(states, parts)", start, body, end)
+        lines += assignment(f"_, {name}_steps", call, op.name)
+        for number, (_, whole) in enumerate(op.stacks):
+            moved = f"jnp.moveaxis({name}_steps[{number}], 0, {whole.dims.index(op.steps)})"
+            lines += self._result(whole, moved, op.name)
+        return lines
+
+    def _layers(self, op: Scan, own: frozenset[str]) -> list[StepLine]:
+        """Return the body of a scan over layers, of one microbatch."""
+        outside = self.context
+        self.context, self.staged = replace(outside, stages=""), outside.stages
+        body = self.lines(op.body, op.name, own)
+        self.context, self.staged = outside, ""
+        return body
+
+    def _pipeline(self, op: Scan, layer: str) -> list[StepLine]:
+        """Return the layers as chunks of stages that work on a microbatch each."""
+        ((before, first, _, after),) = op.carries
+        self._check_alike(op)
+        given = value_name(first)
+        self.functions += [
+            *plain(f"\n\ndef chunk({given}, w):"),
+            *indented(
+                [
+                    StepLine('"""Run the layers of a stage in one of its rounds."""'),
+                    *assignment(
+                        f"{given}, _", f"lax.scan({self._checkpointed(layer)}, {given}, w)", ""
+                    ),
+                    StepLine(f"return {given}"),
+                ]
+            ),
+        ]
+        weights = f'w["{op.name}"], SPECS["{op.name}"]'
+        spec = self.context.value_spec(before)
+        policy = f", policy={self._of_iteration(first.short)}" if self._has_rounds() else ""
+        call = f"circular_pipeline(chunk, {value_name(before)}, {weights}, {spec}{policy})"
+        return assignment(value_name(after), call, op.name)
+
+    def _check_alike(self, op: Scan) -> None:
+        """Raise PlanError for layers of several kinds, or a pattern that stages cut through."""
+        plan, graph = self.context.plan, self.context.graph
+        parts = plan.stages * plan.pipeline.virtual_stages
+        kinds = [one for one in graph.ops if isinstance(one, Scan) and one.carries]
+        if len(kinds) > 1:
+            raise unsaid(op.name, "one of several kinds of layers in a pipeline")
+        if op.trips % parts:
+            raise unsaid(op.name, f"a scan over layers that {parts} equal stages cannot share")
+
+    def _has_rounds(self) -> bool:
+        return self.context.plan.pipeline.virtual_stages > 1
+
+    def _saves_iterations(self) -> bool:
+        """Return True if the inputs of layers are saved by name."""
+        plan = self.context.plan
+        return plan.stages > 1 and self._has_rounds() and plan.remat.policy != "none"
+
+    def _of_iteration(self, layer_input: str) -> str:
+        """Return the policy of a whole iteration: as of its layers, and their inputs."""
+        if self.context.plan.remat.policy == "none":
+            return f'{CHECKPOINTS}.save_anything_except_these_names("chunk_weights")'
+        return self._policy(layer_input)
+
+    def _checkpointed(self, name: str) -> str:
+        remat = self.context.plan.remat
+        if remat.policy == "none":
+            return name
+        policy = self._policy()
+        barred = ", prevent_cse=False" if self.context.scans_layers else ""
+        given = f", policy={policy}" if policy else ""
+        return f"jax.checkpoint({name}{barred}{given})"
+
+    def _policy(self, *more: str) -> str:
+        """Return JAX's policy as source, empty for none. more: names that it saves besides."""
+        remat, of = self.context.plan.remat, CHECKPOINTS
+        known = "" if self.context.plan.dtypes.quantised else POLICIES[remat.policy]
+        base = known and f"{of}.{known}"
+        saved = sorted((self.context.named - set(remat.offload)) | set(more))
+        names = ", ".join(f'"{name}"' for name in saved)
+        if remat.offload:
+            moved = ", ".join(f'"{name}"' for name in remat.offload)
+            return (
+                f"{of}.save_and_offload_only_these_names(names_which_can_be_saved=[{names}], "
+                f'names_which_can_be_offloaded=[{moved}], offload_src="device", '
+                'offload_dst="pinned_host")'
+            )
+        by_name = names and f"{of}.save_only_these_names({names})"
+        if base and by_name:
+            return f"{of}.save_from_both_policies({base}, {by_name})"
+        return base or by_name
+
+    def _scan_over_parts(self, op: Scan) -> list[StepLine]:
+        """Return a scan whose iterations have parts of tensors: the loss in tiles."""
+        if op.carries or len(op.stacks) != 1:
+            raise unsaid(op.name, "a scan that carries tensors beside parts of others")
+        ((inside, outside),) = op.stacks
+        names = [_read_name(part) for _, part in op.slices]
+        given = [self._tiles(whole, part) for whole, part in op.slices]
+        body = self.lines(op.body)
+        start, end = f"{', '.join(names)} = parts", f"return None, {value_name(inside)}"
+        call = f"lax.scan(jax.checkpoint({op.name}, prevent_cse=False), None, ({', '.join(given)}))"
+        return [
+            *_local_function(f"{op.name}(_, parts)", (start,), body, end),
+            *assignment(f"_, {value_name(outside)}", call, op.name),
+        ]
+
+    def _tiles(self, whole: Tensor, part: Tensor) -> str:
+        """Return a tensor cut into the parts of the iterations."""
+        sizes, mesh = self.context.graph.sizes, self.context.plan.mesh
+        layout = self.context.layouts[whole.name]
+        cuts = [
+            f"({place}, {sizes[dim] // sizes[own]}, {prod(mesh[axis] for axis in axes)})"
+            for place, (dim, own, axes) in enumerate(
+                zip(whole.dims, part.dims, layout, strict=True)
+            )
+            if dim != own
+        ]
+        return f"tiles({', '.join([_read_name(whole), *cuts])})"
+
+
+def _local_function(
+    head: str, start: Iterable[str], body: Iterable[StepLine], end: str
+) -> list[StepLine]:
+    """Return the body of a scan as a function within another."""
+    inner = [*map(StepLine, start), *body, StepLine(end)]
+    return [StepLine(""), StepLine(f"def {head}:"), *indented(inner), StepLine("")]
+
+
+def _sums(op: Scan) -> frozenset[str]:
+    """Return the short names of the sums of matmuls, which a recurrence saves for its gradient."""
+    summed = [one for one in op.body if isinstance(one, Pointwise) and one.linear]
+    terms = {tensor.name for one in summed for tensor in one.inputs}
+    products = [t for one in op.body if isinstance(one, Einsum) for t in one.outputs]
+    made = [*(t for one in summed for t in one.outputs), *products]
+    return frozenset(tensor.short for tensor in made if tensor.name not in terms)
+
+
+def _read_name(tensor: Tensor) -> str:
+    """Return the variable of a tensor that the loss reads; of an input, it reads the targets."""
+    return target_name(tensor) if tensor.role is TensorRole.INPUT else value_name(tensor)

@@ -1,0 +1,242 @@
+"""The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from textwrap import fill
+
+from tpusim.export.body_source import StepBodies
+from tpusim.export.library_source import (
+    functions_source,
+    imports_of,
+    library_constants,
+    library_functions,
+)
+from tpusim.export.names import (
+    DTYPES,
+    constant_name,
+    spec,
+    target_name,
+    unsaid,
+    value_name,
+    weight_name,
+)
+from tpusim.export.step_context import StepContext
+from tpusim.export.step_line import WIDTH, StepLine, indented, plain
+from tpusim.export.weight_source import weight_tables
+from tpusim.graph import Remat, Scan, TensorRole, training_step
+from tpusim.hardware import Slice
+
+LEARNING_RATE = 1e-3
+
+OPTIMIZERS = {
+    "adam": "adam(LEARNING_RATE, {first})",
+    "adafactor": "optax.adafactor(LEARNING_RATE)",
+    "sgd": "optax.sgd(LEARNING_RATE)",
+    "momentum": "optax.sgd(LEARNING_RATE, momentum=0.9, accumulator_dtype={first})",
+    "lars": "optax.lars(LEARNING_RATE)",
+    "lamb": "optax.lamb(LEARNING_RATE)",
+    "muon": "muon(LEARNING_RATE, {first}, {second})",
+}
+"""The optimizer of each plan, as source."""
+
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_DIVIDED = ("step_specs", "gradients", "train_step")
+"""Functions of the library that are others where weights are updated in parts."""
+
+IN_PARTS = "_in_parts"
+"""The end of the names of those."""
+_MAIN = '\n\nif __name__ == "__main__":\n    main()'
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedStep:
+    """A training step as a Python file.
+
+    source: text of the file.
+    lines: (line number, name of the graph's operation) of each line that computes one.
+    """
+
+    source: str
+    lines: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        return self.source
+
+
+def step_source(context: StepContext, pod: Slice) -> ExportedStep:
+    """Return the file of a step. Raise PlanError for an operation that cannot be written as JAX."""
+    bodies = StepBodies(context)
+    forward = bodies.lines(context.graph.ops)
+    step = [*bodies.functions, *_loss(context, forward)]
+    weights = weight_tables(bodies.weights.values(), listed=not context.scans_layers)
+    settings = _settings(context)
+    used = _words([*step, *settings]) | library_constants(_wanted(context))
+    helpers = library_functions(used)
+    training = _training(context, helpers)
+    rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
+    lines = [*_constants(context, _words(rest)), *rest]
+    imports = imports_of("\n".join(map(str, lines)))
+    lines = [*plain(f"{_title(context, pod)}\n\n{imports}"), *lines]
+    ops = tuple((number, line.op) for number, line in enumerate(lines, start=1) if line.op)
+    return ExportedStep("\n".join(map(str, lines)) + "\n", ops)
+
+
+def _words(lines: Iterable[StepLine]) -> set[str]:
+    return {word for line in lines for word in _WORD.findall(line.text)}
+
+
+def _title(context: StepContext, pod: Slice) -> str:
+    count = f"{pod.devices} device{'s' * (pod.devices > 1)}"
+    head = fill(f'"""A training step of {context.graph.name} on {pod} ({count}).', WIDTH)
+    return f'''{head}
+
+{fill(f"{context.plan}.", WIDTH)}
+
+Written by tpusim. Run as a program, it trains on random tokens on the devices that are there.
+"""'''
+
+
+def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
+    """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions."""
+    graph, plan, dtypes = context.graph, context.plan, context.plan.dtypes
+    several = bool(context.stages) or plan.microbatches > 1
+    if several and context.inputs:
+        raise unsaid(graph.name, "a model of images in microbatches")
+    lead = [context.stages or "None"] if several else []
+    mesh = plan.active_axes or dict(plan.mesh)
+    parts = plan.stages * plan.pipeline.virtual_stages
+    scans = {op.name: op.trips // parts for op in graph.ops if isinstance(op, Scan)}
+    constants = {
+        "MESH": "{" + ", ".join(f'"{axis}": {size}' for axis, size in mesh.items()) + "}",
+        "COMPUTE": DTYPES[dtypes.compute],
+        "STORED": DTYPES[dtypes.param],
+        "FORWARD": DTYPES[dtypes.of("matmul")],
+        "BACKWARD": DTYPES[dtypes.of("matmul_dx")],
+        "FOR_WEIGHTS": DTYPES[dtypes.of("matmul_dw")],
+        "GATHERED": DTYPES[dtypes.of("gather")],
+        "REDUCED": DTYPES[dtypes.of("reduce")],
+        "GRADIENTS": DTYPES[dtypes.grad],
+        "ACCUMULATORS": DTYPES[dtypes.of("accumulator")],
+        "STAGES": plan.stages,
+        "REPEATS": plan.pipeline.virtual_stages,
+        **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
+        "MICROBATCHES": plan.microbatches,
+        **_batch(context, several, lead),
+        "LEARNING_RATE": LEARNING_RATE,
+    }
+    always = {constant_name(dim) for t in (*context.ids, *context.inputs) for dim in t.dims}
+    always |= {"MICROBATCHES"} if several else set()
+    for dim, size in context.padded.items():
+        constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
+    kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
+    return [StepLine(""), *(StepLine(line) for one in kept for line in one.splitlines())]
+
+
+def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, str]:
+    """Return the shapes and shardings of the tokens, and of those of a target."""
+    inputs, made = [], {}
+    for tensor in context.inputs:
+        computed = context.dtype(tensor) == "COMPUTE"
+        dtype = DTYPES[context.plan.dtypes.compute if computed else tensor.dtype]
+        shape = f"(({', '.join(map(constant_name, tensor.dims))},), {dtype})"
+        inputs.append((f'    "{value_name(tensor)}": ', shape, context.spec(tensor)))
+    if inputs:
+        shapes, specs = (
+            "\n".join(["{", *(f"{row[0]}{row[at]}," for row in inputs), "}"]) for at in (1, 2)
+        )
+        made = {"INPUTS": shapes, "INPUT_SPECS": specs}
+    for name, ids in zip(("BATCH", "TARGETS"), context.ids, strict=False):
+        dims = [*(["MICROBATCHES"] if several else []), *map(constant_name, ids.dims)]
+        made[f"{name}_SHAPE"] = f"({', '.join(dims)})"
+        made[f"{name}_SPEC"] = spec(context.layouts[ids.name], lead)
+    return made
+
+
+def _settings(context: StepContext) -> list[StepLine]:
+    """Return the constants that the library's functions make: the optimizer, and an order."""
+    plan, dtypes = context.plan, context.plan.dtypes
+    second = DTYPES[dtypes.of("second_moment")]
+    made = OPTIMIZERS[plan.optimizer.name].format(first=DTYPES[dtypes.moment], second=second)
+    if plan.optimizer.name == "adam" and dtypes.of("second_moment") != dtypes.param:
+        made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
+    lines = [f"OPTIMIZER = {made}"]
+    if frozen := _frozen(context):
+        names = "".join(f'"{name}", ' for name in frozen)
+        lines = [f"FROZEN = ({names.rstrip()})", f"OPTIMIZER = without_frozen({made})"]
+    if context.order > 1:
+        lines.append(f"ORDER = balanced_order(SEQ, {context.order})")
+    return [StepLine(""), StepLine(""), *map(StepLine, lines)]
+
+
+def _frozen(context: StepContext) -> tuple[str, ...]:
+    """Return the entries of the tables of weights that have no gradient."""
+    step = training_step(context.graph, Remat())
+    moved = {name for name, _ in step.gradients}
+    keys = {
+        op.name if isinstance(op, Scan) else weight_name(tensor): None
+        for op in context.graph.ops
+        for one in (op.body if isinstance(op, Scan) else (op,))
+        for tensor in one.inputs
+        if tensor.role is TensorRole.PARAM and tensor.name not in moved
+    }
+    return tuple(keys)
+
+
+def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
+    """Return the function of the loss; a decoder of a target reads the tokens before it."""
+    given, said = "ids, targets", "the batch, [BATCH, SEQ] tokens"
+    if context.inputs:
+        given, said = "batch", "the batch"
+    elif context.stages:
+        said = "the batch, [MICROBATCHES, BATCH, SEQ] tokens"
+    elif context.plan.microbatches > 1:
+        said = "a microbatch, [BATCH, SEQ] tokens"
+    shifted = (f"{value_name(ids)} = tokens_before({target_name(ids)})" for ids in context.ids[1:])
+    read = (f'{name} = batch["{name}"]' for name in map(value_name, context.inputs))
+    body = [
+        StepLine(f'"""Return the mean loss of {said}."""'),
+        *map(StepLine, (*shifted, *read)),
+        *forward,
+        StepLine(f"return jnp.mean({value_name(context.graph.loss)})"),
+    ]
+    return [*plain(f"\n\ndef loss(w, {given}):"), *indented(body)]
+
+
+def _wanted(context: StepContext) -> tuple[str, ...]:
+    """Return the functions of the library that every file of this kind has."""
+    training = [f"{name}{IN_PARTS}" if context.updates else name for name in _DIVIDED]
+    main = "main_on_inputs" if context.inputs else "main"
+    return ("init", *training, main)
+
+
+def _training(context: StepContext, helpers: Collection[str]) -> str:
+    """Return the functions of the training step, and of the program that runs it.
+
+    helpers: functions of the library that the file has already.
+    """
+    several = context.plan.microbatches > 1 and not context.stages
+    known = {*helpers, *([] if several else ["mean_gradients"])}
+    wanted = library_functions(_wanted(context))
+    known |= set(_DIVIDED) if context.updates else set()
+    text = functions_source(n for n in wanted if n not in known)
+    if context.updates:
+        text = text.replace(IN_PARTS, "").replace(
+            "shard(zeros, SPECS)", "shard(zeros, UPDATE_SPECS)"
+        )
+    if not several:
+        text = re.sub(r"mean_gradients\((params|used)", r"gradients(\1", text)
+    if len(context.ids) > 1:
+        following = "jax.random.randint(jax.random.key(2), TARGETS_SHAPE, 0, VOCAB)"
+        text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
+        text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
+    if _frozen(context):
+        for specs in ("SPECS", "UPDATE_SPECS"):
+            of_all = f"abstract_weights(), {specs})"
+            text = text.replace(of_all, f"trained(abstract_weights()), trained({specs}))")
+    if context.order == 1:
+        text = text.replace("[..., ORDER]", "")
+    if context.inputs:
+        text = text.replace("ids: Array, targets: Array", "batch: dict[str, Array]")
+        text = text.replace("ids, targets", "batch").replace("main_on_inputs", "main")
+    return text + _MAIN

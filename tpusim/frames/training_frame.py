@@ -1,0 +1,198 @@
+"""The frame of a training step: what stands around the passes of its microbatches.
+
+Casts and gathers of weights before them, the accumulation of gradients, the reductions that wait
+for the last microbatch, the norm of the gradients, the updates, the infeed, and the waits of slices
+for each other.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tpusim.base.phase import Phase
+from tpusim.frames.accumulate import accumulate_microbatches
+from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
+from tpusim.frames.late_reductions import Reduced, reduce_once
+from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
+from tpusim.frames.weight_gathers import gathers
+from tpusim.graph import Graph
+from tpusim.hardware import Placement, Slice
+from tpusim.lowering import (
+    AskedPlace,
+    BodyChoices,
+    BodyLowerer,
+    GradientDeps,
+    LoweringDecisions,
+    cast_before,
+    check_dtypes,
+)
+from tpusim.partition import PartitionedGraph, Sizes, StoredWeight, across_slices
+from tpusim.plan import Axes, Plan
+from tpusim.program import Barrier, Collective, Dep, Program, TopOp, Transfer
+
+
+def choices_of(plan: Plan) -> BodyChoices:
+    """Return what the lowering of the bodies of a plan's step reads, see `BodyChoices`."""
+    return BodyChoices(
+        plan.sharding, plan.numerics, plan.compiler, plan.remat, tuple(plan.optimizer.axes)
+    )
+
+
+def asked_place(pod: Slice, placement: Placement, plan: Plan) -> AskedPlace:
+    """Return a placement of the mesh of a plan as its lowering asks about it."""
+    return AskedPlace(pod, placement, plan.mesh, plan.compiler)
+
+
+def updates_of(plan: Plan, sizes: Sizes) -> Updates:
+    """Return the updates of the weights of a plan, on one device."""
+    return Updates(plan.optimizer, plan.numerics, plan.finished_dtype, sizes, plan.stages > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFrame:
+    """What a training step has around the passes of its microbatches, on one device.
+
+    plan: of the step.
+    choices: of its bodies, which are those of a stage where there is a pipeline.
+    sizes: of the weights, and of the batch that comes in.
+    """
+
+    plan: Plan
+    choices: BodyChoices
+    sizes: Sizes
+    place: AskedPlace
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Plan, place: AskedPlace) -> Self:
+        """Return the frame of a step without a pipeline, whose microbatch is `graph`."""
+        choices = choices_of(plan)
+        return cls(plan, choices, sizes_of(graph, choices), place)
+
+    @property
+    def updates(self) -> Updates:
+        """The updates of weights."""
+        return updates_of(self.plan, self.sizes)
+
+    def program(self, graph: Graph, partitioned: PartitionedGraph) -> Program:
+        """Return the program of a step whose passes are one body.
+
+        Raise PlanError for a matmul in a dtype that the chip has no rate for.
+        """
+        check_dtypes(self.plan.numerics, self.place.pod.chip)
+        decisions = LoweringDecisions(partitioned, self.sizes, self.choices, self.place)
+        lowerer = BodyLowerer(self.sizes, partitioned, decisions)
+        (body,), gradients = lowerer.passes()
+        held = tuple(lowerer.left_over[0])
+        if self.plan.microbatches > 1:
+            body, gradients = accumulate_microbatches(
+                body,
+                gradients,
+                partitioned.weights,
+                self.plan.microbatches,
+                self.plan.numerics,
+                self.sizes,
+                held,
+            )
+            held = ()
+        reduced = self.reduced(partitioned.weights, gradients)
+        crossing = (*lowerer.crossing, *reduced.crossing)
+        body = (*body, *reduced.ops, *self.barrier(crossing))
+        shards = cast_before(partitioned, self.plan.numerics)
+        clip = self.updates.clip(partitioned.weights, reduced.gradients)
+        return Program(
+            name=graph.name,
+            axes=tuple(self.plan.mesh.items()),
+            body=(
+                self.infeed(graph, partitioned, self.plan.microbatches),
+                *self.around(
+                    body,
+                    partitioned.weights,
+                    shards,
+                    reduced.gradients,
+                    clip,
+                    held,
+                    self.gathers(partitioned.weights, shards),
+                ),
+            ),
+            resident=(
+                *self.updates.resident(partitioned.weights),
+                *stored_states(partitioned.states, self.sizes),
+            ),
+        )
+
+    def reduced(self, weights: Sequence[StoredWeight], sums: GradientDeps) -> Reduced:
+        """Return the reductions of gradients that wait for the last microbatch; of others none.
+
+        sums: the accumulators of the weights.
+        """
+        if not self.plan.reduces_once:
+            return Reduced((), sums, ())
+        return reduce_once(weights, sums, self.choices, self.sizes, self.place)
+
+    def gathers(
+        self, weights: Sequence[StoredWeight], shards: Collection[str]
+    ) -> tuple[Collective, ...]:
+        """Return the gathers of weights that are updated in parts, see `gathers`."""
+        return gathers(weights, shards, self.choices, self.sizes, self.place)
+
+    def barrier(self, crossing: Sequence[str]) -> tuple[Barrier, ...]:
+        """Return the wait of all slices for each other, once per step, when gradients have crossed.
+
+        Slices that are stages of one pipeline have none: their messages keep them in step, and
+        their waits are simulated. The skew was fitted on slices that only share a batch.
+
+        crossing: the operations that cross slices.
+        """
+        axes: Axes = across_slices(tuple(self.choices.sharding.active_axes))
+        deps = tuple(Dep(name) for name in crossing)
+        return (Barrier(name="slices", phase=Phase.BACKWARD, axes=axes, deps=deps),) if axes else ()
+
+    def around(
+        self,
+        body: tuple[TopOp, ...],
+        weights: tuple[StoredWeight, ...],
+        shards: Collection[str],
+        gradients: GradientDeps,
+        clip: tuple[TopOp, ...],
+        held: tuple[str, ...] = (),
+        whole: tuple[Collective, ...] = (),
+    ) -> tuple[TopOp, ...]:
+        """Return a step: weights are cast before the body; the gradients' norm and updates follow.
+
+        shards: the weights of which the shards are cast.
+        clip: the operations that compute the norm.
+        held: tensors that the backward pass holds to its end.
+        whole: the gathers of weights that are updated in parts.
+        """
+        updates = self.updates
+        cast = cast_weights(
+            tuple(w for w in weights if w.name in shards), self.plan.numerics, self.sizes
+        )
+        copies = [cast.allocs[0].tensor] if cast else []
+        freed = {tensor for op in whole for tensor in op.frees}
+        copies += [a.tensor for op in whole for a in op.allocs if a.tensor not in freed]
+        made: list[Update] = []
+        for place, weight in enumerate(trained(weights)):
+            first, *rest = updates.update(weight, gradients.held.get(weight.name, ""))
+            frees = (*first.frees, *(() if place else (*held, *copies)))
+            made.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))
+        moments = updates.moments(weights) if self.plan.optimizer.offload else ()
+        return (
+            *((cast,) if cast else ()),
+            *whole,
+            *body,
+            *clip,
+            *updates.rates(weights, gradients),
+            *streamed_updates(made, moments),
+        )
+
+    def infeed(self, graph: Graph, partitioned: PartitionedGraph, microbatches: int) -> Transfer:
+        """Return the infeed of the next step's batch: one device's part, of all microbatches."""
+        return infeed(
+            graph,
+            partitioned,
+            self.sizes,
+            microbatches,
+            host_s=self.plan.input_s,
+            after_step=self.plan.loop == "synchronous",
+        )

@@ -1,0 +1,130 @@
+"""The dtypes of a plan."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from tpusim.base.value_checks import check_words
+from tpusim.graph import COMPUTE
+
+NarrowDtype: TypeAlias = Literal["int8", "fp8"]
+WideDtype: TypeAlias = Literal["bf16", "f32"]
+MatmulDtype: TypeAlias = Literal["", "bf16", NarrowDtype]
+GatherDtype: TypeAlias = Literal["", WideDtype, NarrowDtype]
+OptionalDtype: TypeAlias = Literal["", WideDtype]
+NoiseDtype: TypeAlias = Literal["", "u16", "u32"]
+
+NARROW_DTYPES: tuple[str, ...] = get_args(NarrowDtype)
+MATMUL_DTYPES: tuple[str, ...] = ("bf16", *NARROW_DTYPES)
+WIDE_DTYPES: tuple[str, ...] = get_args(WideDtype)
+
+_FOLLOWS = {
+    "gather": "compute",
+    "reduce": "compute",
+    "accumulator": "grad",
+    "second_moment": "moment",
+    "loss": "compute",
+    "matmul": "compute",
+    "matmul_dx": "matmul",
+    "matmul_dw": "matmul",
+}
+"""The dtype that an empty one is the same as."""
+
+_DTYPE_LABELS = {
+    "param": "weights",
+    "gather": "gathers",
+    "reduce": "reductions",
+    "grad": "gradients",
+    "accumulator": "accumulators",
+    "moment": "moments",
+    "second_moment": "second moments",
+    "loss": "logits",
+}
+"""The label of each dtype that a plan's text lists where it is not the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """The dtypes of a step: `bf16` or `f32`, and for gathers and matmuls also `int8` and `fp8`.
+
+    compute: of matmuls and activations.
+    param: of stored weights.
+    grad: of the stacked gradients.
+    moment: of the optimizer's moments.
+    second_moment: of the optimizer's second moments; empty for `moment`. `mu_dtype` of optax is
+        the first moment's alone.
+    gather: in which weights are gathered; empty for `compute`. The `param` dtype gathers them as
+        they are stored and casts each gathered copy; the `matmul` dtype of quantised matmuls
+        gathers what is quantised already, and activations for these matmuls too.
+    reduce: in which weight gradients leave their matmul and are reduced; empty for `compute`.
+    accumulator: in which the gradients of microbatches are added up; empty for `grad`. MaxText's
+        accumulators have the dtype of the weights.
+    loss: in which logits and their gradient are written to HBM; empty for `compute`.
+    matmul: in which the layers' matmuls with weights multiply (`bf16`, `int8` or `fp8`); empty for
+        `compute`. Operands narrower than `compute` are quantised before each matmul.
+    matmul_dx: the same for the backward matmuls of input gradients; empty for `matmul`.
+    matmul_dw: the same for the backward matmuls of weight gradients; empty for `matmul`.
+    noise: of the random numbers that are added to gradients before they are quantised (stochastic
+        rounding), `u16` or `u32`; empty for rounding to the nearest. AQT's `jax.uniform`, which
+        MaxText takes for int8, draws `u32`, its `custom-1` `u16`.
+    """
+
+    compute: WideDtype = "bf16"
+    param: WideDtype = "f32"
+    grad: WideDtype = "bf16"
+    moment: WideDtype = "f32"
+    second_moment: OptionalDtype = ""
+    gather: GatherDtype = ""
+    reduce: OptionalDtype = ""
+    accumulator: OptionalDtype = ""
+    loss: OptionalDtype = ""
+    matmul: MatmulDtype = ""
+    matmul_dx: MatmulDtype = ""
+    matmul_dw: MatmulDtype = ""
+    noise: NoiseDtype = ""
+
+    def __post_init__(self) -> None:
+        check_words("plan.dtypes", self)
+
+    def of(self, key: str) -> str:
+        """Return the dtype of a field: its own, or where it is empty the one that it follows."""
+        return str(getattr(self, key)) or self.of(_FOLLOWS[key])
+
+    @property
+    def matmuls(self) -> dict[str, str]:
+        """The dtype of forward matmuls with weights, and of both backward ones, by flat key."""
+        return {
+            "matmul_dtype": self.of("matmul"),
+            "matmul_dtype_dx": self.of("matmul_dx"),
+            "matmul_dtype_dw": self.of("matmul_dw"),
+        }
+
+    @property
+    def quantised(self) -> bool:
+        """True if some matmul has operands of another dtype than the activations'."""
+        return any(dtype != self.compute for dtype in self.matmuls.values())
+
+    @property
+    def gathers_quantised(self) -> bool:
+        """True if weights of quantised matmuls are quantised before they are gathered."""
+        return self.of("gather") not in (self.compute, self.param)
+
+    @property
+    def logits(self) -> str:
+        """The dtype of logits as the graph takes it."""
+        dtype = self.of("loss")
+        return COMPUTE if dtype == self.compute else dtype
+
+    def __str__(self) -> str:
+        forward, dx, dw = self.matmuls.values()
+        if not self.quantised:
+            found: str = self.compute
+        elif forward == dx == dw:
+            found = f"{self.compute} with {forward} matmuls"
+        else:
+            found = f"{self.compute} with matmuls {forward}, dx {dx}, dw {dw}"
+        others = []
+        for key, label in _DTYPE_LABELS.items():
+            usual = self.of(_FOLLOWS[key]) if key in _FOLLOWS else getattr(Numerics(), key)
+            if getattr(self, key) not in (usual, ""):
+                others.append(f"{label} {getattr(self, key)}")
+        return f"{found} ({', '.join(others)})" if others else found

@@ -1,0 +1,92 @@
+"""The sharding of a plan: the mesh, and what its axes shard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_name, check_positive, is_list
+from tpusim.plan.axes import Rule
+from tpusim.plan.context import Context
+from tpusim.plan.experts import Experts
+from tpusim.plan.pipeline import stages_of
+from tpusim.plan.placement_text import read_placement
+
+_TABLE_EXAMPLES = {
+    "mesh": "{'fsdp': 256, 'tensor': 8}",
+    "rules": "{'act_embed': 'tensor'}",
+    "annotate": "{'layer/q': ['fsdp', None, 'tensor', None]}",
+}
+"""An example of each field that is a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """The mesh, and the tensors, tokens and experts that its axes shard.
+
+    mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
+    rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
+        activations, without it weights.
+    annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
+    placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`), or as text,
+        as results and the frames of sweeps have it (`tensor=8 on x,y[:2] · fsdp=64 on y[::2],z`;
+        `;` is as good as `·`, and sizes may be left out); chosen when not given or empty.
+    context: the exchange of keys and values of sharded sequences.
+    experts: the routing of tokens to experts.
+    """
+
+    mesh: Mapping[str, int]
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
+    placement: Mapping[str, Sequence[str]] | None = None
+    context: Context = field(default_factory=Context)
+    experts: Experts = field(default_factory=Experts)
+
+    def __post_init__(self) -> None:
+        for key in ("mesh", "rules", "annotate", "placement"):  # the caller's may change
+            if isinstance(value := getattr(self, key), dict):
+                object.__setattr__(self, key, dict(value))
+        for key, example in _TABLE_EXAMPLES.items():
+            if not isinstance(getattr(self, key), Mapping):
+                raise PlanError(
+                    f"plan.{key} is {getattr(self, key)!r}; write a table, such as {example}"
+                )
+        if not self.mesh:
+            raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
+        for axis, size in self.mesh.items():
+            check_name("plan.mesh", axis)
+            check_positive(f"plan.mesh.{axis}", size)
+        for key, rule in self.rules.items():
+            _check_rule(f"plan.rules.{key}", rule)
+        if isinstance(self.placement, str):
+            object.__setattr__(self, "placement", read_placement(self.placement, self.mesh))
+        for name, given in self.annotate.items():
+            if not is_list(given):
+                raise PlanError(
+                    f"plan.annotate.{name} is {given!r}; write an entry for each dimension, such "
+                    "as ['fsdp', None]"
+                )
+            for position, rule in enumerate(given):
+                _check_rule(f"plan.annotate.{name}[{position}]", rule)
+
+    @property
+    def devices(self) -> int:
+        """Devices of the mesh."""
+        return prod(self.mesh.values())
+
+    @property
+    def active_axes(self) -> dict[str, int]:
+        """The axes that are larger than one; the others change nothing."""
+        return {axis: size for axis, size in self.mesh.items() if size > 1}
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline; 1 where there is none."""
+        return stages_of(self.mesh)
+
+
+def _check_rule(where: str, value: Any) -> None:
+    listed = isinstance(value, Sequence) and all(isinstance(axis, str) for axis in value)
+    if value is not None and not listed:
+        raise PlanError(f"{where} is {value!r}; write an axis, a list of axes or None")

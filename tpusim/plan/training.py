@@ -1,0 +1,110 @@
+"""The training of a plan: the frame around forward and backward pass."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from tpusim.base.units import format_seconds
+from tpusim.base.value_checks import check_positive, check_words, seconds
+from tpusim.graph import Remat
+from tpusim.plan.optimizer import Optimizer
+from tpusim.plan.pipeline import Pipeline
+
+Loop: TypeAlias = Literal["asynchronous", "synchronous"]
+LOOPS: tuple[Loop, ...] = get_args(Loop)
+"""Training loops: what the host does while a step runs."""
+
+GradientReduction: TypeAlias = Literal["per-microbatch", "per-step"]
+GRADIENT_REDUCTIONS: tuple[GradientReduction, ...] = get_args(GradientReduction)
+"""When the gradients of weights are summed over devices."""
+
+LossLabels: TypeAlias = Literal["mask", "index"]
+LABELS: tuple[LossLabels, ...] = get_args(LossLabels)
+"""How the loss finds the logits of the labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The batch of a step, its loss, what the backward pass saves, the update, and the loop.
+
+    seq_len: tokens per example, for models that read text; 0 for others.
+    global_batch: sequences per step, over all devices.
+    microbatches: parts of the global batch that run one after the other; their gradients are added
+        up, and the optimizer runs once.
+    gradient_reduction: when the gradients of weights are summed over devices: `per-microbatch`, as
+        the compiler does, so that what is added up has the layout of the weights; or `per-step`,
+        as programs do that write their own collectives: each device adds up its own terms, whole
+        where gathered weights were read, and they are summed after the last microbatch in the
+        accumulators' dtype.
+    vocab_tiles: parts of a device's tokens for which the loss is computed one after the other, so
+        that the logits of one part are in HBM; they are computed again in the backward pass.
+    vocab_blocks: blocks of the vocabulary for which the loss is computed one after the other, with
+        a running sum of exponentials; logits are computed again in the backward pass.
+    loss_labels: how the loss finds the logits of the labels: by a `mask` (one_hot, or
+        take_along_axis, which XLA turns into one), or by `index` (`logits[rows, labels]`), whose
+        gradient is a scatter into that of the logits.
+    input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
+        step runs, so no step is shorter.
+    loop: `asynchronous` if the host starts a step while the one before runs; `synchronous` if it
+        reads the loss of each step before it starts the next, so that the devices wait for it.
+    remat: the tensors kept for the backward pass, and their place.
+    optimizer: the optimizer and the place of its state.
+    pipeline: the schedule over stages.
+    """
+
+    seq_len: int = 0
+    global_batch: int
+    microbatches: int = 1
+    gradient_reduction: GradientReduction = GRADIENT_REDUCTIONS[0]
+    vocab_tiles: int = 1
+    vocab_blocks: int = 1
+    loss_labels: LossLabels = LABELS[0]
+    input_s: float = 0.0
+    loop: Loop = LOOPS[0]
+    remat: Remat = field(default_factory=Remat)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+
+    def __post_init__(self) -> None:
+        if self.seq_len or not isinstance(self.seq_len, int):
+            check_positive("plan.seq_len", self.seq_len)
+        for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
+            check_positive(f"plan.{key}", getattr(self, key))
+        object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
+        check_words("plan", self)
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences that run at a time, over all devices; partitioning checks that they divide."""
+        return max(self.global_batch // self.microbatches, 1)
+
+    @property
+    def reduces_once(self) -> bool:
+        """True if gradients of several microbatches are added up before they are reduced."""
+        return self.microbatches > 1 and self.gradient_reduction == GRADIENT_REDUCTIONS[1]
+
+    def loss_phrases(self) -> Iterator[str]:
+        """Yield the phrases of a plan's text about the loss that are not the default."""
+        if self.vocab_tiles > 1:
+            yield f"loss in {self.vocab_tiles} tiles"
+        if self.vocab_blocks > 1:
+            yield f"loss over {self.vocab_blocks} blocks of the vocabulary"
+        if self.loss_labels != LABELS[0]:
+            yield "labels by index"
+
+    def saving_phrases(self) -> Iterator[str]:
+        """Yield the phrases of a plan's text about what is saved, and where."""
+        saved = f" + {', '.join(self.remat.save)}" if self.remat.save else ""
+        yield f"remat {self.remat.policy}{saved}"
+        if not self.remat.scan_layers:
+            yield "layers not scanned"
+        moved = [*self.remat.offload, *(["optimizer state"] if self.optimizer.offload else [])]
+        if moved:
+            yield f"on the host: {', '.join(moved)}"
+
+    def loop_phrases(self) -> Iterator[str]:
+        """Yield the phrases of a plan's text about input and loop that are not the default."""
+        if self.input_s:
+            yield f"input made in {format_seconds(self.input_s)}"
+        if self.loop != LOOPS[0]:
+            yield f"{self.loop} loop"
