@@ -149,10 +149,11 @@ class PlanResult(Result):
         A stage waits in it, which is `bubble` in the breakdown. A circular pipeline computes what
         is never read instead, and its breakdown has that by the kind of work, as a profile does.
         """
-        if self.plan.active_schedule != CIRCULAR:
+        plan = self.plan
+        if plan.active_schedule != CIRCULAR:
             return self.breakdown_s.get(BUBBLE_LABEL, 0.0) / self.step_time_s
-        lost = sum(unread_ps(self.program, self.shown, self.plan))
-        return lost / self.plan.stages / self.timeline.total_ps
+        lost = sum(unread_ps(self.program, self.shown, plan.stages, plan.microbatches))
+        return lost / plan.stages / self.timeline.total_ps
 
     @property
     def convention(self) -> str:
@@ -239,7 +240,7 @@ class PlanResult(Result):
             "tokens_per_s": self.tokens_per_s,
             "tflops_per_device": self.tflops_per_device,
             "model": self.model.flat() | {"parameters": self.model.parameter_count},
-            "plan": _plan_document(self.plan),
+            "plan": _plan_document(self.plan.flat()),
             "network": self.verdicts.network,
             **({} if self.input is None else {"input": self.input.facts()}),
             "replicated": [_named(entry) for entry in self.verdicts.dropped],
@@ -280,10 +281,10 @@ def _named(entry: tuple[str, int, str, int]) -> dict[str, Any]:
     return dict(zip(("dimension", "size", "axis", "shards"), entry, strict=True))
 
 
-def _plan_document(plan: Plan) -> dict[str, Any]:
+def _plan_document(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the flat keys of a plan as JSON; switched-off passes only if there are any."""
-    document: dict[str, Any] = _plain(plan.flat())
-    if not plan.compiler.without_passes:
+    document: dict[str, Any] = _plain(keys)
+    if not document["without_passes"]:
         del document["without_passes"]
     return document
 
