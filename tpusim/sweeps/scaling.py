@@ -90,7 +90,7 @@ def scaling(
     reason.
     """
     model, plan, pod = check_arguments(model, plan, pod, "scaling")
-    check_input(input, plan)
+    check_input(input, plan.input_s)
     if pod.slow:
         raise PlanError(
             f"the slice has slow parts ({pod.slow}), which other slices do not have; leave them "
