@@ -102,17 +102,11 @@ def check(
     chosen = check_options({**flags_of(plan), **(compiler_options or {})})
     step = export_step(model, plan, pod)
     planned = simulate(model, device_step(plan), pod)
-    asked = StepCompilation(
-        step=step,
-        name=model.name,
-        mesh=plan.active_axes or dict(plan.mesh),
-        pod=pod,
-        placement=planned.placement,
-        options=chosen,
-        full=full,
-        time_limit=time_limit,
+    compiled = compile_step(
+        StepCompilation(
+            step=step, planned=planned, options=chosen, full=full, time_limit=time_limit
+        )
     )
-    compiled = compile_step(asked)
     program = simulate(compiled)
     return PlanCheck(
         step=step,
