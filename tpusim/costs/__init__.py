@@ -32,7 +32,7 @@ from tpusim.costs.network_tasks import (
     TransferPart,
     collective_key,
 )
-from tpusim.costs.program_costs import cost_program, cost_programs
+from tpusim.costs.program_costs import cost_program, cost_programs, work_seconds
 from tpusim.costs.route import (
     BUSIEST_WEIGHT,
     CollectiveRoute,
@@ -62,7 +62,6 @@ from tpusim.costs.tasks import (
     core_seconds,
     first_phase,
 )
-from tpusim.costs.work_seconds import work_seconds
 
 __all__ = [
     "BEST_ALGORITHM",

@@ -9,13 +9,12 @@ and `hops`. Hosts that feed a repeated step are `hosts`.
 
 from tpusim.engine.clock import picoseconds, whole_bytes
 from tpusim.engine.compile_lane import LinkNumbers, compile_lane, link_numbers, task_numbers
-from tpusim.engine.event_loop import StalledError
 from tpusim.engine.flows import fair_rates
 from tpusim.engine.fold import Fold
 from tpusim.engine.hosts import HostLine, HostRun, HostStage, feed
 from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskNumbers, TaskStep
 from tpusim.engine.journal import CallTimes, Level, RepeatLevel
-from tpusim.engine.lane import Race
+from tpusim.engine.lane import Race, StalledError
 from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
 from tpusim.engine.run_lanes import (
     NETWORK_MODES,

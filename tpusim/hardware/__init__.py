@@ -6,8 +6,13 @@ from tpusim.hardware.chip_fields import format_shape, parse_shape
 from tpusim.hardware.chip_table import show_chip, show_chips
 from tpusim.hardware.compiler_rules import CompilerRules
 from tpusim.hardware.legality import default_shape, legal_shapes
-from tpusim.hardware.listed_groups import ListedGroups
-from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, placement_from
+from tpusim.hardware.placement import (
+    DCN_PREFIX,
+    ListedGroups,
+    Placement,
+    check_mesh,
+    placement_from,
+)
 from tpusim.hardware.placement_candidates import candidates, placements
 from tpusim.hardware.slice_rules import SliceRules, can_twist
 from tpusim.hardware.slices import Slice, parse_slice
